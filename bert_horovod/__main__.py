@@ -1,0 +1,61 @@
+"""The command line: `bert-horovod COMMAND ...`, one small module of `bert_horovod.commands` per command."""
+
+import argparse
+import importlib
+import os
+import pkgutil
+import signal
+import sys
+
+from absl import app
+from absl.flags import argparse_flags
+
+from bert_horovod import __version__, commands
+from bert_horovod.errors import UserError
+
+
+def command_names() -> list[str]:
+    """The commands that there are: the modules of `bert_horovod.commands`."""
+    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Parse a command line; imports no TensorFlow, so that --help is quick."""
+    parser = argparse_flags.ArgumentParser(prog="bert-horovod", description=__doc__.split(":")[0],
+                                           inherited_absl_flags=None)
+    parser.add_argument("--version", action="version", version=__version__)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in command_names():
+        module = importlib.import_module(f"bert_horovod.commands.{name}")
+        summary = module.__doc__.strip().splitlines()[0]
+        subparser = subparsers.add_parser(name.replace("_", "-"), help=summary, description=module.__doc__.strip(),
+                                          formatter_class=argparse.RawDescriptionHelpFormatter,
+                                          inherited_absl_flags=None)
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser.parse_args(argv[1:])
+
+
+def dispatch(arguments: argparse.Namespace) -> int:
+    """Run a parsed command; a user's mistake is one message and exit code 2."""
+    try:
+        return arguments.run(arguments) or 0
+    except UserError as error:
+        print(f"bert-horovod: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # as in `bert-horovod inspect | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("bert-horovod: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def main() -> None:
+    """The `bert-horovod` command."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    app.run(dispatch, flags_parser=parse)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""The recipe: what is trained (and must stay the same in a run) and how it is executed (and may change).
+
+A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[objective]`, `[optimizer]`, `[numerics]` and the
+`[[phase]]` tables say *what*: they decide the result. `[execution]` says *how*: nothing in it changes the result beyond rounding.
+"""
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from bert_horovod.errors import UserError
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
+
+
+def setting(default: Any, *, minimum: float | None = None, above: float | None = None, maximum: float | None = None,
+            below: float | None = None, choices: tuple | None = None) -> Any:
+    """A field of a recipe section with the limits of its value."""
+    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "choices": choices}
+    return field(default=default, metadata={key: value for key, value in limits.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Model:
+    """The encoder, under Hugging Face's names."""
+
+    vocab_size: int = setting(30522, minimum=6)  # entries; must be the vocabulary's of the token store
+    hidden_size: int = setting(768, minimum=1)
+    num_hidden_layers: int = setting(12, minimum=1)
+    num_attention_heads: int = setting(12, minimum=1)  # must divide hidden_size
+    intermediate_size: int = setting(3072, minimum=1)  # width of the feed-forward layer
+    hidden_act: str = setting("gelu", choices=("gelu", "gelu_new"))  # exact (erf), or the tanh form that Google trained with
+    hidden_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
+    attention_probs_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
+    max_position_embeddings: int = setting(512, minimum=8)
+    type_vocab_size: int = setting(2, minimum=1)
+    initializer_range: float = setting(0.02, above=0)  # standard deviation of the truncated normal
+    layer_norm_eps: float = setting(1e-12, above=0)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which rows are made of the token store, and in which order."""
+
+    seed: int = setting(0, minimum=0)  # orders rows, draws masks and dropout, and the initial parameters
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the model learns to predict."""
+
+    next_sentence: bool = setting(True)  # rows are sentence pairs, half of them with a wrong second segment
+    masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # of the ordinary tokens of a sequence
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The update rule; `bert_horovod/optimizers/<name>.py` states it."""
+
+    name: str = setting("adamw", choices=("adamw", "lamb", "lans"))
+    beta_1: float = setting(0.9, minimum=0, below=1)  # decay of the first moment
+    beta_2: float = setting(0.999, minimum=0, below=1)  # decay of the second moment
+    epsilon: float = setting(1e-6, above=0)
+    weight_decay: float = setting(0.01, minimum=0)  # biases and LayerNorm are never decayed
+    max_grad_norm: float = setting(1.0, minimum=0)  # global norm to which gradients are clipped; 0: no clipping
+    bias_correction: bool = setting(True)  # adamw only: Google's BERT has none
+    adapt: str = setting("all", choices=("all", "decayed"))  # lamb only: which tensors get a trust ratio
+    decay_power: float = setting(1.0, above=0)  # 1: linear decay of the learning rate (papers); 0.5: NVIDIA's
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """What trades exactness for speed."""
+
+    precision: str = setting("float32", choices=("float32", "bfloat16", "float16"))  # of activations; parameters stay float32
+    wire: str = setting("float32", choices=("float32", "float16"))  # of gradients between ranks
+    initial_loss_scale: float = setting(32768.0, minimum=1)  # float16 only
+    loss_scale_growth_steps: int = setting(2000, minimum=1)  # good steps after which the loss scale doubles; float16 only
+    max_skipped_steps: int = setting(50, minimum=1)  # updates skipped in a row after which the run stops with a diagnosis
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training at one sequence length, with its own schedule."""
+
+    sequence_length: int = setting(128, minimum=8)  # tokens per row
+    global_batch: int = setting(256, minimum=1)  # rows per optimizer step, over all ranks
+    steps: int = setting(1000, minimum=1)  # optimizer steps
+    learning_rate: float = setting(1e-4, above=0)  # peak, for the global batch; never multiplied by the world size
+    warmup: float = setting(0.01, minimum=0, maximum=1)  # fraction of the steps
+    hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the work is done: changes speed, memory and logging, never the result beyond rounding."""
+
+    micro_batch: int = setting(32, minimum=1)  # rows a device works on at once
+    xla: str = setting("auto", choices=("auto", "on", "off"))  # auto: on for GPUs, off for CPUs
+    threads: int = setting(0, minimum=0)  # TensorFlow's threads per rank on CPU; 0: cores / ranks on the host
+    bucket_bytes: int = setting(16 << 20, minimum=1)  # float32 bytes of gradients per all-reduce
+    log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
+    checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
+    keep_checkpoints: int = setting(3, minimum=1)  # newest checkpoints that stay on disk
+    evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at the end only
+    evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
+    tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All settings of a run."""
+
+    model: Model = field(default_factory=Model)
+    data: Data = field(default_factory=Data)
+    objective: Objective = field(default_factory=Objective)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    numerics: Numerics = field(default_factory=Numerics)
+    phase: tuple[Phase, ...] = (Phase(),)
+    execution: Execution = field(default_factory=Execution)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of all phases."""
+        return sum(phase.steps for phase in self.phase)
+
+
+def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises UserError."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
+    for override in overrides:
+        _override(table, override)
+    return recipe_from_table(table)
+
+
+def recipe_from_table(table: dict[str, Any]) -> Recipe:
+    """Build a checked recipe from parsed TOML; raises UserError that names the key, the value and what is allowed."""
+    sections = {section.name: section for section in dataclasses.fields(Recipe)}
+    _refuse_unknown(table, sections, "")
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if name == "phase":
+            if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
+                raise UserError("phase: expected one or more [[phase]] tables")
+            values[name] = tuple(_section(Phase, entry, f"phase.{i}") for i, entry in enumerate(value))
+        else:
+            if not isinstance(value, dict):
+                raise UserError(f"{name} = {value!r}: expected a table [{name}]")
+            values[name] = _section(sections[name].default_factory, value, name)
+    recipe = Recipe(**values)
+    _check_combinations(recipe)
+    return recipe
+
+
+def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as nested dicts and lists, every setting present; the inverse of recipe_from_table."""
+    table = dataclasses.asdict(recipe)
+    table["phase"] = list(table["phase"])
+    return table
+
+
+def recipe_to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML text, every setting present."""
+    return tomli_w.dumps(recipe_to_table(recipe))
+
+
+def what_hash(recipe: Recipe) -> str:
+    """SHA-256, in hexadecimal, of everything that decides the result."""
+    table = recipe_to_table(recipe)
+    what = {name: table[name] for name in WHAT_SECTIONS}
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """Names the *what* settings in which two recipes differ, as `key: old -> new`."""
+    found = []
+    for section in WHAT_SECTIONS:
+        before, after = recipe_to_table(old)[section], recipe_to_table(new)[section]
+        if section == "phase":
+            if len(before) != len(after):
+                found.append(f"phase: {len(before)} phases -> {len(after)}")
+            pairs = [(f"phase.{i}", a, b) for i, (a, b) in enumerate(zip(before, after, strict=False))]
+        else:
+            pairs = [(section, before, after)]
+        found += [f"{name}.{key}: {a[key]!r} -> {b[key]!r}" for name, a, b in pairs for key in a if a[key] != b[key]]
+    return found
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    path = key.strip().split(".")
+    if not separator or len(path) not in (2, 3) or not all(path):
+        raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    if path[0] == "phase":
+        phases = table.get("phase", [])
+        if len(path) != 3 or not path[1].isdigit() or not isinstance(phases, list) or int(path[1]) >= len(phases):
+            raise UserError(f"--set {override}: expected phase.N.key=value with N from 0 to {len(phases) - 1}")
+        phases[int(path[1])][path[2]] = value
+        return
+    section = table.setdefault(path[0], {})
+    if len(path) != 2 or not isinstance(section, dict):
+        raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
+    section[path[1]] = value
+
+
+def _refuse_unknown(table: dict[str, Any], known: typing.Iterable[str], prefix: str) -> None:
+    for key in table:
+        if key not in known:
+            raise UserError(f"unknown key {prefix}{key}; known are: {', '.join(sorted(known))}")
+
+
+def _section(kind: type, table: dict[str, Any], name: str) -> Any:
+    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
+    _refuse_unknown(table, fields, f"{name}.")
+    hints = typing.get_type_hints(kind)
+    return kind(**{key: _checked(f"{name}.{key}", value, hints[key], fields[key].metadata) for key, value in table.items()})
+
+
+def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) -> Any:
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise UserError(f"{name} = {value!r}: expected {_KIND_NAMES[kind]}, found {_KIND_NAMES.get(type(value), type(value).__name__)}")
+    tests = {
+        "choices": (lambda limit: value in limit, lambda limit: "one of " + ", ".join(limit)),
+        "minimum": (lambda limit: value >= limit, lambda limit: f"at least {limit}"),
+        "above": (lambda limit: value > limit, lambda limit: f"more than {limit}"),
+        "maximum": (lambda limit: value <= limit, lambda limit: f"at most {limit}"),
+        "below": (lambda limit: value < limit, lambda limit: f"less than {limit}"),
+    }
+    finite = kind is not float or abs(value) < float("inf")
+    if not finite or not all(tests[key][0](limit) for key, limit in limits.items()):
+        allowed = " and ".join(tests[key][1](limit) for key, limit in limits.items()) or "a finite number"
+        raise UserError(f"{name} = {value!r}: expected {allowed}")
+    return value
+
+
+_KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", list: "a list", dict: "a table"}
+
+
+def _check_combinations(recipe: Recipe) -> None:
+    model = recipe.model
+    if model.hidden_size % model.num_attention_heads:
+        raise UserError(f"model.num_attention_heads = {model.num_attention_heads} does not divide "
+                        f"model.hidden_size = {model.hidden_size}")
+    if recipe.objective.next_sentence and model.type_vocab_size < 2:
+        raise UserError(f"model.type_vocab_size = {model.type_vocab_size}: objective.next_sentence needs at least 2")
+    for i, phase in enumerate(recipe.phase):
+        if phase.sequence_length > model.max_position_embeddings:
+            raise UserError(f"phase.{i}.sequence_length = {phase.sequence_length}: expected at most "
+                            f"model.max_position_embeddings = {model.max_position_embeddings}")
+        if phase.warmup + phase.hold > 1:
+            raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")

@@ -1,0 +1,172 @@
+"""The token store: a directory with `manifest.json`, `vocab.txt` and shards of flat, memory-mapped arrays.
+
+    store/
+        manifest.json
+        vocab.txt
+        shard-00000/
+            tokens.npy            uint16 (uint32 when the vocabulary needs it) [tokens]
+            sentences.npy         uint32 [sentences + 1]   sentence i is tokens[sentences[i]:sentences[i + 1]]
+            sections.npy          uint32 [sections + 1]    section i is sentences sections[i] to sections[i + 1]
+            documents.npy         uint32 [documents + 1]   document i is sections documents[i] to documents[i + 1]
+            held_out.npy          bool   [sections]        true: never trained on
+            document_hashes.npy   uint64 [documents, 2]    first 128 bits of the SHA-256 of the document's text
+
+No sentence and no document is empty, none spans two shards. No masks, no padding and no special tokens are stored. The manifest holds counts,
+SHA-256 of every shard, the vocabulary's hash, the sources and the settings; no times, hosts or absolute paths, so that the same
+input gives the same bytes.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_horovod.errors import UserError
+
+FORMAT = 1
+ARRAYS = ("tokens", "sentences", "sections", "documents", "held_out", "document_hashes")
+COUNTS = ("documents", "sections", "sentences", "tokens", "bytes")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard's arrays, as the module's docstring states them."""
+
+    tokens: np.ndarray
+    sentences: np.ndarray
+    sections: np.ndarray
+    documents: np.ndarray
+    held_out: np.ndarray
+    document_hashes: np.ndarray
+
+
+@dataclass(frozen=True)
+class Store:
+    """An opened token store; its arrays are mapped, not read."""
+
+    path: Path
+    manifest: dict[str, Any]
+    shards: list[Shard]
+    vocabulary: list[str]
+
+    @property
+    def hash(self) -> str:
+        """SHA-256, in hexadecimal, of the manifest, which holds the hashes of everything else."""
+        return _hash_text(_manifest_text(self.manifest))
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype:
+    """The narrowest dtype that holds every id of a vocabulary."""
+    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
+
+
+def write_shard(store: Path, number: int, shard: Shard, text_bytes: int) -> dict[str, Any]:
+    """Write a shard under a temporary name, sync, rename; return its entry in the manifest."""
+    final = store / f"shard-{number:05d}"
+    temporary = store / f".{final.name}.partial"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    for name in ARRAYS:
+        with open(temporary / f"{name}.npy", "wb") as file:
+            np.save(file, getattr(shard, name), allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+    counts = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens), text_bytes)
+    entry = {"name": final.name, **dict(zip(COUNTS, map(int, counts), strict=True)), "sha256": hash_shard(temporary)}
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(temporary, final)
+    return entry
+
+
+def write_manifest(store: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest, last of all and in one move: a store without it is not finished."""
+    temporary = store / ".manifest.json.partial"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(_manifest_text(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, store / "manifest.json")
+
+
+def open_store(path: str | Path) -> Store:
+    """Open a token store and check its shape (not its hashes: see verify); raises UserError."""
+    path = Path(path)
+    manifest = _read_manifest(path)
+    try:
+        vocabulary_text = (path / "vocab.txt").read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path / 'vocab.txt'}: {error.strerror}; prepare the data again") from error
+    if _hash_text(vocabulary_text) != manifest["vocabulary"]["sha256"]:
+        raise UserError(f"{path / 'vocab.txt'} is not the vocabulary that the store was made with; prepare the data again")
+    return Store(path, manifest, [_open_shard(path, entry) for entry in manifest["shards"]],
+                 vocabulary_text.rstrip("\n").split("\n"))
+
+
+def verify(path: str | Path) -> Store:
+    """Open a store and compare every shard with its hash; raises UserError that names the damaged ones."""
+    path = Path(path)
+    damaged = [entry["name"] for entry in _read_manifest(path)["shards"]
+               if not (path / entry["name"]).is_dir() or hash_shard(path / entry["name"]) != entry["sha256"]]
+    if damaged:
+        raise UserError(f"{path}: damaged shards: {', '.join(damaged)}; their content does not match the manifest's SHA-256. "
+                        "Run the same prepare command again: it makes the damaged shards anew")
+    return open_store(path)
+
+
+def hash_shard(directory: Path) -> str:
+    """SHA-256, in hexadecimal, over a shard's files in a fixed order; missing files count as empty."""
+    digest = hashlib.sha256()
+    for name in ARRAYS:
+        file = directory / f"{name}.npy"
+        size = file.stat().st_size if file.exists() else 0
+        digest.update(f"{name} {size}\n".encode())
+        if size:
+            with open(file, "rb") as content:
+                while block := content.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} is not a token store: cannot read manifest.json ({error.strerror}); "
+                        "make one with: bert-horovod prepare") from error
+    except ValueError as error:
+        raise UserError(f"{path / 'manifest.json'} is damaged: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{path / 'manifest.json'}: expected a token store of format {FORMAT}; prepare the data again")
+    return manifest
+
+
+def _open_shard(path: Path, entry: dict[str, Any]) -> Shard:
+    arrays = {}
+    for name in ARRAYS:
+        file = path / entry["name"] / f"{name}.npy"
+        try:
+            # An empty array cannot be mapped.
+            arrays[name] = np.load(file, mmap_mode="r" if entry["tokens"] else None, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} is missing or damaged ({error}); see which shards with: "
+                            f"bert-horovod verify --data_dir {path}") from error
+    shard = Shard(**arrays)
+    expected = tuple(entry[count] for count in COUNTS[:4])
+    found = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens))
+    if found != expected:
+        raise UserError(f"{path / entry['name']} is damaged: {', '.join(COUNTS[:4])} are {found}, the manifest says {expected}; "
+                        "run the same prepare command again: it makes the damaged shards anew")
+    return shard
+
+
+def _manifest_text(manifest: dict[str, Any]) -> str:
+    return json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

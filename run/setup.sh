@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Set up .venv at the project's root with the tested versions: TensorFlow, then Horovod built against it.
+#
+#   run/setup.sh [--test]     --test adds what the tests need (pytest, ruff, transformers, CPU torch)
+#
+#   PYTHON=/path/to/python3   the interpreter to use (3.10 to 3.12)
+#
+# Needs no root. Horovod gets Gloo always, MPI where mpicxx is found, NCCL where an NVIDIA GPU is found.
+# Running it again does only what is missing.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$root/.venv
+extras=
+case "${1:-}" in
+    "") ;;
+    --test) extras=test ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "setup: unknown argument '$1'; the only one is --test" >&2; exit 2 ;;
+esac
+
+say() { echo "setup: $*"; }
+fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
+
+# An interpreter in the tested range that can make a virtual environment.
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3}" python3.12 python3.11 python3.10; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
+            2> /dev/null; then
+            "$candidate" -c 'import sys; print(sys.executable)'
+            return
+        fi
+    done
+    fail "found no Python 3.10, 3.11 or 3.12 with the modules venv and ensurepip" \
+        "  Debian, Ubuntu:  apt-get install python3 python3-venv python3-dev" \
+        "  Red Hat, Rocky:  dnf install python3.11 python3.11-devel" \
+        "  conda:           conda create -n bert python=3.11 && conda activate bert" \
+        "or name one: PYTHON=/path/to/python3.11 $0"
+}
+
+require_compiler() {
+    command -v "${CXX:-g++}" > /dev/null && command -v make > /dev/null && return
+    fail "found no C++ compiler (${CXX:-g++}) or no make; Horovod is built from source and needs both" \
+        "  Debian, Ubuntu:  apt-get install build-essential" \
+        "  Red Hat, Rocky:  dnf install gcc-c++ make" \
+        "  conda:           conda install -c conda-forge gxx make   (then: export CXX=\$CONDA_PREFIX/bin/x86_64-conda-linux-gnu-g++)"
+}
+
+# done_already NAME KEY: has the step NAME been done with these inputs?
+done_already() { [ "$(cat "$venv/.done-$1" 2> /dev/null)" = "$2" ]; }
+mark_done() { echo "$2" > "$venv/.done-$1"; }
+
+# Run a step with its output in a log; show the end of the log if it fails.
+logged() {
+    local log=$venv/$1.log
+    shift
+    "$@" > "$log" 2>&1 || { tail -n 25 "$log" >&2; fail "failed: $*" "the whole log: $log"; }
+}
+
+if ! { [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2> /dev/null; }; then
+    python=$(find_python)
+    say "making $venv with $python"
+    "$python" -m venv --clear "$venv"
+fi
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
+export PATH="$venv/bin:$PATH"
+
+gpu=no
+if command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q GPU; then
+    gpu=yes
+    extras=${extras:+$extras,}gpu
+fi
+mpi=no
+if command -v mpicxx > /dev/null; then
+    mpi=yes
+    extras=${extras:+$extras,}mpi
+fi
+
+# A plain run after a run with --test finds more than it needs, and that is fine.
+packages_key="$(cksum < "$root/setup.py") gpu=$gpu mpi=$mpi"
+if done_already packages-test "$packages_key" || { [[ $extras != *test* ]] && done_already packages "$packages_key"; }; then
+    say "TensorFlow and the other packages are in place"
+else
+    say "installing TensorFlow and the other packages (GPU: $gpu, MPI: $mpi), about 1 to 3 minutes"
+    logged packages "${pip[@]}" "setuptools>=68" wheel "cmake>=3.18,<4"
+    logged packages "${pip[@]}" -e "$root${extras:+[$extras]}"
+    if [[ $extras == *test* ]]; then mark_done packages-test "$packages_key"; else mark_done packages "$packages_key"; fi
+fi
+
+horovod_key="$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("tensorflow"))') gpu=$gpu mpi=$mpi"
+if done_already horovod "$horovod_key" && "$venv/bin/python" -c 'import importlib.metadata as m; m.version("horovod")' 2> /dev/null; then
+    say "Horovod is in place"
+else
+    require_compiler
+    export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
+    with="Gloo"
+    if [ $mpi = yes ]; then
+        export HOROVOD_WITH_MPI=1
+        with="$with, MPI"
+    else
+        export HOROVOD_WITHOUT_MPI=1
+    fi
+    if [ $gpu = yes ]; then
+        command -v nvcc > /dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || fail \
+            "found an NVIDIA GPU but no CUDA compiler (nvcc), which Horovod with NCCL needs" \
+            "  Debian, Ubuntu:  apt-get install cuda-toolkit-12-5   (from NVIDIA's repository)" \
+            "  Red Hat, Rocky:  dnf install cuda-toolkit-12-5       (from NVIDIA's repository)" \
+            "  conda:           conda install -c nvidia cuda-toolkit=12.5" \
+            "or name its directory: CUDA_HOME=/path/to/cuda $0"
+        # TensorFlow brought NCCL along as a wheel, without the name that a linker looks for.
+        nccl=$("$venv/bin/python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0])')
+        ln -sf libnccl.so.2 "$nccl/lib/libnccl.so"
+        export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_HOME="$nccl" HOROVOD_NCCL_LINK=SHARED
+        export HOROVOD_CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"
+        with="$with, NCCL"
+    fi
+    say "building Horovod with $with, about 2 minutes"
+    logged horovod "${pip[@]}" --no-build-isolation --no-cache-dir --force-reinstall --no-deps \
+        "$("$venv/bin/python" -c 'import importlib.metadata as m
+print(next(r.split(";")[0].strip() for r in m.requires("bert_horovod") if r.startswith("horovod")))')"
+    # What Horovod itself needs beside TensorFlow.
+    logged horovod "${pip[@]}" --no-build-isolation -e "$root[horovod]"
+    mark_done horovod "$horovod_key"
+fi
+say "ready: $venv"

@@ -1,0 +1,52 @@
+"""Packaging of bert_horovod: the one place that states which versions were tested.
+
+Horovod compiles against the TensorFlow that is already installed, so it is an extra of its own, built second:
+
+    pip install .
+    HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 pip install --no-build-isolation '.[horovod]'
+
+`run/setup.sh` does both, and everything they need. Without Horovod, one process works.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+TENSORFLOW = "2.18.1"  # Horovod 0.28.1 builds against TensorFlow 2.15 to 2.18 and fails from 2.19 on
+
+setup(
+    name="bert_horovod",
+    version="0.1.0",
+    description="BERT pre-training for labs with an ordinary cluster: TensorFlow, Horovod, Hugging Face checkpoints",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["bert_horovod", "bert_horovod.*"]),
+    python_requires=">=3.10,<3.13",
+    install_requires=[
+        f"tensorflow=={TENSORFLOW}",
+        "tensorflow-text==2.18.1",
+        "numpy>=1.26,<2.1",
+        "absl-py>=2.1,<3",
+        "safetensors>=0.4.3,<0.9",
+        "tokenizers>=0.20,<0.24",
+        "tomli>=2.0,<3; python_version < '3.11'",
+        "tomli-w>=1.0,<2",
+        "tqdm>=4.66,<5",
+        "zstandard>=0.22,<0.26",
+    ],
+    extras_require={
+        "horovod": ["horovod==0.28.1"],
+        "mpi": ["mpi4py>=4.0,<5"],
+        "gpu": [f"tensorflow[and-cuda]=={TENSORFLOW}"],
+        "test": [
+            "pytest>=8,<10",
+            "pytest-timeout>=2.3,<3",
+            "ruff>=0.8,<0.18",
+            "torch>=2.4,<2.14",
+            "transformers>=4.46,<6",
+        ],
+        "docs": ["matplotlib>=3.8,<4"],
+    },
+    entry_points={"console_scripts": ["bert-horovod = bert_horovod.__main__:main"]},
+)
