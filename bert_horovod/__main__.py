@@ -21,8 +21,7 @@ def command_names() -> list[str]:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse a command line; imports no TensorFlow, so that --help is quick."""
-    parser = argparse_flags.ArgumentParser(prog="bert-horovod", description=__doc__.split(":")[0],
-                                           inherited_absl_flags=None)
+    parser = argparse_flags.ArgumentParser(prog="bert-horovod", description="BERT pre-training with Horovod.")
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in command_names():
@@ -53,7 +52,7 @@ def dispatch(arguments: argparse.Namespace) -> int:
 
 def main() -> None:
     """The `bert-horovod` command."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters is raised; the rest is noise about absent GPUs
     app.run(dispatch, flags_parser=parse)
 
 

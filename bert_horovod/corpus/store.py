@@ -152,7 +152,7 @@ def _open_shard(path: Path, entry: dict[str, Any]) -> Shard:
         try:
             # An empty array cannot be mapped.
             arrays[name] = np.load(file, mmap_mode="r" if entry["tokens"] else None, allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise UserError(f"{file} is missing or damaged ({error}); see which shards with: "
                             f"bert-horovod verify --data_dir {path}") from error
     shard = Shard(**arrays)

@@ -1,0 +1,47 @@
+"""Which positions of the endless row sequence a rank takes in an optimizer step."""
+
+import numpy as np
+
+from bert_horovod.errors import UserError
+
+
+def micro_batch_count(global_batch: int, world_size: int, micro_batch: int) -> int:
+    """Micro-batches per rank and optimizer step: K = ceil(global_batch / (world_size * micro_batch)).
+
+    Raises UserError if the global batch has fewer rows than there are ranks.
+    """
+    if global_batch < world_size:
+        raise UserError(f"global_batch = {global_batch} is a batch that the ranks cannot share: there are {world_size} "
+                        "ranks and each needs at least one row; use fewer ranks or a larger global_batch")
+    return -(-global_batch // (world_size * micro_batch))
+
+
+def step_positions(step_in_phase: int, global_batch: int, rank: int, world_size: int,
+                   micro_batch: int) -> list[tuple[np.ndarray, int]]:
+    """The positions that a rank takes in one optimizer step, micro-batch by micro-batch.
+
+    Step t takes positions [t * global_batch, (t + 1) * global_batch). Each rank takes one contiguous run of them, none
+    more than one longer than another's, and fills its micro-batches in order; what is missing in the last is -1.
+
+    Args:
+        step_in_phase: optimizer step, from 0.
+        global_batch: rows per optimizer step, over all ranks.
+        rank: this rank, in [0, world_size).
+        world_size: ranks.
+        micro_batch: rows per micro-batch.
+
+    Returns:
+        K tuples: positions int64 [micro_batch], -1 where there is no row; and the place in the global batch, in
+        [0, global_batch], of the micro-batch's first row: its row j, where there is one, is that place + j.
+
+    Raises:
+        UserError: fewer rows than ranks.
+    """
+    count = micro_batch_count(global_batch, world_size, micro_batch)
+    first, last = (global_batch * r // world_size for r in (rank, rank + 1))
+    taken = []
+    for k in range(count):
+        start = min(first + k * micro_batch, last)
+        rows = np.arange(start, start + micro_batch, dtype=np.int64)
+        taken.append((np.where(rows < last, step_in_phase * global_batch + rows, -1), start))
+    return taken

@@ -1,0 +1,128 @@
+"""The world of ranks: the only module that imports Horovod."""
+
+import os
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from bert_horovod.errors import UserError
+
+# launcher, the variables in which it tells a process its rank and the number of ranks
+_LAUNCHERS = (
+    ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the launcher says of this process, known before Horovod starts."""
+
+    launcher: str | None = None
+    rank: int = 0
+    size: int = 1
+
+
+def launch() -> Launch:
+    """Read from the environment who started this process, as which rank of how many."""
+    for launcher, rank, size in _LAUNCHERS:
+        if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
+            return Launch(launcher, int(os.environ[rank]), int(os.environ[size]))
+    return Launch()
+
+
+class World:
+    """A world of one process, which needs no Horovod; its collectives return what they are given."""
+
+    rank = 0
+    size = 1
+    local_rank = 0
+    local_size = 1
+
+    def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The sum over ranks: float16, float32, float64, int32 or int64, in a graph or eagerly."""
+        return tensor
+
+    def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Rank 0's tensor."""
+        return tensor
+
+    def all_gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """All ranks' tensors, one after another along the first axis."""
+        return tensor
+
+    def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Each rank's share of every rank's tensor: equal parts of the first axis, by rank."""
+        return tensor
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    def shutdown(self) -> None:
+        """Leave the world in order."""
+
+
+class HorovodWorld(World):
+    """The ranks that Horovod joined."""
+
+    def __init__(self, horovod) -> None:
+        self._horovod = horovod
+        self.rank, self.size = horovod.rank(), horovod.size()
+        self.local_rank, self.local_size = horovod.local_rank(), horovod.local_size()
+
+    def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._horovod.allreduce(tensor, op=self._horovod.Sum, name=name)
+
+    def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._horovod.broadcast(tensor, root_rank=0, name=name)
+
+    def all_gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._horovod.allgather(tensor, name=name)
+
+    def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._horovod.alltoall(tensor, name=name)[0]
+
+    def barrier(self) -> None:
+        self.all_reduce(tf.zeros([1]), "barrier").numpy()
+
+    def shutdown(self) -> None:
+        self._horovod.shutdown()
+
+
+def connect(launched: Launch) -> World:
+    """Join the world that the launcher made; raises UserError where Horovod cannot."""
+    if launched.size == 1:
+        return World()
+    # Horovod's own fusion makes sums depend on timing; our buckets are the fusion. A launcher's flag still wins.
+    os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", "0")
+    try:
+        import horovod.tensorflow as horovod
+
+        horovod.init()
+    except ImportError as error:
+        raise UserError(f"{launched.launcher} started {launched.size} processes, but Horovod cannot be imported ({error}). "
+                        "run/setup.sh builds it; one process works without it") from error
+    if horovod.size() != launched.size:
+        raise UserError(
+            f"{launched.launcher} started {launched.size} processes, but Horovod made a world of {horovod.size()}: "
+            f"this Horovod {'has' if horovod.mpi_built() else 'was built without'} MPI. "
+            "Start with horovodrun instead, or install an MPI with its compiler mpicxx and run run/setup.sh again, "
+            "which rebuilds Horovod with MPI")
+    return HorovodWorld(horovod)
+
+
+def use_devices(world: World, threads: int) -> int:
+    """Give this rank its GPU, or its share of the host's cores; before TensorFlow touches a device. Returns GPUs in use."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        if world.local_rank >= len(gpus):
+            raise UserError(f"{world.local_size} ranks on this host but {len(gpus)} GPUs: start one rank per GPU")
+        tf.config.set_visible_devices(gpus[world.local_rank], "GPU")
+        tf.config.experimental.set_memory_growth(gpus[world.local_rank], True)
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores // world.local_size))
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    return 0

@@ -1,0 +1,68 @@
+"""Pre-train BERT on a token store; started again on its output directory, it resumes.
+
+One process:     bert-horovod pretrain --recipe R --data_dir D --output_dir O
+Several hosts:   horovodrun -np 32 -hostfile hosts python run/run_pretraining.py --recipe R --data_dir D --output_dir O
+To stop:         touch O/stop      (every rank saves at the same step)
+"""
+
+import argparse
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from bert_horovod.config import load_recipe
+from bert_horovod.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("--recipe", required=True, metavar="FILE", help="recipe in TOML; see run/recipes/")
+    parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare")
+    parser.add_argument("--output_dir", required=True, type=Path, metavar="DIR", help="checkpoints and metrics; resumed if it holds this run")
+    parser.add_argument("--init_checkpoint", type=Path, metavar="DIR", help="Hugging Face BERT directory to start from")
+    parser.add_argument("--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only")
+    parser.add_argument("--max_steps", type=int, metavar="N", help="stop after step N of the whole run; the schedule stays the recipe's")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+                        help="override a setting of the recipe, as in --set execution.micro_batch=8; repeatable")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Check everything, join the other ranks, train."""
+    from bert_horovod.collectives.world import launch
+
+    launched = launch()
+    try:
+        _run(arguments, launched)
+    except UserError as error:
+        if launched.rank == 0:
+            raise
+        # Rank 0 says what is wrong for all; only a fault of this host alone is left to say after a while.
+        time.sleep(10)
+        raise UserError(f"rank {launched.rank} on {socket.gethostname()}: {error}") from error
+
+
+def _run(arguments: argparse.Namespace, launched) -> None:
+    from bert_horovod.collectives.world import connect
+    from bert_horovod.corpus.store import open_store
+    from bert_horovod.training.directory import claim
+    from bert_horovod.training.loop import Job, pretrain
+    from bert_horovod.training.start import check_recipe, load_initial, untested_versions
+
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    if arguments.max_steps is not None and arguments.max_steps < 1:
+        raise UserError(f"--max_steps {arguments.max_steps}: expected at least 1")
+    store = open_store(arguments.data_dir)
+    check_recipe(recipe, store, launched.size)
+    if launched.rank == 0:
+        for found in untested_versions():
+            print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
+        if arguments.init_checkpoint:
+            load_initial(arguments.init_checkpoint, recipe, store)
+    lock = claim(arguments.output_dir, recipe, store.hash) if launched.rank == 0 else None
+    world = connect(launched)
+    pretrain(Job(recipe, store, arguments.output_dir, arguments.index_dir, arguments.init_checkpoint, arguments.max_steps), world)
+    world.shutdown()
+    if lock is not None:
+        os.close(lock)

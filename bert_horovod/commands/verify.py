@@ -1,0 +1,25 @@
+"""Check a token store: every hash, every offset, every token id.
+
+Exits with 2 and says which shards are damaged, if any are.
+"""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--data_dir", required=True, help="the token store, as prepare made it")
+
+
+def run(arguments: argparse.Namespace) -> int | None:
+    """Check the store and print its totals."""
+    from bert_horovod.corpus.store import verify
+
+    store = verify(arguments.data_dir)
+    totals = store.manifest["totals"]
+    for name in ("documents", "sections", "sentences", "tokens", "bytes", "held_out_sections", "held_out_tokens", "unknown_tokens"):
+        print(f"{name:18} {totals[name]:15,}")
+    vocabulary = store.manifest["vocabulary"]
+    print(f"{'vocabulary':18} {vocabulary['size']:15,} tokens, {'uncased' if vocabulary['lowercase'] else 'cased'}")
+    print(f"{arguments.data_dir}: {len(store.shards)} shards, all as they were written; store hash {store.hash}")
+    return None

@@ -1,0 +1,34 @@
+"""Learn a WordPiece vocabulary from text.
+
+The same text gives the same file, byte for byte. Use the same --cased and --documents as for `prepare`.
+"""
+
+import argparse
+import time
+
+from bert_horovod.commands.prepare import add_text_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_text_arguments(parser)
+    parser.add_argument("--size", type=int, default=30522, help="tokens in the vocabulary (default: %(default)s)")
+    parser.add_argument("--output", required=True, help="the file to write, such as vocab.txt")
+
+
+def run(arguments: argparse.Namespace) -> int | None:
+    """Learn and write the vocabulary."""
+    from bert_horovod.corpus.sources import find_sources
+    from bert_horovod.corpus.vocabulary import learn_vocabulary, vocabulary_hash, write_vocabulary
+
+    start = time.monotonic()
+    sources = find_sources(arguments.input)
+    vocabulary = learn_vocabulary(sources, arguments.size, not arguments.cased, arguments.documents)
+    write_vocabulary(arguments.output, vocabulary)
+    print(f"{arguments.output}: {len(vocabulary):,} tokens from {len(sources):,} files in {time.monotonic() - start:.1f} s, "
+          f"SHA-256 {vocabulary_hash(vocabulary)}")
+    if len(vocabulary) < arguments.size:
+        print(f"the text has too few different words for --size {arguments.size}; this vocabulary works, more text gives a fuller one")
+    cased = " --cased" if arguments.cased else ""
+    print(f"next: bert-horovod prepare --input ... --vocab {arguments.output} --output_dir DIR{cased}")
+    return None

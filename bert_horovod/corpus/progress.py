@@ -1,0 +1,39 @@
+"""How far a long reading of files is: a bar on a terminal, plain lines otherwise."""
+
+import sys
+import time
+from types import TracebackType
+
+_LINE_EVERY_S = 5.0
+
+
+class Progress:
+    """Counts bytes towards a known total; a context manager."""
+
+    def __init__(self, what: str, total_bytes: int):
+        self._what, self._total, self._done = what, total_bytes, 0
+        self._start = self._last = time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total_bytes, desc=what, unit="B", unit_scale=True, dynamic_ncols=True)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def at(self, done_bytes: int) -> None:
+        """Say how many bytes are done by now; cheap enough to call often."""
+        if self._bar is not None:
+            self._bar.update(done_bytes - self._done)
+        self._done = done_bytes
+        now = time.monotonic()
+        if self._bar is None and now - self._last >= _LINE_EVERY_S and done_bytes:
+            self._last = now
+            rate = done_bytes / (now - self._start)
+            print(f"{self._what}: {done_bytes / 1e6:,.0f} of {self._total / 1e6:,.0f} MB, {rate / 1e6:.1f} MB/s, "
+                  f"{max(0, self._total - done_bytes) / rate:,.0f} s left", file=sys.stderr, flush=True)

@@ -1,0 +1,202 @@
+"""Finding and reading input files: plain or compressed, as checked UTF-8 lines, in memory that does not grow with the file."""
+
+import bz2
+import glob
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from bert_horovod.errors import UserError
+
+BLOCK_BYTES = 1 << 20
+MAXIMUM_LINE_BYTES = 64 << 20
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+COMPRESSIONS = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": lambda raw: _ZstandardFile(raw),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input file; `name` is what the manifest calls it: relative to the directory that was given, or the file's own name."""
+
+    path: Path
+    name: str
+    bytes: int
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the file holds one JSON object a line."""
+        return _kind(self.path)[0] in JSON_SUFFIXES
+
+
+def find_sources(inputs: list[str]) -> list[Source]:
+    """List the files that `--input` values mean, each file once, in a fixed order.
+
+    A value is a file, a directory (searched recursively, hidden files skipped, sorted by name) or a glob (sorted).
+    Raises UserError when a value matches no file.
+    """
+    found: dict[str, Source] = {}
+    for value in inputs:
+        for path, name in _matches(value):
+            try:
+                source = Source(path, name, path.stat().st_size)
+            except OSError as error:
+                raise UserError(f"cannot read {path}: {error.strerror}") from error
+            found.setdefault(os.path.realpath(path), source)
+    return list(found.values())
+
+
+class SourceReader(io.RawIOBase):
+    """An open source: counts and hashes the bytes as they lie on the disk, and gives checked lines of text.
+
+    Attributes: `bytes_read`, compressed bytes so far; `source`.
+    """
+
+    def __init__(self, source: Source):
+        super().__init__()
+        self.source = source
+        self.bytes_read = 0
+        self._digest = hashlib.sha256()
+        try:
+            self._file: BinaryIO = open(source.path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            raise UserError(f"cannot read {source.path}: {error.strerror}") from error
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def readinto(self, buffer) -> int:
+        """Read bytes as they lie on the disk."""
+        count = self._file.readinto(buffer)
+        self._digest.update(memoryview(buffer)[:count])
+        self.bytes_read += count
+        return count
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+    def sha256(self) -> str:
+        """SHA-256, in hexadecimal, of the whole file as it lies on the disk; reads what is left of it."""
+        while self.read(BLOCK_BYTES):
+            pass
+        return self._digest.hexdigest()
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield (line number from 1, line without its end); raises UserError for anything that is not UTF-8 text."""
+        number, offset, held = 1, 0, []
+        held_bytes = 0
+        for block in self._blocks():
+            end = block.rfind(b"\n") + 1
+            if not end:
+                held.append(block)
+                held_bytes += len(block)
+                if held_bytes > MAXIMUM_LINE_BYTES:
+                    raise UserError(f"{self.source.path}, line {number}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; "
+                                    "expected text in lines: put line ends into the file")
+                continue
+            whole = b"".join((*held, block[:end]))
+            yield from enumerate(self._decode(whole, offset, number).split("\n")[:-1], number)
+            number += whole.count(b"\n")
+            offset += len(whole)
+            held = [block[end:]]
+            held_bytes = len(held[0])
+        rest = b"".join(held)
+        if rest:
+            yield number, self._decode(rest, offset, number)
+
+    def _blocks(self) -> Iterator[bytes]:
+        kind = _kind(self.source.path)[1]
+        try:
+            file = COMPRESSIONS[kind](self) if kind else self
+            while block := file.read(BLOCK_BYTES):
+                yield block
+        except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
+            raise UserError(f"{self.source.path} is truncated or damaged ({error}); expected whole {kind} data: "
+                            "fetch or compress the file again") from error
+        except OSError as error:
+            if kind and error.errno is None:  # as bz2 reports damaged data
+                raise UserError(f"{self.source.path} is damaged ({error}); expected whole {kind} data: "
+                                "fetch or compress the file again") from error
+            raise UserError(f"cannot read {self.source.path}: {error.strerror}") from error
+
+    def _decode(self, data: bytes, offset: int, number: int) -> str:
+        try:
+            text = data.decode()
+            nul = data.find(b"\0")
+        except UnicodeDecodeError as error:
+            text, nul = "", error.start
+        if nul >= 0:
+            what = "a NUL byte" if data[nul] == 0 else f"the byte 0x{data[nul]:02x}, which is not UTF-8"
+            raise UserError(f"{self.source.path}, line {number + data.count(10, 0, nul)}, byte {offset + nul} of the text: {what}; "
+                            "expected UTF-8 text: convert the file (iconv -f OLD -t UTF-8) or leave it out")
+        return text.removeprefix("\ufeff") if offset == 0 else text
+
+
+class _ZstandardFile:
+    """Zstandard frames as a file; unlike the library's own reader it notices a truncated one."""
+
+    def __init__(self, raw: io.RawIOBase):
+        self._raw, self._frame, self._waiting = raw, None, b""
+
+    def read(self, _size: int) -> bytes:
+        while True:
+            data = self._waiting or self._raw.read(1 << 14)
+            self._waiting = b""
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the data ends in the middle of a frame")
+                return b""
+            frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            block = frame.decompress(data)
+            self._frame = None if frame.eof else frame
+            self._waiting = frame.unused_data if frame.eof else b""
+            if block:
+                return block
+
+
+def _kind(path: Path) -> tuple[str, str]:
+    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+    inner = path.with_suffix("") if compression else path
+    return inner.suffix.lower(), compression
+
+
+def _matches(value: str) -> list[tuple[Path, str]]:
+    path = Path(value)
+    if path.is_dir():
+        found = [(file, file.relative_to(path).as_posix()) for file in _walk(path)]
+        if not found:
+            raise UserError(f"--input {value}: the directory holds no file; expected text files in it")
+        return found
+    paths = [path] if path.exists() else sorted(map(Path, glob.glob(value, recursive=True)))
+    files = [file for file in paths if not file.is_dir()]
+    if not files:
+        raise UserError(f"--input {value}: no such file; expected a file, a directory or a glob pattern in quotes")
+    return [(file, file.name) for file in files]
+
+
+def _walk(directory: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
+
+    files = []
+    for folder, folders, names in os.walk(directory, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [Path(folder, name) for name in names if not name.startswith(".")]
+    return sorted(files, key=lambda file: file.relative_to(directory).as_posix())

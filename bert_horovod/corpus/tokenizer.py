@@ -1,0 +1,140 @@
+"""Text to token ids: those of Hugging Face's BertTokenizer, at the speed of tensorflow_text's linear WordPiece.
+
+Printable ASCII goes straight to the WordPiece kernel. Every run of other characters is first normalised as BertTokenizer
+does it, by the same library; runs are remembered, because few of them differ. No special tokens are added, and
+the text of one, such as "[MASK]", is plain text.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+import numpy as np
+from tokenizers import normalizers, pre_tokenizers
+
+MAXIMUM_WORD_CHARACTERS = 100  # a longer word is [UNK]
+_RUN = re.compile("[^\n\x20-\x7e]+")
+_PRINTABLE = bytes([10, *range(0x20, 0x7f)])
+# What ends a word: white space and ASCII punctuation; other punctuation has spaces around it by then.
+_BREAKS = " \n!-/:-@\\[-`{-~"
+_LONG_WORD = re.compile(f"[^{_BREAKS}]{{{MAXIMUM_WORD_CHARACTERS + 1},}}")
+_IS_BREAK = np.array([re.match(f"[{_BREAKS}]", chr(code)) is not None for code in range(256)])
+_LONG_RUN = 12  # characters; longer runs seldom repeat
+_REMEMBERED_RUNS = 1 << 17
+# The kernel's Unicode tables take these for punctuation or CJK; BertTokenizer's do not. The kernel gets private-use characters
+# in their place, in text and vocabulary alike; BertTokenizer removes real private-use characters, so none is taken.
+_SPLIT_BY_KERNEL_ONLY = (
+    (0x9fd, 0x9fd), (0xa76, 0xa76), (0xc77, 0xc77), (0xc84, 0xc84), (0x2e43, 0x2e4f), (0x10f55, 0x10f59), (0x1144b, 0x1144f),
+    (0x1145b, 0x1145b), (0x1145d, 0x1145d), (0x11660, 0x1166c), (0x1183b, 0x1183b), (0x119e2, 0x119e2), (0x11a3f, 0x11a46),
+    (0x11a9a, 0x11a9c), (0x11a9e, 0x11aa2), (0x11c41, 0x11c45), (0x11c70, 0x11c71), (0x11ef7, 0x11ef8), (0x11fff, 0x11fff),
+    (0x16e97, 0x16e9a), (0x16fe2, 0x16fe2), (0x1e95e, 0x1e95f), (0x2b820, 0x2b91f))
+_RENAMED = {code: 0xE001 + i for i, code in enumerate(code for first, last in _SPLIT_BY_KERNEL_ONLY for code in range(first, last + 1))}
+_NO_TOKEN = "\ue000"  # in no vocabulary, hence [UNK]
+
+
+class Normaliser:
+    """BertTokenizer's normalisation of text, as a function on whole texts; lines ("\\n") stay.
+
+    Non-ASCII punctuation and CJK characters come out with spaces around them. ASCII letters keep their case: the caller
+    lowers them, since bytes.lower() is the fastest way.
+    """
+
+    def __init__(self, lowercase: bool, rename: dict[int, int] | None = None):
+        self._normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
+                                                      lowercase=lowercase)
+        self._pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._rename = rename or {}
+        self._runs: dict[str, str] = {}
+        self._characters = _Characters(self._normalise)
+
+    def __call__(self, text: str) -> str:
+        """Normalise a text of any length."""
+        return _RUN.sub(self._replace, text)
+
+    def _replace(self, match: re.Match) -> str:
+        run = match[0]
+        if len(run) > _LONG_RUN:
+            try:
+                return "".join(map(self._characters.__getitem__, run))
+            except KeyError:  # combining marks: canonical order may exchange them
+                return self._normalise(run)
+        result = self._runs.get(run)
+        if result is None:
+            if len(self._runs) >= _REMEMBERED_RUNS:
+                self._runs.clear()
+            result = self._runs[run] = self._normalise(run)
+        return result
+
+    def _normalise(self, run: str) -> str:
+        # Between two letters, so that spaces at the ends are kept.
+        pieces = self._pre_tokenizer.pre_tokenize_str(f"a{self._normalizer.normalize_str(run)}a")
+        return " ".join(piece for piece, _ in pieces)[1:-1].translate(self._rename)
+
+
+class _Characters(dict):
+    """What each character becomes on its own; KeyError for combining marks."""
+
+    def __init__(self, normalise: Callable[[str], str]):
+        super().__init__()
+        self._normalise = normalise
+
+    def __missing__(self, character: str) -> str:
+        if unicodedata.combining(character):
+            raise KeyError(character)
+        result = self[character] = self._normalise(character)
+        return result
+
+
+class Tokenizer:
+    """WordPiece ids of sentences.
+
+    Args:
+        vocabulary: tokens; a token's place is its id; must hold [UNK].
+        lowercase: whether text is lowercased and stripped of accents first (an uncased model).
+    """
+
+    def __init__(self, vocabulary: list[str], lowercase: bool):
+        import tensorflow as tf
+        import tensorflow_text
+        from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
+
+        self.vocabulary = vocabulary
+        self.lowercase = lowercase
+        self.unknown_id = vocabulary.index("[UNK]")
+        self._normaliser = Normaliser(lowercase, _RENAMED)
+        renamed = [token.translate(_RENAMED) for token in vocabulary]
+        kernel = tensorflow_text.FastWordpieceTokenizer(renamed, token_out_type=tf.int32,
+                                                        max_bytes_per_word=4 * MAXIMUM_WORD_CHARACTERS)
+        self._model = kernel._model
+        # The op itself: the class throws the offsets away, and they say which sentence a token belongs to.
+        self._op = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets
+        self._constant = tf.constant
+
+    def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokenize sentences, best many at once.
+
+        Returns:
+            ids: int32 [tokens], of all sentences one after another.
+            lengths: int64 [sentences], tokens per sentence; may be zero.
+        """
+        if not sentences:
+            return np.zeros(0, np.int32), np.zeros(0, np.int64)
+        text = "\n".join(sentences)
+        if text.count("\n") != len(sentences) - 1:
+            text = "\n".join(sentence.replace("\n", " ") for sentence in sentences)
+        if not text.isascii() or text.encode().translate(None, _PRINTABLE):
+            text = self._normaliser(text)
+        data = text.encode()
+        if _longest_word_bytes(data) > MAXIMUM_WORD_CHARACTERS:
+            data = _LONG_WORD.sub(_NO_TOKEN, text).encode()
+        if self.lowercase:
+            data = data.lower()
+        _, ids, _, starts, _ = self._op(input_values=self._constant([data]), wp_model=self._model)
+        line_ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        bounds = np.concatenate([[0], np.searchsorted(starts.numpy(), line_ends), [len(ids)]])
+        return ids.numpy(), np.diff(bounds)
+
+
+def _longest_word_bytes(data: bytes) -> int:
+    breaks = np.flatnonzero(_IS_BREAK[np.frombuffer(data, np.uint8)])
+    return int(np.diff(breaks, prepend=-1, append=len(data)).max()) - 1

@@ -1,0 +1,159 @@
+"""WordPiece vocabularies: reading, writing and learning one."""
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from bert_horovod.corpus.sources import Source, SourceReader
+from bert_horovod.corpus.text import read_sections
+from bert_horovod.corpus.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
+from bert_horovod.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MINIMUM_SIZE = 256
+_COVERAGE = 0.9998  # of all characters, by the ones that get an entry; the ASCII ones that occur always do
+_WORD = re.compile("[^ \n!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]")
+_MAXIMUM_WORDS = 1 << 22  # different words held in memory
+_TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down above it
+
+
+def read_vocabulary(path: str | Path) -> list[str]:
+    """Read a vocabulary file, one token a line, its id being its line; raises UserError if it cannot serve."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read the vocabulary {path}: {error.strerror}; "
+                        "expected a WordPiece vocab.txt, or make one with: bert-horovod vocab") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"the vocabulary {path} is not UTF-8 text (byte {error.start}); expected one token a line") from error
+    tokens = text.removeprefix("\ufeff").removesuffix("\n").split("\n")
+    if not text.strip():
+        raise UserError(f"the vocabulary {path} is empty; expected one token a line")
+    lines: dict[str, int] = {}
+    for number, token in enumerate(tokens, 1):
+        if not token.strip():
+            raise UserError(f"the vocabulary {path}, line {number}: an empty line; expected one token a line")
+        if lines.setdefault(token, number) != number:
+            raise UserError(f"the vocabulary {path}, line {number}: the token {token!r} is also in line {lines[token]}; "
+                            "expected every token once")
+    missing = [token for token in SPECIAL_TOKENS if token not in lines]
+    if missing:
+        raise UserError(f"the vocabulary {path} has no {' '.join(missing)}; expected {' '.join(SPECIAL_TOKENS)} among its "
+                        f"{len(tokens)} lines: is it a BERT WordPiece vocabulary?")
+    return tokens
+
+
+def vocabulary_text(vocabulary: list[str]) -> str:
+    """A vocabulary as the text of its file."""
+    return "\n".join(vocabulary) + "\n"
+
+
+def vocabulary_hash(vocabulary: list[str]) -> str:
+    """SHA-256, in hexadecimal, of the vocabulary's file."""
+    return hashlib.sha256(vocabulary_text(vocabulary).encode()).hexdigest()
+
+
+def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
+    """Write a vocabulary file whole or not at all; raises UserError when that fails."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(vocabulary_text(vocabulary))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write the vocabulary {path}: {error.strerror}") from error
+
+
+def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, documents: str = "file") -> list[str]:
+    """Learn a WordPiece vocabulary; the same sources give the same vocabulary, byte for byte.
+
+    Ids are in this order: the special tokens; single characters by code point; the same as "##" continuations; then pieces in the
+    order in which they were learned, frequent ones first. A small corpus may give fewer than `size` tokens.
+    Raises UserError for input that cannot be read or holds no words.
+    """
+    if size < MINIMUM_SIZE:
+        raise UserError(f"--size {size}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too")
+    counts = count_words(sources, lowercase, documents)
+    alphabet = _alphabet(counts, (size - len(SPECIAL_TOKENS)) // 3)
+    words = {word: count for word, count in sorted(counts.items()) if alphabet.issuperset(word)}
+    continuations = sorted({f"##{character}" for word in words for character in word[1:]})
+    return _train(words, size, sorted(alphabet), continuations)
+
+
+def count_words(sources: list[Source], lowercase: bool, documents: str) -> Counter[str]:
+    """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are none."""
+    normalise = Normaliser(lowercase)
+    counts: Counter[str] = Counter()
+    for source in sources:
+        with SourceReader(source) as reader:
+            for section in read_sections(reader, documents):
+                text = normalise(section.text)
+                counts.update(_WORD.findall(text.lower() if lowercase and text.isascii() else _lower_ascii(text, lowercase)))
+                if len(counts) > _MAXIMUM_WORDS:
+                    _forget_rare(counts)
+    for word in [word for word in counts if len(word) > MAXIMUM_WORD_CHARACTERS]:
+        del counts[word]
+    if not counts:
+        raise UserError("the input holds no words; expected text: look at --input")
+    return counts
+
+
+def _lower_ascii(text: str, lowercase: bool) -> str:
+    return text.encode().lower().decode() if lowercase else text  # str.lower() would turn a final σ into ς
+
+
+def _forget_rare(counts: Counter[str]) -> None:
+    threshold = 1
+    while len(counts) > _MAXIMUM_WORDS // 2:
+        for word in [word for word, count in counts.items() if count <= threshold]:
+            del counts[word]
+        threshold *= 2
+
+
+def _alphabet(counts: Counter[str], limit: int) -> set[str]:
+    characters: Counter[str] = Counter()
+    for word, count in counts.items():
+        for character in word:
+            characters[character] += count
+    needed = _COVERAGE * characters.total()
+    kept, covered = set(), 0
+    for character, count in sorted(characters.items(), key=lambda item: (not item[0].isascii(), -item[1], item[0])):
+        if len(kept) < limit and (character.isascii() or covered < needed):
+            kept.add(character)
+            covered += count
+    return kept
+
+
+def _train(words: dict[str, int], size: int, alphabet: list[str], continuations: list[str]) -> list[str]:
+    import tokenizers
+
+    # Ties between equally frequent pairs go by id, and the trainer gives ids to "##" pieces in the order of a hash table,
+    # which varies from run to run, unless they are declared beforehand.
+    first = [*SPECIAL_TOKENS, *alphabet, *continuations]
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=max(size, len(first)), min_frequency=2, show_progress=False,
+                                                   special_tokens=first, initial_alphabet=alphabet,
+                                                   limit_alphabet=len(alphabet), continuing_subword_prefix="##")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(_repeated(words), trainer)
+    found = tokenizer.get_vocab()
+    return sorted(found, key=found.get)
+
+
+def _repeated(words: dict[str, int]) -> Iterator[str]:
+    total = sum((len(word) + 1) * count for word, count in words.items())
+    divisor = max(1, -(-total // _TRAINER_CHARACTERS))
+    for word, count in words.items():
+        left = -(-count // divisor)
+        while left > 0:
+            now = min(left, 4096)
+            yield f"{word} " * now
+            left -= now

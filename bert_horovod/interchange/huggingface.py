@@ -1,0 +1,200 @@
+"""Hugging Face BERT directories: config.json, model.safetensors, vocab.txt, tokenizer_config.json, both ways.
+
+Parameters carry Hugging Face's names and layout in the program itself, so nothing is renamed or transposed on writing.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from bert_horovod import config
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.vocabulary import (
+    SPECIAL_TOKENS,
+    read_json,
+    read_lowercase,
+    read_vocabulary,
+    tokenizer_settings,
+)
+from bert_horovod.interchange.weights import WEIGHTS_FILE, read_weights
+from bert_horovod.model.bert import parameter_shapes
+
+_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
+_DECODER = "cls.predictions.decoder"
+_REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+
+
+class Pretrained(NamedTuple):
+    """What a Hugging Face BERT directory holds."""
+
+    model: config.Model
+    next_sentence: bool  # whether pooler and sentence-pair head are both there, whole
+    parameters: dict[str, np.ndarray]  # float32, [out, in]; the encoder is complete, heads and pooler as far as present
+    vocabulary: list[str] | None  # tokens by id; None if the directory has none
+    lowercase: bool
+
+
+def write_directory(
+    directory: Path,
+    model: config.Model,
+    next_sentence: bool,
+    parameters: dict[str, np.ndarray],
+    vocabulary: list[str],
+    lowercase: bool,
+) -> None:
+    """Write a directory that `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` load.
+
+    Every file is synced to disk; to make the whole appear at once, write to a temporary directory and rename it.
+
+    Args:
+        directory: made if it is not there.
+        model: the sizes.
+        next_sentence: BertForPreTraining with pooler and sentence-pair head, else BertForMaskedLM without.
+        parameters: exactly those of `parameter_shapes`; saved as float32.
+        vocabulary: tokens by id, vocab_size of them.
+        lowercase: whether the tokenizer lower-cases and strips accents.
+
+    Raises:
+        ValueError: parameters or vocabulary are not those of the model.
+        OSError: a file cannot be written.
+    """
+    _check_parameters(parameters, parameter_shapes(model, next_sentence))
+    _check_vocabulary(vocabulary, model.vocab_size)
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_text(directory / "config.json", _json(_hugging_face_config(model, next_sentence, vocabulary)))
+    _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
+    tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
+    _write_text(directory / "tokenizer_config.json", _json(tokenizer))
+    # safetensors writes the bytes of a transposed view in the wrong order and says nothing.
+    contiguous = {name: np.ascontiguousarray(values, np.float32) for name, values in parameters.items()}
+    save_file(contiguous, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    # safetensors makes the file readable for its owner alone.
+    os.chmod(directory / WEIGHTS_FILE, (directory / "config.json").stat().st_mode & 0o777)
+    _sync(directory / WEIGHTS_FILE)
+    _sync(directory)
+
+
+def read_directory(directory: Path) -> Pretrained:
+    """Read a Hugging Face BERT directory, with whatever heads it has.
+
+    It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. A decoder that is tied to the
+    word embeddings is dropped. Tensors of other tasks' heads are left out.
+
+    Raises:
+        UserError: it is no BERT, or one that this program does not compute; files are missing or damaged; a tensor is
+            missing, of the wrong shape or not finite; the vocabulary does not fit.
+    """
+    directory = Path(directory)
+    model = _read_model(directory / "config.json")
+    tensors = read_weights(directory)
+    shapes = parameter_shapes(model, next_sentence=True)
+    _tie_decoder(directory, tensors)
+    for name, values in tensors.items():
+        if name in shapes:
+            _check_tensor(directory, name, values, shapes[name])
+        elif name.startswith("bert."):
+            raise UserError(f"{directory}: {name} is no part of the encoder that config.json describes "
+                            f"({model.num_hidden_layers} layers)")
+    pooler_and_pair_head = set(shapes) - set(parameter_shapes(model, next_sentence=False))
+    missing = [
+        name for name in shapes
+        if name.startswith("bert.") and name not in tensors and name not in pooler_and_pair_head
+    ]
+    if missing:
+        raise UserError(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
+    return Pretrained(
+        model=model,
+        next_sentence=pooler_and_pair_head <= set(tensors),
+        parameters={name: tensors[name] for name in shapes if name in tensors},
+        vocabulary=read_vocabulary(directory, model.vocab_size),
+        lowercase=read_lowercase(directory),
+    )
+
+
+def _hugging_face_config(model: config.Model, next_sentence: bool, vocabulary: list[str]) -> dict[str, Any]:
+    return {
+        "architectures": ["BertForPreTraining" if next_sentence else "BertForMaskedLM"],
+        "model_type": "bert",
+        **dataclasses.asdict(model),
+        "position_embedding_type": "absolute",
+        "pad_token_id": vocabulary.index(SPECIAL_TOKENS["pad_token"]),
+        "tie_word_embeddings": True,
+    }
+
+
+def _read_model(path: Path) -> config.Model:
+    if not path.is_file():
+        raise UserError(f"{path.parent} has no config.json: expected a Hugging Face BERT directory")
+    found = read_json(path)
+    if found.get("model_type") != "bert":
+        raise UserError(f"{path}: model_type = {found.get('model_type')!r}: expected 'bert'")
+    for key, expected in _REQUIRED_VALUES.items():
+        if found.get(key, expected) != expected:
+            raise UserError(f"{path}: {key} = {found[key]!r} is not supported: expected {expected!r}")
+    table = {field.name: found[field.name] for field in dataclasses.fields(config.Model) if field.name in found}
+    try:  # a recipe around the model, so that its limits are those of [model]
+        return config.recipe_from_table({
+            "model": table,
+            "objective": {"next_sentence": False},
+            "phase": [{"sequence_length": 8}],
+        }).model
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Take the decoder out of `tensors`, having checked that it is the embeddings' and the bias's copy."""
+    weight, bias = tensors.pop(f"{_DECODER}.weight", None), tensors.pop(f"{_DECODER}.bias", None)
+    if weight is not None and not np.array_equal(weight, tensors.get(_EMBEDDINGS), equal_nan=True):
+        raise UserError(f"{directory}: {_DECODER}.weight differs from {_EMBEDDINGS}: expected tied embeddings")
+    if bias is not None and not np.array_equal(bias, tensors.setdefault("cls.predictions.bias", bias), equal_nan=True):
+        raise UserError(f"{directory}: {_DECODER}.bias differs from cls.predictions.bias: expected one bias")
+
+
+def _check_tensor(directory: Path, name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
+    if values.shape != shape:
+        raise UserError(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")
+    if not np.isfinite(values).all():
+        raise UserError(f"{directory}: {name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite")
+
+
+def _check_parameters(parameters: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
+    if parameters.keys() != shapes.keys():
+        missing, unknown = sorted(shapes.keys() - parameters.keys()), sorted(parameters.keys() - shapes.keys())
+        raise ValueError(f"parameters are not the model's: missing {missing}, unknown {unknown}")
+    for name, values in parameters.items():
+        if values.shape != shapes[name]:
+            raise ValueError(f"{name} has shape {list(values.shape)}: expected {list(shapes[name])}")
+
+
+def _check_vocabulary(vocabulary: list[str], vocab_size: int) -> None:
+    if len(vocabulary) != vocab_size:
+        raise ValueError(f"the vocabulary has {len(vocabulary)} tokens: expected vocab_size = {vocab_size}")
+    if missing := set(SPECIAL_TOKENS.values()).difference(vocabulary):
+        raise ValueError(f"the vocabulary lacks {', '.join(sorted(missing))}")
+    if broken := [token for token in vocabulary if "\n" in token or "\r" in token]:
+        raise ValueError(f"a token holds a line break: {broken[0]!r}")
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Bring a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,20 @@
+"""The dynamic loss scale of float16 training."""
+
+
+def next_loss_scale(scale: float, good_steps: int, finite: bool, growth_steps: int) -> tuple[float, int]:
+    """The loss scale after one optimizer step.
+
+    Args:
+        scale: what the loss of this step was multiplied by; a power of two, at least 1.
+        good_steps: steps with finite gradients since the scale last changed.
+        finite: whether this step's reduced gradients were finite on all ranks.
+        growth_steps: good steps after which the scale doubles.
+
+    Returns:
+        The scale and the count of good steps for the next step. A non-finite step halves the scale, never below 1.
+    """
+    if not finite:
+        return max(scale / 2, 1.0), 0
+    if good_steps + 1 >= growth_steps:
+        return scale * 2, 0
+    return scale, good_steps + 1

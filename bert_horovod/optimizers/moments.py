@@ -1,0 +1,28 @@
+"""What the rules share: moving averages, their bias correction, and the ratio of norms."""
+
+import tensorflow as tf
+
+
+def moving_average(old: tf.Tensor, new: tf.Tensor, beta: float) -> tf.Tensor:
+    """beta old + (1 - beta) new; written as a correction of `old`, because float32 cannot hold beta exactly."""
+    return old + (1.0 - beta) * (new - old)
+
+
+def bias_corrected(average: tf.Tensor, beta: float, t: tf.Tensor) -> tf.Tensor:
+    """average / (1 - beta^t) for the float32 scalar t = 1, 2, ...
+
+    The scalar is computed in float64: in float32, 1 - 0.999^t has lost four digits at t = 1.
+    """
+    correction = 1.0 - tf.pow(tf.constant(beta, tf.float64), tf.cast(t, tf.float64))
+    return average / tf.cast(correction, average.dtype)
+
+
+def adam_direction(m: tf.Tensor, v: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, t: tf.Tensor) -> tf.Tensor:
+    """m_hat / (sqrt(v_hat) + epsilon), both moments bias-corrected."""
+    return bias_corrected(m, beta_1, t) / (tf.sqrt(bias_corrected(v, beta_2, t)) + epsilon)
+
+
+def trust_ratio(x_norm: tf.Tensor, direction_norm: tf.Tensor) -> tf.Tensor:
+    """x_norm / direction_norm, or 1 where either is 0; float32 scalars."""
+    both_positive = tf.logical_and(x_norm > 0, direction_norm > 0)
+    return tf.where(both_positive, tf.math.divide_no_nan(x_norm, direction_norm), 1.0)

@@ -1,0 +1,39 @@
+"""The learning rate of each step of a phase: warm-up, hold, decay."""
+
+import math
+from fractions import Fraction
+
+from bert_horovod.config import Phase
+
+
+def learning_rate(phase: Phase, step: int, power: float) -> float:
+    """The learning rate of one optimizer step.
+
+    With T = steps, W = floor(T warmup), C = floor(T hold) and the peak lr (Zheng et al. 2020, arXiv 2006.13484):
+
+        step <= W:      lr step / W
+        step <= W + C:  lr
+        else            lr ((T - step + 1) / (T - W - C))^power
+
+    Args:
+        phase: its steps, peak learning rate, and fractions of warm-up and hold.
+        step: 1 to phase.steps, within the phase; skipped steps count.
+        power: 1 for linear decay, 0.5 for NVIDIA's recipe.
+
+    Raises:
+        ValueError: the step is not in the phase.
+    """
+    if not 1 <= step <= phase.steps:
+        raise ValueError(f"step {step} is not in the phase's 1 to {phase.steps}")
+    warmup_steps = _whole_steps(phase.steps, phase.warmup)
+    hold_steps = _whole_steps(phase.steps, phase.hold)
+    if step <= warmup_steps:
+        return phase.learning_rate * step / warmup_steps
+    if step <= warmup_steps + hold_steps:
+        return phase.learning_rate
+    return phase.learning_rate * ((phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)) ** power
+
+
+def _whole_steps(steps: int, fraction: float) -> int:
+    """floor(steps fraction), with the decimal fraction that the recipe shows: 0.29 of 100 steps is 29, not 28.99..."""
+    return math.floor(steps * Fraction(str(fraction)))

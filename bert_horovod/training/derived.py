@@ -1,0 +1,53 @@
+"""Numbers that follow from a recipe and a world; every place that needs one gets it here."""
+
+import math
+from dataclasses import dataclass
+
+from bert_horovod.batches.schedule import micro_batch_count
+from bert_horovod.config import Model, Phase, Recipe
+from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.optimizers import rule
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What a phase amounts to in a world."""
+
+    micro_batches: int  # per rank and step
+    tokens_per_step: int  # positions, padding included, over all ranks
+    parameters: int
+    flops_per_row: float  # forward and backward, of matrix products
+    memory_bytes: int  # of a rank: parameters, slots, gradients, activations; an estimate
+
+
+def derive(recipe: Recipe, phase: Phase, world_size: int) -> Derived:
+    """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch."""
+    micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
+    parameters = sum(math.prod(shape) for shape in parameter_shapes(recipe.model, recipe.objective.next_sentence).values())
+    return Derived(
+        micro_batches=micro_batches,
+        tokens_per_step=phase.global_batch * phase.sequence_length,
+        parameters=parameters,
+        flops_per_row=flops_per_row(recipe.model, phase.sequence_length, recipe.objective.masked_fraction),
+        memory_bytes=_memory_bytes(recipe, phase, parameters, micro_batches),
+    )
+
+
+def flops_per_row(model: Model, length: int, masked_fraction: float) -> float:
+    """Floating point operations of the matrix products of one row: two per multiply-add, backward counted as twice forward."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    layer = length * (4 * hidden * hidden + 2 * hidden * inner) + 2 * length * length * hidden
+    masked = max(1, round(masked_fraction * length))
+    head = masked * (hidden * hidden + hidden * model.vocab_size)
+    return 6.0 * (model.num_hidden_layers * layer + head)
+
+
+def _memory_bytes(recipe: Recipe, phase: Phase, parameters: int, micro_batches: int) -> int:
+    model, length = recipe.model, phase.sequence_length
+    width = {"float32": 4, "bfloat16": 2, "float16": 2}[recipe.numerics.precision]
+    copies = 2 + len(rule(recipe.optimizer.name).SLOTS) + (micro_batches > 1)  # values, gradients, slots, accumulators
+    token = width * (8 * model.hidden_size + 3 * model.intermediate_size) + 24 * model.hidden_size
+    token += model.num_attention_heads * length * (2 * width + 5)  # scores, probabilities and their masks
+    masked = max(1, round(recipe.objective.masked_fraction * length))
+    row = length * token * model.num_hidden_layers + masked * model.vocab_size * 8
+    return 4 * parameters * copies + recipe.execution.micro_batch * row

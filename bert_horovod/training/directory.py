@@ -1,0 +1,97 @@
+"""The output directory: who may write to it, what run it belongs to, and the request to stop."""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bert_horovod.config import Recipe, differences, load_recipe, recipe_to_toml
+from bert_horovod.errors import UserError
+
+FORMAT = 1
+CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", "checkpoints", "tensorboard", ".lock")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What run.json says: which run the directory belongs to."""
+
+    store: str  # SHA-256 of the token store's manifest
+    format: int = FORMAT
+
+
+def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
+    """Take the directory for this run, new or resumed; rank 0 only. Returns the lock's file descriptor, to be kept open.
+
+    Raises UserError if another process writes there, if it holds other things, or if it belongs to another recipe or store.
+    """
+    if output_dir.exists() and not output_dir.is_dir():
+        raise UserError(f"--output_dir {output_dir} is a file; give a directory")
+    ours = (output_dir / "run.json").is_file()
+    others = _other_things(output_dir, CONTENTS if ours else (".lock", "recipe.toml"))
+    if others:
+        raise UserError(f"--output_dir {output_dir} holds other things ({', '.join(others)[:200]}); "
+                        "give a new directory, or one of an earlier run")
+    if ours:
+        _refuse_another_run(output_dir, recipe, store_hash)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    lock = _lock(output_dir)
+    if ours:
+        (output_dir / "stop").unlink(missing_ok=True)
+    write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
+    write_atomically(output_dir / "run.json", json.dumps(asdict(Run(store_hash)), indent=1) + "\n")
+    return lock
+
+
+def stop_requested(output_dir: Path) -> bool:
+    """Whether somebody made the file `stop`."""
+    return (output_dir / "stop").exists()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file under a temporary name, sync it, and move it into place."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
+    if not output_dir.is_dir():
+        return []
+    return sorted(entry.name for entry in output_dir.iterdir()
+                  if entry.name not in known and not (entry.name.startswith(".") and entry.name.endswith(".partial")))
+
+
+def _lock(output_dir: Path) -> int:
+    descriptor = os.open(output_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise UserError(f"another run writes to --output_dir {output_dir}; wait for it, stop it by making the file "
+                        f"{output_dir / 'stop'}, or give another directory") from error
+    return descriptor
+
+
+def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> None:
+    try:
+        run = Run(**json.loads((output_dir / "run.json").read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{output_dir / 'run.json'} is damaged ({error}); restore it, or give a new directory") from error
+    if run.format != FORMAT:
+        raise UserError(f"{output_dir} is a run of format {run.format}, this program writes format {FORMAT}; give a new directory")
+    if run.store != store_hash:
+        raise UserError(f"--output_dir {output_dir} belongs to a run on another token store (hash {run.store[:12]}, "
+                        f"this one is {store_hash[:12]}); resume with that --data_dir, or give a new directory")
+    changed = differences(load_recipe(output_dir / "recipe.toml"), recipe)
+    if changed:
+        raise UserError(f"--output_dir {output_dir} belongs to a run with another recipe: {'; '.join(changed)}. "
+                        "Only [execution] may change on resume; change it back, or give a new directory")

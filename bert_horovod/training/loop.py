@@ -1,0 +1,307 @@
+"""The training run: phases of optimizer steps from a token store to a checkpoint."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.batches.index import open_index
+from bert_horovod.batches.order import keyed_hash
+from bert_horovod.batches.prefetch import prefetch
+from bert_horovod.batches.rows import Rows, special_ids
+from bert_horovod.batches.schedule import step_positions
+from bert_horovod.collectives.reducer import GradientReducer
+from bert_horovod.collectives.world import World, use_devices
+from bert_horovod.config import Phase, Recipe
+from bert_horovod.corpus.store import Store
+from bert_horovod.errors import UserError
+from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from bert_horovod.optimizers.loss_scale import next_loss_scale
+from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.training import checkpoint
+from bert_horovod.training.derived import derive
+from bert_horovod.training.directory import stop_requested
+from bert_horovod.training.evaluation import Evaluator
+from bert_horovod.training.start import load_initial
+from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
+from bert_horovod.training.step import StepInputs, StepResult, TrainStep
+from bert_horovod.training.telemetry import Telemetry, duration, peak_memory_bytes
+
+# Streams of the counter-based generator, apart from those of batches/
+_DROPOUT_STREAM, _PHASE_STREAM, _HELD_OUT_STREAM = 101, 102, 103
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a user asks for."""
+
+    recipe: Recipe
+    store: Store
+    output_dir: Path
+    index_dir: Path | None = None
+    init_checkpoint: Path | None = None
+    max_steps: int | None = None  # counted from the run's beginning; the schedule does not notice
+
+
+def pretrain(job: Job, world: World) -> None:
+    """Train until the recipe's end, `max_steps`, or a request to stop; resumes what output_dir holds."""
+    gpus = use_devices(world, job.recipe.execution.threads)
+    _Run(job, world, gpus).run()
+
+
+class _Run:
+    def __init__(self, job: Job, world: World, gpus: int) -> None:
+        self.job, self.world, self.recipe = job, world, job.recipe
+        self.xla = {"on": True, "off": False, "auto": gpus > 0}[self.recipe.execution.xla]
+        self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
+        self.stop_signal = False
+        self._require_equal(bytes.fromhex(job.store.hash), "token store")
+        self.state = self._first_state()
+        shapes = parameter_shapes(self.recipe.model, self.recipe.objective.next_sentence)
+        self.reducer = GradientReducer(world, shapes, self.recipe.execution.bucket_bytes, self.recipe.numerics.wire)
+        if self.state.progress.wire_maxima:
+            self._restore_wire_maxima()
+        self.telemetry: Telemetry | None = None  # rank 0's
+        self.saved_step = self.evaluated_step = -1
+        self.held_out: dict[str, float] = {}
+
+    def run(self) -> None:
+        first_step = self.state.progress.step
+        if self.world.rank == 0:
+            self._print_start()
+            self.telemetry = Telemetry(self.job.output_dir, first_step, self.last_step, self.recipe.execution.tensorboard)
+            if first_step >= self.last_step:
+                self.telemetry.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._on_signal)
+        started = time.monotonic()
+        begin = 0
+        for i, phase in enumerate(self.recipe.phase):
+            end = min(begin + phase.steps, self.last_step)
+            if self.state.progress.step < end and not self._phase(i, phase, begin, end):
+                break
+            begin += phase.steps
+        steps = self.state.progress.step - first_step
+        if self.telemetry:
+            if steps:
+                self._print_end(steps, time.monotonic() - started)
+            self.telemetry.close()
+        self.world.barrier()  # no rank leaves while rank 0 still writes
+
+    def _phase(self, i: int, phase: Phase, begin: int, end: int) -> bool:
+        """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
+        derived = derive(self.recipe, phase, self.world.size)
+        rows = self._rows(phase, "train", _PHASE_STREAM + i)
+        held_out = self._rows(phase, "held_out", _HELD_OUT_STREAM)
+        evaluator = Evaluator(self.recipe.model, self.recipe.objective.next_sentence, self.recipe.numerics.precision, held_out,
+                              self.recipe.execution.evaluate_rows, self.recipe.execution.micro_batch, self.world)
+        step_function = TrainStep(self.recipe, self.state, self.reducer, self.world, derived.micro_batches, self.xla)
+        self._require_equal(self.state.hash(), "parameters")
+        if self.telemetry:
+            self.telemetry.say(f"phase {i}: sequence length {phase.sequence_length}, {rows.count:,} rows an epoch; "
+                               f"{'compiling with XLA' if self.xla else 'tracing'} the first step")
+        progress, execution = self.state.progress, self.recipe.execution
+        interval = _Interval()
+        steps = self._inputs(rows, phase, progress.step - begin, end - begin)
+        for (batches, first_rows, counts), waited in steps:
+            totals = self._agree(counts)
+            if totals is None:
+                self._save(phase, begin, rows.count)
+                if self.telemetry:
+                    self.telemetry.say(f"asked to stop: saved at step {progress.step}; the same command resumes")
+                steps.close()
+                return False
+            inputs, rate = self._step_inputs(phase, progress.step - begin, totals, derived.micro_batches)
+            result = step_function.run(batches, first_rows, inputs)
+            self._after_update(result)
+            interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
+            logged = progress.step % execution.log_steps == 0 or progress.step == end
+            if logged or progress.step == 1:
+                self._log(i, phase, begin, rows.count, result, totals, rate, interval, derived.flops_per_row)
+                interval = _Interval()
+            elif self.telemetry:
+                self.telemetry.advance(progress.step, None)
+            if (execution.evaluate_steps and progress.step % execution.evaluate_steps == 0) or progress.step == end:
+                self._evaluate(evaluator)
+            if progress.step % execution.checkpoint_steps == 0 or progress.step == end:
+                self._save(phase, begin, rows.count)
+        return True
+
+    def _first_state(self) -> TrainingState:
+        """Rank 0's checkpoint, initial checkpoint or fresh parameters, given to every rank."""
+        recipe = self.recipe
+        found = checkpoint.load_newest(self.job.output_dir) if self.world.rank == 0 else None
+        progress = found.progress if found else Progress(loss_scale=self._first_loss_scale())
+        if found is None:
+            parameters = initial_parameters(recipe.model, recipe.objective.next_sentence, recipe.data.seed)
+            if self.job.init_checkpoint and self.world.rank == 0:
+                parameters |= load_initial(self.job.init_checkpoint, recipe, self.job.store)
+        state = TrainingState(found.parameters if found else parameters, recipe.optimizer.name,
+                              self._broadcast_progress(progress), found.slots if found else None)
+        state.broadcast(self.world)
+        self.resumed_from = found.path if found else None
+        return state
+
+    def _first_loss_scale(self) -> float:
+        return self.recipe.numerics.initial_loss_scale if self.recipe.numerics.precision == "float16" else 1.0
+
+    def _broadcast_progress(self, progress: Progress) -> Progress:
+        data = np.frombuffer(json.dumps(asdict(progress)).encode(), np.uint8)
+        mine = tf.constant(data if self.world.rank == 0 else data[:0])
+        return Progress(**json.loads(self.world.all_gather(mine, "progress").numpy().tobytes()))
+
+    def _require_equal(self, digest: bytes, what: str) -> None:
+        others = ranks_that_differ(self.world, digest, what)
+        if others:
+            raise UserError(f"the {what} of ranks {others} is not that of rank 0: every host needs the same copy of the data "
+                            "and the same version of this program")
+
+    def _rows(self, phase: Phase, split: str, stream: int) -> Rows:
+        recipe, store = self.recipe, self.job.store
+        arguments = (store, phase.sequence_length, recipe.objective.next_sentence, split, self.job.index_dir)
+        if self.world.local_rank == 0:  # one process a host builds it, the others map it
+            open_index(*arguments)
+        self.world.barrier()
+        index = open_index(*arguments, build=False)
+        seed = int(keyed_hash(recipe.data.seed, stream, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
+        return Rows(store, index, special_ids(store.vocabulary), phase.sequence_length, recipe.objective, seed)
+
+    def _inputs(self, rows: Rows, phase: Phase, first: int, last: int) -> Iterator:
+        """Per step: this rank's micro-batches, their first rows, and counts of masked tokens, sequences and real tokens."""
+        def make(step: int) -> tuple[list[dict[str, np.ndarray]], list[int], np.ndarray]:
+            taken = step_positions(step, phase.global_batch, self.world.rank, self.world.size, self.recipe.execution.micro_batch)
+            together = rows.assemble(np.concatenate([positions for positions, _ in taken]))
+            if (highest := together["input_ids"].max()) >= self.recipe.model.vocab_size:
+                raise UserError(f"the token store holds id {highest}, the model has {self.recipe.model.vocab_size} entries; "
+                                f"see which shard is damaged with: bert-horovod verify --data_dir {self.job.store.path}")
+            counts = np.array([np.count_nonzero(together[name])
+                               for name in ("masked_weights", "sequence_weights", "sequence_ids")], np.float64)
+            parts = {name: np.split(array, len(taken)) for name, array in together.items()}
+            batches = [{name: part[k] for name, part in parts.items()} for k in range(len(taken))]
+            return batches, [first_row for _, first_row in taken], counts
+        return prefetch(make, first, last, depth=2)
+
+    def _agree(self, counts: np.ndarray) -> np.ndarray | None:
+        """The step's counts over all ranks, or None if any rank was asked to stop: one small all-reduce."""
+        stop = self.stop_signal or (self.world.rank == 0 and stop_requested(self.job.output_dir))
+        totals = self.world.all_reduce(tf.constant([*counts, float(stop)], tf.float64), "counts").numpy()
+        return None if totals[-1] else totals[:-1]
+
+    def _step_inputs(self, phase: Phase, step_in_phase: int, totals: np.ndarray,
+                     micro_batches: int) -> tuple[StepInputs, float]:
+        progress, recipe = self.state.progress, self.recipe
+        rate = learning_rate(phase, step_in_phase + 1, recipe.optimizer.decay_power)
+        # In float16 backward runs at the magnitude of a micro-batch mean times the loss scale.
+        half = recipe.numerics.precision == "float16"
+        scale = progress.loss_scale * self.world.size * micro_batches if half else 1.0
+        key = keyed_hash(recipe.data.seed, _DROPOUT_STREAM, index=np.array([progress.step], np.uint64))
+        return StepInputs(*(tf.constant(value, tf.float32) for value in (totals[0], totals[1], scale)),
+                          tf.constant(key, tf.uint64),
+                          *(tf.constant(value, tf.float32) for value in (rate, progress.updates + 1))), rate
+
+    def _after_update(self, result: StepResult) -> None:
+        progress, numerics = self.state.progress, self.recipe.numerics
+        progress.step += 1
+        progress.updates += result.finite
+        progress.skipped_steps += not result.finite
+        progress.skipped_in_a_row = 0 if result.finite else progress.skipped_in_a_row + 1
+        if numerics.precision == "float16":
+            progress.loss_scale, progress.good_steps = next_loss_scale(
+                progress.loss_scale, progress.good_steps, result.finite, numerics.loss_scale_growth_steps)
+        if progress.skipped_in_a_row >= numerics.max_skipped_steps:
+            raise UserError(f"step {progress.step}: {progress.skipped_in_a_row} updates in a row had gradients that are not finite "
+                            f"(loss scale {progress.loss_scale:g}); expected none or few. Lower phase learning_rate, "
+                            "or set numerics.precision to bfloat16 or float32. The last checkpoint is whole")
+
+    def _log(self, i: int, phase: Phase, begin: int, rows_per_epoch: int, result: StepResult, totals: np.ndarray, rate: float,
+             interval: "_Interval", flops_per_row: float) -> None:
+        masked, sequences, _ = totals
+        tokens = self.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
+        if self.telemetry is None:
+            return
+        progress = self.state.progress
+        means = result.sums / [masked, masked, sequences, sequences]
+        position = self._position(phase, begin, rows_per_epoch)
+        seconds = time.monotonic() - interval.started
+        metrics = {
+            "step": progress.step, "phase": i, "epoch": position["epoch"],
+            "loss": float(means[0] + means[2]), "mlm_loss": float(means[0]), "mlm_accuracy": float(means[1]),
+            **({"nsp_loss": float(means[2]), "nsp_accuracy": float(means[3])} if self.recipe.objective.next_sentence else {}),
+            "learning_rate": rate, "gradient_norm": result.gradient_norm, "loss_scale": progress.loss_scale,
+            "skipped_steps": progress.skipped_steps,
+            "rows_per_s": interval.rows / seconds, "tokens_per_s": float(tokens) / seconds,
+            "flops_per_s": interval.rows * flops_per_row / seconds, "step_s": seconds / interval.steps,
+            "input_wait_s": interval.input_wait_s / interval.steps, "reduce_wait_s": interval.reduce_wait_s / interval.steps,
+            "bytes_reduced": self.reducer.bytes_reduced, "wire_bytes": self.reducer.wire_bytes,
+            "memory_bytes": peak_memory_bytes(), "time": time.time(),
+        }
+        self.telemetry.record(metrics)
+        self.telemetry.advance(progress.step, metrics)
+
+    def _evaluate(self, evaluator: Evaluator) -> None:
+        self.held_out = evaluator.evaluate(self.state.parameters)
+        if self.telemetry:
+            self.telemetry.record({"step": self.state.progress.step, **self.held_out})
+            self.telemetry.say("held out: " + "  ".join(f"{name.removeprefix('held_out_')} {value:.4f}"
+                                                        for name, value in self.held_out.items()))
+
+    def _save(self, phase: Phase, begin: int, rows_per_epoch: int) -> None:
+        if self.telemetry and self.saved_step != self.state.progress.step:
+            self.state.progress.wire_maxima = [float(value) for value in self.reducer.maxima.numpy()]
+            checkpoint.save(self.job.output_dir, self.state, self.recipe, self.job.store, self._position(phase, begin, rows_per_epoch))
+        self.saved_step = self.state.progress.step
+
+    def _position(self, phase: Phase, begin: int, rows_per_epoch: int) -> dict[str, int]:
+        epoch, row = divmod((self.state.progress.step - begin) * phase.global_batch, rows_per_epoch)
+        return {"phase": self.recipe.phase.index(phase), "epoch": epoch, "row": row}
+
+    def _restore_wire_maxima(self) -> None:
+        maxima = self.state.progress.wire_maxima
+        if len(maxima) == len(self.reducer.buckets):  # else bucket_bytes changed: start from the default
+            self.reducer.maxima.assign(maxima)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.stop_signal = True
+
+    def _print_start(self) -> None:
+        recipe = self.recipe
+        print(f"world: {self.world.size} rank(s); precision {recipe.numerics.precision}, wire {recipe.numerics.wire}, "
+            f"XLA {'on' if self.xla else 'off'}")
+        for i, phase in enumerate(recipe.phase):
+            derived = derive(recipe, phase, self.world.size)
+            print(f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
+                f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "
+                f"{recipe.execution.micro_batch} per rank; memory about {derived.memory_bytes / 2**30:.1f} GiB a rank (estimate)")
+        print(f"parameters: {derived.parameters:,}; reduced per step: {self.reducer.bytes_reduced:,} bytes in "
+            f"{len(self.reducer.buckets)} bucket(s)")
+        print(f"resuming from {self.resumed_from}" if self.resumed_from else
+            f"starting from {self.job.init_checkpoint or 'fresh parameters'}", flush=True)
+
+    def _print_end(self, steps: int, seconds: float) -> None:
+        progress = self.state.progress
+        rows = f"{steps:,} steps in {duration(seconds)}"
+        held_out = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in self.held_out.items())
+        self.telemetry.say(f"at step {progress.step} of {self.recipe.total_steps}: {rows}; "
+                           f"{progress.skipped_steps} skipped{held_out}")
+        self.telemetry.say(f"checkpoint: {self.job.output_dir / 'checkpoints' / f'step-{progress.step:08d}'}")
+
+
+class _Interval:
+    """What adds up between two log steps."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.steps = self.rows = 0
+        self.input_wait_s = self.reduce_wait_s = self.tokens = 0.0
+
+    def add(self, rows: int, input_wait_s: float, reduce_wait_s: float, tokens: float) -> None:
+        self.steps += 1
+        self.rows += rows
+        self.input_wait_s += input_wait_s
+        self.reduce_wait_s += reduce_wait_s
+        self.tokens += tokens

@@ -1,0 +1,70 @@
+"""What is checked before Horovod starts, so that a user's mistake is one clear message."""
+
+import importlib.metadata
+from pathlib import Path
+
+import numpy as np
+from packaging.requirements import Requirement
+
+from bert_horovod.batches.rows import special_ids
+from bert_horovod.config import Recipe
+from bert_horovod.corpus.store import Store
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.training.derived import derive
+
+
+def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
+    """Raise UserError where the recipe does not fit the store or the number of ranks."""
+    if recipe.model.vocab_size != len(store.vocabulary):
+        raise UserError(f"model.vocab_size = {recipe.model.vocab_size}, but the token store {store.path} was made with a "
+                        f"vocabulary of {len(store.vocabulary)}; set model.vocab_size = {len(store.vocabulary)}, "
+                        "or prepare the data with the other vocabulary")
+    special_ids(store.vocabulary)
+    for phase in recipe.phase:
+        derive(recipe, phase, world_size)
+
+
+def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.ndarray]:
+    """Parameters of a Hugging Face directory to start from; heads that it lacks are left to be initialised.
+
+    Raises UserError where its sizes or its vocabulary are not the run's.
+    """
+    found = read_directory(directory)
+    if found.vocabulary is not None and found.vocabulary != store.vocabulary:
+        first = next((i for i, pair in enumerate(zip(found.vocabulary, store.vocabulary, strict=False)) if pair[0] != pair[1]),
+                     min(len(found.vocabulary), len(store.vocabulary)))
+        raise UserError(f"--init_checkpoint {directory} has another vocabulary than the token store {store.path} "
+                        f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}")
+    if found.vocabulary is not None and found.lowercase != store.manifest["vocabulary"]["lowercase"]:
+        raise UserError(f"--init_checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} the "
+                        f"opposite; prepare the data {'without' if found.lowercase else 'with'} --cased")
+    shapes = parameter_shapes(recipe.model, recipe.objective.next_sentence)
+    for name, value in found.parameters.items():
+        if name in shapes and shapes[name] != value.shape:
+            raise UserError(f"--init_checkpoint {directory}: {name} has shape {list(value.shape)}, the recipe's [model] "
+                            f"makes it {list(shapes[name])}; set [model] as in {directory / 'config.json'}")
+    if found.model.num_hidden_layers != recipe.model.num_hidden_layers:
+        raise UserError(f"--init_checkpoint {directory} has {found.model.num_hidden_layers} layers, the recipe's "
+                        f"model.num_hidden_layers is {recipe.model.num_hidden_layers}")
+    return {name: value for name, value in found.parameters.items() if name in shapes}
+
+
+def untested_versions() -> list[str]:
+    """Installed packages outside the ranges that were tested, as `package found, expected range`."""
+    try:
+        requirements = [Requirement(text) for text in importlib.metadata.requires("bert_horovod") or []]
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        return []
+    found = []
+    for requirement in requirements:
+        if requirement.marker and not requirement.marker.evaluate({"extra": "horovod"}):
+            continue
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if not requirement.specifier.contains(version):
+            found.append(f"{requirement.name} {version}, expected {requirement.specifier}")
+    return found

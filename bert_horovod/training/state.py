@@ -1,0 +1,61 @@
+"""Everything that a run carries from one optimizer step to the next."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod import optimizers
+from bert_horovod.collectives.world import World
+
+
+@dataclass
+class Progress:
+    """The scalars of the state; equal on all ranks."""
+
+    step: int = 0  # optimizer steps done over all phases, skipped ones included
+    updates: int = 0  # updates applied: the optimizer's t
+    loss_scale: float = 1.0
+    good_steps: int = 0  # since the loss scale last changed
+    skipped_steps: int = 0  # updates skipped so far
+    skipped_in_a_row: int = 0
+    wire_maxima: list[float] = field(default_factory=list)  # see collectives/reducer.py
+
+
+class TrainingState:
+    """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress."""
+
+    def __init__(self, parameters: dict[str, np.ndarray], rule: str, progress: Progress,
+                 slots: dict[str, dict[str, np.ndarray]] | None = None) -> None:
+        self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
+        self.slots = {slot: {name: tf.Variable(slots[slot][name] if slots else tf.zeros(value.shape), trainable=False)
+                             for name, value in parameters.items()}
+                      for slot in optimizers.rule(rule).SLOTS}
+        self.progress = progress
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The parameters as NumPy arrays."""
+        return {name: variable.numpy() for name, variable in self.parameters.items()}
+
+    def broadcast(self, world: World) -> None:
+        """Give every rank rank 0's parameters and slots."""
+        if world.size > 1:
+            for group, variables in {"parameters": self.parameters, **self.slots}.items():
+                for name, variable in variables.items():
+                    variable.assign(world.broadcast(tf.convert_to_tensor(variable), f"broadcast.{group}.{name}"))
+
+    def hash(self) -> bytes:
+        """SHA-256 over all parameters and slots, in a fixed order."""
+        digest = hashlib.sha256()
+        for variables in (self.parameters, *self.slots.values()):
+            for variable in variables.values():
+                digest.update(np.ascontiguousarray(variable.numpy()))
+        return digest.digest()
+
+
+def ranks_that_differ(world: World, digest: bytes, name: str) -> list[int]:
+    """The ranks whose digest of `name` is not rank 0's; the same list on every rank."""
+    mine = tf.constant(np.frombuffer(digest, np.uint8)[None])
+    everyone = world.all_gather(mine, f"digest.{name}").numpy()
+    return [rank for rank in range(len(everyone)) if (everyone[rank] != everyone[0]).any()]

@@ -1,0 +1,100 @@
+"""What a run says of itself: metrics.jsonl, TensorBoard, and a line or a bar for people."""
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from bert_horovod.training.directory import write_atomically
+
+
+class Telemetry:
+    """Rank 0's reports. Throughput is over wall time, from one log step to the next, input included."""
+
+    def __init__(self, output_dir: Path, first_step: int, total_steps: int, tensorboard: bool) -> None:
+        path = output_dir / "metrics.jsonl"
+        _cut_back(path, first_step)
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (stays open as long as the run)
+        self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
+        self._total = total_steps
+        self._bar = tqdm(total=total_steps, initial=first_step, unit="step") if sys.stderr.isatty() else None
+        self._started = time.monotonic()
+        self._first_step = first_step
+
+    def record(self, metrics: dict[str, Any]) -> None:
+        """Append one object to metrics.jsonl and its numbers to TensorBoard."""
+        self._file.write(json.dumps(metrics) + "\n")
+        self._file.flush()
+        if self._summaries is not None:
+            with self._summaries.as_default(step=metrics["step"]):
+                for name, value in metrics.items():
+                    if name not in ("step", "time"):
+                        tf.summary.scalar(name, value)
+
+    def say(self, text: str) -> None:
+        """Print a line for people, above the progress bar where there is one."""
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stdout)
+        else:
+            print(text, flush=True)
+
+    def advance(self, step: int, metrics: dict[str, Any] | None) -> None:
+        """Move the bar to `step`; with metrics, show them and the time left."""
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+        if metrics is None:
+            return
+        shown = f"loss {metrics['loss']:.4f}  mlm_accuracy {metrics['mlm_accuracy']:.3f}  {metrics['rows_per_s']:.1f} rows/s"
+        if self._bar is not None:
+            self._bar.set_postfix_str(shown)
+            return
+        elapsed = time.monotonic() - self._started
+        left = elapsed / (step - self._first_step) * (self._total - step)
+        print(f"step {step}/{self._total}  {shown}  {duration(left)} left", flush=True)
+
+    def close(self) -> None:
+        """Flush and close everything."""
+        self._file.close()
+        if self._summaries is not None:
+            self._summaries.close()
+        if self._bar is not None:
+            self._bar.close()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min, 3 d 04 h."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    if seconds < 86400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    return f"{seconds // 86400} d {seconds % 86400 // 3600:02d} h"
+
+
+def peak_memory_bytes() -> int:
+    """Peak memory of this process so far: the GPU's if it has one, else resident memory."""
+    if tf.config.get_visible_devices("GPU"):
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _cut_back(path: Path, step: int) -> None:
+    """Drop what was logged after the step from which a run resumes, and a line that a kill left half-written."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] > step:
+                break
+        except (ValueError, KeyError, TypeError):
+            break
+        kept.append(line + "\n")
+    write_atomically(path, "".join(kept))

@@ -1,0 +1,43 @@
+"""Small random Hugging Face models; no network."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"
+
+import pytest
+
+VOCABULARY = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *("the", "cat", "sat", "café", "Cat", "##s", "on", "a", "mat", ".", "é", "!", "北", "京", "##at", "c"),
+]
+SIZES = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 20,
+    "max_position_embeddings": 24,
+    "type_vocab_size": 2,
+}
+
+
+def random_model(kind: str, **settings):
+    """A transformers model with every parameter random, biases and LayerNorm included, in evaluation mode."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)(transformers.BertConfig(**{**SIZES, **settings})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.fixture
+def pretraining_directory(tmp_path):
+    """A BertForPreTraining directory as transformers saves it, with a vocab.txt."""
+    directory = tmp_path / "pretraining"
+    random_model("BertForPreTraining").save_pretrained(directory)
+    (directory / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCABULARY), encoding="utf-8")
+    return directory

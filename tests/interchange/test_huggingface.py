@@ -1,0 +1,218 @@
+"""Round trips through transformers."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from bert_horovod.config import Model
+from bert_horovod.interchange.huggingface import read_directory, write_directory
+from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from tests.interchange.conftest import SIZES, VOCABULARY, random_model
+
+HEADS = {"BertForPreTraining": True, "BertForMaskedLM": False}
+
+
+def small_model(**settings):
+    return Model(**{**SIZES, **settings})
+
+
+def write_small(directory, next_sentence=True, lowercase=True, **settings):
+    model = small_model(**settings)
+    parameters = initial_parameters(model, next_sentence, seed=1)
+    write_directory(directory, model, next_sentence, parameters, VOCABULARY, lowercase)
+    return parameters
+
+
+def rewrite(directory, change):
+    """Apply `change` to the tensors of a directory."""
+    tensors = load_file(directory / "model.safetensors")
+    save_file(change(tensors), directory / "model.safetensors", {"format": "pt"})
+
+
+def assert_equal_parameters(found, expected):
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].dtype == np.float32
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("act", ["gelu", "gelu_new"])
+def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act):
+    original = random_model(kind, hidden_act=act, layer_norm_eps=1e-6, attention_probs_dropout_prob=0.25)
+    original.save_pretrained(tmp_path / "theirs")
+    pretrained = read_directory(tmp_path / "theirs")
+    assert pretrained.model == small_model(hidden_act=act, layer_norm_eps=1e-6, attention_probs_dropout_prob=0.25)
+    assert pretrained.next_sentence is HEADS[kind]
+    assert pretrained.vocabulary is None
+    assert {name: x.shape for name, x in pretrained.parameters.items()} == parameter_shapes(
+        pretrained.model, pretrained.next_sentence
+    )
+
+    write_directory(tmp_path / "ours", *pretrained[:3], VOCABULARY, True)
+    again, info = getattr(transformers, kind).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info.values()), info
+    assert again.state_dict().keys() == original.state_dict().keys()
+    for name, values in original.state_dict().items():
+        assert torch.equal(again.state_dict()[name], values), name
+    for key in (*SIZES, "hidden_act", "layer_norm_eps", "attention_probs_dropout_prob", "pad_token_id"):
+        assert getattr(again.config, key) == getattr(original.config, key)
+
+    reread = read_directory(tmp_path / "ours")
+    assert_equal_parameters(reread.parameters, pretrained.parameters)
+    assert reread.model == pretrained.model
+    assert reread.vocabulary == VOCABULARY
+
+
+def test_auto_classes_find_nothing_missing(tmp_path):
+    write_small(tmp_path)
+    _, info = transformers.AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    for kind in (transformers.AutoModel, transformers.AutoModelForMaskedLM):
+        _, info = kind.from_pretrained(tmp_path, output_loading_info=True)
+        assert not info["missing_keys"], info
+        assert not info["mismatched_keys"], info
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase):
+    write_small(tmp_path, lowercase=lowercase)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.get_vocab() == {token: i for i, token in enumerate(VOCABULARY)}
+    assert tokenizer.model_max_length == SIZES["max_position_embeddings"]
+    tokens = ["the", "cat", "##s", "c", "[UNK]", "北", "京", "!"] if lowercase else [
+        "the", "Cat", "##s", "café", "é", "北", "京", "!"]
+    found = tokenizer("the Cats", "café é 北京!")
+    pair = ["[CLS]", *tokens[:3], "[SEP]", *tokens[3:], "[SEP]"]
+    if lowercase:
+        pair[5:7] = ["[UNK]", "[UNK]"]  # without accents neither "cafe" nor "e" is in the vocabulary
+    assert tokenizer.convert_ids_to_tokens(found["input_ids"]) == pair
+    assert found["token_type_ids"] == [0] * 5 + [1] * (len(pair) - 5)
+    assert tokenizer.mask_token_id == VOCABULARY.index("[MASK]")
+    assert read_directory(tmp_path).lowercase is lowercase
+
+
+def test_special_tokens_may_have_any_id(tmp_path):
+    vocabulary = VOCABULARY[5:] + VOCABULARY[:5]
+    model = small_model()
+    write_directory(tmp_path, model, False, initial_parameters(model, False, 1), vocabulary, True)
+    assert transformers.AutoConfig.from_pretrained(tmp_path).pad_token_id == vocabulary.index("[PAD]")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer("the")["input_ids"] == [vocabulary.index(token) for token in ("[CLS]", "the", "[SEP]")]
+
+
+def test_transposed_views_are_written_in_the_right_order(tmp_path):
+    model = small_model()
+    parameters = initial_parameters(model, True, seed=1)
+    views = {name: np.asarray(values.T.copy().T, np.float64) for name, values in parameters.items()}
+    assert not views["bert.pooler.dense.weight"].flags.c_contiguous
+    write_directory(tmp_path, model, True, views, VOCABULARY, True)
+    assert_equal_parameters(read_directory(tmp_path).parameters, parameters)
+
+
+def test_written_files_are_plain(tmp_path):
+    write_small(tmp_path / "new" / "directory")
+    files = sorted((tmp_path / "new" / "directory").iterdir())
+    assert [file.name for file in files] == ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
+    assert len({stat.S_IMODE(file.stat().st_mode) for file in files}) == 1  # others may read what the umask allows
+    with safe_open(files[1], "np") as weights:
+        assert weights.metadata() == {"format": "pt"}
+
+
+def test_writing_refuses_what_is_not_the_model_s(tmp_path):
+    model = small_model()
+    parameters = initial_parameters(model, True, seed=1)
+    with pytest.raises(ValueError, match=r"unknown .*bert\.pooler"):
+        write_directory(tmp_path, model, False, parameters, VOCABULARY, True)
+    wrong = {**parameters, "cls.predictions.bias": np.zeros(3, np.float32)}
+    with pytest.raises(ValueError, match=r"cls\.predictions\.bias has shape \[3\]"):
+        write_directory(tmp_path, model, True, wrong, VOCABULARY, True)
+    with pytest.raises(ValueError, match="vocab_size"):
+        write_directory(tmp_path, model, True, parameters, VOCABULARY[:-1], True)
+    with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
+        write_directory(tmp_path, model, True, parameters, ["x" if t == "[MASK]" else t for t in VOCABULARY], True)
+    with pytest.raises(ValueError, match="line break"):
+        write_directory(tmp_path, model, True, parameters, [*VOCABULARY[:-1], "a\nb"], True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bare_bert_model_gets_its_prefix_and_keeps_its_pooler(tmp_path):
+    original = random_model("BertModel")
+    original.save_pretrained(tmp_path)
+    pretrained = read_directory(tmp_path)
+    assert pretrained.next_sentence is False
+    expected = {f"bert.{name}": values.numpy() for name, values in original.state_dict().items()}
+    assert_equal_parameters(pretrained.parameters, expected)
+
+
+def test_heads_of_other_tasks_are_left_out(tmp_path):
+    random_model("BertForQuestionAnswering").save_pretrained(tmp_path)
+    assert all(name.startswith("bert.") for name in read_directory(tmp_path).parameters)
+
+
+def test_gamma_beta_decoder_and_position_ids_of_old_files(pretraining_directory):
+    expected = read_directory(pretraining_directory).parameters
+
+    def age(tensors):
+        old = {
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
+            for name, values in tensors.items()
+        }
+        old["bert.embeddings.position_ids"] = np.arange(24)[None]
+        old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+        old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+        return old
+
+    rewrite(pretraining_directory, age)
+    assert_equal_parameters(read_directory(pretraining_directory).parameters, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_float_types_become_float32(tmp_path, dtype):
+    original = random_model("BertForPreTraining").to(dtype)
+    original.save_pretrained(tmp_path)
+    found = read_directory(tmp_path).parameters
+    expected = {name: values.float().numpy() for name, values in original.state_dict().items() if name in found}
+    assert_equal_parameters(found, expected)
+    assert len(found) == len(parameter_shapes(small_model(), True))
+
+
+def test_sharded_files_are_put_together(tmp_path):
+    original = random_model("BertForPreTraining")
+    original.save_pretrained(tmp_path / "whole")
+    original.save_pretrained(tmp_path / "sharded", max_shard_size="4KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 1
+    assert_equal_parameters(
+        read_directory(tmp_path / "sharded").parameters, read_directory(tmp_path / "whole").parameters
+    )
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_vocabulary_from_tokenizer_json(tmp_path, lowercase):
+    write_small(tmp_path / "ours", lowercase=lowercase)
+    random_model("BertForPreTraining").save_pretrained(tmp_path / "theirs")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "vocab.txt").unlink(missing_ok=True)  # transformers 5 saves none
+    settings = tmp_path / "theirs" / "tokenizer_config.json"
+    for _ in range(2):
+        pretrained = read_directory(tmp_path / "theirs")
+        assert pretrained.vocabulary == VOCABULARY
+        assert pretrained.lowercase is lowercase
+        settings.unlink(missing_ok=True)  # then tokenizer.json says it
+
+
+def test_defaults_of_a_config_are_those_of_transformers(tmp_path):
+    write_small(tmp_path)
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({key: content[key] for key in (*SIZES, "model_type")}))
+    assert read_directory(tmp_path).model == small_model()
+    theirs = transformers.BertConfig()
+    for key, value in vars(Model()).items():
+        assert getattr(theirs, key) == value

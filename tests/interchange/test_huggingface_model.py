@@ -1,0 +1,50 @@
+"""The same weights give the same numbers in transformers and here."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.model import bert, heads
+from tests.interchange.conftest import SIZES, random_model
+
+LENGTHS = (16, 9, 1)  # real tokens per row; the rest is padding
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_new"])
+def test_hidden_states_and_logits_agree_with_transformers(tmp_path, act):
+    original = random_model("BertForPreTraining", hidden_act=act)
+    original.save_pretrained(tmp_path)
+    pretrained = read_directory(tmp_path)
+
+    rows, length = len(LENGTHS), max(LENGTHS)
+    generator = np.random.default_rng(0)
+    real = np.arange(length)[None] < np.array(LENGTHS)[:, None]
+    ids = np.where(real, generator.integers(1, SIZES["vocab_size"], (rows, length)), 0).astype(np.int32)
+    types = np.where(real, np.arange(length) >= 5, 0).astype(np.int32)
+    positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    with torch.no_grad():
+        theirs = original(
+            input_ids=torch.tensor(ids, dtype=torch.long),
+            token_type_ids=torch.tensor(types, dtype=torch.long),
+            attention_mask=torch.tensor(real.astype(np.int64)),
+            output_hidden_states=True,
+        )
+
+    batch = {
+        "input_ids": tf.constant(ids),
+        "token_type_ids": tf.constant(types),
+        "position_ids": tf.constant(positions),
+        "sequence_ids": tf.constant(real.astype(np.int32)),
+    }
+    parameters = {name: tf.constant(values) for name, values in pretrained.parameters.items()}
+    states = bert.encode(parameters, pretrained.model, batch, tf.float32)
+    tokens = heads.masked_token_logits(parameters, pretrained.model, states[-1], tf.constant(positions))
+    pairs = heads.next_sentence_logits(parameters, states[-1], tf.zeros([rows, 1], tf.int32))
+
+    assert len(states) == len(theirs.hidden_states)
+    for ours, expected in zip(states, theirs.hidden_states, strict=True):
+        np.testing.assert_allclose(ours.numpy()[real], expected.numpy()[real], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(tokens.numpy()[real], theirs.prediction_logits.numpy()[real], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(pairs.numpy()[:, 0], theirs.seq_relationship_logits.numpy(), rtol=1e-4, atol=1e-4)

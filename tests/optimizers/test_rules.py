@@ -1,0 +1,262 @@
+"""Each update rule against a plain NumPy float64 transcription of its formula."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod import optimizers
+from bert_horovod.config import Optimizer
+
+STEPS = 25
+SHAPES = {
+    "dense.weight": (6, 5),
+    "dense.bias": (6,),
+    "LayerNorm.weight": (5,),
+    "no_gradient.weight": (4, 3),
+    "no_gradient.bias": (4,),
+    "zero_parameter.weight": (3, 4),
+    "zero_parameter.bias": (7,),
+    "all_zero.weight": (2, 2),
+}
+
+
+def norm(values):
+    return np.sqrt(np.sum(values * values))
+
+
+def ratio(x, direction):
+    return norm(x) / norm(direction) if norm(x) > 0 and norm(direction) > 0 else 1.0
+
+
+def numpy_adamw(x, g, m, v, t, rate, decay, settings):
+    b1, b2 = settings.beta_1, settings.beta_2
+    wd = settings.weight_decay if decay else 0.0
+    m = b1 * m + (1 - b1) * g
+    v = b2 * v + (1 - b2) * g**2
+    mh, vh = (m / (1 - b1**t), v / (1 - b2**t)) if settings.bias_correction else (m, v)
+    return x - rate * (mh / (np.sqrt(vh) + settings.epsilon) + wd * x), m, v
+
+
+def numpy_lamb(x, g, m, v, t, rate, decay, settings):
+    b1, b2 = settings.beta_1, settings.beta_2
+    wd = settings.weight_decay if decay else 0.0
+    m = b1 * m + (1 - b1) * g
+    v = b2 * v + (1 - b2) * g**2
+    u = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + settings.epsilon) + wd * x
+    trust = ratio(x, u) if settings.adapt == "all" or decay else 1.0
+    return x - rate * trust * u, m, v
+
+
+def numpy_lans(x, g, m, v, t, rate, decay, settings, normalize=True, old_x=True):
+    b1, b2 = settings.beta_1, settings.beta_2
+    wd = settings.weight_decay if decay else 0.0
+    if normalize and norm(g) > 0:
+        g = g / (norm(g) + settings.epsilon)
+    m = b1 * m + (1 - b1) * g
+    v = b2 * v + (1 - b2) * g**2
+    den = np.sqrt(v / (1 - b2**t)) + settings.epsilon
+    r = m / (1 - b1**t) / den + wd * x
+    if old_x:
+        c = g / den + wd * x
+        return x - rate * (b1 * ratio(x, r) * r + (1 - b1) * ratio(x, c) * c), m, v
+    x = x - rate * b1 * ratio(x, r) * r
+    c = g / den + wd * x
+    return x - rate * (1 - b1) * ratio(x, c) * c, m, v
+
+
+NUMPY_RULES = {"adamw": numpy_adamw, "lamb": numpy_lamb, "lans": numpy_lans}
+
+
+def initial_parameters():
+    generator = np.random.default_rng(1)
+    zero = ("zero_parameter", "all_zero")
+    return {
+        name: np.zeros(shape, np.float32) if name.startswith(zero) else generator.normal(size=shape).astype(np.float32)
+        for name, shape in SHAPES.items()
+    }
+
+
+def gradients_of_step(t, scale=1.0):
+    generator = np.random.default_rng(100 + t)
+    zero = ("no_gradient", "all_zero")
+    return {
+        name: np.zeros(shape, np.float32)
+        if name.startswith(zero) or (name == "dense.bias" and t == 1)  # a gradient that is zero at first
+        else (scale * generator.normal(size=shape)).astype(np.float32)
+        for name, shape in SHAPES.items()
+    }
+
+
+def rate_of_step(t):
+    return float(np.float32(0.02 / t))
+
+
+def run_numpy(settings, clipping, rule=None, scale=1.0, steps=STEPS):
+    """Parameters after the last step, all in float64; clipping by the global norm is written out here."""
+    rule = rule or NUMPY_RULES[settings.name]
+    parameters = {name: x.astype(np.float64) for name, x in initial_parameters().items()}
+    moments = {name: (np.zeros(shape), np.zeros(shape)) for name, shape in SHAPES.items()}
+    for t in range(1, steps + 1):
+        gradients = {name: g.astype(np.float64) for name, g in gradients_of_step(t, scale).items()}
+        divisor = 1.0
+        if clipping:
+            divisor = max(1.0, np.sqrt(sum(np.sum(g * g) for g in gradients.values())) / settings.max_grad_norm)
+        for name, x in parameters.items():
+            decay = name.endswith(".weight") and "LayerNorm" not in name
+            x, m, v = rule(x, gradients[name] / divisor, *moments[name], t, rate_of_step(t), decay, settings)
+            parameters[name], moments[name] = x, (m, v)
+    return parameters
+
+
+def run_tensorflow(settings, scale=1.0, steps=STEPS, **function_options):
+    """Parameters after the last step, as the training step would compute them."""
+    rule = optimizers.rule(settings.name)
+
+    @tf.function(**function_options)
+    def step(parameters, slots, gradients, t, rate):
+        if optimizers.uses_clipping(settings.name):
+            factor = optimizers.clip_factor(tf.linalg.global_norm(list(gradients.values())), settings.max_grad_norm)
+            gradients = {name: g * factor for name, g in gradients.items()}
+        updated = {
+            name: rule.update(x, gradients[name], slots[name], t, rate, optimizers.decays(name), settings)
+            for name, x in parameters.items()
+        }
+        return {name: new[0] for name, new in updated.items()}, {name: new[1] for name, new in updated.items()}
+
+    parameters = {name: tf.constant(x) for name, x in initial_parameters().items()}
+    slots = {name: {slot: tf.zeros(shape) for slot in rule.SLOTS} for name, shape in SHAPES.items()}
+    for t in range(1, steps + 1):
+        gradients = {name: tf.constant(g) for name, g in gradients_of_step(t, scale).items()}
+        parameters, slots = step(parameters, slots, gradients, tf.constant(float(t)), tf.constant(rate_of_step(t)))
+    return {name: x.numpy() for name, x in parameters.items()}
+
+
+def close(found, expected, tolerance=1e-5):
+    return all(
+        np.allclose(found[name], expected[name], rtol=tolerance, atol=tolerance * np.abs(expected[name]).max())
+        for name in expected
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Optimizer(name="adamw"),
+        Optimizer(name="adamw", bias_correction=False),
+        Optimizer(name="adamw", weight_decay=0.0, max_grad_norm=0.0),
+        Optimizer(name="adamw", beta_1=0.0, beta_2=0.98, epsilon=1e-8, weight_decay=0.3),
+        Optimizer(name="lamb"),
+        Optimizer(name="lamb", adapt="decayed"),
+        Optimizer(name="lamb", max_grad_norm=0.0, weight_decay=0.3),
+        Optimizer(name="lans"),
+        Optimizer(name="lans", weight_decay=0.0),
+        Optimizer(name="lans", beta_1=0.8, weight_decay=0.3),
+    ],
+    ids=str,
+)
+def test_rule_follows_its_formula(settings):
+    expected = run_numpy(settings, clipping=settings.name != "lans" and settings.max_grad_norm > 0)
+    found = run_tensorflow(settings)
+    for name, x in expected.items():
+        assert found[name].dtype == np.float32
+        np.testing.assert_allclose(found[name], x, rtol=1e-5, atol=1e-5 * np.abs(x).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+def test_rule_is_the_same_under_xla(name):
+    settings = Optimizer(name=name)
+    assert close(run_tensorflow(settings, steps=3, jit_compile=True), run_tensorflow(settings, steps=3))
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+def test_first_step_is_exact_to_rounding(name):
+    """At t = 1 a bias correction in float32 would be wrong by 3e-5."""
+    settings = Optimizer(name=name, epsilon=1e-12)
+    found, expected = run_tensorflow(settings, steps=1), run_numpy(settings, name != "lans", steps=1)
+    assert close(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+def test_tensors_without_gradient_or_parameter_stay_finite(name):
+    found = run_tensorflow(Optimizer(name=name))
+    assert all(np.isfinite(x).all() for x in found.values())
+    np.testing.assert_array_equal(found["all_zero.weight"], 0)
+    np.testing.assert_array_equal(found["no_gradient.bias"], initial_parameters()["no_gradient.bias"])
+    assert np.abs(found["no_gradient.weight"]).sum() < np.abs(initial_parameters()["no_gradient.weight"]).sum()
+    assert np.abs(found["zero_parameter.weight"]).min() > 0
+
+
+def test_update_leaves_its_arguments_alone():
+    x, g = tf.Variable([1.0, 2.0]), tf.constant([0.5, -0.5])
+    slots = {"m": tf.Variable([0.0, 0.0]), "v": tf.Variable([0.0, 0.0])}
+    for name in ("adamw", "lamb", "lans"):
+        optimizers.rule(name).update(x, g, slots, tf.constant(1.0), tf.constant(0.1), True, Optimizer(name=name))
+    np.testing.assert_array_equal(x, [1, 2])
+    np.testing.assert_array_equal(slots["m"], 0)
+    np.testing.assert_array_equal(slots["v"], 0)
+
+
+def test_lamb_adapt_decayed_drops_the_ratio_of_biases_and_layer_norm():
+    everything, decayed = (run_tensorflow(Optimizer(name="lamb", adapt=adapt)) for adapt in ("all", "decayed"))
+    np.testing.assert_array_equal(everything["dense.weight"], decayed["dense.weight"])
+    for name in ("dense.bias", "LayerNorm.weight"):
+        assert not np.allclose(everything[name], decayed[name], rtol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [2.0**-10, 1000.0, 2.0**40])
+def test_lans_does_not_depend_on_the_scale_of_gradients(scale):
+    settings = Optimizer(name="lans", epsilon=1e-12)
+    assert close(run_tensorflow(settings, scale=scale), run_tensorflow(settings))
+
+
+@pytest.mark.parametrize("wrong", [{"normalize": False}, {"old_x": False}], ids=str)
+def test_lans_is_not_one_of_its_wrong_copies(wrong):
+    settings = Optimizer(name="lans", weight_decay=0.3)
+
+    def wrong_rule(*arguments):
+        return numpy_lans(*arguments, **wrong)
+
+    found = run_tensorflow(settings)
+    assert close(found, run_numpy(settings, clipping=False))
+    assert not close(found, run_numpy(settings, clipping=False, rule=wrong_rule), tolerance=1e-4)
+
+
+def test_lamb_with_clipping_depends_on_the_threshold():
+    clipped, free = (run_tensorflow(Optimizer(name="lamb", max_grad_norm=limit, epsilon=0.1)) for limit in (1.0, 0.0))
+    assert not np.allclose(clipped["dense.weight"], free["dense.weight"], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("global_norm", "max_grad_norm", "expected"),
+    [(0.5, 1.0, 1.0), (1.0, 1.0, 1.0), (4.0, 1.0, 0.25), (4.0, 2.0, 0.5), (0.0, 1.0, 1.0), (1e6, 0.0, 1.0)],
+)
+def test_clip_factor(global_norm, max_grad_norm, expected):
+    factor = optimizers.clip_factor(tf.constant(global_norm), max_grad_norm)
+    assert factor.dtype == tf.float32
+    assert float(factor) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert.embeddings.word_embeddings.weight", True),
+        ("bert.encoder.layer.0.attention.self.query.weight", True),
+        ("bert.encoder.layer.0.attention.self.query.bias", False),
+        ("bert.encoder.layer.0.output.LayerNorm.weight", False),
+        ("bert.encoder.layer.0.output.LayerNorm.bias", False),
+        ("cls.predictions.transform.LayerNorm.weight", False),
+        ("cls.predictions.bias", False),
+        ("cls.seq_relationship.weight", True),
+    ],
+)
+def test_biases_and_layer_norm_are_not_decayed(name, expected):
+    assert optimizers.decays(name) is expected
+
+
+def test_every_choice_of_the_recipe_has_a_rule():
+    choices = Optimizer.__dataclass_fields__["name"].metadata["choices"]
+    for name in choices:
+        assert optimizers.rule(name).SLOTS == ("m", "v")
+        assert optimizers.uses_clipping(name) is (name != "lans")
+    with pytest.raises(ValueError, match="adamw, lamb, lans"):
+        optimizers.rule("sgd")

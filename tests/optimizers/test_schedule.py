@@ -1,0 +1,68 @@
+"""The learning rate at the borders of warm-up, hold and decay."""
+
+import math
+
+import pytest
+
+from bert_horovod.config import Phase
+from bert_horovod.optimizers.schedule import learning_rate
+
+
+def rates(power=1.0, **settings):
+    phase = Phase(learning_rate=0.5, **settings)
+    return [learning_rate(phase, step, power) for step in range(1, phase.steps + 1)]
+
+
+def test_warmup_hold_and_decay():
+    # T = 10, W = 2, C = 3: five steps of decay
+    expected = [0.25, 0.5, 0.5, 0.5, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1]
+    assert rates(steps=10, warmup=0.2, hold=0.3) == pytest.approx(expected, rel=1e-15)
+
+
+def test_power_bends_the_decay():
+    expected = [0.5 * math.sqrt(left / 4) for left in (4, 3, 2, 1)]
+    assert rates(power=0.5, steps=4, warmup=0.0, hold=0.0) == pytest.approx(expected, rel=1e-15)
+
+
+def test_no_warmup_starts_at_the_peak():
+    assert rates(steps=3, warmup=0.0, hold=0.0)[0] == 0.5
+    assert rates(steps=4, warmup=0.0, hold=0.5) == [0.5, 0.5, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(("warmup", "hold"), [(0.4, 0.6), (1.0, 0.0), (0.0, 1.0), (0.7, 0.3)])
+def test_no_decay_is_left_when_warmup_and_hold_fill_the_phase(warmup, hold):
+    found = rates(steps=10, warmup=warmup, hold=hold)
+    assert found[-1] == 0.5
+    assert all(0 < rate <= 0.5 for rate in found)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 1000])
+@pytest.mark.parametrize("power", [0.5, 1.0])
+def test_no_step_has_a_rate_of_zero(steps, power):
+    assert min(rates(power, steps=steps, warmup=0.1, hold=0.0)) > 0
+
+
+def test_phase_of_the_54_minute_recipe():
+    phase = Phase(steps=3519, learning_rate=0.00675, warmup=0.4265, hold=0.2735)
+    warmup_steps, hold_steps = 1500, 962  # floor(1500.85), floor(962.45)
+    decay_steps = 3519 - 1500 - 962
+    assert learning_rate(phase, 1, 1.0) == pytest.approx(0.00675 / warmup_steps)
+    assert learning_rate(phase, warmup_steps - 1, 1.0) < 0.00675
+    assert learning_rate(phase, warmup_steps, 1.0) == 0.00675
+    assert learning_rate(phase, warmup_steps + hold_steps, 1.0) == 0.00675
+    assert learning_rate(phase, warmup_steps + hold_steps + 1, 1.0) == 0.00675  # the first step of decay
+    assert learning_rate(phase, warmup_steps + hold_steps + 2, 1.0) == pytest.approx(0.00675 * (1 - 1 / decay_steps))
+    assert learning_rate(phase, 3519, 1.0) == pytest.approx(0.00675 / decay_steps)
+
+
+def test_fractions_are_taken_as_written():
+    # In binary 0.29 * 100 is 28.999999999999996.
+    phase = Phase(steps=100, learning_rate=1.0, warmup=0.29)
+    assert learning_rate(phase, 28, 1.0) < 1.0
+    assert learning_rate(phase, 29, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("step", [0, 11])
+def test_step_outside_the_phase_is_refused(step):
+    with pytest.raises(ValueError, match="1 to 10"):
+        learning_rate(Phase(steps=10), step, 1.0)
