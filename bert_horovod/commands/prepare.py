@@ -13,8 +13,10 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a file, a directory or a glob pattern in quotes; repeatable")
     parser.add_argument("--cased", action="store_true", help="keep upper case and accents (default: uncased)")
     parser.add_argument("--documents", choices=("file", "blank_line"), default="file",
-                        help="file: a plain file is a document, a blank line ends a paragraph; blank_line: a blank line ends a "
-                             "document and a line is a sentence. A line of JSON Lines is a document (default: %(default)s)")
+                        help="file: a plain file is a document, a blank line ends a paragraph; blank_line: a blank "
+                             "line ends a "
+                             "document and a line is a sentence. A line of JSON Lines is a document (default: "
+                             "%(default)s)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output_dir", required=True, help="the store to make: a new or empty directory")
     parser.add_argument("--held_out", type=float, default=0.01,
                         help="fraction of sections that are never trained on (default: %(default)s)")
-    parser.add_argument("--shard_bytes", type=int, default=64 << 20, help="bytes of text in a shard (default: %(default)s)")
+    parser.add_argument("--shard_bytes", type=int, default=64 << 20, help="bytes of text in a shard (default: "
+                                                                          "%(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int | None:

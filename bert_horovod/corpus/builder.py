@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from bert_horovod.corpus.store import Shard, token_dtype, write_shard
 from bert_horovod.corpus.text import Section
 
 _BATCH_CHARACTERS = 1 << 19
-TOTALS = ("documents", "sections", "sentences", "tokens", "bytes", "held_out_sections", "held_out_tokens", "unknown_tokens",
+TOTALS = ("documents", "sections", "sentences", "tokens", "bytes", "held_out_sections", "held_out_tokens", "unknown_to"
+                                                                                                           "kens",
           "dropped_documents")
 
 TokenizeFunction = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
@@ -34,7 +36,8 @@ class StoreBuilder:
             unknown_id: id of [UNK], for counting.
             lines: whether a line of a section is a sentence; otherwise split_sentences says what one is.
             held_out: fraction of sections to hold out, by the hash of their text.
-            shard_bytes: bytes of text after which a shard ends with the document; a document that alone has more is cut in two.
+            shard_bytes: bytes of text after which a shard ends with the document; a document that alone has more is
+                cut in two.
         """
         self._path, self._tokenize, self._unknown_id = path, tokenize, unknown_id
         self._split = (lambda text: text.split("\n")) if lines else split_sentences
@@ -44,6 +47,8 @@ class StoreBuilder:
         self.entries: list[dict[str, Any]] = []
         self.totals = dict.fromkeys(TOTALS, 0)
         self._document_hash, self._document_bytes, self._shard_text_bytes = hashlib.sha256(), 0, 0
+        self._executor = ThreadPoolExecutor(1)  # tokenizes one batch while the next is read
+        self._waiting: tuple[Future, list[tuple]] | None = None
         self._open_shard()
         self._open_batch()
 
@@ -69,6 +74,10 @@ class StoreBuilder:
         if full:
             self._end_shard()
 
+    def close(self) -> None:
+        """End the tokenizing thread."""
+        self._executor.shutdown(cancel_futures=True)
+
     def finish(self) -> None:
         """Write what is left; the last section must have ended its document."""
         self._end_batch()
@@ -90,14 +99,21 @@ class StoreBuilder:
         self._kept_bytes = 0
 
     def _end_batch(self) -> None:
-        ids, lengths = self._tokenize(self._batch_sentences)
+        waiting = self._waiting
+        self._waiting = self._executor.submit(self._tokenize, self._batch_sentences), self._batch
+        self._open_batch()
+        if waiting is not None:
+            self._take(*waiting)
+
+    def _take(self, future: Future, batch: list[tuple[int, int, bool, bytes | None]]) -> None:
+        ids, lengths = future.result()
         self._tokens.append(ids.astype(self._dtype))
         self._lengths.append(lengths[lengths > 0])
         self.totals["unknown_tokens"] += int(np.count_nonzero(ids == self._unknown_id))
         sentence_counts = np.concatenate([[0], np.cumsum(lengths > 0)])
         token_counts = np.concatenate([[0], np.cumsum(lengths)])
         begin = 0
-        for sentences, size, held, document_hash in self._batch:
+        for sentences, size, held, document_hash in batch:
             end = begin + sentences
             kept = int(sentence_counts[end] - sentence_counts[begin])
             if kept:
@@ -111,7 +127,6 @@ class StoreBuilder:
             if document_hash is not None:
                 self._end_document(document_hash)
             begin = end
-        self._open_batch()
 
     def _end_document(self, document_hash: bytes) -> None:
         if not self._open_sections:
@@ -123,6 +138,9 @@ class StoreBuilder:
 
     def _end_shard(self) -> None:
         self._shard_text_bytes = 0
+        if self._waiting is not None:
+            self._take(*self._waiting)
+            self._waiting = None
         if not self._document_sections:
             return
         shard = Shard(tokens=np.concatenate(self._tokens), sentences=_offsets(np.concatenate(self._lengths)),

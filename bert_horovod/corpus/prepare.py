@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,9 @@ def prepare(inputs: list[str], vocabulary_path: str | Path, output_dir: str | Pa
         start = time.monotonic()
         builder = StoreBuilder(path, tokenizer, len(vocabulary), tokenizer.unknown_id, lines=settings.documents == "blank_line",
                                held_out=settings.held_out, shard_bytes=settings.shard_bytes)
-        described = list(_read(sources, settings, builder))
-        builder.finish()
+        with closing(builder):
+            described = list(_read(sources, settings, builder))
+            builder.finish()
         _refuse_empty(builder, sources)
         _refuse_unknown(builder)
         manifest = {**head, "sources": described, "shards": builder.entries, "totals": builder.totals}
@@ -95,18 +96,22 @@ def summary(result: Result) -> str:
     """What prepare says at its end, with the command that comes next."""
     totals = result.manifest["totals"]
     lines = [f"{result.path}: finished" if result.made else
-             f"{result.path}: was finished already; sources, settings and vocabulary are the same and all hashes are right"]
+             f"{result.path}: was finished already; sources, settings and vocabulary are the same and all hashes are "
+             "right"]
     unknown = 100 * totals["unknown_tokens"] / totals["tokens"]
     lines.append(f"{totals['documents']:,} documents, {totals['sentences']:,} sentences, {totals['tokens']:,} tokens "
-                 f"({unknown:.2f} % [UNK]), {totals['held_out_sections']:,} of {totals['sections']:,} sections held out, "
+                 f"({unknown:.2f} % [UNK]), {totals['held_out_sections']:,} of {totals['sections']:,} sections held "
+                 "out, "
                  f"{result.store_bytes / 1e6:,.1f} MB on disk")
     if totals["dropped_documents"]:
         lines.append(f"{totals['dropped_documents']:,} documents had no tokens and were dropped")
     if result.made:
         megabytes = totals["bytes"] / 1e6
-        lines.append(f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s: {megabytes / max(result.seconds, 1e-9):.1f} MB/s")
+        lines.append(f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s: "
+                     f"{megabytes / max(result.seconds, 1e-9):.1f} MB/s")
     if not totals["held_out_sections"] and result.manifest["settings"]["held_out"]:
-        lines.append("warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible")
+        lines.append("warning: no section is held out, as there are so few; a larger --held_out makes evaluation "
+                     "possible")
     lines.append(f"next: bert-horovod pretrain --recipe RECIPE.toml --data_dir {result.path} --output_dir RUN")
     return "\n".join(lines)
 
@@ -136,7 +141,8 @@ def _refuse_empty(builder: StoreBuilder, sources: list[Source]) -> None:
 def _refuse_unknown(builder: StoreBuilder) -> None:
     unknown, tokens = builder.totals["unknown_tokens"], sum(entry["tokens"] for entry in builder.entries)
     if unknown > tokens / 2:
-        raise UserError(f"{100 * unknown / tokens:.0f} % of the tokens are [UNK]; expected a vocabulary that knows the text: "
+        raise UserError(f"{100 * unknown / tokens:.0f} % of the tokens are [UNK]; expected a vocabulary that knows "
+                        "the text: "
                         "is --vocab for this language, and --cased given exactly when it is a cased one? "
                         "Make one for this text with: bert-horovod vocab")
 
@@ -149,7 +155,8 @@ def _refuse_foreign(path: Path, sources: list[Source]) -> None:
     if not foreign and names == {"vocab.txt"}:  # perhaps somebody's only copy
         foreign = ["vocab.txt"] if not (path / "vocab.txt").is_file() or _is_input(path / "vocab.txt", sources) else []
     if foreign:
-        raise UserError(f"--output_dir {path} holds other things ({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); "
+        raise UserError(f"--output_dir {path} holds other things "
+                        f"({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); "
                         "expected a new or empty directory, or an unfinished store")
 
 
@@ -171,7 +178,8 @@ def _finished(path: Path, head: dict[str, Any], sources: list[Source]) -> Store 
     if not changed:
         changed = _changed_sources(old["sources"], sources)
     if changed:
-        raise UserError(f"--output_dir {path} holds a finished store that was made otherwise ({'; '.join(changed[:3])}); "
+        raise UserError(f"--output_dir {path} holds a finished store that was made otherwise "
+                        f"({'; '.join(changed[:3])}); "
                         "expected the same command, or another --output_dir")
     try:
         verify(path)
@@ -211,7 +219,8 @@ def _whole_or_nothing(path: Path) -> Iterator[None]:
             raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, half the size "
+            raise UserError(f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, "
+                            "half the size "
                             "of the plain text: make room or choose another --output_dir") from error
         raise UserError(f"cannot write {error.filename or path}: {error.strerror}; "
                         "choose another --output_dir") from error

@@ -3,30 +3,31 @@
 import re
 
 CLOSING = "\"'”’»›)\\]}」』）》〉】〕"
-# A candidate: a paragraph's end; a CJK terminator, which needs no space; or another terminator with its closing quotes before a
-# space and no lowercase letter. One set of characters comes first, because the regular expression engine is fast only then.
+# A candidate: a paragraph's end; a CJK terminator, which needs no space; or another terminator with its closing
+# quotes before a
+# space and no lowercase letter. One set of characters comes first, because the regular expression engine is fast only
+# then.
 _CANDIDATE = re.compile(
-    rf"[\n.!?…؟۔।॥։。！？｡](?:(?<=[.!?…؟۔।॥։])[{CLOSING}]* (?![\"'“‘«(\[]*[a-z])|(?<=\n)|(?<=[。！？｡])[{CLOSING}]*(?![。！？｡]) ?)")
+    rf"[\n.!?…؟۔।॥։。！？｡](?:(?<=[.!?…؟۔।॥։])[{CLOSING}]* "
+    rf"(?![\"'“‘«(\[]*[a-z])|(?<=\n)|(?<=[。！？｡])[{CLOSING}]*(?![。！？｡]) ?)")
 _INNER_STOPS = re.compile(r"(?:\w\.)+\w")
 _ROMAN_OR_NUMBER = re.compile(r"[IVXLC]+|\d{1,3}")
 # Never the last word of a sentence.
 _TITLES = frozenset(
-    "Mr Mrs Ms Messrs Mme Mlle Mdme Dr Drs Prof Rev Revd Hon Gen Maj Col Capt Cpt Comdr Cmdr Adm Lt Lieut Sgt Sergt Cpl Pvt Sen Rep "
-    "Gov Pres Supt Insp St Ste Sts Mt Ft Esqr Fr Br Bros cf vs viz Fig fig Figs figs Eq eq eds Vol vol Vols vols".split())
+    ["Mr", "Mrs", "Ms", "Messrs", "Mme", "Mlle", "Mdme", "Dr", "Drs", "Prof", "Rev", "Revd", "Hon", "Gen", "Maj", "Col", "Capt", "Cpt", "Comdr", "Cmdr", "Adm", "Lt", "Lieut", "Sgt", "Sergt", "Cpl", "Pvt", "Sen", "Rep", "Gov", "Pres", "Supt", "Insp", "St", "Ste", "Sts", "Mt", "Ft", "Esqr", "Fr", "Br", "Bros", "cf", "vs", "viz", "Fig", "fig", "Figs", "figs", "Eq", "eq", "eds", "Vol", "vol", "Vols", "vols"])
 # Not the last word of a sentence when a number follows.
 _BEFORE_NUMBERS = frozenset(
-    "No no Nos nos p pp Ch ch Chap chap Sec sec Sect sect Art art Bk bk Pt pt Op op ca c l ll v vv Jan Feb Mar Apr Jun Jul Aug Sep "
-    "Sept Oct Nov Dec".split())
+    ["No", "no", "Nos", "nos", "p", "pp", "Ch", "ch", "Chap", "chap", "Sec", "sec", "Sect", "sect", "Art", "art", "Bk", "bk", "Pt", "pt", "Op", "op", "ca", "c", "l", "ll", "v", "vv", "Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"])
 _END_ALL_THE_SAME = frozenset(("a.m", "p.m", "A.M", "P.M", "B.C", "A.D"))
 
 
 def split_sentences(text: str) -> list[str]:
     """Cut text into sentences; none is empty.
 
-    Words must be apart by single spaces, and paragraphs by "\\n", which always ends a sentence. A terminator (. ! ? …, also
-    Arabic, Indic and Armenian ones) ends one when a space follows it, or closing quotes and brackets and then a space, and
-    the next letter is not lowercase; 。！？ need no space. Titles, initials and enumerating numbers before a full stop
-    do not end a sentence.
+    Words must be apart by single spaces, and paragraphs by "\\n", which always ends a sentence. A terminator (. ! ?
+    …, also Arabic, Indic and Armenian ones) ends one when a space follows it, or closing quotes and brackets and then a
+    space, and the next letter is not lowercase; 。！？ need no space. Titles, initials and enumerating numbers before a
+    full stop do not end a sentence.
     """
     sentences = []
     begin = 0
@@ -58,6 +59,7 @@ def _full_stop_ends(text: str, begin: int, stop: int, end: int) -> bool:
         return True
     if word in _TITLES or (word in _BEFORE_NUMBERS and text[end:end + 1].isdigit()):
         return False
-    if word_begin == begin and _ROMAN_OR_NUMBER.fullmatch(word):  # "12. The law" and "IV. The end" are one sentence each
+    # "12. The law" and "IV. The end" are one sentence each
+    if word_begin == begin and _ROMAN_OR_NUMBER.fullmatch(word):
         return False
     return "." not in word or word in _END_ALL_THE_SAME or not _INNER_STOPS.fullmatch(word)

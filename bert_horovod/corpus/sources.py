@@ -1,4 +1,5 @@
-"""Finding and reading input files: plain or compressed, as checked UTF-8 lines, in memory that does not grow with the file."""
+"""Finding and reading input files: plain or compressed, as checked UTF-8 lines, in memory that does not grow with the
+file."""
 
 import bz2
 import glob
@@ -30,7 +31,8 @@ COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class Source:
-    """An input file; `name` is what the manifest calls it: relative to the directory that was given, or the file's own name."""
+    """An input file; `name` is what the manifest calls it: relative to the directory that was given, or the file's
+    own name."""
 
     path: Path
     name: str
@@ -144,7 +146,8 @@ class SourceReader(io.RawIOBase):
             text, nul = "", error.start
         if nul >= 0:
             what = "a NUL byte" if data[nul] == 0 else f"the byte 0x{data[nul]:02x}, which is not UTF-8"
-            raise UserError(f"{self.source.path}, line {number + data.count(10, 0, nul)}, byte {offset + nul} of the text: {what}; "
+            raise UserError(f"{self.source.path}, line {number + data.count(10, 0, nul)}, byte {offset + nul} of the "
+                            f"text: {what}; "
                             "expected UTF-8 text: convert the file (iconv -f OLD -t UTF-8) or leave it out")
         return text.removeprefix("\ufeff") if offset == 0 else text
 

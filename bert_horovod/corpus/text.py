@@ -15,7 +15,8 @@ _HELD_CHARACTERS = 4 * SECTION_BYTES  # a paragraph that is longer is cut while 
 
 @dataclass(frozen=True)
 class Section:
-    """A piece of a document of at most 64 KiB: paragraphs (or sentences, one a line) apart by "\\n", words by single spaces."""
+    """A piece of a document of at most 64 KiB: paragraphs (or sentences, one a line) apart by "\\n", words by single
+    spaces."""
 
     text: str
     bytes: int  # of the text in UTF-8
@@ -30,8 +31,9 @@ def read_sections(reader: SourceReader, documents: str) -> Iterator[Section]:
 
     Args:
         reader: the opened source.
-        documents: "file": a plain file is a document, a blank line ends a paragraph. "blank_line": a blank line ends a document and a
-            line is a sentence. In JSON Lines, every line is a document either way, and its text is read by the same rule.
+        documents: "file": a plain file is a document, a blank line ends a paragraph. "blank_line": a blank line ends
+            a document and a line is a sentence. In JSON Lines, every line is a document either way, and its text is
+            read by the same rule.
     """
     lines = reader.lines()
     if reader.source.is_json:
@@ -148,6 +150,8 @@ def _cut(paragraph: str, number: int, documents: str, reader: SourceReader) -> I
 def _refuse_endless(sentence: str, number: int, reader: SourceReader) -> int:
     size = utf8_bytes(sentence)
     if size > SECTION_BYTES:
-        raise UserError(f"{reader.source.path}, line {number}: a sentence of more than {SECTION_BYTES >> 10} KiB, beginning with "
-                        f"{sentence[:40]!r}; expected text with sentences (. ! ?) or blank lines: mend or leave out this file")
+        raise UserError(f"{reader.source.path}, line {number}: a sentence of more than {SECTION_BYTES >> 10} KiB, "
+                        "beginning with "
+                        f"{sentence[:40]!r}; expected text with sentences (. ! ?) or blank lines: mend or leave out "
+                        "this file")
     return size

@@ -1,8 +1,8 @@
 """Text to token ids: those of Hugging Face's BertTokenizer, at the speed of tensorflow_text's linear WordPiece.
 
-Printable ASCII goes straight to the WordPiece kernel. Every run of other characters is first normalised as BertTokenizer
-does it, by the same library; runs are remembered, because few of them differ. No special tokens are added, and
-the text of one, such as "[MASK]", is plain text.
+Printable ASCII goes straight to the WordPiece kernel. Every run of other characters is first normalised as
+BertTokenizer does it, by the same library; runs are remembered, because few of them differ. No special tokens are
+added, and the text of one, such as "[MASK]", is plain text.
 """
 
 import re
@@ -21,7 +21,8 @@ _LONG_WORD = re.compile(f"[^{_BREAKS}]{{{MAXIMUM_WORD_CHARACTERS + 1},}}")
 _IS_BREAK = np.array([re.match(f"[{_BREAKS}]", chr(code)) is not None for code in range(256)])
 _LONG_RUN = 12  # characters; longer runs seldom repeat
 _REMEMBERED_RUNS = 1 << 17
-# The kernel's Unicode tables take these for punctuation or CJK; BertTokenizer's do not. The kernel gets private-use characters
+# The kernel's Unicode tables take these for punctuation or CJK; BertTokenizer's do not. The kernel gets private-use
+# characters
 # in their place, in text and vocabulary alike; BertTokenizer removes real private-use characters, so none is taken.
 _SPLIT_BY_KERNEL_ONLY = (
     (0x9fd, 0x9fd), (0xa76, 0xa76), (0xc77, 0xc77), (0xc84, 0xc84), (0x2e43, 0x2e4f), (0x10f55, 0x10f59), (0x1144b, 0x1144f),
@@ -132,7 +133,7 @@ class Tokenizer:
         _, ids, _, starts, _ = self._op(input_values=self._constant([data]), wp_model=self._model)
         line_ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         bounds = np.concatenate([[0], np.searchsorted(starts.numpy(), line_ends), [len(ids)]])
-        return ids.numpy(), np.diff(bounds)
+        return ids.numpy().astype(np.int32), np.diff(bounds)
 
 
 def _longest_word_bytes(data: bytes) -> int:

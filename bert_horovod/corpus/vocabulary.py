@@ -28,7 +28,8 @@ def read_vocabulary(path: str | Path) -> list[str]:
         raise UserError(f"cannot read the vocabulary {path}: {error.strerror}; "
                         "expected a WordPiece vocab.txt, or make one with: bert-horovod vocab") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"the vocabulary {path} is not UTF-8 text (byte {error.start}); expected one token a line") from error
+        raise UserError(f"the vocabulary {path} is not UTF-8 text (byte {error.start}); expected one token a "
+                        "line") from error
     tokens = text.removeprefix("\ufeff").removesuffix("\n").split("\n")
     if not text.strip():
         raise UserError(f"the vocabulary {path} is empty; expected one token a line")
@@ -37,11 +38,13 @@ def read_vocabulary(path: str | Path) -> list[str]:
         if not token.strip():
             raise UserError(f"the vocabulary {path}, line {number}: an empty line; expected one token a line")
         if lines.setdefault(token, number) != number:
-            raise UserError(f"the vocabulary {path}, line {number}: the token {token!r} is also in line {lines[token]}; "
+            raise UserError(f"the vocabulary {path}, line {number}: the token {token!r} is also in line "
+                            f"{lines[token]}; "
                             "expected every token once")
     missing = [token for token in SPECIAL_TOKENS if token not in lines]
     if missing:
-        raise UserError(f"the vocabulary {path} has no {' '.join(missing)}; expected {' '.join(SPECIAL_TOKENS)} among its "
+        raise UserError(f"the vocabulary {path} has no {' '.join(missing)}; expected {' '.join(SPECIAL_TOKENS)} "
+                        "among its "
                         f"{len(tokens)} lines: is it a BERT WordPiece vocabulary?")
     return tokens
 
@@ -75,9 +78,9 @@ def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
 def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, documents: str = "file") -> list[str]:
     """Learn a WordPiece vocabulary; the same sources give the same vocabulary, byte for byte.
 
-    Ids are in this order: the special tokens; single characters by code point; the same as "##" continuations; then pieces in the
-    order in which they were learned, frequent ones first. A small corpus may give fewer than `size` tokens.
-    Raises UserError for input that cannot be read or holds no words.
+    Ids are in this order: the special tokens; single characters by code point; the same as "##" continuations; then
+    pieces in the order in which they were learned, frequent ones first. A small corpus may give fewer than `size`
+    tokens. Raises UserError for input that cannot be read or holds no words.
     """
     if size < MINIMUM_SIZE:
         raise UserError(f"--size {size}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too")
@@ -89,7 +92,8 @@ def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, document
 
 
 def count_words(sources: list[Source], lowercase: bool, documents: str) -> Counter[str]:
-    """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are none."""
+    """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are
+    none."""
     normalise = Normaliser(lowercase)
     counts: Counter[str] = Counter()
     for source in sources:
@@ -135,7 +139,8 @@ def _alphabet(counts: Counter[str], limit: int) -> set[str]:
 def _train(words: dict[str, int], size: int, alphabet: list[str], continuations: list[str]) -> list[str]:
     import tokenizers
 
-    # Ties between equally frequent pairs go by id, and the trainer gives ids to "##" pieces in the order of a hash table,
+    # Ties between equally frequent pairs go by id, and the trainer gives ids to "##" pieces in the order of a hash
+    # table,
     # which varies from run to run, unless they are declared beforehand.
     first = [*SPECIAL_TOKENS, *alphabet, *continuations]
     trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=max(size, len(first)), min_frequency=2, show_progress=False,

@@ -86,6 +86,8 @@ class TrainStep:
             gradients, sums = forward_backward(_values(self._state.parameters), batch, first_row, inputs)
             if self._accumulators is not None:
                 gradients = {name: self._accumulators[name] + gradient for name, gradient in gradients.items()}
+            # Inlining drops control edges from a call's outputs, but not from what is made of them.
+            gradients = {name: tf.identity(gradient) for name, gradient in gradients.items()}
             with tf.control_dependencies(list(gradients.values())):
                 computed = tf.timestamp()
             gradients = reducer.reduce(gradients)

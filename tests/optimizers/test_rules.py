@@ -1,5 +1,7 @@
 """Each update rule against a plain NumPy float64 transcription of its formula."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -108,6 +110,7 @@ def run_numpy(settings, clipping, rule=None, scale=1.0, steps=STEPS):
     return parameters
 
 
+@functools.cache  # tracing is what takes the time
 def run_tensorflow(settings, scale=1.0, steps=STEPS, **function_options):
     """Parameters after the last step, as the training step would compute them."""
     rule = optimizers.rule(settings.name)

@@ -1,0 +1,31 @@
+"""The verify command, as it is typed."""
+
+import numpy as np
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.corpus.store import FORMAT, Shard, write_manifest, write_shard
+from bert_horovod.corpus.vocabulary import vocabulary_hash
+
+
+def test_damage_is_named_and_the_exit_code_is_2(tmp_path, capsys):
+    shard = Shard(tokens=np.array([5, 6, 7], np.uint16), sentences=np.array([0, 3], np.uint32), sections=np.array([0, 1], np.uint32),
+                  documents=np.array([0, 1], np.uint32), held_out=np.zeros(1, bool), document_hashes=np.zeros((1, 2), np.uint64))
+    entry = write_shard(tmp_path, 0, shard, 9)
+    text = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
+    (tmp_path / "vocab.txt").write_text(text, encoding="utf-8")
+    totals = dict.fromkeys(("held_out_sections", "held_out_tokens", "unknown_tokens"), 0)
+    totals |= {name: entry[name] for name in ("documents", "sections", "sentences", "tokens", "bytes")}
+    write_manifest(tmp_path, {"format": FORMAT, "settings": {}, "sources": [], "shards": [entry], "totals": totals,
+                              "vocabulary": {"sha256": vocabulary_hash(text.split()), "size": 8, "lowercase": True}})
+    arguments = parse(["bert-horovod", "verify", "--data_dir", str(tmp_path)])
+    assert dispatch(arguments) == 0
+    assert "tokens" in capsys.readouterr().out
+    file = tmp_path / "shard-00000" / "tokens.npy"
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert dispatch(arguments) == 2
+    assert "damaged shards: shard-00000" in capsys.readouterr().err
+    file.unlink()
+    assert dispatch(arguments) == 2
+    assert dispatch(parse(["bert-horovod", "verify", "--data_dir", str(tmp_path / "none")])) == 2
+    assert "is not a token store" in capsys.readouterr().err

@@ -1,0 +1,268 @@
+"""Preparation: what a store holds, that it is whole or absent, and how bad input is refused."""
+
+import errno
+import gzip
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from bert_horovod.corpus import prepare as prepare_module
+from bert_horovod.corpus.prepare import summary
+from bert_horovod.corpus.statistics import unigram_cross_entropy
+from bert_horovod.corpus.store import open_store, shard_problem, verify
+from bert_horovod.corpus.tokenizer import Tokenizer
+from bert_horovod.errors import UserError
+
+
+def sentences_of(store):
+    return [shard.tokens[begin:end].tolist() for shard in store.shards
+            for begin, end in zip(shard.sentences[:-1], shard.sentences[1:], strict=True)]
+
+
+def tree(path):
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_the_store_holds_the_text_as_ids(make_store, text):
+    result = make_store(text)
+    store = verify(result.path)
+    words = ["The cat sat.", "Mr. Fox saw it!", "\"Was it here?\" said he.", "A dog ran on."]
+    ids, lengths = Tokenizer(store.vocabulary, True)([*words, *words, "One more.", "And another one."])
+    assert sentences_of(store) == [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    totals = result.manifest["totals"]
+    assert {"documents": 2, "sections": 2, "sentences": 10, "tokens": len(ids), "unknown_tokens": 0}.items() <= totals.items()
+    assert [source["name"] for source in result.manifest["sources"]] == ["a.txt", "sub/b.txt"]
+    assert "next: bert-horovod pretrain" in summary(result)
+
+
+def test_cased_keeps_case_and_uncased_does_not(make_store, text, tmp_path):
+    cased = open_store(make_store(text, lowercase=False, output=tmp_path / "cased").path)
+    assert cased.vocabulary.index("T") in sentences_of(cased)[0]
+    assert sentences_of(open_store(make_store(text).path))[0][0] == cased.vocabulary.index("the")
+
+
+def test_the_same_input_gives_the_same_bytes_wherever_it_lies(make_store, text, tmp_path):
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(text, moved)
+    make_store(text, output=tmp_path / "one")
+    make_store(moved, output=tmp_path / "two")
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text(encoding="utf-8")
+
+
+def test_shards_change_neither_documents_nor_sentences(make_store, tmp_path):
+    (tmp_path / "many.txt").write_text("\n\n".join(f"Number {i} is here. It sat.\nDog {i}." for i in range(200)), encoding="utf-8")
+    one = verify(make_store(tmp_path / "many.txt", documents="blank_line", output=tmp_path / "one").path)
+    many = verify(make_store(tmp_path / "many.txt", documents="blank_line", output=tmp_path / "two", shard_bytes=1000).path)
+    assert (len(one.shards), len(many.shards) > 3) == (1, True)
+    assert sentences_of(one) == sentences_of(many)
+    assert np.array_equal(one.shards[0].document_hashes, np.concatenate([shard.document_hashes for shard in many.shards]))
+    assert len(sentences_of(one)) == 400  # with blank_line, a line is a sentence
+
+
+def test_an_endless_document_does_not_make_an_endless_shard(make_store, tmp_path):
+    (tmp_path / "long.txt").write_text("\n\n".join(f"Number {i} is here. " * 50 for i in range(1000)), encoding="utf-8")
+    result = make_store(tmp_path / "long.txt", shard_bytes=200_000)
+    assert max(entry["bytes"] for entry in result.manifest["shards"]) < 300_000
+    assert result.manifest["totals"]["sentences"] == 50_000
+
+
+def test_held_out_sections_are_those_of_their_text(make_store, tmp_path):
+    texts = [f"Number {i} is here. It sat." for i in range(1000)]
+    for name, order in (("one", texts), ("two", texts[::-1])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": value}) for value in order), encoding="utf-8")
+    one = open_store(make_store(tmp_path / "one.jsonl", output=tmp_path / "one", held_out=0.1).path)
+    two = open_store(make_store(tmp_path / "two.jsonl", output=tmp_path / "two", held_out=0.1).path)
+    assert one.shards[0].held_out.tolist() == two.shards[0].held_out.tolist()[::-1]
+    assert 50 < one.shards[0].held_out.sum() == one.manifest["totals"]["held_out_sections"] < 150
+    none = make_store(tmp_path / "one.jsonl", output=tmp_path / "none", held_out=0)
+    assert none.manifest["totals"]["held_out_tokens"] == 0
+    with pytest.raises(UserError, match="no held-out tokens"):
+        unigram_cross_entropy(open_store(none.path))
+
+
+def test_unigram_cross_entropy_is_the_textbooks(make_store, tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": f"cat {'dog ' * (i % 7)}{i}"}) for i in range(300)), encoding="utf-8")
+    store = open_store(make_store(tmp_path / "a.jsonl", held_out=0.2).path)
+    [shard] = store.shards
+    training, held = [], []
+    for i in range(len(shard.held_out)):
+        (held if shard.held_out[i] else training).extend(
+            shard.tokens[shard.sentences[shard.sections[i]]:shard.sentences[shard.sections[i + 1]]].tolist())
+    total = sum(-np.log((training.count(token) + 1) / (len(training) + len(store.vocabulary))) for token in held)
+    assert unigram_cross_entropy(store) == pytest.approx(total / len(held), rel=1e-12)
+
+
+def test_documents_without_tokens_are_dropped_and_counted(make_store, tmp_path):
+    rows = ["One.", "", "\u200b", "Two.", "\u0001"]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows), encoding="utf-8")
+    totals = make_store(tmp_path / "a.jsonl").manifest["totals"]
+    assert (totals["documents"], totals["dropped_documents"]) == (2, 2)  # the empty one is no document at all
+    verify(tmp_path / "store")
+
+
+def test_again_on_a_finished_store_finds_it_finished(make_store, text, tmp_path):
+    make_store(text)
+    before = tree(tmp_path / "store")
+    result = make_store(text)
+    assert not result.made
+    assert "finished already" in summary(result)
+    assert tree(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("name", ["shard-00000/tokens.npy", "shard-00000/held_out.npy", "vocab.txt", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_store_is_found_and_made_anew(make_store, text, tmp_path, name, damage):
+    make_store(text)
+    before = tree(tmp_path / "store")
+    file = tmp_path / "store" / name
+    data = bytearray(file.read_bytes())
+    data[-2] ^= 1
+    if damage == "remove":
+        file.unlink()
+    else:
+        file.write_bytes(data if damage == "flip" else data[:-3])
+    with pytest.raises(UserError, match="store"):
+        verify(tmp_path / "store")
+    assert make_store(text).made
+    assert tree(tmp_path / "store") == before
+
+
+def test_an_unfinished_store_is_started_again(make_store, text, tmp_path):
+    make_store(text)
+    before = tree(tmp_path / "store")
+    (tmp_path / "store" / "manifest.json").unlink()
+    (tmp_path / "store" / "shard-00007").mkdir()
+    (tmp_path / "store" / ".shard-00008.partial").mkdir()
+    assert make_store(text).made
+    assert tree(tmp_path / "store") == before
+
+
+def test_other_settings_sources_or_vocabulary_on_a_finished_store_are_refused(make_store, text, tmp_path, vocabulary):
+    make_store(text)
+    before = tree(tmp_path / "store")
+    with pytest.raises(UserError, match="held_out: 0.01 -> 0.02"):
+        make_store(text, held_out=0.02)
+    with pytest.raises(UserError, match="lowercase: True -> False"):
+        make_store(text, lowercase=False)
+    with pytest.raises(UserError, match="1 files"):
+        make_store(text / "a.txt")
+    vocabulary.write_text(vocabulary.read_text(encoding="utf-8") + "more\n", encoding="utf-8")
+    with pytest.raises(UserError, match="sha256"):
+        make_store(text)
+    vocabulary.write_text(vocabulary.read_text(encoding="utf-8").removesuffix("more\n"), encoding="utf-8")
+    (text / "a.txt").write_text((text / "a.txt").read_text(encoding="utf-8").replace("cat", "dog"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"a\.txt has changed"):
+        make_store(text)
+    assert tree(tmp_path / "store") == before
+
+
+def test_a_directory_with_other_things_is_refused_and_left_alone(make_store, text, tmp_path):
+    other = tmp_path / "home"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work", encoding="utf-8")
+    with pytest.raises(UserError, match=r"thesis\.tex"):
+        make_store(text, output=other)
+    assert os.listdir(other) == ["thesis.tex"]
+    with pytest.raises(UserError, match="is a file"):
+        make_store(text, output=other / "thesis.tex")
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("", "yields no tokens"), (" \n\n \n", "yields no tokens"), ("日本 語文 中字 のか", "of the tokens are"),
+    ("Good.\n\nBad \0.", "NUL"),
+])
+@pytest.mark.parametrize("existing", [True, False])
+def test_bad_input_leaves_nothing_behind(make_store, tmp_path, content, message, existing):
+    (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+    if existing:
+        (tmp_path / "store").mkdir()
+    with pytest.raises(UserError, match=message):
+        make_store(tmp_path / "a.txt", shard_bytes=4)
+    assert (tmp_path / "store").exists() == existing
+    assert not existing or not os.listdir(tmp_path / "store")
+
+
+def test_bad_input_after_finished_shards_leaves_nothing_behind(make_store, tmp_path):
+    data = gzip.compress("\n\n".join(f"Number {i}." for i in range(50_000)).encode())
+    (tmp_path / "a.txt.gz").write_bytes(data[:-1000])
+    with pytest.raises(UserError, match="truncated"):
+        make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1000)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("setting", [{"held_out": -0.1}, {"held_out": 0.9}, {"held_out": float("nan")}, {"shard_bytes": 0}])
+def test_senseless_settings_are_refused(make_store, text, setting):
+    with pytest.raises(UserError, match=next(iter(setting))):
+        make_store(text, **setting)
+
+
+def test_the_manifest_failing_to_be_written_leaves_nothing_behind(make_store, text, tmp_path, monkeypatch):
+    def fail(store, manifest):
+        (store / ".manifest.json.partial").write_text("{", encoding="utf-8")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(prepare_module, "write_manifest", fail)
+    with pytest.raises(UserError, match="no room left for"):
+        make_store(text)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 256 KiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", path], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small tmpfs")
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(make_store, small_disk, tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n".join(f"Number {i} is here." for i in range(50_000)), encoding="utf-8")
+    with pytest.raises(UserError, match="no room left for"):
+        make_store(tmp_path / "a.txt", output=small_disk / "store", documents="blank_line", shard_bytes=20_000)
+    assert not os.listdir(small_disk)
+
+
+def test_memory_does_not_grow_with_the_corpus(make_store, tmp_path):
+    import resource
+
+    paragraph = "Some words and then a few more of them make a sentence. " * 20 + "\n\n"
+
+    def peak(megabytes):
+        with gzip.open(tmp_path / "a.txt.gz", "wt", encoding="utf-8", compresslevel=1) as file:
+            for _ in range(megabytes):
+                file.write(paragraph * (10**6 // len(paragraph)))
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        make_store(tmp_path / "a.txt.gz", shard_bytes=1_000_000)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    assert peak(5) > 0
+    first = peak(5)
+    assert peak(25) - first < 10e6
+
+
+def test_every_check_of_a_shard_fires(make_store, text):
+    from dataclasses import replace
+
+    store = open_store(make_store(text).path)
+    [shard] = store.shards
+    size = len(store.vocabulary)
+    assert shard_problem(shard, size) is None
+    bad = np.array(shard.sentences)
+    bad[1:3] = bad[2:0:-1]
+    for other, message in [
+        (replace(shard, sentences=bad), "sentences do not rise"),
+        (replace(shard, sections=np.array(shard.sections) + np.uint32(1)), "sections do not rise"),
+        (replace(shard, documents=shard.documents[:-1]), "documents do not rise"),
+        (replace(shard, held_out=shard.held_out[:-1]), "another length"),
+        (replace(shard, tokens=np.array(shard.tokens).astype(np.int64)), "tokens are int64"),
+        (replace(shard, tokens=np.full_like(shard.tokens, size)), "outside of the vocabulary"),
+    ]:
+        assert message in shard_problem(other, size)

@@ -1,0 +1,148 @@
+"""Reading: formats, documents, sections and bad input."""
+
+import bz2
+import gzip
+import json
+import lzma
+import tracemalloc
+
+import pytest
+import zstandard
+
+from bert_horovod.corpus.sources import SourceReader, find_sources
+from bert_horovod.corpus.text import SECTION_BYTES, read_sections
+from bert_horovod.errors import UserError
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
+            ".zst": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data)}
+
+
+def documents(path, mode="file"):
+    """The documents of a path, each a list of sections' texts."""
+    found = [[]]
+    for source in find_sources([str(path)]):
+        with SourceReader(source) as reader:
+            for section in read_sections(reader, mode):
+                assert section.bytes == len(section.text.encode()) <= SECTION_BYTES
+                found[-1].append(section.text)
+                if section.ends_document:
+                    found.append([])
+    assert found.pop() == []
+    return found
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_every_compression_gives_the_same_text(tmp_path, suffix):
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(COMPRESS[suffix]("One  two\r\nthree.\n\n Four — é.".encode()))
+    assert documents(path) == [["One two three.\nFour — é."]]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_concatenated_compressed_files_are_read_to_the_end(tmp_path, suffix):
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"One.\n") + COMPRESS[suffix](b"Two.\n"))
+    assert documents(path) == [["One. Two."]]
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESS if suffix])
+def test_truncated_and_damaged_compressed_files_are_named(tmp_path, suffix):
+    data = COMPRESS[suffix]("".join(f"Line {i * 7919 % 10007} of text.\n" for i in range(2000)).encode())
+    path = tmp_path / f"a.txt{suffix}"
+    for bad in (data[:len(data) // 2], data[:100] + bytes(64) + data[164:], b"not compressed at all"):
+        path.write_bytes(bad)
+        with pytest.raises(UserError, match=f"a.txt{suffix}.*(truncated|damaged)"):
+            documents(path)
+
+
+def test_documents_of_each_format(tmp_path):
+    plain = tmp_path / "a.txt"
+    plain.write_text("\ufeffA one.\nA two.\n\n\nB one.\n \t\nC one.\nC two.", encoding="utf-8")
+    assert documents(plain) == [["A one. A two.\nB one.\nC one. C two."]]
+    assert documents(plain, "blank_line") == [["A one.\nA two."], ["B one."], ["C one.\nC two."]]
+    lines = tmp_path / "b.jsonl.gz"
+    rows = [{"text": "A one.\nA two.\n\nA three.", "id": 1}, {"text": ""}, {"text": "B \ud83d one \ud83d\ude00."}]
+    lines.write_bytes(gzip.compress(("\n\n".join(map(json.dumps, rows))).encode()))
+    assert documents(lines) == [["A one. A two.\nA three."], ["B \ufffd one \U0001f600."]]
+    assert documents(lines, "blank_line")[0] == ["A one.\nA two.\nA three."]
+
+
+def test_inputs_are_files_directories_and_globs_each_file_once(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt", ".hidden", ".git/config"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    names = [source.name for source in find_sources([str(tmp_path)])]
+    assert names == ["a.txt", "b.txt", "sub/c.txt"]
+    assert [source.name for source in find_sources([str(tmp_path / "*.txt"), str(tmp_path / "a.txt")])] == ["a.txt", "b.txt"]
+    for missing in (tmp_path / "none", tmp_path / "*.md"):
+        with pytest.raises(UserError, match="no such file"):
+            find_sources([str(missing)])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no file"):
+        find_sources([str(tmp_path / "empty")])
+
+
+def test_long_documents_are_cut_at_paragraph_ends_and_long_paragraphs_at_sentence_ends(tmp_path):
+    path = tmp_path / "a.txt"
+    paragraphs = [f"Paragraph {i}. " + "word " * 2000 + "end." for i in range(30)]
+    path.write_text("\n\n".join(paragraphs), encoding="utf-8")
+    [sections] = documents(path)
+    assert len(sections) > 3
+    assert "\n".join(sections).split("\n") == paragraphs
+    sentences = [f"Sentence {i} é." for i in range(60_000)]
+    for separator in (" ", "\n"):
+        path.write_text(separator.join(sentences), encoding="utf-8")
+        [sections] = documents(path)
+        assert all(section.endswith("é.") for section in sections)
+        assert " ".join(sections).replace("\n", " ") == " ".join(sentences)
+
+
+def test_memory_does_not_grow_with_a_file(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    line = b"Some words and then a few more of them make a sentence.\n"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(40):
+            file.write(line * 20_000)  # 45 MB without a blank line
+    [source] = find_sources([str(path)])
+    tracemalloc.start()
+    with SourceReader(source) as reader:
+        total = sum(section.bytes for section in read_sections(reader, "file"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total > 40e6
+    assert peak < 16e6
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    (b"Good.\nBad \x00 byte.\n", "line 2, byte 10 of the text: a NUL byte"),
+    (b"Good.\n\nBad \xff byte.\n", "line 3, byte 11 of the text: the byte 0xff"),
+    (b"Good.\nCut \xe4\xb8", "line 2, byte 10"),
+    (b"word " * 100_000, "line 1: a sentence of more than 64 KiB"),
+    (b"Good.\n\n" + b"w" * 70_000, "line 3: a sentence of more than 64 KiB"),
+    (b"Good.\n\nSo.\n" + b"word\n" * 300_000, "line .*: a sentence of more than 64 KiB"),
+])
+def test_a_text_that_is_no_text_is_refused_with_its_place(tmp_path, data, message):
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=rf"a\.txt, {message}"):
+        documents(path)
+
+
+def test_an_enormous_line_is_refused_before_it_fills_the_memory(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(100):
+            file.write(b"word. " * 200_000)  # 120 MB
+    with pytest.raises(UserError, match="line 1: longer than 64 MiB"):
+        documents(path)
+
+
+@pytest.mark.parametrize(("line", "found"), [
+    ("{", "not JSON"), ("[1]", "a list instead of an object"), ('"text"', "a str instead"), ('{"body": "x"}', 'no field "text"'),
+    ('{"text": 3}', "a int in the field"), ('{"text": null}', "a NoneType in the field"),
+])
+def test_a_json_line_without_text_is_refused_with_its_place(tmp_path, line, found):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "Good."}\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=rf"a\.jsonl, line 2: {found}"):
+        documents(path)
