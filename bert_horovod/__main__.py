@@ -52,7 +52,6 @@ def dispatch(arguments: argparse.Namespace) -> int:
 
 def main() -> None:
     """The `bert-horovod` command."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters is raised; the rest is noise about absent GPUs
     app.run(dispatch, flags_parser=parse)
 
 

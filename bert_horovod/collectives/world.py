@@ -113,16 +113,15 @@ def connect(launched: Launch) -> World:
     return HorovodWorld(horovod)
 
 
-def use_devices(world: World, threads: int) -> int:
-    """Give this rank its GPU, or its share of the host's cores; before TensorFlow touches a device. Returns GPUs in use."""
+def use_devices(world: World, threads: int) -> None:
+    """Give this rank its GPU, or its share of the host's cores; once, before TensorFlow touches a device."""
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         if world.local_rank >= len(gpus):
             raise UserError(f"{world.local_size} ranks on this host but {len(gpus)} GPUs: start one rank per GPU")
         tf.config.set_visible_devices(gpus[world.local_rank], "GPU")
         tf.config.experimental.set_memory_growth(gpus[world.local_rank], True)
-        return 1
+        return
     cores = len(os.sched_getaffinity(0))
     tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores // world.local_size))
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    return 0

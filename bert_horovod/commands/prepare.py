@@ -14,9 +14,8 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cased", action="store_true", help="keep upper case and accents (default: uncased)")
     parser.add_argument("--documents", choices=("file", "blank_line"), default="file",
                         help="file: a plain file is a document, a blank line ends a paragraph; blank_line: a blank "
-                             "line ends a "
-                             "document and a line is a sentence. A line of JSON Lines is a document (default: "
-                             "%(default)s)")
+                             "line ends a document and a line is a sentence. A line of JSON Lines is a document "
+                             "(default: %(default)s)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output_dir", required=True, help="the store to make: a new or empty directory")
     parser.add_argument("--held_out", type=float, default=0.01,
                         help="fraction of sections that are never trained on (default: %(default)s)")
-    parser.add_argument("--shard_bytes", type=int, default=64 << 20, help="bytes of text in a shard (default: "
-                                                                          "%(default)s)")
+    parser.add_argument("--shard_bytes", type=int, default=64 << 20,
+                        help="bytes of text in a shard (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int | None:
@@ -35,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int | None:
     from bert_horovod.corpus.prepare import Settings, prepare, summary
 
     settings = Settings(arguments.documents, arguments.held_out, arguments.shard_bytes)
-    result = prepare(arguments.input, arguments.vocab, arguments.output_dir, lowercase=not arguments.cased, settings=settings)
+    result = prepare(arguments.input, arguments.vocab, arguments.output_dir, lowercase=not arguments.cased,
+                     settings=settings)
     print(summary(result))
     return None

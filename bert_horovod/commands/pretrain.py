@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bert_horovod.config import load_recipe
 from bert_horovod.errors import UserError
+from bert_horovod.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Check everything, join the other ranks, train."""
+    import_tensorflow()
     from bert_horovod.collectives.world import launch
 
     launched = launch()
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace, launched) -> None:
-    from bert_horovod.collectives.world import connect
+    from bert_horovod.collectives.world import connect, use_devices
     from bert_horovod.corpus.store import open_store
     from bert_horovod.training.directory import claim
     from bert_horovod.training.loop import Job, pretrain
@@ -62,6 +64,7 @@ def _run(arguments: argparse.Namespace, launched) -> None:
             load_initial(arguments.init_checkpoint, recipe, store)
     lock = claim(arguments.output_dir, recipe, store.hash) if launched.rank == 0 else None
     world = connect(launched)
+    use_devices(world, recipe.execution.threads)
     pretrain(Job(recipe, store, arguments.output_dir, arguments.index_dir, arguments.init_checkpoint, arguments.max_steps), world)
     world.shutdown()
     if lock is not None:

@@ -13,11 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Check the store and print its totals."""
-    from bert_horovod.corpus.store import verify
+    from bert_horovod.corpus.store import COUNTS, verify
 
     store = verify(arguments.data_dir)
     totals = store.manifest["totals"]
-    for name in ("documents", "sections", "sentences", "tokens", "bytes", "held_out_sections", "held_out_tokens", "unknown_tokens"):
+    for name in (*COUNTS, "held_out_sections", "held_out_tokens", "unknown_tokens"):
         print(f"{name:18} {totals[name]:15,}")
     vocabulary = store.manifest["vocabulary"]
     print(f"{'vocabulary':18} {vocabulary['size']:15,} tokens, {'uncased' if vocabulary['lowercase'] else 'cased'}")

@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int | None:
     sources = find_sources(arguments.input)
     vocabulary = learn_vocabulary(sources, arguments.size, not arguments.cased, arguments.documents)
     write_vocabulary(arguments.output, vocabulary)
-    print(f"{arguments.output}: {len(vocabulary):,} tokens from {len(sources):,} files in "
-          f"{time.monotonic() - start:.1f} s, "
+    seconds = time.monotonic() - start
+    print(f"{arguments.output}: {len(vocabulary):,} tokens from {len(sources):,} files in {seconds:.1f} s, "
           f"SHA-256 {vocabulary_hash(vocabulary)}")
     if len(vocabulary) < arguments.size:
         print(f"the text has too few different words for --size {arguments.size}; this vocabulary works, more text "

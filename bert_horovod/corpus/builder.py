@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.corpus.sentences import split_sentences
-from bert_horovod.corpus.store import Shard, token_dtype, write_shard
+from bert_horovod.corpus.store import COUNTS, Shard, token_dtype, write_shard
 from bert_horovod.corpus.text import Section
 
 _BATCH_CHARACTERS = 1 << 19
-TOTALS = ("documents", "sections", "sentences", "tokens", "bytes", "held_out_sections", "held_out_tokens", "unknown_to"
-                                                                                                           "kens",
-          "dropped_documents")
+TOTALS = (*COUNTS, "held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
 
 TokenizeFunction = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
@@ -149,7 +147,7 @@ class StoreBuilder:
                       document_hashes=np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 2))
         entry = write_shard(self._path, len(self.entries), shard, self._kept_bytes)
         self.entries.append(entry)
-        for name in ("documents", "sections", "sentences", "tokens", "bytes"):
+        for name in COUNTS:
             self.totals[name] += entry[name]
         self._open_shard()
 

@@ -17,7 +17,7 @@ from bert_horovod.corpus.sources import Source, SourceReader, find_sources
 from bert_horovod.corpus.store import FORMAT, Store, open_store, verify, write_manifest
 from bert_horovod.corpus.text import SECTION_BYTES, read_sections
 from bert_horovod.corpus.tokenizer import Tokenizer
-from bert_horovod.corpus.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
+from bert_horovod.corpus.vocabulary import read_vocabulary, vocabulary_hash, vocabulary_text, write_vocabulary
 from bert_horovod.errors import UserError
 
 _OWN_NAMES = re.compile(r"vocab\.txt|manifest\.json|shard-\d{5,}|\.(vocab\.txt|manifest\.json|shard-\d{5,})\.partial")
@@ -72,7 +72,7 @@ def prepare(inputs: list[str], vocabulary_path: str | Path, output_dir: str | Pa
     vocabulary = read_vocabulary(vocabulary_path)
     head = {"format": FORMAT, "settings": asdict(settings),
             "vocabulary": {"sha256": vocabulary_hash(vocabulary), "size": len(vocabulary), "lowercase": lowercase}}
-    _refuse_foreign(path, sources)
+    _refuse_foreign(path, vocabulary, vocabulary_path)
     finished = _finished(path, head, sources)
     if finished is not None:
         return Result(path, finished.manifest, _size(path), 0.0, made=False)
@@ -80,8 +80,9 @@ def prepare(inputs: list[str], vocabulary_path: str | Path, output_dir: str | Pa
     with _whole_or_nothing(path):
         write_vocabulary(path / "vocab.txt", vocabulary)
         start = time.monotonic()
-        builder = StoreBuilder(path, tokenizer, len(vocabulary), tokenizer.unknown_id, lines=settings.documents == "blank_line",
-                               held_out=settings.held_out, shard_bytes=settings.shard_bytes)
+        builder = StoreBuilder(path, tokenizer, len(vocabulary), tokenizer.unknown_id,
+                               lines=settings.documents == "blank_line", held_out=settings.held_out,
+                               shard_bytes=settings.shard_bytes)
         with closing(builder):
             described = list(_read(sources, settings, builder))
             builder.finish()
@@ -100,9 +101,8 @@ def summary(result: Result) -> str:
              "right"]
     unknown = 100 * totals["unknown_tokens"] / totals["tokens"]
     lines.append(f"{totals['documents']:,} documents, {totals['sentences']:,} sentences, {totals['tokens']:,} tokens "
-                 f"({unknown:.2f} % [UNK]), {totals['held_out_sections']:,} of {totals['sections']:,} sections held "
-                 "out, "
-                 f"{result.store_bytes / 1e6:,.1f} MB on disk")
+                 f"({unknown:.2f} % [UNK]), {totals['held_out_sections']:,} of {totals['sections']:,} sections "
+                 f"held out, {result.store_bytes / 1e6:,.1f} MB on disk")
     if totals["dropped_documents"]:
         lines.append(f"{totals['dropped_documents']:,} documents had no tokens and were dropped")
     if result.made:
@@ -142,26 +142,26 @@ def _refuse_unknown(builder: StoreBuilder) -> None:
     unknown, tokens = builder.totals["unknown_tokens"], sum(entry["tokens"] for entry in builder.entries)
     if unknown > tokens / 2:
         raise UserError(f"{100 * unknown / tokens:.0f} % of the tokens are [UNK]; expected a vocabulary that knows "
-                        "the text: "
-                        "is --vocab for this language, and --cased given exactly when it is a cased one? "
+                        "the text: is --vocab for this language, and --cased given exactly when it is a cased one? "
                         "Make one for this text with: bert-horovod vocab")
 
 
-def _refuse_foreign(path: Path, sources: list[Source]) -> None:
-    if path.exists() and not path.is_dir():
+def _refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Path) -> None:
+    if not path.exists():
+        return
+    if not path.is_dir():
         raise UserError(f"--output_dir {path} is a file; expected a new or empty directory")
-    foreign = sorted(entry.name for entry in path.iterdir() if not _OWN_NAMES.fullmatch(entry.name)) if path.is_dir() else []
-    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    if not foreign and names == {"vocab.txt"}:  # perhaps somebody's only copy
-        foreign = ["vocab.txt"] if not (path / "vocab.txt").is_file() or _is_input(path / "vocab.txt", sources) else []
+    if path.resolve() in Path(vocabulary_path).resolve().parents:
+        raise UserError(f"--vocab {vocabulary_path} lies in --output_dir {path}, which is cleared if it must be made "
+                        "again; expected it to lie elsewhere")
+    names = sorted(entry.name for entry in path.iterdir())
+    foreign = [name for name in names if not _OWN_NAMES.fullmatch(name)]
+    if names == ["vocab.txt"] and (path / "vocab.txt").read_bytes() != vocabulary_text(vocabulary).encode():
+        foreign = names  # not ours, and perhaps somebody's only copy
     if foreign:
         raise UserError(f"--output_dir {path} holds other things "
-                        f"({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); "
-                        "expected a new or empty directory, or an unfinished store")
-
-
-def _is_input(path: Path, sources: list[Source]) -> bool:
-    return any(path.samefile(source.path) for source in sources)
+                        f"({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); expected a new or empty "
+                        "directory, or an unfinished store")
 
 
 def _finished(path: Path, head: dict[str, Any], sources: list[Source]) -> Store | None:
@@ -174,13 +174,13 @@ def _finished(path: Path, head: dict[str, Any], sources: list[Source]) -> Store 
     except (OSError, ValueError, KeyError, TypeError):
         return None
     new = {**head["settings"], **head["vocabulary"]}
-    changed = [f"{key}: {old['settings'].get(key)} -> {value}" for key, value in new.items() if old["settings"].get(key) != value]
+    before = old["settings"]
+    changed = [f"{key}: {before.get(key)} -> {value}" for key, value in new.items() if before.get(key) != value]
     if not changed:
         changed = _changed_sources(old["sources"], sources)
     if changed:
         raise UserError(f"--output_dir {path} holds a finished store that was made otherwise "
-                        f"({'; '.join(changed[:3])}); "
-                        "expected the same command, or another --output_dir")
+                        f"({'; '.join(changed[:3])}); expected the same command, or another --output_dir")
     try:
         verify(path)
         return open_store(path)
@@ -220,9 +220,8 @@ def _whole_or_nothing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, "
-                            "half the size "
-                            "of the plain text: make room or choose another --output_dir") from error
-        raise UserError(f"cannot write {error.filename or path}: {error.strerror}; "
+                            "half the size of the plain text: make room or choose another --output_dir") from error
+        raise UserError(f"cannot write {error.filename or path}: {error.strerror or error}; "
                         "choose another --output_dir") from error
 
 

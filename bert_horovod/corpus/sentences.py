@@ -3,21 +3,25 @@
 import re
 
 CLOSING = "\"'”’»›)\\]}」』）》〉】〕"
-# A candidate: a paragraph's end; a CJK terminator, which needs no space; or another terminator with its closing
-# quotes before a
-# space and no lowercase letter. One set of characters comes first, because the regular expression engine is fast only
-# then.
+# A candidate: a paragraph's end; a CJK terminator, which needs no space; or another terminator with its closing quotes
+# before a space and no lowercase letter. One set of characters comes first, because the regular expression engine is
+# fast only then.
 _CANDIDATE = re.compile(
     rf"[\n.!?…؟۔।॥։。！？｡](?:(?<=[.!?…؟۔।॥։])[{CLOSING}]* "
-    rf"(?![\"'“‘«(\[]*[a-z])|(?<=\n)|(?<=[。！？｡])[{CLOSING}]*(?![。！？｡]) ?)")
+    rf"(?![\"'“‘«(\[]*[a-z]|[.!?…])|(?<=\n)|(?<=[。！？｡])[{CLOSING}]*(?![。！？｡]) ?)")
 _INNER_STOPS = re.compile(r"(?:\w\.)+\w")
 _ROMAN_OR_NUMBER = re.compile(r"[IVXLC]+|\d{1,3}")
 # Never the last word of a sentence.
 _TITLES = frozenset(
-    ["Mr", "Mrs", "Ms", "Messrs", "Mme", "Mlle", "Mdme", "Dr", "Drs", "Prof", "Rev", "Revd", "Hon", "Gen", "Maj", "Col", "Capt", "Cpt", "Comdr", "Cmdr", "Adm", "Lt", "Lieut", "Sgt", "Sergt", "Cpl", "Pvt", "Sen", "Rep", "Gov", "Pres", "Supt", "Insp", "St", "Ste", "Sts", "Mt", "Ft", "Esqr", "Fr", "Br", "Bros", "cf", "vs", "viz", "Fig", "fig", "Figs", "figs", "Eq", "eq", "eds", "Vol", "vol", "Vols", "vols"])
+    ("Mr", "Mrs", "Ms", "Messrs", "Mme", "Mlle", "Mdme", "Dr", "Drs", "Prof", "Rev", "Revd", "Hon", "Gen", "Maj",
+     "Col", "Capt", "Cpt", "Comdr", "Cmdr", "Adm", "Lt", "Lieut", "Sgt", "Sergt", "Cpl", "Pvt", "Sen", "Rep",
+     "Gov", "Pres", "Supt", "Insp", "St", "Ste", "Sts", "Mt", "Ft", "Esqr", "Fr", "Br", "Bros", "cf", "vs", "viz",
+     "Fig", "fig", "Figs", "figs", "Eq", "eq", "eds", "Vol", "vol", "Vols", "vols"))
 # Not the last word of a sentence when a number follows.
 _BEFORE_NUMBERS = frozenset(
-    ["No", "no", "Nos", "nos", "p", "pp", "Ch", "ch", "Chap", "chap", "Sec", "sec", "Sect", "sect", "Art", "art", "Bk", "bk", "Pt", "pt", "Op", "op", "ca", "c", "l", "ll", "v", "vv", "Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"])
+    ("No", "no", "Nos", "nos", "p", "pp", "Ch", "ch", "Chap", "chap", "Sec", "sec", "Sect", "sect", "Art", "art",
+     "Bk", "bk", "Pt", "pt", "Op", "op", "ca", "c", "l", "ll", "v", "vv", "Jan", "Feb", "Mar", "Apr", "Jun", "Jul",
+     "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"))
 _END_ALL_THE_SAME = frozenset(("a.m", "p.m", "A.M", "P.M", "B.C", "A.D"))
 
 

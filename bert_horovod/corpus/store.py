@@ -76,7 +76,8 @@ def write_shard(store: Path, number: int, shard: Shard, text_bytes: int) -> dict
             _write_array(file, getattr(shard, name))
             file.flush()
             os.fsync(file.fileno())
-    counts = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens), text_bytes)
+    counts = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens),
+              text_bytes)
     entry = {"name": final.name, **dict(zip(COUNTS, map(int, counts), strict=True)), "sha256": hash_shard(temporary)}
     shutil.rmtree(final, ignore_errors=True)
     os.rename(temporary, final)
@@ -116,15 +117,13 @@ def open_store(path: str | Path) -> Store:
 
 
 def verify(path: str | Path) -> Store:
-    """Open a store, compare every shard with its hash and check its arrays; raises UserError that names the damaged
-    ones."""
+    """Open a store, compare shards with their hashes, check their arrays; raises UserError that names damaged ones."""
     path = Path(path)
     damaged = [entry["name"] for entry in _read_manifest(path)["shards"]
                if not (path / entry["name"]).is_dir() or hash_shard(path / entry["name"]) != entry["sha256"]]
     if damaged:
         raise UserError(f"{path}: damaged shards: {', '.join(damaged)}; their content does not match the manifest's "
-                        "SHA-256. "
-                        "Run the same prepare command again: it makes the damaged shards anew")
+                        "SHA-256. Run the same prepare command again: it makes the damaged shards anew")
     store = open_store(path)
     for entry, shard in zip(store.manifest["shards"], store.shards, strict=True):
         problem = shard_problem(shard, len(store.vocabulary))
@@ -135,8 +134,7 @@ def verify(path: str | Path) -> Store:
 
 
 def shard_problem(shard: Shard, vocabulary_size: int) -> str | None:
-    """What is wrong with a shard's arrays, or None: dtypes, offsets that rise from 0 to the end, ids below the
-    vocabulary's size."""
+    """What is wrong with a shard's arrays, or None: dtypes, offsets that rise from 0 to the end, ids in range."""
     for name, kind in (("tokens", token_dtype(vocabulary_size)), ("sentences", np.uint32), ("sections", np.uint32),
                        ("documents", np.uint32), ("held_out", np.bool_), ("document_hashes", np.uint64)):
         if getattr(shard, name).dtype != kind:
@@ -144,9 +142,11 @@ def shard_problem(shard: Shard, vocabulary_size: int) -> str | None:
     ends = {"sentences": len(shard.tokens), "sections": len(shard.sentences) - 1, "documents": len(shard.sections) - 1}
     for name, end in ends.items():
         offsets = np.asarray(getattr(shard, name))
-        if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or offsets[-1] != end or np.any(offsets[1:] <= offsets[:-1]):
+        if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or offsets[-1] != end \
+                or np.any(offsets[1:] <= offsets[:-1]):
             return f"the offsets in {name} do not rise from 0 to {end}"
-    if shard.held_out.shape != (len(shard.sections) - 1,) or shard.document_hashes.shape != (len(shard.documents) - 1, 2):
+    if shard.held_out.shape != (len(shard.sections) - 1,) \
+            or shard.document_hashes.shape != (len(shard.documents) - 1, 2):
         return "held_out or document_hashes have another length than sections and documents"
     if len(shard.tokens) and shard.tokens.max() >= vocabulary_size:
         return f"the token id {shard.tokens.max()} is outside of the vocabulary of {vocabulary_size}"
@@ -179,7 +179,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"{path / 'manifest.json'}: expected a token store of format {FORMAT}; prepare the data again")
     kinds = {"vocabulary": dict, "settings": dict, "sources": list, "shards": list, "totals": dict}
     missing = [name for name, kind in kinds.items() if not isinstance(manifest.get(name), kind)]
-    if missing or not all(isinstance(entry, dict) and {"name", "sha256", *COUNTS} <= entry.keys() for entry in manifest["shards"]):
+    if missing or not all(isinstance(entry, dict) and {"name", "sha256", *COUNTS} <= entry.keys()
+                          for entry in manifest["shards"]):
         raise UserError(f"{path / 'manifest.json'} is damaged: {', '.join(missing) or 'shards'} missing or incomplete; "
                         "prepare the data again")
     return manifest

@@ -15,11 +15,10 @@ _HELD_CHARACTERS = 4 * SECTION_BYTES  # a paragraph that is longer is cut while 
 
 @dataclass(frozen=True)
 class Section:
-    """A piece of a document of at most 64 KiB: paragraphs (or sentences, one a line) apart by "\\n", words by single
-    spaces."""
+    """A piece of a document: paragraphs (or sentences, one a line) apart by "\\n", words by single spaces."""
 
     text: str
-    bytes: int  # of the text in UTF-8
+    bytes: int  # of the text in UTF-8, at most 64 KiB
     ends_document: bool
 
 
@@ -67,8 +66,10 @@ def _json_texts(lines: Iterator[Paragraph], reader: SourceReader) -> Iterator[Pa
             raise UserError(f"{where}: not JSON ({error}); {mend}") from error
         text = value.get("text") if isinstance(value, dict) else None
         if not isinstance(text, str):
-            found = ("no field" if "text" not in value else f"a {type(value['text']).__name__} in the field") + ' "text"' \
-                if isinstance(value, dict) else f"a {type(value).__name__} instead of an object"
+            if not isinstance(value, dict):
+                found = f"a {type(value).__name__} instead of an object"
+            else:
+                found = 'no field "text"' if "text" not in value else f'a {type(text).__name__} in the field "text"'
             raise UserError(f"{where}: {found}; {mend}")
         if not text.isascii():  # an escaped half of a surrogate pair is no character
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -123,7 +124,8 @@ def _sections(paragraphs: Iterator[Paragraph], documents: str, reader: SourceRea
     held, held_bytes = [], 0
     for number, paragraph in paragraphs:
         size = utf8_bytes(paragraph)
-        for piece, piece_bytes in [(paragraph, size)] if size <= SECTION_BYTES else _cut(paragraph, number, documents, reader):
+        pieces = [(paragraph, size)] if size <= SECTION_BYTES else _cut(paragraph, number, documents, reader)
+        for piece, piece_bytes in pieces:
             if held and held_bytes + 1 + piece_bytes > SECTION_BYTES:
                 yield Section("\n".join(held), held_bytes, False)
                 held, held_bytes = [], 0
@@ -151,7 +153,6 @@ def _refuse_endless(sentence: str, number: int, reader: SourceReader) -> int:
     size = utf8_bytes(sentence)
     if size > SECTION_BYTES:
         raise UserError(f"{reader.source.path}, line {number}: a sentence of more than {SECTION_BYTES >> 10} KiB, "
-                        "beginning with "
-                        f"{sentence[:40]!r}; expected text with sentences (. ! ?) or blank lines: mend or leave out "
-                        "this file")
+                        f"beginning with {sentence[:40]!r}; expected text with sentences (. ! ?) or "
+                        "blank lines: mend or leave out this file")
     return size

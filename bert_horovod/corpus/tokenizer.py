@@ -21,15 +21,17 @@ _LONG_WORD = re.compile(f"[^{_BREAKS}]{{{MAXIMUM_WORD_CHARACTERS + 1},}}")
 _IS_BREAK = np.array([re.match(f"[{_BREAKS}]", chr(code)) is not None for code in range(256)])
 _LONG_RUN = 12  # characters; longer runs seldom repeat
 _REMEMBERED_RUNS = 1 << 17
-# The kernel's Unicode tables take these for punctuation or CJK; BertTokenizer's do not. The kernel gets private-use
-# characters
-# in their place, in text and vocabulary alike; BertTokenizer removes real private-use characters, so none is taken.
+# The kernel's Unicode tables take these (first, last) for punctuation or CJK; BertTokenizer's do not. The kernel gets
+# private-use characters in their place, in text and vocabulary alike; BertTokenizer removes real private-use ones, so
+# none is taken.
 _SPLIT_BY_KERNEL_ONLY = (
-    (0x9fd, 0x9fd), (0xa76, 0xa76), (0xc77, 0xc77), (0xc84, 0xc84), (0x2e43, 0x2e4f), (0x10f55, 0x10f59), (0x1144b, 0x1144f),
-    (0x1145b, 0x1145b), (0x1145d, 0x1145d), (0x11660, 0x1166c), (0x1183b, 0x1183b), (0x119e2, 0x119e2), (0x11a3f, 0x11a46),
-    (0x11a9a, 0x11a9c), (0x11a9e, 0x11aa2), (0x11c41, 0x11c45), (0x11c70, 0x11c71), (0x11ef7, 0x11ef8), (0x11fff, 0x11fff),
-    (0x16e97, 0x16e9a), (0x16fe2, 0x16fe2), (0x1e95e, 0x1e95f), (0x2b820, 0x2b91f))
-_RENAMED = {code: 0xE001 + i for i, code in enumerate(code for first, last in _SPLIT_BY_KERNEL_ONLY for code in range(first, last + 1))}
+    (0x9fd, 0x9fd), (0xa76, 0xa76), (0xc77, 0xc77), (0xc84, 0xc84), (0x2e43, 0x2e4f), (0x10f55, 0x10f59),
+    (0x1144b, 0x1144f), (0x1145b, 0x1145b), (0x1145d, 0x1145d), (0x11660, 0x1166c), (0x1183b, 0x1183b),
+    (0x119e2, 0x119e2), (0x11a3f, 0x11a46), (0x11a9a, 0x11a9c), (0x11a9e, 0x11aa2), (0x11c41, 0x11c45),
+    (0x11c70, 0x11c71), (0x11ef7, 0x11ef8), (0x11fff, 0x11fff), (0x16e97, 0x16e9a), (0x16fe2, 0x16fe2),
+    (0x1e95e, 0x1e95f), (0x2b820, 0x2b91f))
+_RENAMED = {code: 0xE001 + i for i, code in enumerate(code for first, last in _SPLIT_BY_KERNEL_ONLY
+                                                      for code in range(first, last + 1))}
 _NO_TOKEN = "\ue000"  # in no vocabulary, hence [UNK]
 
 

@@ -39,13 +39,11 @@ def read_vocabulary(path: str | Path) -> list[str]:
             raise UserError(f"the vocabulary {path}, line {number}: an empty line; expected one token a line")
         if lines.setdefault(token, number) != number:
             raise UserError(f"the vocabulary {path}, line {number}: the token {token!r} is also in line "
-                            f"{lines[token]}; "
-                            "expected every token once")
+                            f"{lines[token]}; expected every token once")
     missing = [token for token in SPECIAL_TOKENS if token not in lines]
     if missing:
         raise UserError(f"the vocabulary {path} has no {' '.join(missing)}; expected {' '.join(SPECIAL_TOKENS)} "
-                        "among its "
-                        f"{len(tokens)} lines: is it a BERT WordPiece vocabulary?")
+                        f"among its {len(tokens)} lines: is it a BERT WordPiece vocabulary?")
     return tokens
 
 
@@ -99,8 +97,7 @@ def count_words(sources: list[Source], lowercase: bool, documents: str) -> Count
     for source in sources:
         with SourceReader(source) as reader:
             for section in read_sections(reader, documents):
-                text = normalise(section.text)
-                counts.update(_WORD.findall(text.lower() if lowercase and text.isascii() else _lower_ascii(text, lowercase)))
+                counts.update(_WORD.findall(_lower_ascii(normalise(section.text), lowercase)))
                 if len(counts) > _MAXIMUM_WORDS:
                     _forget_rare(counts)
     for word in [word for word in counts if len(word) > MAXIMUM_WORD_CHARACTERS]:
@@ -140,12 +137,11 @@ def _train(words: dict[str, int], size: int, alphabet: list[str], continuations:
     import tokenizers
 
     # Ties between equally frequent pairs go by id, and the trainer gives ids to "##" pieces in the order of a hash
-    # table,
-    # which varies from run to run, unless they are declared beforehand.
+    # table, which varies from run to run, unless they are declared beforehand.
     first = [*SPECIAL_TOKENS, *alphabet, *continuations]
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=max(size, len(first)), min_frequency=2, show_progress=False,
-                                                   special_tokens=first, initial_alphabet=alphabet,
-                                                   limit_alphabet=len(alphabet), continuing_subword_prefix="##")
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=max(size, len(first)), min_frequency=2, show_progress=False, special_tokens=first,
+        initial_alphabet=alphabet, limit_alphabet=len(alphabet), continuing_subword_prefix="##")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.train_from_iterator(_repeated(words), trainer)

@@ -16,7 +16,7 @@ from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.rows import Rows, special_ids
 from bert_horovod.batches.schedule import step_positions
 from bert_horovod.collectives.reducer import GradientReducer
-from bert_horovod.collectives.world import World, use_devices
+from bert_horovod.collectives.world import World
 from bert_horovod.config import Phase, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
@@ -50,14 +50,13 @@ class Job:
 
 def pretrain(job: Job, world: World) -> None:
     """Train until the recipe's end, `max_steps`, or a request to stop; resumes what output_dir holds."""
-    gpus = use_devices(world, job.recipe.execution.threads)
-    _Run(job, world, gpus).run()
+    _Run(job, world).run()
 
 
 class _Run:
-    def __init__(self, job: Job, world: World, gpus: int) -> None:
+    def __init__(self, job: Job, world: World) -> None:
         self.job, self.world, self.recipe = job, world, job.recipe
-        self.xla = {"on": True, "off": False, "auto": gpus > 0}[self.recipe.execution.xla]
+        self.xla = {"on": True, "off": False, "auto": bool(tf.config.get_visible_devices("GPU"))}[self.recipe.execution.xla]
         self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
         self.stop_signal = False
         self._require_equal(bytes.fromhex(job.store.hash), "token store")

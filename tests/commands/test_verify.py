@@ -8,8 +8,9 @@ from bert_horovod.corpus.vocabulary import vocabulary_hash
 
 
 def test_damage_is_named_and_the_exit_code_is_2(tmp_path, capsys):
-    shard = Shard(tokens=np.array([5, 6, 7], np.uint16), sentences=np.array([0, 3], np.uint32), sections=np.array([0, 1], np.uint32),
-                  documents=np.array([0, 1], np.uint32), held_out=np.zeros(1, bool), document_hashes=np.zeros((1, 2), np.uint64))
+    one = np.array([0, 1], np.uint32)
+    shard = Shard(tokens=np.array([5, 6, 7], np.uint16), sentences=np.array([0, 3], np.uint32), sections=one,
+                  documents=one, held_out=np.zeros(1, bool), document_hashes=np.zeros((1, 2), np.uint64))
     entry = write_shard(tmp_path, 0, shard, 9)
     text = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
     (tmp_path / "vocab.txt").write_text(text, encoding="utf-8")

@@ -12,7 +12,8 @@ PARAGRAPH = "The cat sat. Mr. Fox saw it! \"Was it here?\" said he.\nA dog ran o
 def vocabulary(tmp_path):
     """A vocab.txt with every letter and a few words."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,!?'\"-"
-    tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters if letter.isalnum()), "the", "cat", "sat", "dog"]
+    pieces = [f"##{letter}" for letter in letters if letter.isalnum()]
+    tokens = [*SPECIAL, *letters, *pieces, "the", "cat", "sat", "dog"]
     path = tmp_path / "vocabulary" / "vocab.txt"
     path.parent.mkdir()
     path.write_text("\n".join(tokens) + "\n", encoding="utf-8")

@@ -27,6 +27,10 @@ def tree(path):
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+def write_json_lines(path, texts):
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
+
+
 def test_the_store_holds_the_text_as_ids(make_store, text):
     result = make_store(text)
     store = verify(result.path)
@@ -34,7 +38,8 @@ def test_the_store_holds_the_text_as_ids(make_store, text):
     ids, lengths = Tokenizer(store.vocabulary, True)([*words, *words, "One more.", "And another one."])
     assert sentences_of(store) == [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
     totals = result.manifest["totals"]
-    assert {"documents": 2, "sections": 2, "sentences": 10, "tokens": len(ids), "unknown_tokens": 0}.items() <= totals.items()
+    expected = {"documents": 2, "sections": 2, "sentences": 10, "tokens": len(ids), "unknown_tokens": 0}
+    assert expected.items() <= totals.items()
     assert [source["name"] for source in result.manifest["sources"]] == ["a.txt", "sub/b.txt"]
     assert "next: bert-horovod pretrain" in summary(result)
 
@@ -55,12 +60,14 @@ def test_the_same_input_gives_the_same_bytes_wherever_it_lies(make_store, text, 
 
 
 def test_shards_change_neither_documents_nor_sentences(make_store, tmp_path):
-    (tmp_path / "many.txt").write_text("\n\n".join(f"Number {i} is here. It sat.\nDog {i}." for i in range(200)), encoding="utf-8")
-    one = verify(make_store(tmp_path / "many.txt", documents="blank_line", output=tmp_path / "one").path)
-    many = verify(make_store(tmp_path / "many.txt", documents="blank_line", output=tmp_path / "two", shard_bytes=1000).path)
+    path = tmp_path / "many.txt"
+    path.write_text("\n\n".join(f"Number {i} is here. It sat.\nDog {i}." for i in range(200)), encoding="utf-8")
+    one = verify(make_store(path, documents="blank_line", output=tmp_path / "one").path)
+    many = verify(make_store(path, documents="blank_line", output=tmp_path / "two", shard_bytes=1000).path)
     assert (len(one.shards), len(many.shards) > 3) == (1, True)
     assert sentences_of(one) == sentences_of(many)
-    assert np.array_equal(one.shards[0].document_hashes, np.concatenate([shard.document_hashes for shard in many.shards]))
+    hashes = np.concatenate([shard.document_hashes for shard in many.shards])
+    assert np.array_equal(one.shards[0].document_hashes, hashes)
     assert len(sentences_of(one)) == 400  # with blank_line, a line is a sentence
 
 
@@ -74,7 +81,7 @@ def test_an_endless_document_does_not_make_an_endless_shard(make_store, tmp_path
 def test_held_out_sections_are_those_of_their_text(make_store, tmp_path):
     texts = [f"Number {i} is here. It sat." for i in range(1000)]
     for name, order in (("one", texts), ("two", texts[::-1])):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": value}) for value in order), encoding="utf-8")
+        write_json_lines(tmp_path / f"{name}.jsonl", order)
     one = open_store(make_store(tmp_path / "one.jsonl", output=tmp_path / "one", held_out=0.1).path)
     two = open_store(make_store(tmp_path / "two.jsonl", output=tmp_path / "two", held_out=0.1).path)
     assert one.shards[0].held_out.tolist() == two.shards[0].held_out.tolist()[::-1]
@@ -86,7 +93,7 @@ def test_held_out_sections_are_those_of_their_text(make_store, tmp_path):
 
 
 def test_unigram_cross_entropy_is_the_textbooks(make_store, tmp_path):
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": f"cat {'dog ' * (i % 7)}{i}"}) for i in range(300)), encoding="utf-8")
+    write_json_lines(tmp_path / "a.jsonl", [f"cat {'dog ' * (i % 7)}{i}" for i in range(300)])
     store = open_store(make_store(tmp_path / "a.jsonl", held_out=0.2).path)
     [shard] = store.shards
     training, held = [], []
@@ -99,7 +106,7 @@ def test_unigram_cross_entropy_is_the_textbooks(make_store, tmp_path):
 
 def test_documents_without_tokens_are_dropped_and_counted(make_store, tmp_path):
     rows = ["One.", "", "\u200b", "Two.", "\u0001"]
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows), encoding="utf-8")
+    write_json_lines(tmp_path / "a.jsonl", rows)
     totals = make_store(tmp_path / "a.jsonl").manifest["totals"]
     assert (totals["documents"], totals["dropped_documents"]) == (2, 2)  # the empty one is no document at all
     verify(tmp_path / "store")
@@ -145,7 +152,7 @@ def test_an_unfinished_store_is_started_again(make_store, text, tmp_path):
 def test_other_settings_sources_or_vocabulary_on_a_finished_store_are_refused(make_store, text, tmp_path, vocabulary):
     make_store(text)
     before = tree(tmp_path / "store")
-    with pytest.raises(UserError, match="held_out: 0.01 -> 0.02"):
+    with pytest.raises(UserError, match=r"held_out: 0\.01 -> 0\.02"):
         make_store(text, held_out=0.02)
     with pytest.raises(UserError, match="lowercase: True -> False"):
         make_store(text, lowercase=False)
@@ -161,13 +168,20 @@ def test_other_settings_sources_or_vocabulary_on_a_finished_store_are_refused(ma
     assert tree(tmp_path / "store") == before
 
 
-def test_a_directory_with_other_things_is_refused_and_left_alone(make_store, text, tmp_path):
+def test_a_directory_with_other_things_is_refused_and_left_alone(make_store, text, tmp_path, vocabulary):
     other = tmp_path / "home"
     other.mkdir()
     (other / "thesis.tex").write_text("years of work", encoding="utf-8")
     with pytest.raises(UserError, match=r"thesis\.tex"):
         make_store(text, output=other)
     assert os.listdir(other) == ["thesis.tex"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "vocab.txt").write_text("my only copy", encoding="utf-8")
+    with pytest.raises(UserError, match=r"vocab\.txt"):
+        make_store(text, output=tmp_path / "mine")
+    with pytest.raises(UserError, match="lies in --output_dir"):
+        make_store(text, output=vocabulary.parent, vocabulary_path=vocabulary)
+    assert vocabulary.exists()
     with pytest.raises(UserError, match="is a file"):
         make_store(text, output=other / "thesis.tex")
 
@@ -195,7 +209,8 @@ def test_bad_input_after_finished_shards_leaves_nothing_behind(make_store, tmp_p
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("setting", [{"held_out": -0.1}, {"held_out": 0.9}, {"held_out": float("nan")}, {"shard_bytes": 0}])
+@pytest.mark.parametrize("setting", [{"held_out": -0.1}, {"held_out": 0.9}, {"held_out": float("nan")},
+                                     {"shard_bytes": 0}])
 def test_senseless_settings_are_refused(make_store, text, setting):
     with pytest.raises(UserError, match=next(iter(setting))):
         make_store(text, **setting)
@@ -217,7 +232,8 @@ def small_disk(tmp_path):
     """A file system of 256 KiB."""
     path = tmp_path / "disk"
     path.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", path], capture_output=True).returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", path]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a small tmpfs")
     yield path
     subprocess.run(["umount", path], check=True)
@@ -243,9 +259,8 @@ def test_memory_does_not_grow_with_the_corpus(make_store, tmp_path):
         make_store(tmp_path / "a.txt.gz", shard_bytes=1_000_000)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-    assert peak(5) > 0
-    first = peak(5)
-    assert peak(25) - first < 10e6
+    first = peak(10)  # by then all is imported
+    assert peak(40) - first < 20e6
 
 
 def test_every_check_of_a_shard_fires(make_store, text):

@@ -73,7 +73,8 @@ def test_inputs_are_files_directories_and_globs_each_file_once(tmp_path):
         (tmp_path / name).write_text("x", encoding="utf-8")
     names = [source.name for source in find_sources([str(tmp_path)])]
     assert names == ["a.txt", "b.txt", "sub/c.txt"]
-    assert [source.name for source in find_sources([str(tmp_path / "*.txt"), str(tmp_path / "a.txt")])] == ["a.txt", "b.txt"]
+    twice = find_sources([str(tmp_path / "*.txt"), str(tmp_path / "a.txt")])
+    assert [source.name for source in twice] == ["a.txt", "b.txt"]
     for missing in (tmp_path / "none", tmp_path / "*.md"):
         with pytest.raises(UserError, match="no such file"):
             find_sources([str(missing)])
@@ -101,16 +102,16 @@ def test_memory_does_not_grow_with_a_file(tmp_path):
     path = tmp_path / "a.txt.gz"
     line = b"Some words and then a few more of them make a sentence.\n"
     with gzip.open(path, "wb", compresslevel=1) as file:
-        for _ in range(40):
-            file.write(line * 20_000)  # 45 MB without a blank line
+        for _ in range(5):
+            file.write(line * 20_000)  # 6 MB without a blank line
     [source] = find_sources([str(path)])
     tracemalloc.start()
     with SourceReader(source) as reader:
         total = sum(section.bytes for section in read_sections(reader, "file"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert total > 40e6
-    assert peak < 16e6
+    assert total > 5e6
+    assert peak < 10e6
 
 
 @pytest.mark.parametrize(("data", "message"), [
@@ -138,7 +139,8 @@ def test_an_enormous_line_is_refused_before_it_fills_the_memory(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "found"), [
-    ("{", "not JSON"), ("[1]", "a list instead of an object"), ('"text"', "a str instead"), ('{"body": "x"}', 'no field "text"'),
+    ("{", "not JSON"), ("[1]", "a list instead of an object"), ('"text"', "a str instead"),
+    ('{"body": "x"}', 'no field "text"'),
     ('{"text": 3}', "a int in the field"), ('{"text": null}', "a NoneType in the field"),
 ])
 def test_a_json_line_without_text_is_refused_with_its_place(tmp_path, line, found):

@@ -1,0 +1,26 @@
+"""TensorFlow without the messages that it prints on import."""
+
+import os
+import sys
+import tempfile
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow, holding back its native messages about absent GPUs, doubly registered plugins and CPU features.
+
+    Each rank would print them. Should the import fail, they are shown.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as messages:
+        os.dup2(messages.fileno(), 2)
+        try:
+            import tensorflow  # noqa: F401
+        except BaseException:
+            messages.seek(0)
+            os.write(kept, messages.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -1,0 +1,123 @@
+"""The result does not depend on how a global batch is split over ranks and micro-batches."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from bert_horovod.model.bert import parameter_shapes
+from tests.toys import toy_recipe
+from tests.training.conftest import metrics, newest, training_state
+
+OWN_VALUES = ("loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "gradient_norm")
+
+
+@pytest.fixture(scope="module")
+def whole(pretrain) -> Path:
+    """One rank, one micro-batch of 32."""
+    return pretrain()
+
+
+@pytest.fixture(scope="module")
+def two_ranks(pretrain) -> Path:
+    """Two ranks, one micro-batch of 16 each."""
+    return pretrain(ranks=2, execution={"micro_batch": 16})
+
+
+@pytest.fixture(scope="module")
+def accumulated(pretrain) -> Path:
+    """One rank, four micro-batches of 8."""
+    return pretrain(execution={"micro_batch": 8})
+
+
+def assert_same_curves(one: Path, other: Path, tolerance: float = 1e-5) -> None:
+    lines = list(zip(metrics(one), metrics(other), strict=True))
+    assert len(lines) == 20
+    for a, b in lines:
+        for name in OWN_VALUES:
+            assert math.isclose(a[name], b[name], rel_tol=tolerance), (a["step"], name, a[name], b[name])
+
+
+def test_two_ranks_give_the_losses_of_one(whole, two_ranks):
+    assert_same_curves(whole, two_ranks)
+
+
+def test_accumulation_gives_the_losses_of_one_large_batch(whole, accumulated):
+    assert_same_curves(whole, accumulated)
+
+
+def test_a_batch_that_does_not_divide_gives_the_same_losses(whole, pretrain):
+    assert_same_curves(whole, pretrain(ranks=2, execution={"micro_batch": 7}))
+
+
+def test_clipping_was_at_work_in_these_runs(whole):
+    norms = [line["gradient_norm"] for line in metrics(whole)]
+    assert max(norms) > toy_recipe().optimizer.max_grad_norm
+
+
+def test_the_losses_fall(whole):
+    lines = metrics(whole)
+    assert lines[-1]["mlm_loss"] < lines[0]["mlm_loss"]
+
+
+@pytest.mark.parametrize("run", ["whole", "two_ranks", "accumulated"])
+def test_applied_updates_are_the_reported_steps(run, request):
+    progress = training_state(request.getfixturevalue(run))["progress"]
+    assert (progress["step"], progress["updates"], progress["skipped_steps"]) == (20, 20, 0)
+
+
+def test_the_learning_rate_is_the_recipes_whatever_the_world_size(whole, two_ranks):
+    rates = [line["learning_rate"] for line in metrics(two_ranks)]
+    assert rates == [line["learning_rate"] for line in metrics(whole)]
+    assert max(rates) == toy_recipe().phase[0].learning_rate
+
+
+def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated):
+    for file in ("model.safetensors", "training/optimizer.safetensors"):
+        shapes = [{name: array.shape for name, array in load_file(newest(run) / file).items()} for run in (whole, accumulated)]
+        assert shapes[0] == shapes[1]
+
+
+def test_each_gradient_byte_is_reduced_once_a_step(whole, two_ranks, pretrain):
+    shapes = parameter_shapes(toy_recipe().model, True).values()
+    payload = 4 * sum(math.prod(shape) for shape in shapes)
+    split = pretrain(ranks=2, flags=("--max_steps", "2"), numerics={"wire": "float16"}, execution={"micro_batch": 4})
+    assert {line["bytes_reduced"] for line in metrics(whole)} == {0}
+    assert {line["bytes_reduced"] for line in metrics(two_ranks)} == {payload}
+    assert {line["bytes_reduced"] for line in metrics(split)} == {payload // 2}
+
+
+def test_a_metrics_line_has_every_field(whole):
+    expected = {"step", "phase", "epoch", *OWN_VALUES, "learning_rate", "loss_scale", "skipped_steps", "rows_per_s",
+                "tokens_per_s", "flops_per_s", "step_s", "input_wait_s", "reduce_wait_s", "bytes_reduced", "wire_bytes",
+                "memory_bytes", "time"}
+    assert metrics(whole)[0].keys() == expected
+
+
+def test_the_held_out_rows_are_evaluated_at_the_end(whole, two_ranks):
+    last = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in (whole, two_ranks)]
+    assert last[0]["step"] == last[1]["step"] == 20
+    assert math.isclose(last[0]["held_out_mlm_loss"], last[1]["held_out_mlm_loss"], rel_tol=1e-5)
+    assert 0 < last[0]["held_out_nsp_loss"] < 2
+
+
+@pytest.mark.parametrize(("precision", "wire", "band"), [("bfloat16", "float32", 0.02), ("float16", "float16", 0.01)])
+def test_narrow_precision_stays_in_a_band_around_float32(precision, wire, band, whole, pretrain):
+    ranks = 2 if wire == "float16" else 1
+    narrow = pretrain(ranks=ranks, numerics={"precision": precision, "wire": wire}, execution={"micro_batch": 8})
+    for a, b in zip(metrics(whole), metrics(narrow), strict=True):
+        assert math.isclose(a["mlm_loss"], b["mlm_loss"], rel_tol=band), (a["step"], a["mlm_loss"], b["mlm_loss"])
+
+
+def test_xla_gives_the_same_losses(whole, pretrain):
+    assert_same_curves(whole, pretrain(execution={"xla": "on"}), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lamb", "lans"])
+def test_the_layer_wise_rules_agree_across_layouts(name, pretrain):
+    runs = [pretrain(flags=("--max_steps", "20"), optimizer={"name": name}, execution={"micro_batch": micro_batch})
+            for micro_batch in (32, 8)]
+    for a, b in zip(*map(metrics, runs), strict=True):
+        assert math.isclose(a["loss"], b["loss"], rel_tol=1e-5), a["step"]

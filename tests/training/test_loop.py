@@ -1,0 +1,113 @@
+"""What one process promises of a run: skipped steps, input waits, phases, traces."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from bert_horovod.batches.rows import Rows
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
+from bert_horovod.training import loop
+from bert_horovod.training.step import TrainStep
+from tests.toys import toy_recipe
+from tests.training.conftest import metrics, training_state
+
+
+def train(store, output_dir, max_steps=None, init_checkpoint=None, **sections) -> None:
+    output_dir.mkdir(exist_ok=True)
+    loop.pretrain(loop.Job(toy_recipe(**sections), store, output_dir, None, init_checkpoint, max_steps), World())
+
+
+def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path, monkeypatch):
+    train(store, tmp_path / "fed", max_steps=6)
+    assemble = Rows.assemble
+
+    def slow(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
+        time.sleep(0.5)
+        return assemble(self, positions)
+
+    monkeypatch.setattr(Rows, "assemble", slow)
+    train(store, tmp_path / "starved", max_steps=6)
+    fed, starved = metrics(tmp_path / "fed")[-1], metrics(tmp_path / "starved")[-1]
+    assert fed["input_wait_s"] < 0.25 < starved["input_wait_s"]
+    assert starved["rows_per_s"] < 32 / 0.25
+    assert starved["rows_per_s"] < fed["rows_per_s"]
+    assert starved["loss"] == fed["loss"]
+
+
+def test_an_overflow_skips_the_update_and_lowers_the_loss_scale(store, tmp_path):
+    train(store, tmp_path, max_steps=6, numerics={"precision": "float16", "initial_loss_scale": 2.0**40})
+    lines, progress = metrics(tmp_path), training_state(tmp_path)["progress"]
+    assert [line["skipped_steps"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["loss_scale"] for line in lines] == [2.0 ** (39 - i) for i in range(6)]
+    assert (progress["step"], progress["updates"]) == (6, 0)
+
+
+def test_a_skipped_step_uses_up_its_rows_and_its_place_in_the_schedule(store, tmp_path):
+    train(store, tmp_path / "skips", max_steps=3, numerics={"precision": "float16", "initial_loss_scale": 2.0**40})
+    train(store, tmp_path / "good", max_steps=3, numerics={"precision": "float16"})
+    skips, good = metrics(tmp_path / "skips"), metrics(tmp_path / "good")
+    assert [line["learning_rate"] for line in skips] == [line["learning_rate"] for line in good]
+    assert skips[0]["loss"] == good[0]["loss"]
+    assert skips[1]["loss"] != skips[0]["loss"]
+
+
+def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_path):
+    with pytest.raises(UserError, match=r"step 3: 3 updates in a row .* not finite .* learning_rate"):
+        train(store, tmp_path, numerics={"precision": "float16", "initial_loss_scale": 2.0**40, "max_skipped_steps": 3})
+
+
+def test_nothing_is_traced_after_the_first_step(store, tmp_path, monkeypatch):
+    traces = []
+    run = TrainStep.run
+
+    def counted(self: TrainStep, *arguments):
+        result = run(self, *arguments)
+        traces.append(self.traces)
+        return result
+
+    monkeypatch.setattr(TrainStep, "run", counted)
+    train(store, tmp_path, max_steps=5, execution={"micro_batch": 8})
+    assert traces == [2] * 5
+
+
+def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tmp_path):
+    recipe = toy_recipe(phase={"steps": 3})
+    second = type(recipe.phase[0])(sequence_length=16, global_batch=8, steps=2, learning_rate=0.5, warmup=0.5)
+    recipe = type(recipe)(**{**vars(recipe), "phase": (recipe.phase[0], second)})
+    loop.pretrain(loop.Job(recipe, store, tmp_path), World())
+    lines = metrics(tmp_path)
+    assert [line["phase"] for line in lines] == [0, 0, 0, 1, 1]
+    assert [line["learning_rate"] for line in lines[3:]] == [0.5, 0.5]
+    assert training_state(tmp_path)["position"] == {"phase": 1, "epoch": 0, "row": 16}
+
+
+def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store, tmp_path, monkeypatch):
+    assemble = Rows.assemble
+
+    def damaged(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
+        batch = assemble(self, positions)
+        batch["input_ids"][0, 1] = 64
+        return batch
+
+    monkeypatch.setattr(Rows, "assemble", damaged)
+    with pytest.raises(UserError, match="id 64, the model has 64 entries.*verify"):
+        train(store, tmp_path, max_steps=1)
+
+
+def test_starting_from_a_checkpoint_takes_its_parameters(store, tmp_path):
+    train(store, tmp_path / "first", max_steps=20)
+    train(store, tmp_path / "second", max_steps=1, init_checkpoint=tmp_path / "first" / "checkpoints" / "step-00000020")
+    first, second = metrics(tmp_path / "first"), metrics(tmp_path / "second")
+    assert second[0]["mlm_loss"] < first[0]["mlm_loss"]
+    assert second[0]["learning_rate"] == first[0]["learning_rate"]
+
+
+def test_the_evaluation_is_the_same_every_time(store, tmp_path):
+    train(store, tmp_path, max_steps=2, phase={"learning_rate": 1e-30}, execution={"evaluate_steps": 1})
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["held_out_mlm_loss"] for line in lines if "held_out_mlm_loss" in line]
+    assert len(losses) == 2
+    assert losses[0] == losses[1]
