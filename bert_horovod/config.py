@@ -7,6 +7,7 @@ A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[o
 import dataclasses
 import hashlib
 import json
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ class Model:
 class Data:
     """Which rows are made of the token store, and in which order."""
 
-    seed: int = setting(0, minimum=0)  # orders rows, draws masks and dropout, and the initial parameters
+    seed: int = setting(0, minimum=0, maximum=(1 << 63) - 1)  # orders rows, draws masks and dropout, and the initial parameters
 
 
 @dataclass(frozen=True)
@@ -214,8 +215,11 @@ def _override(table: dict[str, Any], override: str) -> None:
         value = text.strip()
     if path[0] == "phase":
         phases = table.get("phase", [])
-        if len(path) != 3 or not path[1].isdigit() or not isinstance(phases, list) or int(path[1]) >= len(phases):
-            raise UserError(f"--set {override}: expected phase.N.key=value with N from 0 to {len(phases) - 1}")
+        if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
+            raise UserError(f"--set {override}: phase in the recipe: expected one or more [[phase]] tables")
+        if len(path) != 3 or not path[1].isdecimal() or int(path[1]) >= len(phases):
+            raise UserError(f"--set {override}: expected phase.N.key=value with N from 0, as in --set phase.0.steps=100; "
+                            f"the recipe has {len(phases)} [[phase]] table(s)")
         phases[int(path[1])][path[2]] = value
         return
     section = table.setdefault(path[0], {})
@@ -239,7 +243,7 @@ def _section(kind: type, table: dict[str, Any], name: str) -> Any:
 
 def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) -> Any:
     if kind is float and type(value) is int:
-        value = float(value)
+        value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not kind:
         raise UserError(f"{name} = {value!r}: expected {_KIND_NAMES[kind]}, found {_KIND_NAMES.get(type(value), type(value).__name__)}")
     tests = {
@@ -264,6 +268,11 @@ def _check_combinations(recipe: Recipe) -> None:
     if model.hidden_size % model.num_attention_heads:
         raise UserError(f"model.num_attention_heads = {model.num_attention_heads} does not divide "
                         f"model.hidden_size = {model.hidden_size}")
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        rate = getattr(model, name)
+        if rate and not round(rate * 256):
+            raise UserError(f"model.{name} = {rate}: expected 0, or more than 1/512: dropout is applied in steps of 1/256, "
+                            "so that this rate would be none")
     if recipe.objective.next_sentence and model.type_vocab_size < 2:
         raise UserError(f"model.type_vocab_size = {model.type_vocab_size}: objective.next_sentence needs at least 2")
     for i, phase in enumerate(recipe.phase):

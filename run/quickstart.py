@@ -12,6 +12,7 @@ import argparse
 import ast
 import json
 import os
+import statistics
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
+from bert_horovod.config import load_recipe
 from bert_horovod.errors import UserError
 
 SKIPPED_DIRECTORIES = {"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"}
@@ -26,7 +28,6 @@ TOPICS = "pydoc_data/topics.py"
 LEAST_CHARACTERS = 200  # a shorter document gives no sentence pair
 LEAST_CORPUS_BYTES = 1_000_000
 LEAST_GAIN_NATS = 1.0  # under the unigram cross-entropy; less means that the model did not learn
-SEQUENCE_LENGTH = 64  # of run/recipes/quickstart.toml
 SENTENCES = (
     "Return the [MASK] of the string.",
     "If the file does not exist, an [MASK] is raised.",
@@ -71,6 +72,48 @@ def write_corpus(library: Path, target: Path) -> tuple[int, int]:
     return count, size
 
 
+def summary(output_dir: Path) -> int:
+    """Print what the run in `output_dir`/run learned from `output_dir`/store; 1 if it learned too little, else 0.
+
+    Raises:
+        UserError: the run is not finished.
+    """
+    run = output_dir / "run"
+    recipe = load_recipe(run / "recipe.toml")
+    steps = [record for record in map(json.loads, _lines(run / "metrics.jsonl")) if "loss" in record]
+    first, last = steps[0], steps[-1]
+    if last["step"] < recipe.total_steps:
+        raise UserError(f"the run is at step {last['step']} of {recipe.total_steps}; the same command goes on from there")
+
+    from bert_horovod.commands.evaluate import evaluate
+    from bert_horovod.training.prediction import MaskedTokenPredictor
+
+    found = evaluate(run, output_dir / "store", recipe.phase[-1].sequence_length)
+    checkpoint = Path(found["checkpoint"])
+    guesses = MaskedTokenPredictor(checkpoint).guess(list(SENTENCES), 4)
+    speed = statistics.median(record["rows_per_s"] for record in steps[1:])  # without step 1, which is traced
+    print(f"training loss        {first['loss']:.2f} at step {first['step']}, {last['loss']:.2f} at step {last['step']}"
+          f" (masked tokens {last['mlm_loss']:.2f} + next sentence {last['nsp_loss']:.2f})")
+    print(f"held-out tokens      loss {found['held_out_mlm_loss']:.2f} nats, accuracy "
+          f"{found['held_out_mlm_accuracy']:.1%} of the masked tokens of {found['rows']:,} rows")
+    print(f"unigram entropy      {found['unigram_cross_entropy']:.2f} nats for who knows word frequencies alone; "
+          f"the model is {found['gain']:.2f} nats better")
+    print(f"speed                {speed:,.0f} rows of {found['sequence_length']} tokens a second")
+    print(f"checkpoint           {checkpoint}")
+    for text, places in zip(SENTENCES, guesses, strict=True):
+        print(f"{text:50} {', '.join(f'{guess.token} {guess.probability:.0%}' for guess in places[0])}")
+    if found["gain"] < LEAST_GAIN_NATS:
+        print(f"quickstart: FAILED: the held-out loss is {found['gain']:.2f} nats under the unigram cross-entropy, "
+              f"expected at least {LEAST_GAIN_NATS}: something keeps the model from learning; see "
+              f"{run / 'metrics.jsonl'}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
 def _python_files(library: Path) -> Iterator[Path]:
     for directory, below, names in os.walk(library):
         below[:] = [name for name in below if name not in SKIPPED_DIRECTORIES]
@@ -107,7 +150,7 @@ def main() -> int:
             count, size = write_corpus(library, arguments.target)
             print(f"{arguments.target}: {count:,} documents, {size / 1e6:.1f} MB of text from {library}")
             return 0
-        return 0
+        return summary(arguments.output_dir)
     except UserError as error:
         print(f"quickstart: error: {error}", file=sys.stderr)
         return 1

@@ -88,7 +88,10 @@ def wire_scale(maximum: tf.Tensor) -> tf.Tensor:
 
 
 def next_maxima(assumed: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
-    """The maxima to assume in the next step: those found; after an overflow more, after a bucket of zeros the same."""
-    # 2^-90 keeps the scale itself finite.
-    usable = tf.where(found > 0, tf.maximum(found, 2.0**-90), assumed)
+    """The maxima to assume in the next step: those found; after an overflow more, after a bucket of zeros less.
+
+    Zeros may be gradients that a maximum which is far too large has rounded away: many overflows in a row leave such a one.
+    """
+    lower = tf.minimum(assumed, tf.maximum(assumed / OVERFLOW_STEP, 2.0**-30))  # not so low that what follows overflows often
+    usable = tf.where(found > 0, tf.maximum(found, 2.0**-90), lower)  # 2^-90 keeps the scale itself finite
     return tf.where(tf.math.is_finite(found), usable, tf.minimum(assumed * OVERFLOW_STEP, 2.0**100))

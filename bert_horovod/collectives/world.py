@@ -82,7 +82,7 @@ class HorovodWorld(World):
         return self._horovod.allgather(tensor, name=name)
 
     def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._horovod.alltoall(tensor, name=name)[0]
+        return self._horovod.alltoall(tensor, name=name)  # a pair only where splits are given
 
     def barrier(self) -> None:
         self.all_reduce(tf.zeros([1]), "barrier").numpy()

@@ -6,6 +6,8 @@ again on a finished store checks it.
 
 import argparse
 
+from bert_horovod.quiet import import_tensorflow
+
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that say which text is read and how."""
@@ -31,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Prepare the store and print what became of the text."""
+    import_tensorflow()
     from bert_horovod.corpus.prepare import Settings, prepare, summary
 
     settings = Settings(arguments.documents, arguments.held_out, arguments.shard_bytes)

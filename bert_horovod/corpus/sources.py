@@ -8,6 +8,7 @@ import hashlib
 import io
 import lzma
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from bert_horovod.errors import UserError
 BLOCK_BYTES = 1 << 20
 MAXIMUM_LINE_BYTES = 64 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+TEXT_SUFFIXES = (".txt", ".text", "", *JSON_SUFFIXES)  # what a directory is searched for, before the compression's
 COMPRESSIONS = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
     ".bz2": bz2.BZ2File,
@@ -47,7 +49,8 @@ class Source:
 def find_sources(inputs: list[str]) -> list[Source]:
     """List the files that `--input` values mean, each file once, in a fixed order.
 
-    A value is a file, a directory (searched recursively, hidden files skipped, sorted by name) or a glob (sorted).
+    A value is a file, a directory (searched recursively, sorted by name; hidden files and files with other suffixes than
+    TEXT_SUFFIXES are passed over, the latter named on stderr) or a glob (sorted).
     Raises UserError when a value matches no file.
     """
     found: dict[str, Source] = {}
@@ -183,10 +186,16 @@ def _kind(path: Path) -> tuple[str, str]:
 def _matches(value: str) -> list[tuple[Path, str]]:
     path = Path(value)
     if path.is_dir():
-        found = [(file, file.relative_to(path).as_posix()) for file in _walk(path)]
-        if not found:
-            raise UserError(f"--input {value}: the directory holds no file; expected text files in it")
-        return found
+        files = _walk(path)
+        texts = [file for file in files if _kind(file)[0] in TEXT_SUFFIXES]
+        others = [file.name for file in files if _kind(file)[0] not in TEXT_SUFFIXES]
+        if not texts:
+            raise UserError(f"--input {value}: the directory holds no text; expected .txt or .jsonl files, plain or "
+                            "compressed; name files with other suffixes one by one or by a glob pattern")
+        if others:
+            print(f"passing over {len(others)} files in {value} that are not named as text: {', '.join(others[:5])}"
+                  f"{', ...' if len(others) > 5 else ''}", file=sys.stderr)
+        return [(file, file.relative_to(path).as_posix()) for file in texts]
     paths = [path] if path.exists() else sorted(map(Path, glob.glob(value, recursive=True)))
     files = [file for file in paths if not file.is_dir()]
     if not files:

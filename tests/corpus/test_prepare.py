@@ -281,3 +281,18 @@ def test_every_check_of_a_shard_fires(make_store, text):
         (replace(shard, tokens=np.full_like(shard.tokens, size)), "outside of the vocabulary"),
     ]:
         assert message in shard_problem(other, size)
+
+
+def test_a_directory_gives_its_text_files_and_names_what_it_passes_over(make_store, text, capsys):
+    (text / "INDEX.tsv").write_text("a table", encoding="utf-8")
+    (text / "wiki_00").write_text("A file without a suffix is text.", encoding="utf-8")
+    store = make_store(text)
+    assert [source["name"] for source in open_store(store.path).manifest["sources"]] == ["a.txt", "sub/b.txt", "wiki_00"]
+    assert "INDEX.tsv" in capsys.readouterr().err
+
+
+def test_a_directory_without_text_is_refused(make_store, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "table.csv").write_text("1,2", encoding="utf-8")
+    with pytest.raises(UserError, match="holds no text"):
+        make_store(tmp_path / "other")

@@ -1,0 +1,31 @@
+"""Let a checkpoint guess the words at [MASK].
+
+    bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
+"""
+
+import argparse
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--checkpoint", required=True, type=Path, metavar="DIR",
+                        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)")
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="a sentence with one or more [MASK]")
+
+
+def run(arguments: argparse.Namespace) -> int | None:
+    """Print the guesses."""
+    if arguments.top < 1:
+        raise UserError(f"--top {arguments.top}: expected at least 1")
+    from bert_horovod.training.prediction import MaskedTokenPredictor, find_checkpoint
+
+    predictor = MaskedTokenPredictor(find_checkpoint(arguments.checkpoint))
+    for text, places in zip(arguments.texts, predictor.guess(arguments.texts, arguments.top), strict=True):
+        print(text)
+        for guesses in places:
+            print("    " + "   ".join(f"{guess.token} {guess.probability:.1%}" for guess in guesses))
+    return None

@@ -1,0 +1,113 @@
+"""A trained checkpoint at work: found, read and asked for masked tokens."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.batches.rows import special_ids
+from bert_horovod.corpus.tokenizer import Tokenizer
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.huggingface import Pretrained, read_directory
+from bert_horovod.model.bert import encode, parameter_shapes
+from bert_horovod.model.heads import masked_token_logits
+
+MASK = "[MASK]"
+
+
+class Guess(NamedTuple):
+    """A token that may stand at a masked place."""
+
+    token: str
+    probability: float
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The Hugging Face directory that is meant: the path itself, or the newest checkpoint of a run's output_dir.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if (path / "config.json").is_file():
+        return path
+    steps = sorted((path / "checkpoints").glob("step-[0-9]*"))
+    if steps:
+        return steps[-1]
+    found = f"{path} is a run without a checkpoint yet" if (path / "run.json").is_file() else f"there is none at {path}"
+    raise UserError(f"--checkpoint: {found}; expected a Hugging Face BERT directory, or the output_dir of a run")
+
+
+def read_masked_model(directory: Path) -> Pretrained:
+    """Read a checkpoint that predicts masked tokens; raises UserError for one that is damaged or lacks that head."""
+    found = read_directory(directory)
+    missing = parameter_shapes(found.model, next_sentence=False).keys() - found.parameters.keys()
+    if missing:
+        raise UserError(f"--checkpoint {directory} has no masked-token head ({', '.join(sorted(missing))}); expected "
+                        "BertForPreTraining or BertForMaskedLM")
+    return found
+
+
+class MaskedTokenPredictor:
+    """Guesses what stands at [MASK].
+
+    Args:
+        directory: a Hugging Face BERT directory with a masked-token head and a vocabulary.
+
+    Raises:
+        UserError: the directory is not one.
+
+    Example:
+        >>> MaskedTokenPredictor(Path("bert-base-uncased")).guess(["Paris is the [MASK] of France."], 1)
+        [[[Guess(token='capital', probability=0.997)]]]
+    """
+
+    def __init__(self, directory: Path) -> None:
+        found = read_masked_model(directory)
+        if found.vocabulary is None:
+            raise UserError(f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside "
+                            "config.json: copy the vocab.txt there that the model was trained with")
+        self.vocabulary = found.vocabulary
+        self._special = special_ids(found.vocabulary)
+        self._model = found.model
+        self._parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+        self._tokenizer = Tokenizer(found.vocabulary, found.lowercase)
+
+    def guess(self, texts: list[str], count: int) -> list[list[list[Guess]]]:
+        """The likeliest tokens: per text, per [MASK] in it, `count` guesses, the best first.
+
+        Raises:
+            UserError: a text has no [MASK], or more tokens than the model has positions.
+        """
+        rows = [self._token_ids(text) for text in texts]
+        return [self._guess(ids, count) for ids in rows]
+
+    def _token_ids(self, text: str) -> np.ndarray:
+        """int32 [length]: [CLS], the text with its masks, [SEP]."""
+        pieces = text.split(MASK)  # to the tokenizer "[MASK]" is plain text
+        if len(pieces) == 1:
+            raise UserError(f"no {MASK} in the text {text!r}; write {MASK} (in capitals) where a word is to be guessed")
+        ids, lengths = self._tokenizer([piece.replace("\n", " ") for piece in pieces])
+        ends = np.cumsum(lengths)[:-1]
+        ids = np.concatenate([[self._special.cls], np.insert(ids, ends, self._special.mask), [self._special.sep]])
+        limit = self._model.max_position_embeddings
+        if len(ids) > limit:
+            raise UserError(f"a text has {len(ids)} tokens, [CLS] and [SEP] included, the model at most {limit}; "
+                            f"give a shorter one: {text[:50]!r}...")
+        return ids.astype(np.int32)
+
+    def _guess(self, ids: np.ndarray, count: int) -> list[list[Guess]]:
+        masked = np.flatnonzero(ids == self._special.mask)
+        batch = {
+            "input_ids": ids,
+            "token_type_ids": np.zeros_like(ids),
+            "position_ids": np.arange(len(ids), dtype=np.int32),
+            "sequence_ids": np.ones_like(ids),
+        }
+        batch = {name: tf.constant(values[None], tf.int32) for name, values in batch.items()}
+        hidden = encode(self._parameters, self._model, batch, tf.float32)[-1]
+        positions = tf.constant(masked[None], tf.int32)
+        logits = masked_token_logits(self._parameters, self._model, hidden, positions)[0]  # (masks, vocabulary)
+        values, tokens = tf.math.top_k(tf.nn.softmax(logits), min(count, len(self.vocabulary)))
+        return [[Guess(self.vocabulary[token], float(value)) for value, token in zip(*place, strict=True)]
+                for place in zip(values.numpy(), tokens.numpy(), strict=True)]

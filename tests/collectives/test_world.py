@@ -1,0 +1,140 @@
+"""The world of ranks: what launchers say, and what collectives return."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.collectives.world import Launch, World, connect, launch
+from tests.collectives.two_ranks import DTYPES, RANKS, values
+from tests.horovod_runs import clean_environment
+
+LAUNCHERS = [("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"), ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+             ("mpirun", "PMI_RANK", "PMI_SIZE"), ("srun", "SLURM_PROCID", "SLURM_NTASKS")]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """A function that sets variables, in an environment that no launcher has touched."""
+    for _, rank, size in LAUNCHERS:
+        monkeypatch.delenv(rank, raising=False)
+        monkeypatch.delenv(size, raising=False)
+    return lambda **variables: [monkeypatch.setenv(name, value) for name, value in variables.items()]
+
+
+@pytest.mark.parametrize(("launcher", "rank", "size"), LAUNCHERS)
+def test_each_launcher_is_known_by_its_variables(environment, launcher, rank, size):
+    environment(**{rank: "3", size: "8"})
+    assert launch() == Launch(launcher, 3, 8)
+
+
+def test_without_a_launcher_it_is_a_world_of_one(environment):
+    assert launch() == Launch(None, 0, 1)
+
+
+def test_the_size_of_an_allocation_alone_is_no_launcher(environment):
+    environment(SLURM_NTASKS="8")
+    assert launch() == Launch(None, 0, 1)
+
+
+def test_horovodrun_inside_an_allocation_wins(environment):
+    environment(SLURM_PROCID="0", SLURM_NTASKS="4", HOROVOD_RANK="5", HOROVOD_SIZE="8")
+    assert launch() == Launch("horovodrun", 5, 8)
+
+
+def test_collectives_of_a_world_of_one_return_what_they_are_given():
+    world = connect(Launch())
+    assert (world.rank, world.size, world.local_rank, world.local_size) == (0, 1, 0, 1)
+    tensor = tf.constant(values(0, "float32"))
+    for collective in (world.all_reduce, world.broadcast, world.all_gather, world.all_to_all):
+        np.testing.assert_array_equal(collective(tensor, "name"), tensor)
+    world.barrier()
+    world.shutdown()
+
+
+def test_a_launcher_that_starts_one_process_makes_a_world_of_one():
+    assert type(connect(Launch("horovodrun", 0, 1))) is World
+
+
+def test_ranks_know_their_place(ranks):
+    assert [list(found["world"]) for found in ranks] == [[rank, RANKS, rank, RANKS] for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_reduce_gives_every_rank_the_sum(ranks, dtype):
+    expected = sum(values(rank, dtype) for rank in range(RANKS))
+    for found in ranks:
+        for name in (f"all_reduce.{dtype}", f"all_reduce.graph.{dtype}"):
+            assert found[name].dtype == dtype
+            np.testing.assert_array_equal(found[name], expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_broadcast_gives_every_rank_what_rank_0_has(ranks, dtype):
+    for found in ranks:
+        assert found[f"broadcast.{dtype}"].dtype == dtype
+        np.testing.assert_array_equal(found[f"broadcast.{dtype}"], values(0, dtype))
+
+
+def test_all_gather_joins_tensors_of_different_length_by_rank(ranks):
+    for found in ranks:
+        np.testing.assert_array_equal(found["all_gather"],
+                                      np.concatenate([values(0, "float32")[:3], values(1, "float32")[:2]]))
+
+
+def test_all_gather_takes_an_empty_tensor(ranks):
+    for found in ranks:
+        np.testing.assert_array_equal(found["all_gather.empty"], values(0, "float32"))
+
+
+def test_all_to_all_gives_each_rank_its_share_of_every_ranks_tensor(ranks):
+    for rank, found in enumerate(ranks):
+        shares = [np.split(values(source, "float32"), RANKS)[rank] for source in range(RANKS)]
+        np.testing.assert_array_equal(found["all_to_all"], np.concatenate(shares))
+
+
+def run_python(text: str, **variables: str) -> str:
+    """What a program prints, started in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False,
+                          env=clean_environment(**variables))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_processes_that_find_themselves_alone_are_refused_and_told_of_the_rebuild():
+    pytest.importorskip("horovod")
+    text = run_python("import horovod.tensorflow as horovod\n"
+                      "from bert_horovod.collectives.world import connect, launch\n"
+                      "from bert_horovod.errors import UserError\n"
+                      "if horovod.mpi_built():\n"
+                      "    raise SystemExit(print('built with MPI'))\n"
+                      "try:\n"
+                      "    connect(launch())\n"
+                      "except UserError as error:\n"
+                      "    print(error)\n", OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2")
+    if "built with MPI" in text:
+        pytest.skip("this Horovod was built with MPI, where this mistake cannot be made")
+    assert "mpirun started 2 processes, but Horovod made a world of 1" in text
+    assert "built without MPI" in text
+    assert "Start with horovodrun instead" in text
+    assert "run/setup.sh" in text
+
+
+def test_one_process_works_without_horovod_and_two_are_told_to_build_it():
+    text = run_python("import sys\n"
+                      "class Absent:\n"
+                      "    def find_spec(self, name, path=None, target=None):\n"
+                      "        if name.partition('.')[0] == 'horovod':\n"
+                      "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+                      "sys.meta_path.insert(0, Absent())\n"
+                      "from bert_horovod.collectives.world import Launch, connect\n"
+                      "from bert_horovod.errors import UserError\n"
+                      "print(connect(Launch()).all_reduce(5, 'five'))\n"
+                      "try:\n"
+                      "    connect(Launch('srun', 0, 2))\n"
+                      "except UserError as error:\n"
+                      "    print(error)\n")
+    assert text.startswith("5\nsrun started 2 processes, but Horovod cannot be imported (No module named 'horovod")
+    assert "run/setup.sh builds it; one process works without it" in text

@@ -1,0 +1,108 @@
+"""Run under horovodrun by conftest.py: does every collective once and writes what each rank got to rank-N.npz."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.collectives.reducer import GradientReducer
+from bert_horovod.collectives.world import World, connect, launch
+
+RANKS = 2
+DTYPES = ("float16", "float32", "float64", "int32", "int64")
+SHAPES = {"a": (5, 7), "b": (11,), "c": (40, 3), "d": (), "e": (13,)}  # forward order
+BUCKET_BYTES = 200
+BUCKETS = [["e", "d", "c"], ["b", "a"]]
+STEPS = 4  # of the float16 wire
+SURGE, SURGE_STEPS = 2.0**10, 5  # growth of the gradients that overflows the float16 wire, and steps after it
+
+
+def values(rank: int, dtype: str) -> np.ndarray:
+    """What a rank puts into a collective: small whole numbers, exact in every dtype."""
+    return np.random.default_rng(rank).integers(-50, 50, (4, 3)).astype(dtype)
+
+
+def gradients(rank: int, step: int) -> dict[str, np.ndarray]:
+    """A rank's gradients, of much the same size in every step and far from the wire's first guess."""
+    random = np.random.default_rng([rank, step])
+    return {name: (1e-5 * random.standard_normal(shape)).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def short_gradients(rank: int) -> dict[str, np.ndarray]:
+    """Gradients of at most 8 significant bits between 2^-20 and 2^-11: exact in float16 once they are scaled."""
+    random = np.random.default_rng(100 + rank)
+    return {name: (random.integers(-512, 513, shape) * 2.0**-20).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def collectives(world: World) -> dict[str, np.ndarray]:
+    found = {}
+    for dtype in DTYPES:
+        mine = tf.constant(values(world.rank, dtype))
+        found[f"all_reduce.{dtype}"] = world.all_reduce(mine, f"all_reduce.{dtype}").numpy()
+        found[f"all_reduce.graph.{dtype}"] = tf.function(world.all_reduce)(mine, f"graph.{dtype}").numpy()
+        found[f"broadcast.{dtype}"] = world.broadcast(mine, f"broadcast.{dtype}").numpy()
+    mine = tf.constant(values(world.rank, "float32"))
+    found["all_gather"] = world.all_gather(mine[:3 - world.rank], "all_gather").numpy()
+    found["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
+    found["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
+    return found
+
+
+class Wire:
+    """A reducer with its compiled reduction."""
+
+    def __init__(self, world: World, dtype: str) -> None:
+        self.reducer = GradientReducer(world, SHAPES, BUCKET_BYTES, dtype)
+        self._reduce = tf.function(self.reducer.reduce)
+
+    def step(self, mine: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tensors = {name: tf.constant(array) for name, array in mine.items()}
+        return {name: array.numpy() for name, array in self._reduce(tensors).items()}
+
+    def operations(self) -> list[str]:
+        """Types of the traced graph's operations, those of functions that it calls included."""
+        signature = {name: tf.TensorSpec(shape) for name, shape in SHAPES.items()}
+        definition = self._reduce.get_concrete_function(signature).graph.as_graph_def()
+        return [node.op for nodes in (definition.node, *(function.node_def for function in definition.library.function))
+                for node in nodes]
+
+
+def reductions(world: World) -> dict[str, np.ndarray]:
+    found = {}
+
+    def keep(name: str, reduced: dict[str, np.ndarray], wire: Wire) -> None:
+        found.update({f"{name}.{key}": value for key, value in reduced.items()})
+        found[f"{name}.maxima"] = wire.reducer.maxima.numpy()
+
+    wide, narrow = Wire(world, "float32"), Wire(world, "float16")
+    keep("float32", wide.step(gradients(world.rank, 0)), wide)
+    found["bytes"] = np.array([wide.reducer.bytes_reduced, wide.reducer.wire_bytes,
+                               narrow.reducer.bytes_reduced, narrow.reducer.wire_bytes])
+    for step in range(STEPS):
+        keep(f"float16.{step}", narrow.step(gradients(world.rank, step)), narrow)
+    for name, wire in (("float32", wide), ("float16", narrow)):
+        found[f"operations.{name}"] = np.array(wire.operations())
+    keep("short.0", narrow.step(short_gradients(world.rank)), narrow)
+    keep("short.1", narrow.step(short_gradients(world.rank)), narrow)
+    surging = {name: array * np.float32(SURGE) for name, array in short_gradients(world.rank).items()}
+    for step in range(SURGE_STEPS):
+        keep(f"surge.{step}", narrow.step(surging), narrow)
+    broken = short_gradients(world.rank)
+    if world.rank == 1:
+        broken["b"][3] = np.nan
+    keep("broken", narrow.step(broken), narrow)
+    return found
+
+
+def main() -> None:
+    world = connect(launch())
+    found = {"world": np.array([world.rank, world.size, world.local_rank, world.local_size])}
+    found |= collectives(world) | reductions(world)
+    world.barrier()
+    world.shutdown()
+    np.savez(Path(sys.argv[1]) / f"rank-{world.rank}.npz", **found)
+
+
+if __name__ == "__main__":
+    main()

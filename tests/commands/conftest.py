@@ -1,0 +1,42 @@
+"""A toy checkpoint and a token store that was prepared with its vocabulary."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from bert_horovod.config import Model
+from bert_horovod.corpus.prepare import Settings, prepare
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.model.bert import initial_parameters
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran", "on", "a", "mat", ".", "##s"]
+MODEL = Model(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+              max_position_embeddings=32)
+
+
+class Toys(NamedTuple):
+    """Where the toys lie."""
+
+    checkpoint: Path
+    store: Path
+
+
+def write_checkpoint(directory: Path, next_sentence: bool = True, vocabulary: list[str] = WORDS,
+                     lowercase: bool = True) -> Path:
+    """A checkpoint of random parameters, as the program writes it."""
+    write_directory(directory, MODEL, next_sentence, initial_parameters(MODEL, next_sentence, 0), vocabulary, lowercase)
+    return directory
+
+
+@pytest.fixture
+def toys(tmp_path) -> Toys:
+    """A checkpoint with both heads, and a store of 40 documents, half of it held out."""
+    (tmp_path / "text").mkdir()
+    for i in range(40):
+        text = f"The {WORDS[6 + i % 2]} {WORDS[8 + i % 2]} on a mat. " * (2 + i % 5) + "A cat ran. " * i
+        (tmp_path / "text" / f"{i:02d}.txt").write_text(text, encoding="utf-8")
+    vocabulary = tmp_path / "vocabulary.txt"
+    vocabulary.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    prepare([str(tmp_path / "text")], vocabulary, tmp_path / "store", settings=Settings(held_out=0.5))
+    return Toys(write_checkpoint(tmp_path / "checkpoint"), tmp_path / "store")

@@ -1,0 +1,136 @@
+"""The evaluate command, as it is typed."""
+
+import json
+import math
+import shutil
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands.evaluate import evaluate
+from bert_horovod.config import Execution, Objective, Phase, Recipe
+from bert_horovod.corpus.statistics import unigram_cross_entropy
+from bert_horovod.corpus.store import open_store
+from tests.commands.conftest import MODEL, WORDS, write_checkpoint
+
+LENGTH = ("--sequence_length", "16")
+
+
+def command(toys, *words):
+    return dispatch(parse(["bert-horovod", "evaluate", "--checkpoint", str(toys.checkpoint),
+                           "--data_dir", str(toys.store), *words]))
+
+
+def test_a_fresh_model_knows_as_much_as_chance(toys, capsys):
+    assert command(toys, *LENGTH, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["held_out_mlm_loss"] == pytest.approx(math.log(len(WORDS)), abs=0.1)
+    assert found["held_out_nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
+    assert 0 <= found["held_out_mlm_accuracy"] <= 1
+    assert found["unigram_cross_entropy"] == unigram_cross_entropy(open_store(toys.store))
+    assert found["gain"] == found["unigram_cross_entropy"] - found["held_out_mlm_loss"]
+    assert (found["checkpoint"], found["sequence_length"]) == (str(toys.checkpoint), 16)
+    assert found["rows"] > 20
+
+
+def test_the_result_does_not_depend_on_the_micro_batch(toys):
+    one, other = (evaluate(toys.checkpoint, toys.store, 16, rows=13, micro_batch=size) for size in (4, 32))
+    assert one["rows"] == other["rows"] == 13
+    assert one["held_out_mlm_loss"] == pytest.approx(other["held_out_mlm_loss"], rel=1e-5)
+
+
+def test_people_read_losses_beside_the_unigrams(toys, capsys):
+    assert command(toys, *LENGTH) == 0
+    out = capsys.readouterr().out
+    assert "masked tokens   loss 2." in out
+    assert "next sentence   loss 0." in out
+    assert "unigrams        loss" in out
+    assert "nats above" in out
+
+
+def test_without_the_pair_head_there_is_no_next_sentence(toys, tmp_path, capsys):
+    toys = toys._replace(checkpoint=write_checkpoint(tmp_path / "single", next_sentence=False))
+    assert command(toys, *LENGTH) == 0
+    out = capsys.readouterr().out
+    assert "masked tokens" in out
+    assert "next sentence" not in out
+
+
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, next_sentence):
+    from bert_horovod.collectives.world import World
+    from bert_horovod.training.loop import Job, pretrain
+
+    recipe = Recipe(model=MODEL, objective=Objective(next_sentence=next_sentence),
+                    phase=(Phase(sequence_length=16, global_batch=4, steps=2),),
+                    execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"))
+    run = tmp_path / "run"
+    run.mkdir()
+    pretrain(Job(recipe, open_store(toys.store), run), World())
+    found = evaluate(run, toys.store, 16, micro_batch=4)
+    assert found["checkpoint"] == str(run / "checkpoints" / "step-00000002")
+    logged = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert {name for name in found if name.startswith("held_out")} == logged.keys() - {"step"}
+    for name in logged.keys() - {"step"}:
+        assert found[name] == pytest.approx(logged[name], rel=1e-6)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--rows", "0"), "--rows 0: expected at least 1"),
+    (("--micro_batch", "0"), "--micro_batch 0: expected at least 1"),
+    (("--sequence_length", "33"), "--sequence_length 33: expected 8 to 32"),
+    (("--sequence_length", "7"), "--sequence_length 7: expected 8 to 32"),
+    (("--checkpoint", "none"), "--checkpoint: there is none at none; expected a Hugging Face BERT directory"),
+    (("--data_dir", "none"), "none is not a token store"),
+])
+def test_a_mistake_is_one_message_and_exit_code_2(toys, capsys, words, message):
+    assert command(toys, *words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_a_run_without_a_checkpoint_is_named_as_such(toys, tmp_path, capsys):
+    (tmp_path / "run.json").write_text("{}", encoding="utf-8")
+    assert command(toys._replace(checkpoint=tmp_path)) == 2
+    assert f"{tmp_path} is a run without a checkpoint yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"vocabulary": [*WORDS[:-2], WORDS[-1], WORDS[-2]]}, "(they first differ at id 13); prepare the data with"),
+    ({"lowercase": False}, "has lower-casing False, the token store"),
+])
+def test_another_vocabulary_is_refused(toys, tmp_path, capsys, settings, message):
+    assert command(toys._replace(checkpoint=write_checkpoint(tmp_path / "other", **settings)), *LENGTH) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_vocabulary_the_sizes_must_agree(toys, capsys):
+    (toys.checkpoint / "vocab.txt").unlink()
+    assert command(toys, *LENGTH) == 0
+    config = json.loads((toys.checkpoint / "config.json").read_text(encoding="utf-8"))
+    (toys.checkpoint / "config.json").write_text(json.dumps(config | {"vocab_size": 14}), encoding="utf-8")
+    tensors = load_file(toys.checkpoint / "model.safetensors")
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        tensors[name] = tensors[name][:14].copy()
+    save_file(tensors, toys.checkpoint / "model.safetensors", metadata={"format": "pt"})
+    assert command(toys, *LENGTH) == 2
+    assert "has a vocabulary of 14, the token store" in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_masked_token_head_is_refused(toys, capsys):
+    weights = toys.checkpoint / "model.safetensors"
+    kept = {name: value for name, value in load_file(weights).items() if not name.startswith("cls.predictions")}
+    save_file(kept, weights, metadata={"format": "pt"})
+    assert command(toys, *LENGTH) == 2
+    assert "has no masked-token head (cls.predictions.bias," in capsys.readouterr().err
+
+
+def test_a_store_with_nothing_held_out_is_refused(toys, tmp_path, capsys):
+    from bert_horovod.corpus.prepare import Settings, prepare
+
+    shutil.rmtree(toys.store)
+    prepare([str(tmp_path / "text")], tmp_path / "vocabulary.txt", toys.store, settings=Settings(held_out=0.0))
+    assert command(toys, *LENGTH) == 2
+    assert "no held-out tokens; prepare the data with a larger --held_out" in capsys.readouterr().err

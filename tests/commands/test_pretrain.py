@@ -1,0 +1,181 @@
+"""Each mistake of a user is one clear message, and leaves nothing half-written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.__main__ import parse
+from bert_horovod.config import recipe_from_table, recipe_to_toml
+from bert_horovod.errors import UserError
+from bert_horovod.model.bert import initial_parameters
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.training.directory import claim
+from tests.horovod_runs import PROJECT, clean_environment, run_ranks
+from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
+
+
+@pytest.fixture
+def files(tmp_path) -> dict[str, Path]:
+    """A toy recipe, store and the name of an output directory that does not exist yet."""
+    store = write_toy_store(tmp_path / "store", shards=1, held_out=0.1, vocabulary=SMALL_VOCABULARY)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(recipe_to_toml(recipe_from_table(toy_recipe_table())), encoding="utf-8")
+    return {"recipe": recipe, "data_dir": store.path, "output_dir": tmp_path / "out"}
+
+
+def flags(files: dict[str, Path], *more: str) -> list[str]:
+    return [word for name, path in files.items() for word in (f"--{name}", str(path))] + list(more)
+
+
+def refuse(files: dict[str, Path], match: str, *more: str) -> None:
+    """The command raises UserError with this text and makes no output directory."""
+    existed = files["output_dir"].exists()
+    arguments = parse(["bert-horovod", "pretrain", *flags(files, *more)])
+    with pytest.raises(UserError, match=match):
+        arguments.run(arguments)
+    assert files["output_dir"].exists() == existed
+
+
+@pytest.mark.parametrize(("override", "message"), [
+    ("phase.0.learning_rat=1", r"unknown key phase\.0\.learning_rat; known are: .*learning_rate"),
+    ("phase.0.learning_rate=-1", r"phase\.0\.learning_rate = -1\.0: expected more than 0"),
+    ("model.num_attention_heads=3", r"num_attention_heads = 3 does not divide model.hidden_size = 32"),
+    ("model.vocab_size=30522", r"vocab_size = 30522, but the token store .* vocabulary of 64"),
+])
+def test_a_recipe_that_cannot_work_is_refused(files, override, message):
+    refuse(files, message, "--set", override)
+
+
+def test_a_batch_that_the_ranks_cannot_share_is_refused(files, monkeypatch):
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    monkeypatch.setenv("HOROVOD_SIZE", "64")
+    refuse(files, "global_batch = 32 is a batch that the ranks cannot share: there are 64")
+
+
+def test_a_missing_recipe_is_refused(files):
+    refuse(files | {"recipe": files["recipe"].with_name("none.toml")}, "cannot read the recipe .*none.toml: No such file")
+
+
+def test_a_directory_that_is_no_store_is_refused(files, tmp_path):
+    refuse(files | {"data_dir": tmp_path}, "is not a token store.*bert-horovod prepare")
+
+
+def test_a_truncated_shard_is_refused(files):
+    tokens = files["data_dir"] / "shard-00000" / "tokens.npy"
+    tokens.write_bytes(tokens.read_bytes()[:-10])
+    refuse(files, "tokens.npy is missing or damaged.*bert-horovod verify")
+
+
+def test_another_vocabulary_than_the_stores_is_refused(files):
+    (files["data_dir"] / "vocab.txt").write_text("\n".join(reversed(SMALL_VOCABULARY)) + "\n", encoding="utf-8")
+    refuse(files, "is not the vocabulary that the store was made with")
+
+
+def test_an_output_directory_with_other_things_is_refused_and_left_alone(files):
+    files["output_dir"].mkdir()
+    (files["output_dir"] / "thesis.tex").write_text("mine", encoding="utf-8")
+    refuse(files, r"holds other things \(thesis.tex\)")
+    assert [path.name for path in files["output_dir"].iterdir()] == ["thesis.tex"]
+
+
+def test_a_negative_number_of_steps_is_refused(files):
+    refuse(files, "--max_steps -3: expected at least 1", "--max_steps", "-3")
+
+
+def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp_path):
+    model = toy_recipe().model
+    vocabulary = [*SMALL_VOCABULARY[:-2], SMALL_VOCABULARY[-1], SMALL_VOCABULARY[-2]]
+    write_directory(tmp_path / "model", model, True, initial_parameters(model, True, 0), vocabulary, lowercase=True)
+    refuse(files, "another vocabulary than the token store .* first differ at id 62", "--init_checkpoint", str(tmp_path / "model"))
+
+
+def test_a_second_run_on_the_same_directory_is_refused(files):
+    recipe = toy_recipe()
+    lock = claim(files["output_dir"], recipe, "0" * 64)
+    script = f"""
+import os, time
+from pathlib import Path
+from bert_horovod.training.directory import _lock
+_lock(Path({str(files['output_dir'])!r}))
+print("locked", flush=True)
+time.sleep(60)
+"""
+    import os
+    os.close(lock)
+    (files["output_dir"] / "run.json").unlink()
+    for name in ("recipe.toml",):
+        (files["output_dir"] / name).unlink()
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=clean_environment()) as other:
+        try:
+            assert other.stdout.readline() == "locked\n"
+            refuse(files, "another run writes to --output_dir")
+        finally:
+            other.kill()
+
+
+@pytest.mark.parametrize(("override", "message"), [
+    ("optimizer.name='lamb'", r"another recipe: optimizer.name: 'adamw' -> 'lamb'"),
+    ("phase.0.steps=9", r"phase.0.steps: 20 -> 9"),
+])
+def test_a_resume_with_another_recipe_names_the_key(files, override, message):
+    import os
+
+    from bert_horovod.corpus.store import open_store
+
+    os.close(claim(files["output_dir"], toy_recipe(), open_store(files["data_dir"]).hash))
+    refuse(files, message, "--set", override)
+
+
+def test_a_resume_on_another_store_is_refused(files, tmp_path):
+    import os
+
+    os.close(claim(files["output_dir"], toy_recipe(), "0" * 64))
+    refuse(files, "belongs to a run on another token store")
+
+
+def test_mpirun_with_a_horovod_without_mpi_is_refused_by_the_first_rank_alone(files):
+    horovod = pytest.importorskip("horovod.tensorflow")
+    if horovod.mpi_built():
+        pytest.skip("this Horovod has MPI")
+    runs = [subprocess.run([sys.executable, PROJECT / "run" / "run_pretraining.py", *flags(files)], text=True,
+                           capture_output=True, timeout=120, check=False,
+                           env=clean_environment(OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2"))
+            for rank in range(1)]
+    assert runs[0].returncode == 2
+    assert "made a world of 1" in runs[0].stderr
+    assert "rebuilds Horovod with MPI" in runs[0].stderr
+    assert "Traceback" not in runs[0].stderr
+
+
+def test_under_horovodrun_a_mistake_is_said_once(files):
+    done = run_ranks(2, PROJECT / "run" / "run_pretraining.py", *flags(files, "--set", "phase.0.learning_rate=-1"))
+    assert done.returncode != 0
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "bert-horovod: error:" in line]
+    assert len(said) == 1, said
+    assert "learning_rate = -1.0: expected more than 0" in said[0]
+    assert not files["output_dir"].exists()
+
+
+def test_one_process_works_without_horovod(files):
+    block = ("import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
+             "from bert_horovod.__main__ import main; main()")
+    done = subprocess.run([sys.executable, "-c", block, *flags(files, "--max_steps", "1")], text=True, capture_output=True,
+                          timeout=180, env=clean_environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    tensors = np.load(files["data_dir"] / "shard-00000" / "tokens.npy")
+    assert len(tensors)
+    assert (files["output_dir"] / "checkpoints" / "step-00000001" / "model.safetensors").is_file()
+
+
+def test_two_processes_without_horovod_are_told_how_to_get_it(files):
+    block = ("import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
+             "from bert_horovod.__main__ import main; main()")
+    done = subprocess.run([sys.executable, "-c", block, *flags(files)], text=True, capture_output=True, timeout=180,
+                          env=clean_environment(HOROVOD_RANK="0", HOROVOD_SIZE="2"), check=False)
+    assert done.returncode == 2
+    assert "Horovod cannot be imported" in done.stderr
+    assert "run/setup.sh" in done.stderr
+    assert "Traceback" not in done.stderr

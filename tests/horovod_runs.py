@@ -1,0 +1,70 @@
+"""Starts real ranks with the virtual environment's own horovodrun."""
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+# What other launchers leave behind; a rank must see horovodrun's alone.
+_FOREIGN = ("HOROVOD_", "OMPI_", "PMI", "SLURM_")
+
+
+def run_ranks(world_size: int, script: str | Path, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess:
+    """Run a script as `world_size` ranks on this host and return what horovodrun printed, each line with its rank.
+
+    Args:
+      world_size: processes.
+      script: a file, or the text of a program.
+      arguments: the script's.
+      timeout: seconds after which all ranks are killed and TimeoutExpired is raised.
+    """
+    if importlib.util.find_spec("horovod") is None:
+        pytest.skip("needs Horovod, which run/setup.sh builds")
+    with tempfile.TemporaryDirectory() as directory:
+        if not isinstance(script, Path):
+            text, script = script, Path(directory) / "script.py"
+            script.write_text(text, encoding="utf-8")
+        horovodrun = Path(sys.executable).with_name("horovodrun")  # not resolved: that would leave the environment
+        command = [sys.executable, horovodrun, "--gloo", "-np", str(world_size), sys.executable, script, *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(),
+                              start_new_session=True) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                _kill_tree(process.pid)
+                error.stdout, error.stderr = process.communicate()
+                raise
+            except BaseException:
+                _kill_tree(process.pid)
+                raise
+            return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    """The environment for a process of a test: no launcher's variables, no GPU, the project importable."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    path = os.pathsep.join(filter(None, (str(PROJECT), kept.get("PYTHONPATH"))))
+    return kept | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path} | variables
+
+
+def _kill_tree(root: int) -> None:
+    """Kill a process and all that came from it: horovodrun gives each rank a session of its own."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended meanwhile
+            continue
+    family = {root}
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    for process in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)

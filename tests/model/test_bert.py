@@ -1,0 +1,125 @@
+"""The encoder against an independent transcription, and its parameters."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.config import Model
+from bert_horovod.model.bert import encode, initial_parameters, parameter_shapes
+from tests.model.reference import LENGTH, MODEL, PACKED, Reference, random_batch, random_parameters
+
+PARAMETERS = random_parameters(MODEL, next_sentence=True)
+
+
+def hidden_states(batch: dict[str, np.ndarray], model: Model = MODEL, dtype: tf.DType = tf.float32) -> list[np.ndarray]:
+    tensors = {name: tf.constant(array) for name, array in batch.items()}
+    states = encode({name: tf.constant(value) for name, value in PARAMETERS.items()}, model, tensors, dtype)
+    assert all(state.dtype == dtype for state in states)
+    return [tf.cast(state, tf.float32).numpy() for state in states]
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_new"])
+def test_hidden_states_are_those_of_the_transcription_for_padded_and_packed_rows(act):
+    model = dataclasses.replace(MODEL, hidden_act=act)
+    batch = random_batch()
+    real = batch["sequence_ids"] > 0
+    found, expected = hidden_states(batch, model), Reference(model, PARAMETERS).encode_batch(batch)
+    assert len(found) == model.num_hidden_layers + 1
+    for state, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(state[real], reference[real], rtol=1e-5, atol=1e-5)
+
+
+def test_the_two_forms_of_gelu_differ():
+    batch = random_batch()
+    exact, approximate = (hidden_states(batch, dataclasses.replace(MODEL, hidden_act=act))[-1] for act in ("gelu", "gelu_new"))
+    assert np.abs(exact - approximate).max() > 1e-5
+
+
+def test_sequences_packed_in_a_row_have_the_hidden_states_that_they_have_alone():
+    batch = random_batch()
+    together = hidden_states(batch)
+    for row, lengths in enumerate(PACKED):
+        start = 0
+        for length in lengths:
+            place = slice(start, start + length)
+            alone = {name: np.zeros((1, LENGTH), np.int32) for name in batch}
+            for name in batch:
+                alone[name][0, :length] = batch[name][row, place]
+            for state, expected in zip(together, hidden_states(alone), strict=True):
+                np.testing.assert_allclose(state[row, place], expected[0, :length], rtol=1e-5, atol=1e-5)
+            start += length
+
+
+def test_what_stands_in_the_padding_does_not_matter():
+    batch = random_batch()
+    padding = batch["sequence_ids"] == 0
+    changed = {name: array.copy() for name, array in batch.items()}
+    changed["input_ids"][padding] = 7
+    changed["token_type_ids"][padding] = 1
+    for state, expected in zip(hidden_states(changed), hidden_states(batch), strict=True):
+        np.testing.assert_array_equal(state[~padding], expected[~padding])
+
+
+def test_a_row_of_padding_alone_is_finite():
+    batch = random_batch(((), (16,)))
+    for dtype in (tf.float32, tf.bfloat16, tf.float16):
+        assert all(np.isfinite(state).all() for state in hidden_states(batch, dtype=dtype))
+
+
+@pytest.mark.parametrize(("dtype", "resolution"), [(tf.bfloat16, 2**-8), (tf.float16, 2**-11)])
+def test_half_precision_stays_within_eight_roundings_of_float32(dtype, resolution):
+    batch = random_batch()
+    real = batch["sequence_ids"] > 0
+    for half, full in zip(hidden_states(batch, dtype=dtype), hidden_states(batch), strict=True):
+        assert np.sqrt(np.mean((half - full)[real] ** 2)) <= 8 * resolution * np.sqrt(np.mean(full[real] ** 2))
+
+
+def test_bert_base_has_the_published_number_of_parameters():
+    count = {next_sentence: sum(math.prod(shape) for shape in parameter_shapes(Model(), next_sentence).values())
+             for next_sentence in (True, False)}
+    assert count[True] == 110_106_428  # BertForPreTraining in transformers
+    assert count[True] - count[False] == 768 * 768 + 768 + 2 * 768 + 2  # pooler and pair head
+
+
+def test_initial_parameters_have_the_shapes_and_order_of_the_model():
+    initial = initial_parameters(MODEL, next_sentence=True, seed=0)
+    assert {name: value.shape for name, value in initial.items()} == parameter_shapes(MODEL, next_sentence=True)
+    assert list(initial) == list(parameter_shapes(MODEL, next_sentence=True))
+    assert all(value.dtype == np.float32 for value in initial.values())
+
+
+def test_an_initial_tensor_depends_on_the_seed_and_its_name_alone():
+    first = initial_parameters(MODEL, next_sentence=True, seed=3)
+    other_sizes = dataclasses.replace(MODEL, num_hidden_layers=5, intermediate_size=24, type_vocab_size=3)
+    second = initial_parameters(other_sizes, next_sentence=False, seed=3)
+    same = [name for name in first if name in second and first[name].shape == second[name].shape]
+    assert len(same) > 20
+    for name in same:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_initial_weights_differ_by_seed_and_by_name():
+    first, second = (initial_parameters(MODEL, next_sentence=True, seed=seed) for seed in (3, 4))
+    weights = [name for name in first if not name.endswith((".bias", "LayerNorm.weight"))]
+    starts = {tuple(initial[name].flat[:8]) for initial in (first, second) for name in weights}
+    assert len(starts) == 2 * len(weights)
+
+
+def test_initial_weights_are_normal_cut_off_at_two_standard_deviations():
+    model = Model(vocab_size=2000, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+                  initializer_range=0.05)
+    initial = initial_parameters(model, next_sentence=True, seed=0)
+    for name, value in initial.items():
+        if name.endswith("LayerNorm.weight"):
+            assert (value == 1).all()
+        elif name.endswith(".bias"):
+            assert (value == 0).all()
+        else:
+            assert np.abs(value).max() <= 0.05 * 2 * (1 + 1e-6)
+    words = initial["bert.embeddings.word_embeddings.weight"]
+    assert abs(words.mean()) < 0.001
+    assert np.abs(words).max() > 0.0999
+    assert words.std() == pytest.approx(0.05 * 0.8796, rel=0.01)  # of a normal distribution cut off at 2

@@ -1,0 +1,97 @@
+"""Masks that do not depend on the layout of the work."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.model.dropout import DropoutState, dropout
+
+# Bytes of a row: multiples of a Philox block of 16, and not.
+ROW_SHAPES = [(16,), (48,), (1,), (5,), (17,), (3, 7), (2, 5, 5), (33, 3)]
+
+
+def masked(shape: tuple[int, ...], rows: int, first_row: int = 0, rate: float = 0.5, site: int = 3, key: int = 99,
+           xla: bool = False) -> np.ndarray:
+    """Dropout of ones: 0 where an element is dropped."""
+
+    @tf.function(jit_compile=xla)
+    def apply(x, key, first_row):
+        return dropout(x, rate, site, DropoutState(key, first_row))
+
+    return apply(tf.ones([rows, *shape]), tf.constant([key], tf.uint64), tf.constant(first_row, tf.uint64)).numpy()
+
+
+@pytest.mark.parametrize("shape", ROW_SHAPES, ids=str)
+def test_rows_have_the_same_mask_alone_as_in_the_global_batch(shape):
+    whole = masked(shape, 32)
+    np.testing.assert_array_equal(masked(shape, 8, first_row=8), whole[8:16])
+    np.testing.assert_array_equal(masked(shape, 1, first_row=31), whole[31:])
+
+
+@pytest.mark.parametrize("shape", ROW_SHAPES, ids=str)
+def test_masks_are_the_same_inside_xla_and_outside(shape):
+    np.testing.assert_array_equal(masked(shape, 8, first_row=8, xla=True), masked(shape, 32)[8:16])
+
+
+def test_far_rows_of_a_large_batch_have_masks_of_their_own():
+    far = 1 << 40
+    assert (masked((64,), 4, first_row=far) != masked((64,), 4)).any()
+    np.testing.assert_array_equal(masked((64,), 4, first_row=far)[2:], masked((64,), 2, first_row=far + 2))
+
+
+def test_masks_differ_by_site_by_key_and_by_row():
+    masks = [masked((64,), 4), masked((64,), 4, site=4), masked((64,), 4, key=100), masked((64,), 4, first_row=4)]
+    rows = {row.tobytes() for mask in masks for row in mask}
+    assert len(rows) == 16
+
+
+def test_masks_of_different_sites_keys_and_rows_are_not_correlated():
+    mask = masked((4096,), 2)
+    for other in (masked((4096,), 2, site=4), masked((4096,), 2, key=100), masked((4096,), 2, first_row=2), mask[::-1]):
+        agreement = np.mean((mask == 0) == (other == 0))
+        assert abs(agreement - 0.5) < 5 * 0.5 / np.sqrt(mask.size)  # five standard deviations
+
+
+@pytest.mark.parametrize("rate", [0.002, 0.1, 0.5, 0.9])
+def test_elements_are_dropped_at_the_rate_in_steps_of_one_in_256_and_the_mean_stays(rate):
+    applied = round(256 * rate) / 256
+    found = masked((1000,), 200, rate=rate)
+    deviation = np.sqrt(applied * (1 - applied) / found.size)
+    assert abs(np.mean(found == 0) - applied) < 5 * deviation
+    assert found.max() == pytest.approx(1 / (1 - applied))
+    assert abs(found.mean() - 1) < 5 * deviation / (1 - applied)
+
+
+def test_kept_elements_are_scaled_and_dropped_ones_are_zero():
+    x = tf.constant(np.random.default_rng(0).standard_normal((4, 30)), tf.float32)
+    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    np.testing.assert_allclose(dropout(x, 0.25, 3, state), x * masked((30,), 4, rate=0.25), rtol=1e-6)
+
+
+def test_an_infinite_element_that_is_dropped_is_zero():
+    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    found = dropout(tf.fill([1, 64], np.inf), 0.5, 3, state).numpy()
+    assert set(found.flat) == {0.0, np.inf}
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+def test_half_precision_has_the_masks_of_float32(dtype):
+    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    found = dropout(tf.ones([4, 30], dtype), 0.5, 3, state)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(tf.cast(found, tf.float32), masked((30,), 4))
+
+
+def test_the_gradient_goes_through_what_was_kept_alone():
+    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    x = tf.ones([4, 30])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        found = dropout(x, 0.5, 3, state)
+    np.testing.assert_array_equal(tape.gradient(found, x), masked((30,), 4))
+
+
+def test_at_rate_zero_and_outside_training_nothing_is_dropped():
+    x = tf.ones([4, 30])
+    assert dropout(x, 0.0, 3, DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))) is x
+    assert dropout(x, 0.5, 3, None) is x

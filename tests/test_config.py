@@ -1,0 +1,252 @@
+"""The recipe: every check fires on a bad value and says what is allowed; what goes in comes out."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from bert_horovod import config
+from bert_horovod.config import (
+    Phase,
+    Recipe,
+    differences,
+    load_recipe,
+    recipe_from_table,
+    recipe_to_table,
+    recipe_to_toml,
+    what_hash,
+)
+from bert_horovod.errors import UserError
+
+RECIPES = sorted((Path(__file__).resolve().parents[1] / "run" / "recipes").glob("*.toml"))
+SETTINGS = [(section, field) for section, kind in
+            (("model", config.Model), ("data", config.Data), ("objective", config.Objective),
+             ("optimizer", config.Optimizer), ("numerics", config.Numerics), ("phase", Phase),
+             ("execution", config.Execution))
+            for field in dataclasses.fields(kind)]
+WHAT_SETTINGS = [(section, field) for section, field in SETTINGS if section != "execution"]
+
+
+def names(settings) -> list[str]:
+    return [f"{section}.{field.name}" for section, field in settings]
+
+
+def table_with(section: str, key: str, value) -> dict:
+    return {"phase": [{key: value}]} if section == "phase" else {section: {key: value}}
+
+
+def key_of(section: str, key: str) -> str:
+    return f"phase.0.{key}" if section == "phase" else f"{section}.{key}"
+
+
+def another(field: dataclasses.Field):
+    """A value that the setting may have and that is not its default."""
+    default, limits = field.default, field.metadata
+    if isinstance(default, bool):
+        return not default
+    if "choices" in limits:
+        return next(choice for choice in limits["choices"] if choice != default)
+    if isinstance(default, int):
+        return default * 2 or 1  # doubled, an attention head still divides the width
+    return {"warmup": 0.5, "hold": 0.25}.get(field.name, default / 2 or 0.5)
+
+
+def outside(field: dataclasses.Field) -> list:
+    """Values just outside of each of the setting's limits."""
+    limits, kind, step = field.metadata, type(field.default), (1 if isinstance(field.default, int) else 1e-6)
+    found = ["nonsense"] if "choices" in limits else []
+    found += [kind(limits["minimum"] - step)] if "minimum" in limits else []
+    found += [kind(limits["maximum"] + step)] if "maximum" in limits else []
+    found += [kind(limits[limit]) for limit in ("above", "below") if limit in limits]
+    return found
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(table: dict) -> str:
+    with pytest.raises(UserError) as caught:
+        recipe_from_table(table)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("section", "field"), SETTINGS, ids=names(SETTINGS))
+def test_a_value_outside_of_its_limits_is_refused_by_key_value_and_what_is_allowed(section, field):
+    for value in outside(field):
+        text = refusal(table_with(section, field.name, value))
+        assert text.startswith(f"{key_of(section, field.name)} = {value!r}: expected ")
+        for name, limit in field.metadata.items():
+            words = {"choices": ", ".join(limit) if name == "choices" else "", "minimum": f"at least {limit}",
+                     "above": f"more than {limit}", "maximum": f"at most {limit}", "below": f"less than {limit}"}
+            assert words[name] in text
+
+
+@pytest.mark.parametrize(("section", "field"), SETTINGS, ids=names(SETTINGS))
+def test_a_value_of_another_type_is_refused_by_key_value_and_type(section, field):
+    wrong = {int: [True, 1.0, "1", [1], {"a": 1}], float: [True, "0.5", [0.5]], bool: [0, 1, "true"], str: [1, True, ["adamw"]]}
+    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    kind = type(field.default)
+    for value in wrong[kind]:
+        assert f"{key_of(section, field.name)} = {value!r}: expected {expected[kind]}, found " in refusal(
+            table_with(section, field.name, value))
+
+
+FLOATS = [(section, field) for section, field in SETTINGS if isinstance(field.default, float)]
+
+
+@pytest.mark.parametrize(("section", "field"), FLOATS, ids=names(FLOATS))
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400], ids=["nan", "inf", "-inf", "huge"])
+def test_numbers_that_are_not_finite_are_refused(section, field, value):
+    assert f"{key_of(section, field.name)} = " in refusal(table_with(section, field.name, value))
+
+
+def test_a_whole_number_is_taken_where_a_number_is_expected():
+    decay = recipe_from_table({"optimizer": {"weight_decay": 1}}).optimizer.weight_decay
+    assert decay == 1.0
+    assert type(decay) is float
+
+
+@pytest.mark.parametrize(("table", "parts"), [
+    ({"modle": {}}, ("unknown key modle", "known are: data, execution, model, numerics, objective, optimizer, phase")),
+    ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
+    ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, warmup")),
+    ({"model": 3}, ("model = 3", "expected a table [model]")),
+    ({"phase": []}, ("phase", "one or more [[phase]] tables")),
+    ({"phase": {"steps": 3}}, ("phase", "one or more [[phase]] tables")),
+    ({"phase": 3}, ("phase", "one or more [[phase]] tables")),
+    ({"phase": [3]}, ("phase", "one or more [[phase]] tables")),
+    ({"model": {"num_attention_heads": 7}}, ("model.num_attention_heads = 7", "model.hidden_size = 768")),
+    ({"phase": [{}, {"sequence_length": 513}]}, ("phase.1.sequence_length = 513", "model.max_position_embeddings = 512")),
+    ({"phase": [{"warmup": 0.6, "hold": 0.5}]}, ("phase.0.warmup + hold = 1.1", "at most 1")),
+    ({"model": {"type_vocab_size": 1}}, ("model.type_vocab_size = 1", "objective.next_sentence", "at least 2")),
+    ({"model": {"hidden_dropout_prob": 1 / 512}}, ("model.hidden_dropout_prob = 0.00195", "0, or more than 1/512")),
+    ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
+])
+def test_what_does_not_fit_together_is_refused_by_name(table, parts):
+    text = refusal(table)
+    for part in parts:
+        assert part in text
+
+
+def test_what_just_fits_together_is_accepted():
+    recipe_from_table({"model": {"hidden_dropout_prob": 0.002, "attention_probs_dropout_prob": 0.0},
+                       "phase": [{"sequence_length": 512, "warmup": 0.6, "hold": 0.4}]})
+    recipe_from_table({"model": {"type_vocab_size": 1}, "objective": {"next_sentence": False}})
+
+
+def test_an_empty_recipe_is_the_defaults():
+    assert recipe_from_table({}) == Recipe()
+
+
+def test_a_recipe_that_cannot_be_read_is_refused_by_its_path(tmp_path):
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    for path, reason in ((tmp_path / "absent.toml", "No such file"), (tmp_path, "Is a directory"),
+                         (tmp_path / "binary.toml", "not valid TOML"), (write(tmp_path, "model = [[["), "not valid TOML")):
+        with pytest.raises(UserError, match=reason) as caught:
+            load_recipe(path)
+        assert str(path) in str(caught.value)
+
+
+def test_a_written_recipe_reads_back_as_itself(tmp_path):
+    table: dict = {}
+    for section, field in SETTINGS:
+        if section == "phase":
+            table.setdefault("phase", [{}, {"sequence_length": 64}])[0][field.name] = another(field)
+        else:
+            table.setdefault(section, {})[field.name] = another(field)
+    recipe = recipe_from_table(table)
+    assert load_recipe(write(tmp_path, recipe_to_toml(recipe))) == recipe
+    assert recipe_from_table(recipe_to_table(recipe)) == recipe
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_shipped_recipes_load_and_read_back_as_themselves(path, tmp_path):
+    recipe = load_recipe(path)
+    assert load_recipe(write(tmp_path, recipe_to_toml(recipe))) == recipe
+
+
+def test_there_are_shipped_recipes():
+    assert RECIPES
+
+
+@pytest.mark.parametrize(("section", "field"), SETTINGS, ids=names(SETTINGS))
+def test_the_hash_of_what_is_trained_changes_with_every_setting_but_those_of_execution(section, field):
+    changed = recipe_from_table(table_with(section, field.name, another(field)))
+    assert changed != Recipe()
+    assert (what_hash(changed) == what_hash(Recipe())) == (section == "execution")
+
+
+@pytest.mark.parametrize(("section", "field"), SETTINGS, ids=names(SETTINGS))
+def test_differences_name_the_key_and_both_values_of_every_setting_but_those_of_execution(section, field):
+    changed = recipe_from_table(table_with(section, field.name, another(field)))
+    expected = [f"{key_of(section, field.name)}: {field.default!r} -> {another(field)!r}"]
+    assert differences(Recipe(), changed) == ([] if section == "execution" else expected)
+
+
+def test_differences_tell_of_another_number_of_phases():
+    longer = Recipe(phase=(Phase(), Phase(steps=5)))
+    assert differences(Recipe(), longer) == ["phase: 1 phases -> 2"]
+    assert what_hash(longer) != what_hash(Recipe())
+
+
+def test_total_steps_are_those_of_all_phases():
+    assert Recipe(phase=(Phase(steps=3), Phase(steps=5))).total_steps == 8
+
+
+@pytest.mark.parametrize(("override", "section", "key", "value"), [
+    ("execution.micro_batch=8", "execution", "micro_batch", 8),
+    (" execution.micro_batch = 8 ", "execution", "micro_batch", 8),
+    ("optimizer.weight_decay=1e-2", "optimizer", "weight_decay", 0.01),
+    ("objective.next_sentence=false", "objective", "next_sentence", False),
+    ("optimizer.name=lamb", "optimizer", "name", "lamb"),
+    ('optimizer.name="lamb"', "optimizer", "name", "lamb"),
+])
+def test_an_overriding_value_is_read_as_toml_else_as_a_string(tmp_path, override, section, key, value):
+    recipe = load_recipe(write(tmp_path, "[optimizer]\nbeta_1 = 0.8\n"), [override])  # [execution] is made where absent
+    assert getattr(getattr(recipe, section), key) == value
+    assert recipe.optimizer.beta_1 == 0.8
+
+
+def test_overrides_reach_a_phase_by_its_number_and_the_last_one_wins(tmp_path):
+    recipe = load_recipe(write(tmp_path, "[[phase]]\nsteps = 1\n[[phase]]\nsteps = 2\n"),
+                         ["phase.1.steps=7", "phase.1.steps=9", "phase.0.warmup=0.5"])
+    assert [(phase.steps, phase.warmup) for phase in recipe.phase] == [(1, 0.5), (9, 0.01)]
+
+
+@pytest.mark.parametrize(("text", "override", "expected"), [
+    ("", "execution.micro_batch", "expected section.key=value"),
+    ("", "micro_batch=8", "expected section.key=value"),
+    ("", "=8", "expected section.key=value"),
+    ("", ".micro_batch=8", "expected section.key=value"),
+    ("", "execution.=8", "expected section.key=value"),
+    ("", "execution.micro_batch.x=8", "expected section.key=value"),
+    ("", "a.b.c.d=8", "expected section.key=value"),
+    ("model = 3", "model.vocab_size=8", "expected section.key=value"),
+    ("", "phase.0.steps=8", r"the recipe has 0 \[\[phase\]\]"),
+    ("[[phase]]", "phase.1.steps=8", r"phase\.N\.key=value .*the recipe has 1 \[\[phase\]\]"),
+    ("[[phase]]", "phase.-1.steps=8", r"phase\.N\.key=value"),
+    ("[[phase]]", "phase.².steps=8", r"phase\.N\.key=value"),
+    ("[[phase]]", "phase.steps=8", r"phase\.N\.key=value"),
+    ("phase = 3", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
+    ("phase = [3]", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
+])
+def test_an_override_that_cannot_be_applied_is_refused_in_full(tmp_path, text, override, expected):
+    with pytest.raises(UserError, match=expected) as caught:
+        load_recipe(write(tmp_path, text), [override])
+    assert f"--set {override}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("override", "expected"), [
+    ("execution.micro_batch=eight", "execution.micro_batch = 'eight': expected a whole number, found a string"),
+    ("execution.micro_batch=", "execution.micro_batch = '': expected a whole number"),
+    ("execution.micro_bach=8", "unknown key execution.micro_bach"),
+    ("exec.micro_batch=8", "unknown key exec;"),
+])
+def test_an_overriding_value_is_checked_as_one_in_the_file(tmp_path, override, expected):
+    with pytest.raises(UserError) as caught:
+        load_recipe(write(tmp_path, ""), [override])
+    assert expected in str(caught.value)
