@@ -1,6 +1,7 @@
 """The command line: `bert-horovod COMMAND ...`, one small module of `bert_horovod.commands` per command."""
 
 import argparse
+import errno
 import importlib
 import os
 import pkgutil
@@ -45,6 +46,12 @@ def dispatch(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:  # as in `bert-horovod inspect | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"bert-horovod: error: no room on the disk for {error.filename or 'the output'}: {error.strerror}; "
+              "make room and run the same command again", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("bert-horovod: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT

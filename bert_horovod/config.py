@@ -111,7 +111,7 @@ class Execution:
     micro_batch: int = setting(32, minimum=1)  # rows a device works on at once
     xla: str = setting("auto", choices=("auto", "on", "off"))  # auto: on for GPUs, off for CPUs
     threads: int = setting(0, minimum=0)  # TensorFlow's threads per rank on CPU; 0: cores / ranks on the host
-    bucket_bytes: int = setting(16 << 20, minimum=1)  # float32 bytes of gradients per all-reduce
+    bucket_bytes: int = setting(16 << 20, minimum=1)  # float32 bytes of gradients per all-reduce, at most
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
     keep_checkpoints: int = setting(3, minimum=1)  # newest checkpoints that stay on disk

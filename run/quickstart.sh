@@ -16,10 +16,13 @@ output=${1:-$root/quickstart_output}
 mkdir -p -- "$output"
 output=$(cd -- "$output" && pwd)
 
-# TensorFlow complains of absent GPUs before it looks at TF_CPP_MIN_LOG_LEVEL, and horovodrun puts ranks before lines.
+# horovodrun and TensorFlow put things around what the program says; which command comes next is this script's affair.
 # Ctrl-C is for the program, not for the filter: what the program says last is still to be seen.
 run() {
-    "$@" 2>&1 | (trap '' INT; exec sed -u -E -e '/absl::InitializeLog|Unable to register cu/d' -e 's/^\[[0-9]+\]<std(out|err)>://')
+    "$@" 2>&1 | (
+        trap '' INT
+        exec sed -u -E -e '/absl::InitializeLog|Unable to register cu|^next: /d' -e 's/^\[[0-9]+\]<std(out|err)>://'
+    )
 }
 say() { printf '\n[%s/6] %s\n' "$1" "$2"; }
 trap 'printf "\nquickstart: interrupted; the same command goes on from here\n" >&2; exit 130' INT

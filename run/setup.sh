@@ -22,29 +22,45 @@ esac
 say() { echo "setup: $*"; }
 fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
 
-# An interpreter in the tested range that can make a virtual environment.
+# An interpreter in the tested range that can make a virtual environment; one that is named by PYTHON, or none.
 find_python() {
-    local candidate
-    for candidate in "${PYTHON:-python3}" python3.12 python3.11 python3.10; do
+    local candidate candidates=(python3 python3.12 python3.11 python3.10) found="found no Python 3.10, 3.11 or 3.12"
+    if [ -n "${PYTHON:-}" ]; then
+        candidates=("$PYTHON")
+        found="PYTHON=$PYTHON is no Python 3.10, 3.11 or 3.12"
+    fi
+    for candidate in "${candidates[@]}"; do
         if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
             2> /dev/null; then
             "$candidate" -c 'import sys; print(sys.executable)'
             return
         fi
     done
-    fail "found no Python 3.10, 3.11 or 3.12 with the modules venv and ensurepip" \
+    fail "$found with the modules venv and ensurepip" \
         "  Debian, Ubuntu:  apt-get install python3 python3-venv python3-dev" \
         "  Red Hat, Rocky:  dnf install python3.11 python3.11-devel" \
         "  conda:           conda create -n bert python=3.11 && conda activate bert" \
         "or name one: PYTHON=/path/to/python3.11 $0"
 }
 
-require_compiler() {
-    command -v "${CXX:-g++}" > /dev/null && command -v make > /dev/null && return
-    fail "found no C++ compiler (${CXX:-g++}) or no make; Horovod is built from source and needs both" \
-        "  Debian, Ubuntu:  apt-get install build-essential" \
-        "  Red Hat, Rocky:  dnf install gcc-c++ make" \
-        "  conda:           conda install -c conda-forge gxx make   (then: export CXX=\$CONDA_PREFIX/bin/x86_64-conda-linux-gnu-g++)"
+# What Horovod's build needs beside Python, looked for before anything is downloaded.
+require_build_tools() {
+    if ! command -v "${CXX:-g++}" > /dev/null || ! command -v make > /dev/null; then
+        fail "found no C++ compiler (${CXX:-g++}) or no make; Horovod is built from source and needs both" \
+            "  Debian, Ubuntu:  apt-get install build-essential" \
+            "  Red Hat, Rocky:  dnf install gcc-c++ make" \
+            "  conda:           conda install -c conda-forge gxx make   (then: export CXX=\$CONDA_PREFIX/bin/x86_64-conda-linux-gnu-g++)"
+    fi
+    if [ $gpu = yes ] && ! command -v nvcc > /dev/null && [ ! -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+        fail "found an NVIDIA GPU but no CUDA compiler (nvcc), which Horovod with NCCL needs" \
+            "  Debian, Ubuntu:  apt-get install cuda-toolkit-12-5   (from NVIDIA's repository)" \
+            "  Red Hat, Rocky:  dnf install cuda-toolkit-12-5       (from NVIDIA's repository)" \
+            "  conda:           conda install -c nvidia cuda-toolkit=12.5" \
+            "or name its directory: CUDA_HOME=/path/to/cuda $0"
+    fi
+    if [[ $root =~ [[:space:]] ]]; then
+        fail "the project lies in '$root'; Horovod's build fails in a path with spaces: move it to one without"
+    fi
 }
 
 # done_already NAME KEY: has the step NAME been done with these inputs?
@@ -58,14 +74,6 @@ logged() {
     "$@" > "$log" 2>&1 || { tail -n 25 "$log" >&2; fail "failed: $*" "the whole log: $log"; }
 }
 
-if ! { [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2> /dev/null; }; then
-    python=$(find_python)
-    say "making $venv with $python"
-    "$python" -m venv --clear "$venv"
-fi
-pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
-export PATH="$venv/bin:$PATH"
-
 gpu=no
 if command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q GPU; then
     gpu=yes
@@ -76,6 +84,22 @@ if command -v mpicxx > /dev/null; then
     mpi=yes
     extras=${extras:+$extras,}mpi
 fi
+
+# A virtual environment that was interrupted while it was made has no pip; one that was moved has wrong paths in it.
+usable() {
+    [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2> /dev/null &&
+        [ "$(cat "$venv/.made-at" 2> /dev/null || echo "$venv")" = "$venv" ]
+}
+
+[ -e "$venv/.done-horovod" ] && usable || require_build_tools
+if ! usable; then
+    python=$(find_python)
+    say "making $venv with $python"
+    "$python" -m venv --clear "$venv"
+    echo "$venv" > "$venv/.made-at"
+fi
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
+export PATH="$venv/bin:$PATH"
 
 # A plain run after a run with --test finds more than it needs, and that is fine.
 packages_key="$(cksum < "$root/setup.py") gpu=$gpu mpi=$mpi"
@@ -92,7 +116,7 @@ horovod_key="$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.ve
 if done_already horovod "$horovod_key" && "$venv/bin/python" -c 'import importlib.metadata as m; m.version("horovod")' 2> /dev/null; then
     say "Horovod is in place"
 else
-    require_compiler
+    require_build_tools
     export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
     with="Gloo"
     if [ $mpi = yes ]; then
@@ -102,12 +126,6 @@ else
         export HOROVOD_WITHOUT_MPI=1
     fi
     if [ $gpu = yes ]; then
-        command -v nvcc > /dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ] || fail \
-            "found an NVIDIA GPU but no CUDA compiler (nvcc), which Horovod with NCCL needs" \
-            "  Debian, Ubuntu:  apt-get install cuda-toolkit-12-5   (from NVIDIA's repository)" \
-            "  Red Hat, Rocky:  dnf install cuda-toolkit-12-5       (from NVIDIA's repository)" \
-            "  conda:           conda install -c nvidia cuda-toolkit=12.5" \
-            "or name its directory: CUDA_HOME=/path/to/cuda $0"
         # TensorFlow brought NCCL along as a wheel, without the name that a linker looks for.
         nccl=$("$venv/bin/python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0])')
         ln -sf libnccl.so.2 "$nccl/lib/libnccl.so"

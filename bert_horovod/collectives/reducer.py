@@ -18,16 +18,17 @@ OVERFLOW_STEP = 16.0  # growth of the assumed maximum after an overflow
 def assign_buckets(shapes: dict[str, tuple[int, ...]], bucket_bytes: int) -> list[list[str]]:
     """Split parameters, given in forward order, into buckets in backward order.
 
-    A bucket is closed once it holds `bucket_bytes` of float32 or more; a larger tensor stays whole.
+    A bucket holds at most `bucket_bytes` of float32; a larger tensor has a bucket of its own.
     """
-    buckets: list[list[str]] = []
-    size = bucket_bytes
+    buckets: list[list[str]] = [[]]
+    size = 0
     for name in reversed(shapes):
-        if size >= bucket_bytes:
+        tensor_bytes = 4 * math.prod(shapes[name])
+        if buckets[-1] and size + tensor_bytes > bucket_bytes:
             buckets.append([])
             size = 0
         buckets[-1].append(name)
-        size += 4 * math.prod(shapes[name])
+        size += tensor_bytes
     return buckets
 
 

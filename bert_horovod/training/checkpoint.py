@@ -53,13 +53,16 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
     final = output_dir / "checkpoints" / f"step-{state.progress.step:08d}"
     temporary = final.with_name(f".{final.name}.partial")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left in final.parent.glob(".step-*.partial"):  # by a kill
+            shutil.rmtree(left, ignore_errors=True)
         (temporary / "training").mkdir(parents=True)
         write_directory(temporary, recipe.model, recipe.objective.next_sentence, state.arrays(), store.vocabulary,
                         store.manifest["vocabulary"]["lowercase"])
         slots = {f"{slot}/{name}": variable.numpy() for slot, variables in state.slots.items()
                  for name, variable in variables.items()}
         safetensors.numpy.save_file(slots, temporary / "training" / "optimizer.safetensors")
+        # safetensors makes the file readable for its owner alone.
+        (temporary / "training" / "optimizer.safetensors").chmod((temporary / "config.json").stat().st_mode & 0o777)
         record = {"progress": asdict(state.progress), "position": position, "recipe": recipe_to_table(recipe),
                   "store": store.hash, "version": __version__}
         (temporary / "training" / "state.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -72,8 +75,9 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(f"cannot write the checkpoint {final}: {getattr(error, 'strerror', None) or error}; "
                         "earlier checkpoints are whole: make room and run the same command again") from error
-    for old in _paths(output_dir)[:-recipe.execution.keep_checkpoints]:
-        shutil.rmtree(old)
+    # Later ones are damaged, else the run would have resumed from them: they do not count.
+    for old in [path for path in _paths(output_dir) if path <= final][:-recipe.execution.keep_checkpoints]:
+        _remove(old)
     return final
 
 
@@ -91,6 +95,13 @@ def load_newest(output_dir: Path) -> Checkpoint | None:
     if paths:
         raise UserError(f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning")
     return None
+
+
+def _remove(path: Path) -> None:
+    """Take a checkpoint away whole; what cannot be deleted now goes with the next one."""
+    temporary = path.with_name(f".{path.name}.partial")
+    os.rename(path, temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _paths(output_dir: Path) -> list[Path]:

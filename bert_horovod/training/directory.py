@@ -35,8 +35,11 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
                         "give a new directory, or one of an earlier run")
     if ours:
         _refuse_another_run(output_dir, recipe, store_hash)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    lock = _lock(output_dir)
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        lock = _lock(output_dir)
+    except OSError as error:
+        raise UserError(f"cannot write to --output_dir {output_dir}: {error.strerror}") from error
     if ours:
         (output_dir / "stop").unlink(missing_ok=True)
     write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
@@ -84,7 +87,9 @@ def _lock(output_dir: Path) -> int:
 def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> None:
     try:
         run = Run(**json.loads((output_dir / "run.json").read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        if not isinstance(run.store, str):
+            raise TypeError(f"store is {run.store!r}")
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{output_dir / 'run.json'} is damaged ({error}); restore it, or give a new directory") from error
     if run.format != FORMAT:
         raise UserError(f"{output_dir} is a run of format {run.format}, this program writes format {FORMAT}; give a new directory")

@@ -110,7 +110,7 @@ class _Run:
         for (batches, first_rows, counts), waited in steps:
             totals = self._agree(counts)
             if totals is None:
-                self._save(phase, begin, rows.count)
+                self._save(i, begin, rows.count)
                 if self.telemetry:
                     self.telemetry.say(f"asked to stop: saved at step {progress.step}; the same command resumes")
                 steps.close()
@@ -121,14 +121,14 @@ class _Run:
             interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
             logged = progress.step % execution.log_steps == 0 or progress.step == end
             if logged or progress.step == 1:
-                self._log(i, phase, begin, rows.count, result, totals, rate, interval, derived.flops_per_row)
+                self._log(i, begin, rows.count, result, totals, rate, interval, derived.flops_per_row)
                 interval = _Interval()
             elif self.telemetry:
                 self.telemetry.advance(progress.step, None)
             if (execution.evaluate_steps and progress.step % execution.evaluate_steps == 0) or progress.step == end:
                 self._evaluate(evaluator)
             if progress.step % execution.checkpoint_steps == 0 or progress.step == end:
-                self._save(phase, begin, rows.count)
+                self._save(i, begin, rows.count)
         return True
 
     def _first_state(self) -> TrainingState:
@@ -217,7 +217,7 @@ class _Run:
                             f"(loss scale {progress.loss_scale:g}); expected none or few. Lower phase learning_rate, "
                             "or set numerics.precision to bfloat16 or float32. The last checkpoint is whole")
 
-    def _log(self, i: int, phase: Phase, begin: int, rows_per_epoch: int, result: StepResult, totals: np.ndarray, rate: float,
+    def _log(self, i: int, begin: int, rows_per_epoch: int, result: StepResult, totals: np.ndarray, rate: float,
              interval: "_Interval", flops_per_row: float) -> None:
         masked, sequences, _ = totals
         tokens = self.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
@@ -225,7 +225,7 @@ class _Run:
             return
         progress = self.state.progress
         means = result.sums / [masked, masked, sequences, sequences]
-        position = self._position(phase, begin, rows_per_epoch)
+        position = self._position(i, begin, rows_per_epoch)
         seconds = time.monotonic() - interval.started
         metrics = {
             "step": progress.step, "phase": i, "epoch": position["epoch"],
@@ -249,15 +249,15 @@ class _Run:
             self.telemetry.say("held out: " + "  ".join(f"{name.removeprefix('held_out_')} {value:.4f}"
                                                         for name, value in self.held_out.items()))
 
-    def _save(self, phase: Phase, begin: int, rows_per_epoch: int) -> None:
+    def _save(self, phase: int, begin: int, rows_per_epoch: int) -> None:
         if self.telemetry and self.saved_step != self.state.progress.step:
             self.state.progress.wire_maxima = [float(value) for value in self.reducer.maxima.numpy()]
             checkpoint.save(self.job.output_dir, self.state, self.recipe, self.job.store, self._position(phase, begin, rows_per_epoch))
         self.saved_step = self.state.progress.step
 
-    def _position(self, phase: Phase, begin: int, rows_per_epoch: int) -> dict[str, int]:
-        epoch, row = divmod((self.state.progress.step - begin) * phase.global_batch, rows_per_epoch)
-        return {"phase": self.recipe.phase.index(phase), "epoch": epoch, "row": row}
+    def _position(self, phase: int, begin: int, rows_per_epoch: int) -> dict[str, int]:
+        rows = (self.state.progress.step - begin) * self.recipe.phase[phase].global_batch
+        return {"phase": phase, "epoch": rows // rows_per_epoch, "row": rows % rows_per_epoch}
 
     def _restore_wire_maxima(self) -> None:
         maxima = self.state.progress.wire_maxima

@@ -45,9 +45,11 @@ def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.
         if name in shapes and shapes[name] != value.shape:
             raise UserError(f"--init_checkpoint {directory}: {name} has shape {list(value.shape)}, the recipe's [model] "
                             f"makes it {list(shapes[name])}; set [model] as in {directory / 'config.json'}")
-    if found.model.num_hidden_layers != recipe.model.num_hidden_layers:
-        raise UserError(f"--init_checkpoint {directory} has {found.model.num_hidden_layers} layers, the recipe's "
-                        f"model.num_hidden_layers is {recipe.model.num_hidden_layers}")
+    for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # what no shape tells of
+        theirs, ours = getattr(found.model, key), getattr(recipe.model, key)
+        if theirs != ours:
+            raise UserError(f"--init_checkpoint {directory} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
+                            f"set [model] as in {directory / 'config.json'}")
     return {name: value for name, value in found.parameters.items() if name in shapes}
 
 

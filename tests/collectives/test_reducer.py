@@ -74,8 +74,8 @@ def test_the_float32_wire_gives_the_sum_over_ranks(ranks):
 
 
 def test_the_float16_wire_is_within_its_bound_once_the_maxima_are_known(ranks):
-    # Half a unit in the last place, 2^-11 of a number, is lost on each of two ranks and in their sum. A rank's numbers are at most
-    # about the sum's maximum here, so that 3 x 2^-11 = 1.5 x 2^-10 of the bucket's maximum bounds the error.
+    # Half a unit in the last place, 2^-11 of a number, is lost on each of two ranks and in their sum. A rank's numbers
+    # are at most about the sum's maximum here: 3 x 2^-11 = 1.5 x 2^-10 of the bucket's maximum bounds the error.
     for step in range(1, STEPS):
         expected = summed(lambda rank, step=step: gradients(rank, step))
         for bucket in BUCKETS:
@@ -108,7 +108,7 @@ def test_an_overflow_of_the_float16_wire_is_seen_and_mended_by_all_ranks_alike(r
             np.testing.assert_array_equal(ranks[0][f"surge.{step}.{name}"], ranks[1][f"surge.{step}.{name}"])
         np.testing.assert_array_equal(ranks[0][f"surge.{step}.maxima"], ranks[1][f"surge.{step}.maxima"])
         finite.append(all(np.isfinite(array).all() for array in part(ranks[0], f"surge.{step}").values()))
-    assert finite == [False, False, True, True, True]  # 2^10 too large: 2^4 and 2^4 more, then 2^2 within float16's room
+    assert finite == [False, False, True, True, True]  # 2^10 too large: 2^4 and 2^4 more, then 2^2 in float16's room
     expected = summed(short_gradients)
     for name, array in part(ranks[0], f"surge.{SURGE_STEPS - 1}").items():
         np.testing.assert_array_equal(array, expected[name] * SURGE)

@@ -1,6 +1,7 @@
 """BERT in plain NumPy, float64, written from the papers alone: loops over sequences, heads and tokens, no masks.
 
-Devlin et al. 2019 (arXiv 1810.04805), Vaswani et al. 2017 (arXiv 1706.03762, Post-LN), Hendrycks and Gimpel (arXiv 1606.08415).
+Devlin et al. 2019 (arXiv 1810.04805), Vaswani et al. 2017 (arXiv 1706.03762, Post-LN), Hendrycks and Gimpel
+(arXiv 1606.08415).
 """
 
 import math
@@ -8,6 +9,7 @@ import math
 import numpy as np
 
 from bert_horovod.config import Model
+from bert_horovod.model.bert import parameter_shapes
 
 MODEL = Model(vocab_size=30, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
               max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -18,8 +20,6 @@ PACKED = ((16,), (9,), (7, 6), (5, 4, 7), (1,))
 
 def random_parameters(model: Model, next_sentence: bool, seed: int = 0) -> dict[str, np.ndarray]:
     """Parameters of which none is 0 or 1, float32."""
-    from bert_horovod.model.bert import parameter_shapes
-
     random = np.random.default_rng(seed)
     return {name: (0.3 * random.standard_normal(shape) + name.endswith("LayerNorm.weight")).astype(np.float32)
             for name, shape in parameter_shapes(model, next_sentence).items()}
@@ -82,8 +82,9 @@ class Reference:
 
     def embed(self, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
         """Tokens of one sequence, alone, at positions from 0."""
-        tables = [self.parameters[f"bert.embeddings.{name}_embeddings.weight"] for name in ("word", "token_type", "position")]
-        return self.layer_norm("bert.embeddings", tables[0][ids] + tables[1][types] + tables[2][:len(ids)])
+        words, positions, segments = (self.parameters[f"bert.embeddings.{name}_embeddings.weight"]
+                                      for name in ("word", "position", "token_type"))
+        return self.layer_norm("bert.embeddings", words[ids] + positions[:len(ids)] + segments[types])
 
     def attend(self, name: str, x: np.ndarray) -> np.ndarray:
         query, key, value = (self.dense(f"{name}.self.{part}", x) for part in ("query", "key", "value"))

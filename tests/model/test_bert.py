@@ -34,7 +34,8 @@ def test_hidden_states_are_those_of_the_transcription_for_padded_and_packed_rows
 
 def test_the_two_forms_of_gelu_differ():
     batch = random_batch()
-    exact, approximate = (hidden_states(batch, dataclasses.replace(MODEL, hidden_act=act))[-1] for act in ("gelu", "gelu_new"))
+    exact, approximate = (hidden_states(batch, dataclasses.replace(MODEL, hidden_act=act))[-1]
+                          for act in ("gelu", "gelu_new"))
     assert np.abs(exact - approximate).max() > 1e-5
 
 

@@ -13,7 +13,7 @@ from tests.model.reference import LENGTH, MODEL, Reference, add_targets, random_
 PARAMETERS = random_parameters(MODEL, next_sentence=True)
 BATCH = add_targets(random_batch(((16,), (9,), (7, 6), (5, 4, 7))))
 # Masked positions are real tokens only, as the transcription knows no padding.
-BATCH["masked_positions"] = (BATCH["masked_positions"] % (BATCH["sequence_ids"] > 0).sum(1, keepdims=True)).astype(np.int32)
+BATCH["masked_positions"] %= (BATCH["sequence_ids"] > 0).sum(1, keepdims=True).astype(np.int32)
 WORDS = "bert.embeddings.word_embeddings.weight"
 
 
@@ -76,8 +76,9 @@ def test_a_batch_of_weight_zero_has_sums_and_gradients_of_zero():
     with tf.GradientTape() as tape:
         tape.watch(parameters)
         sums = forward(parameters, batch)
+        loss = sums.mlm_loss + sums.nsp_loss
     assert [float(value) for value in sums] == [0.0] * 4
-    for gradient in tape.gradient(sums.mlm_loss + sums.nsp_loss, parameters).values():
+    for gradient in tape.gradient(loss, parameters).values():
         assert not tf.convert_to_tensor(gradient).numpy().any()
 
 

@@ -1,0 +1,97 @@
+"""The corpus of the quickstart; the whole of it is run/quickstart.sh, which takes minutes."""
+
+import ast
+import json
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+QUICKSTART = PROJECT / "run" / "quickstart.py"
+LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+LONG = "A sentence that says something. " * 10
+MODULE = f'''"""Module. {LONG}"""
+raise SystemExit("imported")
+def last():
+    """Second."""
+class Thing:
+    def inner(self):
+        """Third.
+
+        Indented."""
+'''
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Run a program beside quickstart.py, in a fresh interpreter."""
+    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], cwd=QUICKSTART.parent,
+                          capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A small standard library."""
+    files = {
+        "b.py": MODULE,
+        "a.py": f'"""First. {LONG}"""',
+        "short.py": '"""Too short."""',
+        "no_python.py": "def (",
+        "pydoc_data/topics.py": f"# made\ntopics = {{'yield': {LONG!r}, 'assert': {LONG!r}}}\n",
+        "package/test/test_a.py": f'"""Skipped. {LONG}"""',
+        "site-packages/other.py": f'"""Skipped. {LONG}"""',
+    }
+    for name, text in files.items():
+        (tmp_path / "library" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "library" / name).write_text(text, encoding="utf-8")
+    return tmp_path / "library"
+
+
+def test_documents_are_the_modules_docstrings_and_the_topics(library):
+    program = "import json, pathlib, quickstart, sys\n" \
+              "print(json.dumps(list(quickstart.documents(pathlib.Path(sys.argv[1])))))"
+    found = json.loads(run(program, library).stdout)
+    assert [name for name, _ in found] == ["a.py", "b.py", "pydoc_data/topics.py#assert", "pydoc_data/topics.py#yield"]
+    assert found[1][1] == f"Module. {LONG.strip()}\n\nSecond.\n\nThird.\n\nIndented."
+    assert found[2][1] == LONG
+
+
+def test_the_real_library_gives_the_same_corpus_twice_and_is_not_imported(tmp_path):
+    program = "import pathlib, quickstart, sys\n" \
+              "before = set(sys.modules)\n" \
+              "quickstart.write_corpus(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))\n" \
+              "print(sorted(set(sys.modules) - before))"
+    paths = [tmp_path / "new" / "1.jsonl", tmp_path / "2.jsonl"]
+    for path in paths:
+        result = run(program, LIBRARY, path)
+        assert result.returncode == 0, result.stderr
+        # Codecs and the like; nothing of what was read, which would be hundreds.
+        assert len(ast.literal_eval(result.stdout)) < 5, result.stdout
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    documents = [json.loads(line) for line in paths[0].read_text(encoding="utf-8").splitlines()]
+    assert len(documents) > 100
+    assert all(document["text"].strip() for document in documents)
+    names = {document["name"] for document in documents}
+    assert len(names) == len(documents)
+    assert {"argparse.py", "pydoc_data/topics.py#for"} <= names
+    assert not [name for name in names if {"test", "tests", "site-packages"} & set(name.split("/"))]
+    assert list(tmp_path.glob("**/.*")) == []
+
+
+def test_a_library_without_documentation_is_one_message(library, tmp_path):
+    program = "import pathlib, quickstart, sys\nlibrary, target = map(pathlib.Path, sys.argv[1:])\n" \
+              "quickstart.sysconfig.get_paths = lambda: {'stdlib': library}\n" \
+              "sys.argv[1:] = ['corpus', str(target)]\nsys.exit(quickstart.main())"
+    result = run(program, library, tmp_path / "corpus.jsonl")
+    assert result.returncode == 1
+    assert "bytes of documentation, expected at least 1,000,000" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.glob("*.jsonl")) == list(tmp_path.glob(".*")) == []
+
+
+def test_quickstart_refuses_an_unknown_argument():
+    result = subprocess.run([QUICKSTART.with_suffix(".sh"), "--fast"], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "unknown argument '--fast'" in result.stderr

@@ -1,0 +1,126 @@
+"""The command line: what every command takes, and how it says no."""
+
+import argparse
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_horovod.__main__ import command_names, dispatch, parse
+from bert_horovod.errors import UserError
+from tests.horovod_runs import clean_environment
+
+REQUIRED = object()
+
+# Other people's scripts depend on these: flags are added here, never renamed or taken away.
+FLAGS = {
+    "evaluate": {"--checkpoint": REQUIRED, "--data_dir": REQUIRED, "--sequence_length": 128, "--rows": 1024,
+                 "--micro_batch": 32, "--index_dir": None, "--json": False},
+    "fill-mask": {"--checkpoint": REQUIRED, "--top": 5, "TEXT": REQUIRED},
+    "prepare": {"--input": REQUIRED, "--cased": False, "--documents": "file", "--vocab": REQUIRED,
+                "--output_dir": REQUIRED, "--held_out": 0.01, "--shard_bytes": 64 << 20},
+    "pretrain": {"--recipe": REQUIRED, "--data_dir": REQUIRED, "--output_dir": REQUIRED, "--init_checkpoint": None,
+                 "--index_dir": None, "--max_steps": None, "--set": []},
+    "verify": {"--data_dir": REQUIRED},
+    "vocab": {"--input": REQUIRED, "--cased": False, "--documents": "file", "--size": 30522, "--output": REQUIRED},
+}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False,
+                          env=clean_environment())
+
+
+def test_the_commands_are_those_that_were_promised():
+    assert {name.replace("_", "-") for name in command_names()} == set(FLAGS)
+
+
+@pytest.mark.parametrize("command", FLAGS)
+def test_a_command_takes_the_flags_that_were_promised(command):
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(f"bert_horovod.commands.{command.replace('-', '_')}").add_arguments(parser)
+    found = {(action.option_strings or [action.metavar or action.dest])[0]:
+             REQUIRED if action.required else action.default for action in parser._actions}
+    assert found == FLAGS[command]
+
+
+def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
+    done = run("-c", "import sys\n"
+                     "from bert_horovod.__main__ import command_names, parse\n"
+                     "for command in ['', *command_names()]:\n"
+                     "    try:\n"
+                     "        parse(['bert-horovod', *command.replace('_', '-').split(), '--help'])\n"
+                     "    except SystemExit as end:\n"
+                     "        assert end.code == 0, command\n"
+                     "    heavy = {'tensorflow', 'horovod', 'torch', 'transformers'} & set(sys.modules)\n"
+                     "    assert not heavy, (command, heavy)\n")
+    assert done.returncode == 0, done.stderr
+    for command, flags in FLAGS.items():
+        assert f"usage: bert-horovod {command} " in done.stdout
+        assert all(flag in done.stdout for flag in flags)
+
+
+def test_help_names_every_command_with_its_purpose():
+    done = run("-m", "bert_horovod", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for command in FLAGS:
+        module = importlib.import_module(f"bert_horovod.commands.{command.replace('-', '_')}")
+        assert command in done.stdout
+        assert module.__doc__.strip().splitlines()[0].split()[0] in done.stdout
+
+
+def test_the_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(["bert-horovod", "--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.strip() == importlib.import_module("bert_horovod").__version__
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["pretrian"], "invalid choice: 'pretrian'"),
+    ([], "required: COMMAND"),
+    (["verify"], "required: --data_dir"),
+    (["verify", "--data_dir", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
+    (["pretrain", "--recipe", "r", "--data_dir", "d", "--output_dir", "o", "--max_steps", "many"], "invalid int value"),
+])
+def test_a_command_line_that_cannot_be_read_exits_with_2_and_says_why(capsys, arguments, message):
+    with pytest.raises(SystemExit) as end:
+        parse(["bert-horovod", *arguments])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def raiser(error: BaseException) -> argparse.Namespace:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise error
+    return argparse.Namespace(run=fail)
+
+
+def test_a_users_mistake_is_one_message_and_exit_code_2(capsys):
+    assert dispatch(raiser(UserError("no such thing; make one"))) == 2
+    assert capsys.readouterr() == ("", "bert-horovod: error: no such thing; make one\n")
+
+
+def test_an_interrupt_exits_as_shells_expect(capsys):
+    assert dispatch(raiser(KeyboardInterrupt())) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_fault_of_the_program_is_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        dispatch(raiser(ZeroDivisionError()))
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_a_commands_result_is_the_exit_code(returned, code):
+    assert dispatch(argparse.Namespace(run=lambda arguments: returned)) == code
+
+
+def test_a_users_mistake_in_a_real_process_is_one_line_without_a_traceback(tmp_path):
+    done = run("-m", "bert_horovod", "verify", "--data_dir", str(tmp_path / "absent"))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("bert-horovod: error: ")
+    assert str(tmp_path / "absent") in done.stderr
+    assert done.stderr.count("\n") == 1
