@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.config import load_recipe
 from bert_horovod.errors import UserError
+from bert_horovod.quiet import import_tensorflow
 
 SKIPPED_DIRECTORIES = {"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"}
 TOPICS = "pydoc_data/topics.py"
@@ -29,9 +30,9 @@ LEAST_CHARACTERS = 200  # a shorter document gives no sentence pair
 LEAST_CORPUS_BYTES = 1_000_000
 LEAST_GAIN_NATS = 1.0  # under the unigram cross-entropy; less means that the model did not learn
 SENTENCES = (
-    "Return the [MASK] of the string.",
-    "If the file does not exist, an [MASK] is raised.",
-    "The default [MASK] is None.",
+    "Return the number [MASK] characters in the string.",
+    "If the file does [MASK] exist, an error is raised.",
+    "The default value [MASK] None.",
 )
 
 
@@ -83,8 +84,10 @@ def summary(output_dir: Path) -> int:
     steps = [record for record in map(json.loads, _lines(run / "metrics.jsonl")) if "loss" in record]
     first, last = steps[0], steps[-1]
     if last["step"] < recipe.total_steps:
-        raise UserError(f"the run is at step {last['step']} of {recipe.total_steps}; the same command goes on from there")
+        raise UserError(f"the run is at step {last['step']} of {recipe.total_steps}; the same command goes on from "
+                        "there")
 
+    import_tensorflow()
     from bert_horovod.commands.evaluate import evaluate
     from bert_horovod.training.prediction import MaskedTokenPredictor
 

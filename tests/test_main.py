@@ -28,7 +28,7 @@ FLAGS = {
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False,
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False,
                           env=clean_environment())
 
 

@@ -1,6 +1,7 @@
 """Measure a checkpoint on held-out rows, beside what word frequencies alone would reach.
 
-The rows and their masks are the same for every checkpoint, and those that a run with data.seed = 0 evaluates on.
+The rows and their masks are the same for every checkpoint: those that a run evaluates on when its recipe has
+data.seed = 0 and objective.masked_fraction = 0.15, the defaults.
 """
 
 import argparse
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.errors import UserError
+from bert_horovod.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store
@@ -54,6 +56,7 @@ def evaluate(checkpoint: Path, data_dir: Path, sequence_length: int = 128, rows:
     for name, value in (("rows", rows), ("micro_batch", micro_batch)):
         if value < 1:
             raise UserError(f"--{name} {value}: expected at least 1")
+    import_tensorflow()
 
     import numpy as np
 

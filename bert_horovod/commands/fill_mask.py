@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from bert_horovod.errors import UserError
+from bert_horovod.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int | None:
     """Print the guesses."""
     if arguments.top < 1:
         raise UserError(f"--top {arguments.top}: expected at least 1")
+    import_tensorflow()
     from bert_horovod.training.prediction import MaskedTokenPredictor, find_checkpoint
 
     predictor = MaskedTokenPredictor(find_checkpoint(arguments.checkpoint))

@@ -97,7 +97,7 @@ def test_all_to_all_gives_each_rank_its_share_of_every_ranks_tensor(ranks):
 
 def run_python(text: str, **variables: str) -> str:
     """What a program prints, started in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False,
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False,
                           env=clean_environment(**variables))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -13,7 +13,7 @@ RANKS = 2
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
 SHAPES = {"a": (5, 7), "b": (11,), "c": (40, 3), "d": (), "e": (13,)}  # forward order
 BUCKET_BYTES = 200
-BUCKETS = [["e", "d", "c"], ["b", "a"]]
+BUCKETS = [["e", "d"], ["c"], ["b", "a"]]  # c is larger than a bucket
 STEPS = 4  # of the float16 wire
 SURGE, SURGE_STEPS = 2.0**10, 5  # growth of the gradients that overflows the float16 wire, and steps after it
 

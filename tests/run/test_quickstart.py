@@ -12,7 +12,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 QUICKSTART = PROJECT / "run" / "quickstart.py"
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
-LONG = "A sentence that says something. " * 10
+LONG = " ".join(["A sentence that says something."] * 10)
 MODULE = f'''"""Module. {LONG}"""
 raise SystemExit("imported")
 def last():
@@ -54,7 +54,7 @@ def test_documents_are_the_modules_docstrings_and_the_topics(library):
               "print(json.dumps(list(quickstart.documents(pathlib.Path(sys.argv[1])))))"
     found = json.loads(run(program, library).stdout)
     assert [name for name, _ in found] == ["a.py", "b.py", "pydoc_data/topics.py#assert", "pydoc_data/topics.py#yield"]
-    assert found[1][1] == f"Module. {LONG.strip()}\n\nSecond.\n\nThird.\n\nIndented."
+    assert found[1][1] == f"Module. {LONG}\n\nSecond.\n\nThird.\n\nIndented."
     assert found[2][1] == LONG
 
 

@@ -1,0 +1,195 @@
+"""Checkpoints: whole or not there, found by their hashes, and the state bit for bit."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bert_horovod.config import recipe_to_table
+from bert_horovod.errors import UserError
+from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.training.checkpoint import load_newest, save
+from bert_horovod.training.state import Progress, TrainingState
+from tests.toys import toy_recipe
+
+RECIPE = toy_recipe(execution={"keep_checkpoints": 2})
+POSITION = {"phase": 0, "epoch": 1, "row": 17}
+FILES = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json", "training/optimizer.safetensors",
+         "training/state.json", "training/hashes.json")
+
+
+def random_state(step: int) -> TrainingState:
+    """A state of which nothing is 0 or like another step's, and with values that text would not carry."""
+    random = np.random.default_rng(step)
+
+    def arrays() -> dict[str, np.ndarray]:
+        made = {name: random.standard_normal(shape).astype(np.float32)
+                for name, shape in parameter_shapes(RECIPE.model, RECIPE.objective.next_sentence).items()}
+        for value in made.values():
+            value.flat[:2] = -0.0, np.float32(1e-42)
+        return made
+
+    progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, [float(np.float32(0.1)), 2.0**-90])
+    return TrainingState(arrays(), "adamw", progress, {"m": arrays(), "v": arrays()})
+
+
+@pytest.fixture(scope="module")
+def states() -> dict[int, TrainingState]:
+    return {step: random_state(step) for step in (10, 20, 30)}
+
+
+@pytest.fixture
+def saved(tmp_path, states, store) -> Path:
+    """An output directory with checkpoints of steps 10 and 20."""
+    for step in (10, 20):
+        save(tmp_path, states[step], RECIPE, store, POSITION)
+    return tmp_path
+
+
+def names(output_dir: Path) -> list[str]:
+    return sorted(path.name for path in (output_dir / "checkpoints").iterdir())
+
+
+def flip(path: Path, place: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert (value.dtype, value.shape) == (np.float32, expected[name].shape)
+        assert value.tobytes() == expected[name].tobytes(), name
+
+
+def test_the_state_comes_back_bit_for_bit(saved, states):
+    found = load_newest(saved)
+    assert found.path == saved / "checkpoints" / "step-00000020"
+    assert found.progress == states[20].progress
+    assert_same_bits(found.parameters, states[20].arrays())
+    assert found.slots.keys() == {"m", "v"}
+    for slot, values in found.slots.items():
+        assert_same_bits(values, {name: value.numpy() for name, value in states[20].slots[slot].items()})
+    again = TrainingState(found.parameters, "adamw", found.progress, found.slots)
+    assert again.hash() == states[20].hash()
+
+
+def test_a_checkpoint_holds_parameters_and_slots_and_nothing_else(saved):
+    directory = saved / "checkpoints" / "step-00000020"
+    shapes = parameter_shapes(RECIPE.model, RECIPE.objective.next_sentence)
+    assert {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} == set(FILES)
+    assert set(safetensors.numpy.load_file(directory / "model.safetensors")) == set(shapes)
+    slots = safetensors.numpy.load_file(directory / "training" / "optimizer.safetensors")
+    assert set(slots) == {f"{slot}/{name}" for slot in ("m", "v") for name in shapes}
+
+
+def test_a_checkpoint_says_where_the_run_is_and_what_it_is(saved, store, states):
+    record = json.loads((saved / "checkpoints" / "step-00000020" / "training" / "state.json").read_text())
+    assert record["position"] == POSITION
+    assert record["store"] == store.hash
+    assert record["recipe"] == recipe_to_table(RECIPE)
+    assert record["progress"] == dataclasses.asdict(states[20].progress)
+
+
+def test_every_file_is_readable_for_whom_the_configuration_is(saved):
+    directory = saved / "checkpoints" / "step-00000020"
+    assert {(directory / name).stat().st_mode for name in FILES} == {(directory / "config.json").stat().st_mode}
+
+
+def test_without_checkpoints_there_is_nothing_to_load(tmp_path):
+    assert load_newest(tmp_path) is None
+    (tmp_path / "checkpoints").mkdir()
+    assert load_newest(tmp_path) is None
+
+
+def test_the_newest_ones_are_kept(saved, states, store):
+    save(saved, states[30], RECIPE, store, POSITION)
+    assert names(saved) == ["step-00000020", "step-00000030"]
+
+
+def test_a_damaged_later_checkpoint_does_not_take_a_good_ones_place(saved, states, store):
+    flip(saved / "checkpoints" / "step-00000020" / "model.safetensors")
+    state = states[10]
+    resumed = TrainingState(state.arrays(), "adamw", dataclasses.replace(state.progress, step=15))
+    one = dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, keep_checkpoints=1))
+    save(saved, resumed, one, store, POSITION)
+    assert names(saved) == ["step-00000015", "step-00000020"]
+    assert load_newest(saved).progress.step == 15
+
+
+def test_saving_a_step_again_replaces_its_checkpoint(saved, states, store):
+    flip(saved / "checkpoints" / "step-00000020" / "model.safetensors")
+    save(saved, states[20], RECIPE, store, POSITION)
+    assert names(saved) == ["step-00000010", "step-00000020"]
+    assert load_newest(saved).progress.step == 20
+
+
+def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_save(saved, states, store):
+    whole = saved / "checkpoints" / "step-00000020"
+    for step in (25, 30):
+        half = whole.with_name(f".step-000000{step}.partial")
+        shutil.copytree(whole, half)
+        (half / "training" / "hashes.json").unlink()
+    assert load_newest(saved).path == whole
+    save(saved, states[30], RECIPE, store, POSITION)
+    assert names(saved) == ["step-00000020", "step-00000030"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_byte_is_found_and_named_and_the_checkpoint_before_is_taken(saved, capsys, name):
+    damaged = saved / "checkpoints" / "step-00000020"
+    flip(damaged / name)
+    assert load_newest(saved).progress.step == 10
+    assert capsys.readouterr().err == (
+        f"bert-horovod: the checkpoint {damaged} is damaged ({name}); taking the one before\n")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_missing_or_cut_short_is_found_and_named(saved, capsys, name):
+    for step in (10, 20):
+        path = saved / "checkpoints" / f"step-000000{step}" / name
+        if step == 20:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UserError, match=r"all checkpoints in .*checkpoints are damaged; remove them to start from"):
+        load_newest(saved)
+    assert capsys.readouterr().err.count(f"is damaged ({name})") == 2
+
+
+def test_any_flipped_byte_of_the_hashes_is_found(saved):
+    path = saved / "checkpoints" / "step-00000020" / "training" / "hashes.json"
+    for place in range(0, path.stat().st_size, 7):
+        flip(path, place)
+        assert load_newest(saved).progress.step == 10
+        flip(path, place)
+    assert load_newest(saved).progress.step == 20
+
+
+@pytest.fixture
+def small_disk(tmp_path, states, store):
+    """An output directory on a file system with room for one checkpoint and a half."""
+    save(tmp_path / "elsewhere", states[10], RECIPE, store, POSITION)
+    size = sum(path.stat().st_size for path in (tmp_path / "elsewhere").rglob("*") if path.is_file())
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size * 3 // 2}", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("needs the right to mount a small file system")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_a_users_error_and_leaves_the_earlier_checkpoint_whole(small_disk, states, store):
+    save(small_disk, states[10], RECIPE, store, POSITION)
+    with pytest.raises(UserError, match=r"cannot write the checkpoint .*step-00000020: .*[Nn]o space left.*make room"):
+        save(small_disk, states[20], RECIPE, store, POSITION)
+    assert names(small_disk) == ["step-00000010"]
+    assert_same_bits(load_newest(small_disk).parameters, states[10].arrays())

@@ -1,0 +1,70 @@
+"""Numbers that follow from a recipe and a world, against counts by hand."""
+
+import dataclasses
+
+import pytest
+
+from bert_horovod.config import Model, Numerics, Objective, Phase, Recipe
+from bert_horovod.errors import UserError
+from bert_horovod.training.derived import derive, flops_per_row
+
+MODEL = Model(vocab_size=10, hidden_size=4, num_hidden_layers=2, num_attention_heads=2, intermediate_size=6,
+              max_position_embeddings=8)
+PHASE = Phase(sequence_length=8, global_batch=40, steps=3)
+RECIPE = Recipe(model=MODEL, phase=(PHASE,))
+
+
+def with_execution(**settings) -> Recipe:
+    return dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, **settings))
+
+
+def test_operations_of_a_row_are_those_of_its_matrix_products():
+    # Multiply-adds of a layer: query, key, value, output: 4 of 8 x 4 x 4; scores and context: 2 of 8 x 8 x 4;
+    # feed-forward: 8 x 4 x 6 and 8 x 6 x 4. The head sees 1 masked token: 4 x 4, and 4 x 10 for the vocabulary.
+    layer = 4 * (8 * 4 * 4) + 2 * (8 * 8 * 4) + 2 * (8 * 4 * 6)
+    forward = 2 * layer + 1 * (4 * 4 + 4 * 10)
+    assert flops_per_row(MODEL, 8, 0.15) == 2 * 3 * forward  # 2 operations each, backward twice forward
+    assert flops_per_row(MODEL, 8, 0.5) - flops_per_row(MODEL, 8, 0.15) == 2 * 3 * 3 * (4 * 4 + 4 * 10)
+
+
+def test_operations_of_a_row_of_bert_base_are_six_per_parameter_and_token_and_the_attention():
+    encoder = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
+    attention = 6 * 12 * 2 * 128 * 128 * 768
+    assert flops_per_row(Model(), 128, 0.15) == pytest.approx(6 * 128 * encoder + attention, rel=0.05)  # and the head
+
+
+@pytest.mark.parametrize(("world_size", "micro_batch", "expected"), [
+    (1, 40, 1), (1, 39, 2), (1, 8, 5), (2, 20, 1), (2, 8, 3), (3, 8, 2), (40, 8, 1), (1, 64, 1),
+])
+def test_micro_batches_are_as_many_as_the_global_batch_needs(world_size, micro_batch, expected):
+    assert derive(with_execution(micro_batch=micro_batch), PHASE, world_size).micro_batches == expected
+
+
+@pytest.mark.parametrize(("world_size", "micro_batch"), [(1, 40), (2, 8), (3, 7)])
+def test_tokens_of_a_step_are_those_of_the_global_batch_whatever_the_layout(world_size, micro_batch):
+    assert derive(with_execution(micro_batch=micro_batch), PHASE, world_size).tokens_per_step == 40 * 8
+
+
+def test_parameters_are_counted_with_the_heads_that_the_objective_needs():
+    # embeddings (10 + 8 + 2) x 4 and LayerNorm; a layer: 4 of 4 x 4 + 4, 6 x 4 + 6, 4 x 6 + 4, 2 LayerNorms;
+    # head: 4 x 4 + 4, LayerNorm, 10 biases; pooler 4 x 4 + 4 and pair head 2 x 4 + 2
+    shared = (20 * 4 + 8) + 2 * (4 * 20 + 30 + 28 + 16) + (20 + 8 + 10)
+    assert derive(RECIPE, PHASE, 1).parameters == shared + 20 + 10
+    without = dataclasses.replace(RECIPE, objective=Objective(next_sentence=False))
+    assert derive(without, PHASE, 1).parameters == shared
+
+
+def test_more_ranks_than_rows_are_refused():
+    with pytest.raises(UserError, match=r"global_batch = 40 .* 41 ranks"):
+        derive(RECIPE, PHASE, 41)
+
+
+def test_estimated_memory_grows_with_what_takes_memory():
+    base = derive(with_execution(micro_batch=40), PHASE, 1)
+    assert base.memory_bytes > 4 * 4 * base.parameters  # parameters, gradients and two moments
+    accumulating = derive(with_execution(micro_batch=20), PHASE, 1)
+    fewer = derive(with_execution(micro_batch=20), PHASE, 2)
+    assert accumulating.memory_bytes - fewer.memory_bytes == 4 * base.parameters  # the accumulators
+    assert fewer.memory_bytes < base.memory_bytes
+    half = dataclasses.replace(with_execution(micro_batch=40), numerics=Numerics(precision="bfloat16"))
+    assert derive(half, PHASE, 1).memory_bytes < base.memory_bytes

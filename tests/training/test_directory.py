@@ -1,0 +1,176 @@
+"""The output directory: whose it is, and who may write to it."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert_horovod.config import load_recipe
+from bert_horovod.errors import UserError
+from bert_horovod.training.directory import claim, stop_requested, write_atomically
+from tests.horovod_runs import clean_environment
+from tests.toys import toy_recipe
+
+RECIPE = toy_recipe()
+STORE = "ab" * 32
+CLAIM = """
+import sys
+from pathlib import Path
+from bert_horovod.config import load_recipe
+from bert_horovod.errors import UserError
+from bert_horovod.training.directory import claim
+directory = Path(sys.argv[1])
+try:
+    claim(directory, load_recipe(directory / "recipe.toml"), "ab" * 32)
+except UserError as error:
+    sys.exit(print(error) or 2)
+"""
+
+
+def claim_and_leave(directory, recipe=RECIPE, store=STORE) -> None:
+    os.close(claim(directory, recipe, store))
+
+
+def refusal(directory, recipe=RECIPE, store=STORE) -> str:
+    """Why the directory is refused; it stays as it was."""
+    before = contents(directory)
+    with pytest.raises(UserError) as caught:
+        claim_and_leave(directory, recipe, store)
+    assert contents(directory) == before
+    assert str(directory) in str(caught.value)
+    return str(caught.value)
+
+
+def contents(directory) -> dict[str, bytes | None]:
+    return {path.name: path.read_bytes() if path.is_file() else None for path in directory.glob("*")}
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """The directory of an earlier run that is over."""
+    claim_and_leave(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    return tmp_path / "run"
+
+
+def test_a_new_directory_is_made_with_recipe_and_run(tmp_path):
+    directory = tmp_path / "deep" / "run"
+    claim_and_leave(directory)
+    assert load_recipe(directory / "recipe.toml") == RECIPE
+    assert json.loads((directory / "run.json").read_text()) == {"store": STORE, "format": 1}
+
+
+def test_an_empty_directory_is_taken(tmp_path):
+    claim_and_leave(tmp_path)
+    assert (tmp_path / "run.json").is_file()
+
+
+def test_a_start_that_was_killed_before_it_was_ours_can_be_repeated(tmp_path):
+    for name in (".lock", "recipe.toml", ".run.json.partial"):
+        (tmp_path / name).touch()
+    claim_and_leave(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "checkpoints", "metrics.jsonl", "config.json"])
+def test_a_directory_with_other_things_is_refused_by_their_names(tmp_path, name):
+    (tmp_path / name).touch()
+    assert f"holds other things ({name}); give a new directory" in refusal(tmp_path)
+
+
+def test_other_things_in_the_directory_of_an_earlier_run_are_refused(earlier):
+    (earlier / "thesis.tex").touch()
+    assert "holds other things (thesis.tex)" in refusal(earlier)
+
+
+def test_a_file_and_a_place_below_a_file_are_refused(tmp_path):
+    (tmp_path / "file").touch()
+    assert "is a file; give a directory" in refusal(tmp_path / "file")
+    assert "cannot write to --output_dir" in refusal(tmp_path / "file" / "run")
+
+
+def test_the_same_run_is_resumed(earlier):
+    (earlier / "tensorboard").mkdir()
+    claim_and_leave(earlier)
+    assert load_recipe(earlier / "recipe.toml") == RECIPE
+
+
+def test_execution_may_change_on_resume_and_is_recorded(earlier):
+    changed = dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, micro_batch=8))
+    claim_and_leave(earlier, changed)
+    assert load_recipe(earlier / "recipe.toml") == changed
+
+
+def test_another_recipe_is_refused_by_the_names_of_its_keys(earlier):
+    changed = toy_recipe(optimizer={"beta_1": 0.8}, phase={"steps": 21}, execution={"micro_batch": 8})
+    text = refusal(earlier, changed)
+    assert "optimizer.beta_1: 0.9 -> 0.8; phase.0.steps: 20 -> 21" in text
+    assert "micro_batch" not in text
+
+
+def test_another_store_is_refused_by_both_hashes(earlier):
+    text = refusal(earlier, store="cd" * 32)
+    assert "another token store" in text
+    assert "abababababab" in text
+    assert "cdcdcdcdcdcd" in text
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"store": 3}', '{"store": "x", "hue": 1}', "\xff"])
+def test_a_damaged_run_json_is_refused(earlier, content):
+    (earlier / "run.json").write_text(content, encoding="latin-1")
+    assert "run.json is damaged" in refusal(earlier)
+
+
+def test_a_run_of_another_format_is_refused(earlier):
+    (earlier / "run.json").write_text(json.dumps({"store": STORE, "format": 2}))
+    assert "a run of format 2, this program writes format 1" in refusal(earlier)
+
+
+def test_an_earlier_run_without_its_recipe_is_refused(earlier):
+    (earlier / "recipe.toml").unlink()
+    assert "cannot read the recipe" in refusal(earlier)
+
+
+def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path):
+    directory = tmp_path / "run"
+    lock = claim(directory, RECIPE, STORE)
+    command = [sys.executable, "-c", CLAIM, directory]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment(), check=False)
+    assert second.returncode == 2, second.stderr
+    assert f"another run writes to --output_dir {directory}" in second.stdout
+    assert str(directory / "stop") in second.stdout
+    os.close(lock)
+    third = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment(), check=False)
+    assert third.returncode == 0, third.stdout + third.stderr
+
+
+def test_a_refused_second_writer_leaves_the_request_to_stop(tmp_path):
+    lock = claim(tmp_path / "run", RECIPE, STORE)
+    (tmp_path / "run" / "stop").touch()
+    assert "another run writes" in refusal(tmp_path / "run")
+    assert stop_requested(tmp_path / "run")
+    os.close(lock)
+
+
+def test_a_request_to_stop_is_seen_and_is_over_with_the_next_start(earlier):
+    assert not stop_requested(earlier)
+    (earlier / "stop").touch()
+    assert stop_requested(earlier)
+    claim_and_leave(earlier)
+    assert not stop_requested(earlier)
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, "first\n")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UserError, match=r"cannot write .*file: No space left on device"):
+        write_atomically(path, "second\n")
+    assert contents(tmp_path) == {"file": b"first\n"}

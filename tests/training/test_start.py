@@ -1,0 +1,142 @@
+"""What is refused before training starts."""
+
+import importlib.metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.config import Model, recipe_from_table
+from bert_horovod.corpus.store import Store
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.model.bert import initial_parameters
+from bert_horovod.training.start import check_recipe, load_initial, untested_versions
+from tests.toys import toy_recipe, toy_recipe_table, write_toy_store
+
+RECIPE = toy_recipe()
+PAIR_HEAD = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.weight",
+             "cls.seq_relationship.bias"}
+
+
+def recipe_with(**model):
+    return recipe_from_table(toy_recipe_table(model=model))
+
+
+def write_model(directory: Path, store: Store, model: Model = RECIPE.model, next_sentence: bool = True,
+                vocabulary: list[str] | None = None, lowercase: bool = True) -> dict[str, np.ndarray]:
+    """Write a Hugging Face directory to start from; returns its parameters."""
+    parameters = initial_parameters(model, next_sentence, seed=5)
+    write_directory(directory, model, next_sentence, parameters, vocabulary or store.vocabulary, lowercase)
+    return parameters
+
+
+def refusal(directory: Path, store: Store, recipe=RECIPE) -> str:
+    with pytest.raises(UserError) as caught:
+        load_initial(directory, recipe, store)
+    assert str(caught.value).startswith(f"--init_checkpoint {directory}")
+    return str(caught.value)
+
+
+def test_a_recipe_that_fits_the_store_is_accepted(store):
+    check_recipe(RECIPE, store, world_size=2)
+
+
+@pytest.mark.parametrize("size", [63, 65])
+def test_another_vocabulary_size_than_the_stores_is_refused_by_both(store, size):
+    with pytest.raises(UserError, match=rf"model\.vocab_size = {size}.*vocabulary of 64; set model\.vocab_size = 64"):
+        check_recipe(recipe_with(vocab_size=size), store, world_size=1)
+
+
+def test_more_ranks_than_rows_in_a_batch_are_refused_for_any_phase(store):
+    table = toy_recipe_table()
+    table["phase"].append({"sequence_length": 32, "global_batch": 4})
+    with pytest.raises(UserError, match=r"global_batch = 4 .* 8 ranks"):
+        check_recipe(recipe_from_table(table), store, world_size=8)
+
+
+def test_a_vocabulary_without_special_tokens_is_refused_by_their_names(tmp_path):
+    vocabulary = [f"word{i}" for i in range(64)]
+    with pytest.raises(UserError, match=r"\[MASK\]"):
+        check_recipe(RECIPE, write_toy_store(tmp_path / "store", vocabulary=vocabulary), world_size=1)
+
+
+def test_parameters_to_start_from_are_read(tmp_path, store):
+    expected = write_model(tmp_path / "init", store)
+    found = load_initial(tmp_path / "init", RECIPE, store)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name])
+
+
+def test_heads_that_the_run_has_not_are_left_out_and_missing_ones_are_left_to_be_initialised(tmp_path, store):
+    without = recipe_from_table(toy_recipe_table(objective={"next_sentence": False}))
+    with_heads = write_model(tmp_path / "with", store)
+    assert load_initial(tmp_path / "with", without, store).keys() == with_heads.keys() - PAIR_HEAD
+    write_model(tmp_path / "without", store, next_sentence=False)
+    assert load_initial(tmp_path / "without", RECIPE, store).keys() == with_heads.keys() - PAIR_HEAD
+
+
+def test_another_vocabulary_of_the_same_size_is_refused_by_the_first_difference(tmp_path, store):
+    vocabulary = list(store.vocabulary)
+    vocabulary[9], vocabulary[10] = vocabulary[10], vocabulary[9]
+    write_model(tmp_path / "init", store, vocabulary=vocabulary)
+    assert "another vocabulary" in refusal(tmp_path / "init", store)
+    assert "first differ at id 9" in refusal(tmp_path / "init", store)
+
+
+def test_a_longer_vocabulary_is_refused_by_the_first_id_beyond(tmp_path, store):
+    write_model(tmp_path / "init", store, recipe_with(vocab_size=65).model, vocabulary=[*store.vocabulary, "more"])
+    assert "first differ at id 64" in refusal(tmp_path / "init", store)
+
+
+def test_a_directory_without_a_vocabulary_is_taken_if_the_sizes_fit(tmp_path, store):
+    expected = write_model(tmp_path / "init", store)
+    (tmp_path / "init" / "vocab.txt").unlink()
+    assert load_initial(tmp_path / "init", RECIPE, store).keys() == expected.keys()
+
+
+def test_another_casing_is_refused_by_the_option_that_mends_it(tmp_path, store):
+    write_model(tmp_path / "init", store, lowercase=False)
+    assert "lower-casing False" in refusal(tmp_path / "init", store)
+    assert "prepare the data with --cased" in refusal(tmp_path / "init", store)
+
+
+@pytest.mark.parametrize(("settings", "tensor"), [
+    ({"hidden_size": 16}, "bert.embeddings.word_embeddings.weight has shape [64, 16]"),
+    ({"intermediate_size": 48}, "bert.encoder.layer.0.intermediate.dense.weight has shape [48, 32]"),
+    ({"max_position_embeddings": 40}, "bert.embeddings.position_embeddings.weight has shape [40, 32]"),
+    ({"type_vocab_size": 3}, "bert.embeddings.token_type_embeddings.weight has shape [3, 32]"),
+])
+def test_other_sizes_are_refused_by_tensor_and_both_shapes(tmp_path, store, settings, tensor):
+    write_model(tmp_path / "init", store, recipe_with(**settings).model)
+    text = refusal(tmp_path / "init", store)
+    assert tensor in text
+    assert "set [model] as in" in text
+
+
+@pytest.mark.parametrize(("key", "value", "ours"), [
+    ("num_hidden_layers", 1, 2), ("num_hidden_layers", 3, 2), ("num_attention_heads", 4, 2),
+    ("hidden_act", "gelu_new", "gelu"), ("layer_norm_eps", 1e-5, 1e-12),
+])
+def test_another_computation_with_the_same_shapes_is_refused_by_its_key(tmp_path, store, key, value, ours):
+    write_model(tmp_path / "init", store, recipe_with(**{key: value}).model)
+    assert f"has {key} = {value!r}, the recipe has model.{key} = {ours!r}" in refusal(tmp_path / "init", store)
+
+
+def test_dropout_may_differ_from_that_of_the_model_to_start_from(tmp_path, store):
+    write_model(tmp_path / "init", store, recipe_with(hidden_dropout_prob=0.3).model)
+    assert load_initial(tmp_path / "init", RECIPE, store)
+
+
+def test_a_directory_that_is_no_bert_is_refused(tmp_path, store):
+    with pytest.raises(UserError, match=r"no config\.json"):
+        load_initial(tmp_path, RECIPE, store)
+
+
+def test_versions_outside_of_the_tested_ranges_are_named_with_the_range(monkeypatch):
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["numpy<2.1,>=1.26", "absl-py>=2", "absent>=1",
+                                                                     'pytest<1; extra == "test"'])
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.0" if name == "numpy" else version(name))
+    assert untested_versions() == ["numpy 3.0, expected <2.1,>=1.26"]
