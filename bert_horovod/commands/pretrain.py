@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace, launched) -> None:
     from bert_horovod.collectives.world import connect, use_devices
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.corpus.store import open_store, verify
     from bert_horovod.training.directory import claim
     from bert_horovod.training.loop import Job, pretrain
     from bert_horovod.training.start import check_recipe, load_initial, untested_versions
@@ -55,7 +55,8 @@ def _run(arguments: argparse.Namespace, launched) -> None:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     if arguments.max_steps is not None and arguments.max_steps < 1:
         raise UserError(f"--max_steps {arguments.max_steps}: expected at least 1")
-    store = open_store(arguments.data_dir)
+    # One process a host reads its host's copy once: a damaged byte would else be trained on.
+    store = (verify if launched.local_rank == 0 else open_store)(arguments.data_dir)
     check_recipe(recipe, store, launched.size)
     if launched.rank == 0:
         for found in untested_versions():
