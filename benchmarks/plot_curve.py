@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draw the masked-token loss of a run: training (smoothed over 20 log steps) and held out.
 
-    pip install '.[docs]'
-    python benchmarks/plot_curve.py OUTPUT_DIR docs/bert-mini.png [--unigram 6.60]
+pip install '.[docs]'
+python benchmarks/plot_curve.py OUTPUT_DIR docs/bert-mini.png [--unigram 6.60]
 """
 
 import argparse
@@ -23,13 +23,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output_dir", type=Path)
     parser.add_argument("png", type=Path)
-    parser.add_argument("--unigram", type=float, help="unigram cross-entropy of the held-out tokens, as evaluate prints it")
+    parser.add_argument(
+        "--unigram", type=float, help="unigram cross-entropy of the held-out tokens, as evaluate prints it"
+    )
     arguments = parser.parse_args()
-    lines = [json.loads(line) for line in (arguments.output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line) for line in (arguments.output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     steps, losses = zip(*((line["step"], line["mlm_loss"]) for line in lines if "mlm_loss" in line), strict=True)
-    held_steps, held_losses = zip(*((line["step"], line["held_out_mlm_loss"]) for line in lines
-                                    if "held_out_mlm_loss" in line), strict=True)
-    smooth = [np.mean(losses[max(0, i + 1 - SMOOTHING):i + 1]) for i in range(len(losses))]
+    held_steps, held_losses = zip(
+        *((line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line), strict=True
+    )
+    smooth = [np.mean(losses[max(0, i + 1 - SMOOTHING) : i + 1]) for i in range(len(losses))]
 
     figure, axes = plt.subplots(figsize=(7, 4))
     axes.plot(steps, losses, color="0.8", linewidth=0.8, label="training, each log step")

@@ -28,9 +28,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     for name in command_names():
         module = importlib.import_module(f"bert_horovod.commands.{name}")
         summary = module.__doc__.strip().splitlines()[0]
-        subparser = subparsers.add_parser(name.replace("_", "-"), help=summary, description=module.__doc__.strip(),
-                                          formatter_class=argparse.RawDescriptionHelpFormatter,
-                                          inherited_absl_flags=None)
+        subparser = subparsers.add_parser(
+            name.replace("_", "-"),
+            help=summary,
+            description=module.__doc__.strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            inherited_absl_flags=None,
+        )
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
     return parser.parse_args(argv[1:])
@@ -49,8 +53,11 @@ def dispatch(arguments: argparse.Namespace) -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        print(f"bert-horovod: error: no room on the disk for {error.filename or 'the output'}: {error.strerror}; "
-              "make room and run the same command again", file=sys.stderr)
+        print(
+            f"bert-horovod: error: no room on the disk for {error.filename or 'the output'}: {error.strerror}; "
+            "make room and run the same command again",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print("bert-horovod: interrupted", file=sys.stderr)

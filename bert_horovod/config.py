@@ -1,7 +1,8 @@
 """The recipe: what is trained (and must stay the same in a run) and how it is executed (and may change).
 
-A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[objective]`, `[optimizer]`, `[numerics]` and the
-`[[phase]]` tables say *what*: they decide the result. `[execution]` says *how*: nothing in it changes the result beyond rounding.
+A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[objective]`, `[optimizer]`,
+`[numerics]` and the `[[phase]]` tables say *what*: they decide the result. `[execution]` says *how*: nothing in it
+changes the result beyond rounding.
 """
 
 import dataclasses
@@ -26,8 +27,15 @@ except ModuleNotFoundError:  # Python 3.10
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
 
 
-def setting(default: Any, *, minimum: float | None = None, above: float | None = None, maximum: float | None = None,
-            below: float | None = None, choices: tuple | None = None) -> Any:
+def setting(
+    default: Any,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+    choices: tuple | None = None,
+) -> Any:
     """A field of a recipe section with the limits of its value."""
     limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "choices": choices}
     return field(default=default, metadata={key: value for key, value in limits.items() if value is not None})
@@ -42,7 +50,9 @@ class Model:
     num_hidden_layers: int = setting(12, minimum=1)
     num_attention_heads: int = setting(12, minimum=1)  # must divide hidden_size
     intermediate_size: int = setting(3072, minimum=1)  # width of the feed-forward layer
-    hidden_act: str = setting("gelu", choices=("gelu", "gelu_new"))  # exact (erf), or the tanh form that Google trained with
+    hidden_act: str = setting(
+        "gelu", choices=("gelu", "gelu_new")
+    )  # exact (erf), or the tanh form that Google trained with
     hidden_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
     attention_probs_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
     max_position_embeddings: int = setting(512, minimum=8)
@@ -55,7 +65,9 @@ class Model:
 class Data:
     """Which rows are made of the token store, and in which order."""
 
-    seed: int = setting(0, minimum=0, maximum=(1 << 63) - 1)  # orders rows, draws masks and dropout, and the initial parameters
+    seed: int = setting(
+        0, minimum=0, maximum=(1 << 63) - 1
+    )  # orders rows, draws masks and dropout, and the initial parameters
 
 
 @dataclass(frozen=True)
@@ -85,11 +97,17 @@ class Optimizer:
 class Numerics:
     """What trades exactness for speed."""
 
-    precision: str = setting("float32", choices=("float32", "bfloat16", "float16"))  # of activations; parameters stay float32
+    precision: str = setting(
+        "float32", choices=("float32", "bfloat16", "float16")
+    )  # of activations; parameters stay float32
     wire: str = setting("float32", choices=("float32", "float16"))  # of gradients between ranks
     initial_loss_scale: float = setting(32768.0, minimum=1)  # float16 only
-    loss_scale_growth_steps: int = setting(2000, minimum=1)  # good steps after which the loss scale doubles; float16 only
-    max_skipped_steps: int = setting(50, minimum=1)  # updates skipped in a row after which the run stops with a diagnosis
+    loss_scale_growth_steps: int = setting(
+        2000, minimum=1
+    )  # good steps after which the loss scale doubles; float16 only
+    max_skipped_steps: int = setting(
+        50, minimum=1
+    )  # updates skipped in a row after which the run stops with a diagnosis
 
 
 @dataclass(frozen=True)
@@ -218,8 +236,10 @@ def _override(table: dict[str, Any], override: str) -> None:
         if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
             raise UserError(f"--set {override}: phase in the recipe: expected one or more [[phase]] tables")
         if len(path) != 3 or not path[1].isdecimal() or int(path[1]) >= len(phases):
-            raise UserError(f"--set {override}: expected phase.N.key=value with N from 0, as in --set phase.0.steps=100; "
-                            f"the recipe has {len(phases)} [[phase]] table(s)")
+            raise UserError(
+                f"--set {override}: expected phase.N.key=value with N from 0, as in --set phase.0.steps=100; "
+                f"the recipe has {len(phases)} [[phase]] table(s)"
+            )
         phases[int(path[1])][path[2]] = value
         return
     section = table.setdefault(path[0], {})
@@ -238,14 +258,19 @@ def _section(kind: type, table: dict[str, Any], name: str) -> Any:
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
     _refuse_unknown(table, fields, f"{name}.")
     hints = typing.get_type_hints(kind)
-    return kind(**{key: _checked(f"{name}.{key}", value, hints[key], fields[key].metadata) for key, value in table.items()})
+    return kind(
+        **{key: _checked(f"{name}.{key}", value, hints[key], fields[key].metadata) for key, value in table.items()}
+    )
 
 
 def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) -> Any:
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not kind:
-        raise UserError(f"{name} = {value!r}: expected {_KIND_NAMES[kind]}, found {_KIND_NAMES.get(type(value), type(value).__name__)}")
+        raise UserError(
+            f"{name} = {value!r}: expected {_KIND_NAMES[kind]}, "
+            f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
+        )
     tests = {
         "choices": (lambda limit: value in limit, lambda limit: "one of " + ", ".join(limit)),
         "minimum": (lambda limit: value >= limit, lambda limit: f"at least {limit}"),
@@ -260,24 +285,37 @@ def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) 
     return value
 
 
-_KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", list: "a list", dict: "a table"}
+_KIND_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    list: "a list",
+    dict: "a table",
+}
 
 
 def _check_combinations(recipe: Recipe) -> None:
     model = recipe.model
     if model.hidden_size % model.num_attention_heads:
-        raise UserError(f"model.num_attention_heads = {model.num_attention_heads} does not divide "
-                        f"model.hidden_size = {model.hidden_size}")
+        raise UserError(
+            f"model.num_attention_heads = {model.num_attention_heads} does not divide "
+            f"model.hidden_size = {model.hidden_size}"
+        )
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
         rate = getattr(model, name)
         if rate and not round(rate * 256):
-            raise UserError(f"model.{name} = {rate}: expected 0, or more than 1/512: dropout is applied in steps of 1/256, "
-                            "so that this rate would be none")
+            raise UserError(
+                f"model.{name} = {rate}: expected 0, or more than 1/512: dropout is applied in steps of 1/256, "
+                "so that this rate would be none"
+            )
     if recipe.objective.next_sentence and model.type_vocab_size < 2:
         raise UserError(f"model.type_vocab_size = {model.type_vocab_size}: objective.next_sentence needs at least 2")
     for i, phase in enumerate(recipe.phase):
         if phase.sequence_length > model.max_position_embeddings:
-            raise UserError(f"phase.{i}.sequence_length = {phase.sequence_length}: expected at most "
-                            f"model.max_position_embeddings = {model.max_position_embeddings}")
+            raise UserError(
+                f"phase.{i}.sequence_length = {phase.sequence_length}: expected at most "
+                f"model.max_position_embeddings = {model.max_position_embeddings}"
+            )
         if phase.warmup + phase.hold > 1:
             raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")

@@ -6,7 +6,7 @@ import tempfile
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow, holding back its native messages about absent GPUs, doubly registered plugins and CPU features.
+    """Import TensorFlow, holding back its native messages about absent GPUs, registered plugins and CPU features.
 
     Each rank would print them. Should the import fail, they are shown.
     """

@@ -67,8 +67,10 @@ def write_corpus(library: Path, target: Path) -> tuple[int, int]:
             size += len(text.encode())
     if size < LEAST_CORPUS_BYTES:
         temporary.unlink()
-        raise UserError(f"the standard library in {library} has {size:,} bytes of documentation, expected at least "
-                        f"{LEAST_CORPUS_BYTES:,}; use a Python that comes with its sources: PYTHON=... run/setup.sh")
+        raise UserError(
+            f"the standard library in {library} has {size:,} bytes of documentation, expected at least "
+            f"{LEAST_CORPUS_BYTES:,}; use a Python that comes with its sources: PYTHON=... run/setup.sh"
+        )
     os.replace(temporary, target)
     return count, size
 
@@ -84,8 +86,9 @@ def summary(output_dir: Path) -> int:
     steps = [record for record in map(json.loads, _lines(run / "metrics.jsonl")) if "loss" in record]
     first, last = steps[0], steps[-1]
     if last["step"] < recipe.total_steps:
-        raise UserError(f"the run is at step {last['step']} of {recipe.total_steps}; the same command goes on from "
-                        "there")
+        raise UserError(
+            f"the run is at step {last['step']} of {recipe.total_steps}; the same command goes on from there"
+        )
 
     import_tensorflow()
     from bert_horovod.commands.evaluate import evaluate
@@ -95,20 +98,29 @@ def summary(output_dir: Path) -> int:
     checkpoint = Path(found["checkpoint"])
     guesses = MaskedTokenPredictor(checkpoint).guess(list(SENTENCES), 4)
     speed = statistics.median(record["rows_per_s"] for record in steps[1:])  # without step 1, which is traced
-    print(f"training loss        {first['loss']:.2f} at step {first['step']}, {last['loss']:.2f} at step {last['step']}"
-          f" (masked tokens {last['mlm_loss']:.2f} + next sentence {last['nsp_loss']:.2f})")
-    print(f"held-out tokens      loss {found['held_out_mlm_loss']:.2f} nats, accuracy "
-          f"{found['held_out_mlm_accuracy']:.1%} of the masked tokens of {found['rows']:,} rows")
-    print(f"unigram entropy      {found['unigram_cross_entropy']:.2f} nats for who knows word frequencies alone; "
-          f"the model is {found['gain']:.2f} nats better")
+    print(
+        f"training loss        {first['loss']:.2f} at step {first['step']}, {last['loss']:.2f} at step {last['step']}"
+        f" (masked tokens {last['mlm_loss']:.2f} + next sentence {last['nsp_loss']:.2f})"
+    )
+    print(
+        f"held-out tokens      loss {found['held_out_mlm_loss']:.2f} nats, accuracy "
+        f"{found['held_out_mlm_accuracy']:.1%} of the masked tokens of {found['rows']:,} rows"
+    )
+    print(
+        f"unigram entropy      {found['unigram_cross_entropy']:.2f} nats for who knows word frequencies alone; "
+        f"the model is {found['gain']:.2f} nats better"
+    )
     print(f"speed                {speed:,.0f} rows of {found['sequence_length']} tokens a second")
     print(f"checkpoint           {checkpoint}")
     for text, places in zip(SENTENCES, guesses, strict=True):
         print(f"{text:50} {', '.join(f'{guess.token} {guess.probability:.0%}' for guess in places[0])}")
     if found["gain"] < LEAST_GAIN_NATS:
-        print(f"quickstart: FAILED: the held-out loss is {found['gain']:.2f} nats under the unigram cross-entropy, "
-              f"expected at least {LEAST_GAIN_NATS}: something keeps the model from learning; see "
-              f"{run / 'metrics.jsonl'}", file=sys.stderr)
+        print(
+            f"quickstart: FAILED: the held-out loss is {found['gain']:.2f} nats under the unigram cross-entropy, "
+            f"expected at least {LEAST_GAIN_NATS}: something keeps the model from learning; see "
+            f"{run / 'metrics.jsonl'}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pre-train BERT: `bert-horovod pretrain` under a name that launchers can start.
 
-    horovodrun -np 2 python run/run_pretraining.py --recipe run/recipes/bert-mini.toml --data_dir D --output_dir O
+horovodrun -np 2 python run/run_pretraining.py --recipe run/recipes/bert-mini.toml --data_dir D --output_dir O
 """
 
 import sys

@@ -16,8 +16,9 @@ PROJECT = Path(__file__).resolve().parents[1]
 _FOREIGN = ("HOROVOD_", "OMPI_", "PMI", "SLURM_")
 
 
-def run_ranks(world_size: int, script: str | Path, *arguments: str,
-              timeout: float = 300) -> subprocess.CompletedProcess:
+def run_ranks(
+    world_size: int, script: str | Path, *arguments: str, timeout: float = 300
+) -> subprocess.CompletedProcess:
     """Run a script as `world_size` ranks on this host and return what horovodrun printed, each line with its rank.
 
     Args:
@@ -34,8 +35,14 @@ def run_ranks(world_size: int, script: str | Path, *arguments: str,
             script.write_text(text, encoding="utf-8")
         horovodrun = Path(sys.executable).with_name("horovodrun")  # not resolved: that would leave the environment
         command = [sys.executable, horovodrun, "--gloo", "-np", str(world_size), sys.executable, script, *arguments]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              env=clean_environment(), start_new_session=True) as process:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+            start_new_session=True,
+        ) as process:
             try:
                 stdout, stderr = process.communicate(timeout=timeout)
             except subprocess.TimeoutExpired as error:

@@ -20,11 +20,19 @@ from bert_horovod.config import (
 from bert_horovod.errors import UserError
 
 RECIPES = sorted((Path(__file__).resolve().parents[1] / "run" / "recipes").glob("*.toml"))
-SETTINGS = [(section, field) for section, kind in
-            (("model", config.Model), ("data", config.Data), ("objective", config.Objective),
-             ("optimizer", config.Optimizer), ("numerics", config.Numerics), ("phase", Phase),
-             ("execution", config.Execution))
-            for field in dataclasses.fields(kind)]
+SETTINGS = [
+    (section, field)
+    for section, kind in (
+        ("model", config.Model),
+        ("data", config.Data),
+        ("objective", config.Objective),
+        ("optimizer", config.Optimizer),
+        ("numerics", config.Numerics),
+        ("phase", Phase),
+        ("execution", config.Execution),
+    )
+    for field in dataclasses.fields(kind)
+]
 WHAT_SETTINGS = [(section, field) for section, field in SETTINGS if section != "execution"]
 
 
@@ -90,13 +98,18 @@ def test_a_value_outside_of_its_limits_is_refused_by_key_value_and_what_is_allow
 
 @pytest.mark.parametrize(("section", "field"), SETTINGS, ids=names(SETTINGS))
 def test_a_value_of_another_type_is_refused_by_key_value_and_type(section, field):
-    wrong = {int: [True, 1.0, "1", [1], {"a": 1}], float: [True, "0.5", [0.5]], bool: [0, 1, "true"],
-             str: [1, True, ["adamw"]]}
+    wrong = {
+        int: [True, 1.0, "1", [1], {"a": 1}],
+        float: [True, "0.5", [0.5]],
+        bool: [0, 1, "true"],
+        str: [1, True, ["adamw"]],
+    }
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     kind = type(field.default)
     for value in wrong[kind]:
         assert f"{key_of(section, field.name)} = {value!r}: expected {expected[kind]}, found " in refusal(
-            table_with(section, field.name, value))
+            table_with(section, field.name, value)
+        )
 
 
 FLOATS = [(section, field) for section, field in SETTINGS if isinstance(field.default, float)]
@@ -114,23 +127,31 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
     assert type(decay) is float
 
 
-@pytest.mark.parametrize(("table", "parts"), [
-    ({"modle": {}}, ("unknown key modle", "known are: data, execution, model, numerics, objective, optimizer, phase")),
-    ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
-    ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, warmup")),
-    ({"model": 3}, ("model = 3", "expected a table [model]")),
-    ({"phase": []}, ("phase", "one or more [[phase]] tables")),
-    ({"phase": {"steps": 3}}, ("phase", "one or more [[phase]] tables")),
-    ({"phase": 3}, ("phase", "one or more [[phase]] tables")),
-    ({"phase": [3]}, ("phase", "one or more [[phase]] tables")),
-    ({"model": {"num_attention_heads": 7}}, ("model.num_attention_heads = 7", "model.hidden_size = 768")),
-    ({"phase": [{}, {"sequence_length": 513}]},
-     ("phase.1.sequence_length = 513", "model.max_position_embeddings = 512")),
-    ({"phase": [{"warmup": 0.6, "hold": 0.5}]}, ("phase.0.warmup + hold = 1.1", "at most 1")),
-    ({"model": {"type_vocab_size": 1}}, ("model.type_vocab_size = 1", "objective.next_sentence", "at least 2")),
-    ({"model": {"hidden_dropout_prob": 1 / 512}}, ("model.hidden_dropout_prob = 0.00195", "0, or more than 1/512")),
-    ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
-])
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        (
+            {"modle": {}},
+            ("unknown key modle", "known are: data, execution, model, numerics, objective, optimizer, phase"),
+        ),
+        ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
+        ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, warmup")),
+        ({"model": 3}, ("model = 3", "expected a table [model]")),
+        ({"phase": []}, ("phase", "one or more [[phase]] tables")),
+        ({"phase": {"steps": 3}}, ("phase", "one or more [[phase]] tables")),
+        ({"phase": 3}, ("phase", "one or more [[phase]] tables")),
+        ({"phase": [3]}, ("phase", "one or more [[phase]] tables")),
+        ({"model": {"num_attention_heads": 7}}, ("model.num_attention_heads = 7", "model.hidden_size = 768")),
+        (
+            {"phase": [{}, {"sequence_length": 513}]},
+            ("phase.1.sequence_length = 513", "model.max_position_embeddings = 512"),
+        ),
+        ({"phase": [{"warmup": 0.6, "hold": 0.5}]}, ("phase.0.warmup + hold = 1.1", "at most 1")),
+        ({"model": {"type_vocab_size": 1}}, ("model.type_vocab_size = 1", "objective.next_sentence", "at least 2")),
+        ({"model": {"hidden_dropout_prob": 1 / 512}}, ("model.hidden_dropout_prob = 0.00195", "0, or more than 1/512")),
+        ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
+    ],
+)
 def test_what_does_not_fit_together_is_refused_by_name(table, parts):
     text = refusal(table)
     for part in parts:
@@ -138,8 +159,12 @@ def test_what_does_not_fit_together_is_refused_by_name(table, parts):
 
 
 def test_what_just_fits_together_is_accepted():
-    recipe_from_table({"model": {"hidden_dropout_prob": 0.002, "attention_probs_dropout_prob": 0.0},
-                       "phase": [{"sequence_length": 512, "warmup": 0.6, "hold": 0.4}]})
+    recipe_from_table(
+        {
+            "model": {"hidden_dropout_prob": 0.002, "attention_probs_dropout_prob": 0.0},
+            "phase": [{"sequence_length": 512, "warmup": 0.6, "hold": 0.4}],
+        }
+    )
     recipe_from_table({"model": {"type_vocab_size": 1}, "objective": {"next_sentence": False}})
 
 
@@ -150,8 +175,12 @@ def test_an_empty_recipe_is_the_defaults():
 def test_a_recipe_that_cannot_be_read_is_refused_by_its_path(tmp_path):
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     broken = write(tmp_path, "model = [[[")
-    for path, reason in ((tmp_path / "absent.toml", "No such file"), (tmp_path, "Is a directory"),
-                         (tmp_path / "binary.toml", "not valid TOML"), (broken, "not valid TOML")):
+    for path, reason in (
+        (tmp_path / "absent.toml", "No such file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "binary.toml", "not valid TOML"),
+        (broken, "not valid TOML"),
+    ):
         with pytest.raises(UserError, match=reason) as caught:
             load_recipe(path)
         assert str(path) in str(caught.value)
@@ -203,14 +232,17 @@ def test_total_steps_are_those_of_all_phases():
     assert Recipe(phase=(Phase(steps=3), Phase(steps=5))).total_steps == 8
 
 
-@pytest.mark.parametrize(("override", "section", "key", "value"), [
-    ("execution.micro_batch=8", "execution", "micro_batch", 8),
-    (" execution.micro_batch = 8 ", "execution", "micro_batch", 8),
-    ("optimizer.weight_decay=1e-2", "optimizer", "weight_decay", 0.01),
-    ("objective.next_sentence=false", "objective", "next_sentence", False),
-    ("optimizer.name=lamb", "optimizer", "name", "lamb"),
-    ('optimizer.name="lamb"', "optimizer", "name", "lamb"),
-])
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("execution.micro_batch=8", "execution", "micro_batch", 8),
+        (" execution.micro_batch = 8 ", "execution", "micro_batch", 8),
+        ("optimizer.weight_decay=1e-2", "optimizer", "weight_decay", 0.01),
+        ("objective.next_sentence=false", "objective", "next_sentence", False),
+        ("optimizer.name=lamb", "optimizer", "name", "lamb"),
+        ('optimizer.name="lamb"', "optimizer", "name", "lamb"),
+    ],
+)
 def test_an_overriding_value_is_read_as_toml_else_as_a_string(tmp_path, override, section, key, value):
     recipe = load_recipe(write(tmp_path, "[optimizer]\nbeta_1 = 0.8\n"), [override])  # [execution] is made where absent
     assert getattr(getattr(recipe, section), key) == value
@@ -218,40 +250,48 @@ def test_an_overriding_value_is_read_as_toml_else_as_a_string(tmp_path, override
 
 
 def test_overrides_reach_a_phase_by_its_number_and_the_last_one_wins(tmp_path):
-    recipe = load_recipe(write(tmp_path, "[[phase]]\nsteps = 1\n[[phase]]\nsteps = 2\n"),
-                         ["phase.1.steps=7", "phase.1.steps=9", "phase.0.warmup=0.5"])
+    recipe = load_recipe(
+        write(tmp_path, "[[phase]]\nsteps = 1\n[[phase]]\nsteps = 2\n"),
+        ["phase.1.steps=7", "phase.1.steps=9", "phase.0.warmup=0.5"],
+    )
     assert [(phase.steps, phase.warmup) for phase in recipe.phase] == [(1, 0.5), (9, 0.01)]
 
 
-@pytest.mark.parametrize(("text", "override", "expected"), [
-    ("", "execution.micro_batch", "expected section.key=value"),
-    ("", "micro_batch=8", "expected section.key=value"),
-    ("", "=8", "expected section.key=value"),
-    ("", ".micro_batch=8", "expected section.key=value"),
-    ("", "execution.=8", "expected section.key=value"),
-    ("", "execution.micro_batch.x=8", "expected section.key=value"),
-    ("", "a.b.c.d=8", "expected section.key=value"),
-    ("model = 3", "model.vocab_size=8", "expected section.key=value"),
-    ("", "phase.0.steps=8", r"the recipe has 0 \[\[phase\]\]"),
-    ("[[phase]]", "phase.1.steps=8", r"phase\.N\.key=value .*the recipe has 1 \[\[phase\]\]"),
-    ("[[phase]]", "phase.-1.steps=8", r"phase\.N\.key=value"),
-    ("[[phase]]", "phase.².steps=8", r"phase\.N\.key=value"),
-    ("[[phase]]", "phase.steps=8", r"phase\.N\.key=value"),
-    ("phase = 3", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
-    ("phase = [3]", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
-])
+@pytest.mark.parametrize(
+    ("text", "override", "expected"),
+    [
+        ("", "execution.micro_batch", "expected section.key=value"),
+        ("", "micro_batch=8", "expected section.key=value"),
+        ("", "=8", "expected section.key=value"),
+        ("", ".micro_batch=8", "expected section.key=value"),
+        ("", "execution.=8", "expected section.key=value"),
+        ("", "execution.micro_batch.x=8", "expected section.key=value"),
+        ("", "a.b.c.d=8", "expected section.key=value"),
+        ("model = 3", "model.vocab_size=8", "expected section.key=value"),
+        ("", "phase.0.steps=8", r"the recipe has 0 \[\[phase\]\]"),
+        ("[[phase]]", "phase.1.steps=8", r"phase\.N\.key=value .*the recipe has 1 \[\[phase\]\]"),
+        ("[[phase]]", "phase.-1.steps=8", r"phase\.N\.key=value"),
+        ("[[phase]]", "phase.².steps=8", r"phase\.N\.key=value"),
+        ("[[phase]]", "phase.steps=8", r"phase\.N\.key=value"),
+        ("phase = 3", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
+        ("phase = [3]", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
+    ],
+)
 def test_an_override_that_cannot_be_applied_is_refused_in_full(tmp_path, text, override, expected):
     with pytest.raises(UserError, match=expected) as caught:
         load_recipe(write(tmp_path, text), [override])
     assert f"--set {override}" in str(caught.value)
 
 
-@pytest.mark.parametrize(("override", "expected"), [
-    ("execution.micro_batch=eight", "execution.micro_batch = 'eight': expected a whole number, found a string"),
-    ("execution.micro_batch=", "execution.micro_batch = '': expected a whole number"),
-    ("execution.micro_bach=8", "unknown key execution.micro_bach"),
-    ("exec.micro_batch=8", "unknown key exec;"),
-])
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("execution.micro_batch=eight", "execution.micro_batch = 'eight': expected a whole number, found a string"),
+        ("execution.micro_batch=", "execution.micro_batch = '': expected a whole number"),
+        ("execution.micro_bach=8", "unknown key execution.micro_bach"),
+        ("exec.micro_batch=8", "unknown key exec;"),
+    ],
+)
 def test_an_overriding_value_is_checked_as_one_in_the_file(tmp_path, override, expected):
     with pytest.raises(UserError) as caught:
         load_recipe(write(tmp_path, ""), [override])

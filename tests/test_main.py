@@ -15,21 +15,43 @@ REQUIRED = object()
 
 # Other people's scripts depend on these: flags are added here, never renamed or taken away.
 FLAGS = {
-    "evaluate": {"--checkpoint": REQUIRED, "--data_dir": REQUIRED, "--sequence_length": 128, "--rows": 1024,
-                 "--micro_batch": 32, "--index_dir": None, "--json": False},
+    "evaluate": {
+        "--checkpoint": REQUIRED,
+        "--data_dir": REQUIRED,
+        "--sequence_length": 128,
+        "--rows": 1024,
+        "--micro_batch": 32,
+        "--index_dir": None,
+        "--json": False,
+    },
     "fill-mask": {"--checkpoint": REQUIRED, "--top": 5, "TEXT": REQUIRED},
-    "prepare": {"--input": REQUIRED, "--cased": False, "--documents": "file", "--vocab": REQUIRED,
-                "--output_dir": REQUIRED, "--held_out": 0.01, "--shard_bytes": 64 << 20},
-    "pretrain": {"--recipe": REQUIRED, "--data_dir": REQUIRED, "--output_dir": REQUIRED, "--init_checkpoint": None,
-                 "--index_dir": None, "--max_steps": None, "--set": []},
+    "prepare": {
+        "--input": REQUIRED,
+        "--cased": False,
+        "--documents": "file",
+        "--vocab": REQUIRED,
+        "--output_dir": REQUIRED,
+        "--held_out": 0.01,
+        "--shard_bytes": 64 << 20,
+    },
+    "pretrain": {
+        "--recipe": REQUIRED,
+        "--data_dir": REQUIRED,
+        "--output_dir": REQUIRED,
+        "--init_checkpoint": None,
+        "--index_dir": None,
+        "--max_steps": None,
+        "--set": [],
+    },
     "verify": {"--data_dir": REQUIRED},
     "vocab": {"--input": REQUIRED, "--cased": False, "--documents": "file", "--size": 30522, "--output": REQUIRED},
 }
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False,
-                          env=clean_environment())
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False, env=clean_environment()
+    )
 
 
 def test_the_commands_are_those_that_were_promised():
@@ -40,21 +62,26 @@ def test_the_commands_are_those_that_were_promised():
 def test_a_command_takes_the_flags_that_were_promised(command):
     parser = argparse.ArgumentParser(add_help=False)
     importlib.import_module(f"bert_horovod.commands.{command.replace('-', '_')}").add_arguments(parser)
-    found = {(action.option_strings or [action.metavar or action.dest])[0]:
-             REQUIRED if action.required else action.default for action in parser._actions}
+    found = {
+        (action.option_strings or [action.metavar or action.dest])[0]: REQUIRED if action.required else action.default
+        for action in parser._actions
+    }
     assert found == FLAGS[command]
 
 
 def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
-    done = run("-c", "import sys\n"
-                     "from bert_horovod.__main__ import command_names, parse\n"
-                     "for command in ['', *command_names()]:\n"
-                     "    try:\n"
-                     "        parse(['bert-horovod', *command.replace('_', '-').split(), '--help'])\n"
-                     "    except SystemExit as end:\n"
-                     "        assert end.code == 0, command\n"
-                     "    heavy = {'tensorflow', 'horovod', 'torch', 'transformers'} & set(sys.modules)\n"
-                     "    assert not heavy, (command, heavy)\n")
+    done = run(
+        "-c",
+        "import sys\n"
+        "from bert_horovod.__main__ import command_names, parse\n"
+        "for command in ['', *command_names()]:\n"
+        "    try:\n"
+        "        parse(['bert-horovod', *command.replace('_', '-').split(), '--help'])\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 0, command\n"
+        "    heavy = {'tensorflow', 'horovod', 'torch', 'transformers'} & set(sys.modules)\n"
+        "    assert not heavy, (command, heavy)\n",
+    )
     assert done.returncode == 0, done.stderr
     for command, flags in FLAGS.items():
         assert f"usage: bert-horovod {command} " in done.stdout
@@ -77,13 +104,19 @@ def test_the_version_is_the_packages(capsys):
     assert capsys.readouterr().out.strip() == importlib.import_module("bert_horovod").__version__
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["pretrian"], "invalid choice: 'pretrian'"),
-    ([], "required: COMMAND"),
-    (["verify"], "required: --data_dir"),
-    (["verify", "--data_dir", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
-    (["pretrain", "--recipe", "r", "--data_dir", "d", "--output_dir", "o", "--max_steps", "many"], "invalid int value"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pretrian"], "invalid choice: 'pretrian'"),
+        ([], "required: COMMAND"),
+        (["verify"], "required: --data_dir"),
+        (["verify", "--data_dir", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (
+            ["pretrain", "--recipe", "r", "--data_dir", "d", "--output_dir", "o", "--max_steps", "many"],
+            "invalid int value",
+        ),
+    ],
+)
 def test_a_command_line_that_cannot_be_read_exits_with_2_and_says_why(capsys, arguments, message):
     with pytest.raises(SystemExit) as end:
         parse(["bert-horovod", *arguments])
@@ -94,6 +127,7 @@ def test_a_command_line_that_cannot_be_read_exits_with_2_and_says_why(capsys, ar
 def raiser(error: BaseException) -> argparse.Namespace:
     def fail(arguments: argparse.Namespace) -> int:
         raise error
+
     return argparse.Namespace(run=fail)
 
 

@@ -14,46 +14,95 @@ VOCABULARY = SPECIAL + [f"word{i}" for i in range(993)]
 SMALL_VOCABULARY = SPECIAL + [f"word{i}" for i in range(57)]
 
 
-def write_toy_store(path: Path, seed: int = 1, shards: int = 3, documents: int = 20, sections: int = 2, sentences: int = 30,
-                    longest: int = 30, held_out: float = 0.0, vocabulary: list[str] = VOCABULARY) -> Store:
-    """Write and open a store of random tokens: up to so many sections a document, sentences a section, tokens a sentence."""
+def write_toy_store(
+    path: Path,
+    seed: int = 1,
+    shards: int = 3,
+    documents: int = 20,
+    sections: int = 2,
+    sentences: int = 30,
+    longest: int = 30,
+    held_out: float = 0.0,
+    vocabulary: list[str] = VOCABULARY,
+) -> Store:
+    """Write and open a store of random tokens: up to so many sections a document, sentences a section, and so on."""
     path.mkdir()
     random = np.random.default_rng(seed)
     text = "\n".join(vocabulary) + "\n"
     (path / "vocab.txt").write_text(text, encoding="utf-8")
-    entries = [write_shard(path, number, toy_shard(random, documents, sections, sentences, longest, held_out, len(vocabulary)), 1)
-               for number in range(shards)]
+    entries = [
+        write_shard(
+            path, number, toy_shard(random, documents, sections, sentences, longest, held_out, len(vocabulary)), 1
+        )
+        for number in range(shards)
+    ]
     digest = hashlib.sha256(text.encode()).hexdigest()
-    write_manifest(path, {"format": FORMAT, "shards": entries, "settings": {}, "sources": [], "totals": {},
-                          "vocabulary": {"sha256": digest, "size": len(vocabulary), "lowercase": True}})
+    write_manifest(
+        path,
+        {
+            "format": FORMAT,
+            "shards": entries,
+            "settings": {},
+            "sources": [],
+            "totals": {},
+            "vocabulary": {"sha256": digest, "size": len(vocabulary), "lowercase": True},
+        },
+    )
     return open_store(path)
 
 
-def toy_shard(random: np.random.Generator, documents: int, sections: int, sentences: int, longest: int, held_out: float,
-              vocabulary_size: int) -> Shard:
+def toy_shard(
+    random: np.random.Generator,
+    documents: int,
+    sections: int,
+    sentences: int,
+    longest: int,
+    held_out: float,
+    vocabulary_size: int,
+) -> Shard:
     """Random sizes and ordinary tokens."""
     per_document = random.integers(1, sections + 1, documents)
     per_section = random.integers(1, sentences + 1, per_document.sum())
     per_sentence = random.integers(1, longest + 1, per_section.sum())
-    starts = [np.concatenate(([0], np.cumsum(sizes))).astype(np.uint32)
-              for sizes in (per_sentence, per_section, per_document)]
-    return Shard(tokens=random.integers(len(SPECIAL), max(vocabulary_size, len(SPECIAL) + 1), per_sentence.sum()).astype(np.uint16),
-                 sentences=starts[0], sections=starts[1], documents=starts[2],
-                 held_out=random.random(len(per_section)) < held_out,
-                 document_hashes=np.zeros((documents, 2), np.uint64))
+    starts = [
+        np.concatenate(([0], np.cumsum(sizes))).astype(np.uint32) for sizes in (per_sentence, per_section, per_document)
+    ]
+    return Shard(
+        tokens=random.integers(len(SPECIAL), max(vocabulary_size, len(SPECIAL) + 1), per_sentence.sum()).astype(
+            np.uint16
+        ),
+        sentences=starts[0],
+        sections=starts[1],
+        documents=starts[2],
+        held_out=random.random(len(per_section)) < held_out,
+        document_hashes=np.zeros((documents, 2), np.uint64),
+    )
 
 
 def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
     """The table of a recipe that trains in seconds on a store of SMALL_VOCABULARY; sections update its own."""
     table: dict[str, Any] = {
-        "model": {"vocab_size": len(SMALL_VOCABULARY), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-                  "intermediate_size": 64, "max_position_embeddings": 32},
+        "model": {
+            "vocab_size": len(SMALL_VOCABULARY),
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "max_position_embeddings": 32,
+        },
         "data": {"seed": 7},
         "objective": {},
         "optimizer": {"name": "adamw", "max_grad_norm": 0.5},
         "numerics": {},
-        "execution": {"micro_batch": 32, "log_steps": 1, "checkpoint_steps": 1000, "evaluate_steps": 0, "evaluate_rows": 16,
-                      "bucket_bytes": 20000, "tensorboard": False},
+        "execution": {
+            "micro_batch": 32,
+            "log_steps": 1,
+            "checkpoint_steps": 1000,
+            "evaluate_steps": 0,
+            "evaluate_rows": 16,
+            "bucket_bytes": 20000,
+            "tensorboard": False,
+        },
     }
     phase = {"sequence_length": 32, "global_batch": 32, "steps": 20, "learning_rate": 0.002, "warmup": 0.1}
     table["phase"] = [phase | sections.pop("phase", {})]

@@ -57,8 +57,14 @@ class WindowIndex:
         return len(self.start)
 
 
-def open_index(store: Store, sequence_length: int, next_sentence: bool, split: str = "train",
-               directory: str | Path | None = None, build: bool = True) -> WindowIndex:
+def open_index(
+    store: Store,
+    sequence_length: int,
+    next_sentence: bool,
+    split: str = "train",
+    directory: str | Path | None = None,
+    build: bool = True,
+) -> WindowIndex:
     """Open the window index of a store, and build it first if need be.
 
     Args:
@@ -74,16 +80,25 @@ def open_index(store: Store, sequence_length: int, next_sentence: bool, split: s
             the index is missing or damaged.
     """
     if split not in SPLITS or not 4 <= sequence_length <= 1 << 16:
-        raise ValueError(f"open_index: split = {split!r}, sequence_length = {sequence_length}: "
-                         f"expected one of {SPLITS} and 4 to {1 << 16}")
-    settings = {"store": store.hash, "format": FORMAT, "sequence_length": sequence_length,
-                "next_sentence": next_sentence, "split": split}
+        raise ValueError(
+            f"open_index: split = {split!r}, sequence_length = {sequence_length}: "
+            f"expected one of {SPLITS} and 4 to {1 << 16}"
+        )
+    settings = {
+        "store": store.hash,
+        "format": FORMAT,
+        "sequence_length": sequence_length,
+        "next_sentence": next_sentence,
+        "split": split,
+    }
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
     path = (Path(directory) if directory is not None else store.path / "index") / name
     if not path.is_dir():
         if not build:
-            raise UserError(f"{path} is missing: the process that builds the row index has failed, or has another file "
-                            "system; run again, or name a directory that a host's processes share with --index_dir")
+            raise UserError(
+                f"{path} is missing: the process that builds the row index has failed, or has another file "
+                "system; run again, or name a directory that a host's processes share with --index_dir"
+            )
         _build(store, sequence_length, next_sentence, split, path)
     arrays = {}
     for array in _DTYPES | _PAIR_DTYPES if next_sentence else _DTYPES:
@@ -91,8 +106,9 @@ def open_index(store: Store, sequence_length: int, next_sentence: bool, split: s
             # A plain view: np.memmap makes each indexing several times slower.
             arrays[array] = np.asarray(np.load(path / f"{array}.npy", mmap_mode="r", allow_pickle=False))
         except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{path / array}.npy is missing or damaged ({error}); "
-                            f"remove {path} and run again: it is made anew") from error
+            raise UserError(
+                f"{path / array}.npy is missing or damaged ({error}); remove {path} and run again: it is made anew"
+            ) from error
     return WindowIndex(path, sequence_length, next_sentence, split, **arrays)
 
 
@@ -113,8 +129,10 @@ def _build(store: Store, sequence_length: int, next_sentence: bool, split: str, 
             if not path.is_dir():  # else another host was faster: its index is the same
                 raise
     except OSError as error:
-        raise UserError(f"cannot write the row index to {path.parent}: {error.strerror or error}; "
-                        "name a directory that can be written, local to each host, with --index_dir") from error
+        raise UserError(
+            f"cannot write the row index to {path.parent}: {error.strerror or error}; "
+            "name a directory that can be written, local to each host, with --index_dir"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -152,13 +170,17 @@ def _refuse_empty(store: Store, windows: int, documents: int, next_sentence: boo
     if not windows and split == "held_out":
         raise UserError(f"{store.path} has no held-out sections; prepare the data with a larger --held_out")
     if not windows:
-        raise UserError(f"{store.path} has nothing to train on: every section is held out; "
-                        "prepare the data with a smaller --held_out")
+        raise UserError(
+            f"{store.path} has nothing to train on: every section is held out; "
+            "prepare the data with a smaller --held_out"
+        )
     if next_sentence and documents < 2:
         what = "held-out " if split == "held_out" else ""
-        raise UserError(f"{store.path} has one {what}document; sentence pairs need at least two, since a wrong second "
-                        "segment comes from another document; prepare more, or train without pairs: "
-                        "objective.next_sentence = false")
+        raise UserError(
+            f"{store.path} has one {what}document; sentence pairs need at least two, since a wrong second "
+            "segment comes from another document; prepare more, or train without pairs: "
+            "objective.next_sentence = false"
+        )
 
 
 def shard_windows(shard: Shard, limit: int, held_out: bool) -> tuple[np.ndarray, ...]:
@@ -175,7 +197,8 @@ def shard_windows(shard: Shard, limit: int, held_out: bool) -> tuple[np.ndarray,
         document: int64 [windows], in the shard.
     """
     sentences, sections, documents = (
-        np.asarray(array, np.int64) for array in (shard.sentences, shard.sections, shard.documents))
+        np.asarray(array, np.int64) for array in (shard.sentences, shard.sections, shard.documents)
+    )
     pieces = -(-np.diff(sentences) // limit)  # per sentence
     first_piece = np.concatenate(([0], np.cumsum(pieces)))
     sentence = np.repeat(np.arange(len(pieces)), pieces)  # per piece
@@ -200,8 +223,9 @@ def shard_windows(shard: Shard, limit: int, held_out: bool) -> tuple[np.ndarray,
     return bounds[piece], bounds[end_piece], sentence[piece], sentence[end_piece - 1], document
 
 
-def _sentence_ends(shard: Shard, start: np.ndarray, end: np.ndarray, first: np.ndarray,
-                   last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sentence_ends(
+    shard: Shard, start: np.ndarray, end: np.ndarray, first: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the windows' sentences relative to the window's start, one after another, and their number per window."""
     per_window = last - first + 1
     offset = np.cumsum(per_window) - per_window
@@ -233,6 +257,8 @@ class _GrowingArray:
         self._file.close()
 
     def _write_header(self) -> int:
-        np.lib.format.write_array_header_1_0(self._file, {
-            "descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._length,)})
+        np.lib.format.write_array_header_1_0(
+            self._file,
+            {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._length,)},
+        )
         return self._file.tell()

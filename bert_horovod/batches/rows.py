@@ -37,16 +37,21 @@ def special_ids(vocabulary: list[str]) -> SpecialIds:
     names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     missing = [name for name in names if name not in ids]
     if missing:
-        raise UserError(f"the vocabulary has no {', '.join(missing)}; expected all of {', '.join(names)}: "
-                        "prepare the data with a BERT vocabulary")
+        raise UserError(
+            f"the vocabulary has no {', '.join(missing)}; expected all of {', '.join(names)}: "
+            "prepare the data with a BERT vocabulary"
+        )
     return SpecialIds(*(ids[name] for name in names))
 
 
 def ordinary_ids(vocabulary: list[str], special: SpecialIds) -> np.ndarray:
     """Ids that text is made of, int32, ascending: not special, not [unused...]; raises UserError if there is none."""
     reserved = {special.pad, special.unknown, special.cls, special.sep, special.mask}
-    ordinary = [number for number, token in enumerate(vocabulary)
-                if number not in reserved and not (token.startswith("[unused") and token.endswith("]"))]
+    ordinary = [
+        number
+        for number, token in enumerate(vocabulary)
+        if number not in reserved and not (token.startswith("[unused") and token.endswith("]"))
+    ]
     if not ordinary:
         raise UserError("the vocabulary has no ordinary tokens; prepare the data with a BERT vocabulary")
     return np.array(ordinary, np.int32)
@@ -78,8 +83,15 @@ class Rows:
         seed: orders rows and draws pairs and masks.
     """
 
-    def __init__(self, store: Store, index: WindowIndex, special: SpecialIds, sequence_length: int,
-                 objective: Objective, seed: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        index: WindowIndex,
+        special: SpecialIds,
+        sequence_length: int,
+        objective: Objective,
+        seed: int,
+    ) -> None:
         if (index.sequence_length, index.next_sentence) != (sequence_length, objective.next_sentence):
             raise ValueError("Rows: the index was made for another sequence_length or next_sentence")
         self.count = index.windows  # rows per epoch
@@ -178,8 +190,15 @@ class Rows:
         last = window + 1 == self._index.first_window[self._index.document[window] + 1]
         right = np.maximum(1, whole.count - split)
         other_split = self._fitting_split(other, tail.count, np.where(last, right, room), room, right)
-        shard, start, begin, count = (np.where(wrong, theirs, ours) for theirs, ours in (
-            (tail.shard, whole.shard), (tail.start, whole.start), (other_split, split), (tail.count, whole.count)))
+        shard, start, begin, count = (
+            np.where(wrong, theirs, ours)
+            for theirs, ours in (
+                (tail.shard, whole.shard),
+                (tail.start, whole.start),
+                (other_split, split),
+                (tail.count, whole.count),
+            )
+        )
         return first, _Segments(shard, start + begin, count - begin), wrong
 
     def _own_split(self, counter: np.ndarray, window: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -199,8 +218,9 @@ class Rows:
         draw = _below(self._hash(_OTHER, counter), self.count - (high - low))
         return draw + np.where(draw >= low, high - low, 0)
 
-    def _fitting_split(self, window: np.ndarray, count: np.ndarray, wanted: np.ndarray, room: np.ndarray,
-                       otherwise: np.ndarray) -> np.ndarray:
+    def _fitting_split(
+        self, window: np.ndarray, count: np.ndarray, wanted: np.ndarray, room: np.ndarray, otherwise: np.ndarray
+    ) -> np.ndarray:
         """Where the B of a wrong pair begins in its window, int64 [rows]; it ends where the window ends.
 
         That is at the sentence end that makes B's length closest to `wanted`, and at most `room`. Wrong pairs then are
@@ -233,8 +253,9 @@ class Rows:
         for shard, low, high in zip(shards, bounds[:-1], bounds[1:], strict=True):
             flat[target[low:high]] = self._tokens[shard][source[low:high]]
 
-    def _mask(self, ids: np.ndarray, counter: np.ndarray, maskable: np.ndarray,
-              tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _mask(
+        self, ids: np.ndarray, counter: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mask `ids` in place; returns positions, original ids (int32) and use (bool), each [rows, masked_slots].
 
         80 % become [MASK], 10 % a random ordinary token, 10 % stay as they are.
@@ -248,7 +269,7 @@ class Rows:
         keys.sort(axis=1)
         slots = np.arange(self.masked_slots)
         used = (slots < masked_count(tokens, self._objective.masked_fraction)[:, None]) & maskable.any(axis=1)[:, None]
-        places = (keys[:, :self.masked_slots] & column_bits).astype(np.int64)
+        places = (keys[:, : self.masked_slots] & column_bits).astype(np.int64)
         places = np.sort(np.where(used, places, self._length), axis=1)
         places = np.where(used, places, 0)
 

@@ -11,13 +11,16 @@ def micro_batch_count(global_batch: int, world_size: int, micro_batch: int) -> i
     Raises UserError if the global batch has fewer rows than there are ranks.
     """
     if global_batch < world_size:
-        raise UserError(f"global_batch = {global_batch} is a batch that the ranks cannot share: there are {world_size} "
-                        "ranks and each needs at least one row; use fewer ranks or a larger global_batch")
+        raise UserError(
+            f"global_batch = {global_batch} is a batch that the ranks cannot share: there are {world_size} "
+            "ranks and each needs at least one row; use fewer ranks or a larger global_batch"
+        )
     return -(-global_batch // (world_size * micro_batch))
 
 
-def step_positions(step_in_phase: int, global_batch: int, rank: int, world_size: int,
-                   micro_batch: int) -> list[tuple[np.ndarray, int]]:
+def step_positions(
+    step_in_phase: int, global_batch: int, rank: int, world_size: int, micro_batch: int
+) -> list[tuple[np.ndarray, int]]:
     """The positions that a rank takes in one optimizer step, micro-batch by micro-batch.
 
     Step t takes positions [t * global_batch, (t + 1) * global_batch). Each rank takes one contiguous run of them, none

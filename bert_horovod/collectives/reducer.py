@@ -1,7 +1,7 @@
 """Sums gradients over ranks in static buckets, in float32 or in scaled float16.
 
-A bucket is a run of parameters in backward order, flattened into one all-reduce that starts as soon as its gradients exist. That is the
-tensor fusion; being static, it gives the same sums in every run.
+A bucket is a run of parameters in backward order, flattened into one all-reduce that starts as soon as its gradients
+exist. That is the tensor fusion; being static, it gives the same sums in every run.
 """
 
 import math
@@ -35,8 +35,8 @@ def assign_buckets(shapes: dict[str, tuple[int, ...]], bucket_bytes: int) -> lis
 class GradientReducer:
     """All-reduces the gradients of one optimizer step.
 
-    `maxima` (float32 [buckets]) is the largest reduced magnitude of each bucket in the last good step: the float16 wire's scales are made
-    of it. It is equal on all ranks, and part of a checkpoint.
+    `maxima` (float32 [buckets]) is the largest reduced magnitude of each bucket in the last good step: the float16
+    wire's scales are made of it. It is equal on all ranks, and part of a checkpoint.
     """
 
     def __init__(self, world: World, shapes: dict[str, tuple[int, ...]], bucket_bytes: int, wire: str) -> None:
@@ -91,8 +91,11 @@ def wire_scale(maximum: tf.Tensor) -> tf.Tensor:
 def next_maxima(assumed: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
     """The maxima to assume in the next step: those found; after an overflow more, after a bucket of zeros less.
 
-    Zeros may be gradients that a maximum which is far too large has rounded away: many overflows in a row leave such a one.
+    Zeros may be gradients that a maximum which is far too large has rounded away: many overflows in a row leave such
+    a one.
     """
-    lower = tf.minimum(assumed, tf.maximum(assumed / OVERFLOW_STEP, 2.0**-30))  # not so low that what follows overflows often
+    lower = tf.minimum(
+        assumed, tf.maximum(assumed / OVERFLOW_STEP, 2.0**-30)
+    )  # not so low that what follows overflows often
     usable = tf.where(found > 0, tf.maximum(found, 2.0**-90), lower)  # 2^-90 keeps the scale itself finite
     return tf.where(tf.math.is_finite(found), usable, tf.minimum(assumed * OVERFLOW_STEP, 2.0**100))

@@ -104,14 +104,17 @@ def connect(launched: Launch) -> World:
 
         horovod.init()
     except ImportError as error:
-        raise UserError(f"{launched.launcher} started {launched.size} processes, but Horovod cannot be imported ({error}). "
-                        "run/setup.sh builds it; one process works without it") from error
+        raise UserError(
+            f"{launched.launcher} started {launched.size} processes, but Horovod cannot be imported ({error}). "
+            "run/setup.sh builds it; one process works without it"
+        ) from error
     if horovod.size() != launched.size:
         raise UserError(
             f"{launched.launcher} started {launched.size} processes, but Horovod made a world of {horovod.size()}: "
             f"this Horovod {'has' if horovod.mpi_built() else 'was built without'} MPI. "
             "Start with horovodrun instead, or install an MPI with its compiler mpicxx and run run/setup.sh again, "
-            "which rebuilds Horovod with MPI")
+            "which rebuilds Horovod with MPI"
+        )
     return HorovodWorld(horovod)
 
 

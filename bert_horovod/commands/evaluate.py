@@ -19,30 +19,55 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--checkpoint", required=True, type=Path, metavar="DIR",
-                        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)")
-    parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR",
-                        help="token store with a held-out part, made by: bert-horovod prepare")
-    parser.add_argument("--sequence_length", type=int, default=128, metavar="N",
-                        help="tokens per row (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=1024, metavar="N",
-                        help="held-out rows, at most (default: %(default)s)")
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+    )
+    parser.add_argument(
+        "--data_dir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="token store with a held-out part, made by: bert-horovod prepare",
+    )
+    parser.add_argument(
+        "--sequence_length", type=int, default=128, metavar="N", help="tokens per row (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=1024, metavar="N", help="held-out rows, at most (default: %(default)s)"
+    )
     parser.add_argument("--micro_batch", type=int, default=32, metavar="N", help="rows at once (default: %(default)s)")
-    parser.add_argument("--index_dir", type=Path, metavar="DIR",
-                        help="where row indices go if the token store is read-only")
+    parser.add_argument(
+        "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
 
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Evaluate and print."""
-    result = evaluate(arguments.checkpoint, arguments.data_dir, arguments.sequence_length, arguments.rows,
-                      arguments.micro_batch, arguments.index_dir)
+    result = evaluate(
+        arguments.checkpoint,
+        arguments.data_dir,
+        arguments.sequence_length,
+        arguments.rows,
+        arguments.micro_batch,
+        arguments.index_dir,
+    )
     print(json.dumps(result) if arguments.json else summary(result))
     return None
 
 
-def evaluate(checkpoint: Path, data_dir: Path, sequence_length: int = 128, rows: int = 1024, micro_batch: int = 32,
-             index_dir: Path | None = None) -> dict[str, Any]:
+def evaluate(
+    checkpoint: Path,
+    data_dir: Path,
+    sequence_length: int = 128,
+    rows: int = 1024,
+    micro_batch: int = 32,
+    index_dir: Path | None = None,
+) -> dict[str, Any]:
     """Evaluate a checkpoint on a token store's held-out rows; the arguments are those of the command.
 
     Returns:
@@ -76,17 +101,26 @@ def evaluate(checkpoint: Path, data_dir: Path, sequence_length: int = 128, rows:
     found = read_masked_model(directory)
     _refuse_another_vocabulary(directory, found, store)
     if not 8 <= sequence_length <= found.model.max_position_embeddings:
-        raise UserError(f"--sequence_length {sequence_length}: expected 8 to {found.model.max_position_embeddings}, "
-                        f"the positions of {directory}")
+        raise UserError(
+            f"--sequence_length {sequence_length}: expected 8 to {found.model.max_position_embeddings}, "
+            f"the positions of {directory}"
+        )
     unigrams = unigram_cross_entropy(store)
     index = open_index(store, sequence_length, found.next_sentence, "held_out", index_dir)
     seed = int(keyed_hash(0, _HELD_OUT_STREAM, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
-    held_out = Rows(store, index, special_ids(store.vocabulary), sequence_length,
-                    Objective(next_sentence=found.next_sentence), seed)
+    held_out = Rows(
+        store, index, special_ids(store.vocabulary), sequence_length, Objective(next_sentence=found.next_sentence), seed
+    )
     evaluator = Evaluator(found.model, found.next_sentence, "float32", held_out, rows, micro_batch, World())
     means = evaluator.evaluate(found.parameters)
-    return {"checkpoint": str(directory), "sequence_length": sequence_length, "rows": evaluator.count, **means,
-            "unigram_cross_entropy": unigrams, "gain": unigrams - means["held_out_mlm_loss"]}
+    return {
+        "checkpoint": str(directory),
+        "sequence_length": sequence_length,
+        "rows": evaluator.count,
+        **means,
+        "unigram_cross_entropy": unigrams,
+        "gain": unigrams - means["held_out_mlm_loss"],
+    }
 
 
 def summary(result: dict[str, Any]) -> str:
@@ -97,26 +131,36 @@ def summary(result: dict[str, Any]) -> str:
         f"accuracy {result['held_out_mlm_accuracy']:.1%}",
     ]
     if "held_out_nsp_loss" in result:
-        lines.append(f"  next sentence   loss {result['held_out_nsp_loss']:.4f} nats   "
-                     f"accuracy {result['held_out_nsp_accuracy']:.1%}")
+        lines.append(
+            f"  next sentence   loss {result['held_out_nsp_loss']:.4f} nats   "
+            f"accuracy {result['held_out_nsp_accuracy']:.1%}"
+        )
     side = "below" if result["gain"] >= 0 else "above"
-    lines.append(f"  unigrams        loss {result['unigram_cross_entropy']:.4f} nats   the model is "
-                 f"{abs(result['gain']):.4f} nats {side}")
+    lines.append(
+        f"  unigrams        loss {result['unigram_cross_entropy']:.4f} nats   the model is "
+        f"{abs(result['gain']):.4f} nats {side}"
+    )
     return "\n".join(lines)
 
 
 def _refuse_another_vocabulary(directory: Path, found: "Pretrained", store: "Store") -> None:
     if found.model.vocab_size != len(store.vocabulary):
-        raise UserError(f"--checkpoint {directory} has a vocabulary of {found.model.vocab_size}, the token store "
-                        f"{store.path} one of {len(store.vocabulary)}; prepare the data with the checkpoint's "
-                        "vocabulary")
+        raise UserError(
+            f"--checkpoint {directory} has a vocabulary of {found.model.vocab_size}, the token store "
+            f"{store.path} one of {len(store.vocabulary)}; prepare the data with the checkpoint's "
+            "vocabulary"
+        )
     if found.vocabulary is None:
         return
     if found.vocabulary != store.vocabulary:
         pairs = zip(found.vocabulary, store.vocabulary, strict=True)
         first = next(i for i, (theirs, ours) in enumerate(pairs) if theirs != ours)
-        raise UserError(f"--checkpoint {directory} has another vocabulary than the token store {store.path} "
-                        f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}")
+        raise UserError(
+            f"--checkpoint {directory} has another vocabulary than the token store {store.path} "
+            f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}"
+        )
     if found.lowercase != store.manifest["vocabulary"]["lowercase"]:
-        raise UserError(f"--checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} "
-                        f"the opposite; prepare the data {'without' if found.lowercase else 'with'} --cased")
+        raise UserError(
+            f"--checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} "
+            f"the opposite; prepare the data {'without' if found.lowercase else 'with'} --cased"
+        )

@@ -1,6 +1,6 @@
 """Let a checkpoint guess the words at [MASK].
 
-    bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
+bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 """
 
 import argparse
@@ -12,8 +12,13 @@ from bert_horovod.quiet import import_tensorflow
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--checkpoint", required=True, type=Path, metavar="DIR",
-                        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)")
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+    )
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)")
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="a sentence with one or more [MASK]")
 

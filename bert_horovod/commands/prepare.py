@@ -11,13 +11,22 @@ from bert_horovod.quiet import import_tensorflow
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that say which text is read and how."""
-    parser.add_argument("--input", action="append", required=True, metavar="PATH",
-                        help="a file, a directory or a glob pattern in quotes; repeatable")
+    parser.add_argument(
+        "--input",
+        action="append",
+        required=True,
+        metavar="PATH",
+        help="a file, a directory or a glob pattern in quotes; repeatable",
+    )
     parser.add_argument("--cased", action="store_true", help="keep upper case and accents (default: uncased)")
-    parser.add_argument("--documents", choices=("file", "blank_line"), default="file",
-                        help="file: a plain file is a document, a blank line ends a paragraph; blank_line: a blank "
-                             "line ends a document and a line is a sentence. A line of JSON Lines is a document "
-                             "(default: %(default)s)")
+    parser.add_argument(
+        "--documents",
+        choices=("file", "blank_line"),
+        default="file",
+        help="file: a plain file is a document, a blank line ends a paragraph; blank_line: a blank "
+        "line ends a document and a line is a sentence. A line of JSON Lines is a document "
+        "(default: %(default)s)",
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_text_arguments(parser)
     parser.add_argument("--vocab", required=True, help="a WordPiece vocab.txt; make one with: bert-horovod vocab")
     parser.add_argument("--output_dir", required=True, help="the store to make: a new or empty directory")
-    parser.add_argument("--held_out", type=float, default=0.01,
-                        help="fraction of sections that are never trained on (default: %(default)s)")
-    parser.add_argument("--shard_bytes", type=int, default=64 << 20,
-                        help="bytes of text in a shard (default: %(default)s)")
+    parser.add_argument(
+        "--held_out",
+        type=float,
+        default=0.01,
+        help="fraction of sections that are never trained on (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shard_bytes", type=int, default=64 << 20, help="bytes of text in a shard (default: %(default)s)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int | None:
@@ -37,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int | None:
     from bert_horovod.corpus.prepare import Settings, prepare, summary
 
     settings = Settings(arguments.documents, arguments.held_out, arguments.shard_bytes)
-    result = prepare(arguments.input, arguments.vocab, arguments.output_dir, lowercase=not arguments.cased,
-                     settings=settings)
+    result = prepare(
+        arguments.input, arguments.vocab, arguments.output_dir, lowercase=not arguments.cased, settings=settings
+    )
     print(summary(result))
     return None

@@ -20,13 +20,31 @@ from bert_horovod.quiet import import_tensorflow
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("--recipe", required=True, metavar="FILE", help="recipe in TOML; see run/recipes/")
-    parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare")
-    parser.add_argument("--output_dir", required=True, type=Path, metavar="DIR", help="checkpoints and metrics; resumed if it holds this run")
+    parser.add_argument(
+        "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
+    )
+    parser.add_argument(
+        "--output_dir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="checkpoints and metrics; resumed if it holds this run",
+    )
     parser.add_argument("--init_checkpoint", type=Path, metavar="DIR", help="Hugging Face BERT directory to start from")
-    parser.add_argument("--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only")
-    parser.add_argument("--max_steps", type=int, metavar="N", help="stop after step N of the whole run; the schedule stays the recipe's")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
-                        help="override a setting of the recipe, as in --set execution.micro_batch=8; repeatable")
+    parser.add_argument(
+        "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
+    )
+    parser.add_argument(
+        "--max_steps", type=int, metavar="N", help="stop after step N of the whole run; the schedule stays the recipe's"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="override a setting of the recipe, as in --set execution.micro_batch=8; repeatable",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -66,7 +84,10 @@ def _run(arguments: argparse.Namespace, launched) -> None:
     lock = claim(arguments.output_dir, recipe, store.hash) if launched.rank == 0 else None
     world = connect(launched)
     use_devices(world, recipe.execution.threads)
-    pretrain(Job(recipe, store, arguments.output_dir, arguments.index_dir, arguments.init_checkpoint, arguments.max_steps), world)
+    pretrain(
+        Job(recipe, store, arguments.output_dir, arguments.index_dir, arguments.init_checkpoint, arguments.max_steps),
+        world,
+    )
     world.shutdown()
     if lock is not None:
         os.close(lock)

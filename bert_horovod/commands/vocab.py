@@ -26,11 +26,15 @@ def run(arguments: argparse.Namespace) -> int | None:
     vocabulary = learn_vocabulary(sources, arguments.size, not arguments.cased, arguments.documents)
     write_vocabulary(arguments.output, vocabulary)
     seconds = time.monotonic() - start
-    print(f"{arguments.output}: {len(vocabulary):,} tokens from {len(sources):,} files in {seconds:.1f} s, "
-          f"SHA-256 {vocabulary_hash(vocabulary)}")
+    print(
+        f"{arguments.output}: {len(vocabulary):,} tokens from {len(sources):,} files in {seconds:.1f} s, "
+        f"SHA-256 {vocabulary_hash(vocabulary)}"
+    )
     if len(vocabulary) < arguments.size:
-        print(f"the text has too few different words for --size {arguments.size}; this vocabulary works, more text "
-              "gives a fuller one")
+        print(
+            f"the text has too few different words for --size {arguments.size}; this vocabulary works, more text "
+            "gives a fuller one"
+        )
     cased = " --cased" if arguments.cased else ""
     print(f"next: bert-horovod prepare --input ... --vocab {arguments.output} --output_dir DIR{cased}")
     return None

@@ -24,8 +24,17 @@ class StoreBuilder:
     Attributes: `entries`, the manifest's of the shards so far; `totals`, counts by the names of TOTALS.
     """
 
-    def __init__(self, path: Path, tokenize: TokenizeFunction, vocabulary_size: int, unknown_id: int, *, lines: bool,
-                 held_out: float, shard_bytes: int):
+    def __init__(
+        self,
+        path: Path,
+        tokenize: TokenizeFunction,
+        vocabulary_size: int,
+        unknown_id: int,
+        *,
+        lines: bool,
+        held_out: float,
+        shard_bytes: int,
+    ):
         """
         Args:
             path: the store's directory.
@@ -141,10 +150,14 @@ class StoreBuilder:
             self._waiting = None
         if not self._document_sections:
             return
-        shard = Shard(tokens=np.concatenate(self._tokens), sentences=_offsets(np.concatenate(self._lengths)),
-                      sections=_offsets(self._section_sentences), documents=_offsets(self._document_sections),
-                      held_out=np.array(self._held_out, bool),
-                      document_hashes=np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 2))
+        shard = Shard(
+            tokens=np.concatenate(self._tokens),
+            sentences=_offsets(np.concatenate(self._lengths)),
+            sections=_offsets(self._section_sentences),
+            documents=_offsets(self._document_sections),
+            held_out=np.array(self._held_out, bool),
+            document_hashes=np.frombuffer(b"".join(self._hashes), "<u8").reshape(-1, 2),
+        )
         entry = write_shard(self._path, len(self.entries), shard, self._kept_bytes)
         self.entries.append(entry)
         for name in COUNTS:

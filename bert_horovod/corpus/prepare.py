@@ -52,8 +52,14 @@ class Result:
     made: bool  # false: the store was there already, and is whole
 
 
-def prepare(inputs: list[str], vocabulary_path: str | Path, output_dir: str | Path, *, lowercase: bool = True,
-            settings: Settings | None = None) -> Result:
+def prepare(
+    inputs: list[str],
+    vocabulary_path: str | Path,
+    output_dir: str | Path,
+    *,
+    lowercase: bool = True,
+    settings: Settings | None = None,
+) -> Result:
     """Make a token store of the inputs, or find that it is there already.
 
     Args:
@@ -70,8 +76,11 @@ def prepare(inputs: list[str], vocabulary_path: str | Path, output_dir: str | Pa
     path = Path(output_dir)
     sources = find_sources(inputs)
     vocabulary = read_vocabulary(vocabulary_path)
-    head = {"format": FORMAT, "settings": asdict(settings),
-            "vocabulary": {"sha256": vocabulary_hash(vocabulary), "size": len(vocabulary), "lowercase": lowercase}}
+    head = {
+        "format": FORMAT,
+        "settings": asdict(settings),
+        "vocabulary": {"sha256": vocabulary_hash(vocabulary), "size": len(vocabulary), "lowercase": lowercase},
+    }
     _refuse_foreign(path, vocabulary, vocabulary_path)
     finished = _finished(path, head, sources)
     if finished is not None:
@@ -80,9 +89,15 @@ def prepare(inputs: list[str], vocabulary_path: str | Path, output_dir: str | Pa
     with _whole_or_nothing(path):
         write_vocabulary(path / "vocab.txt", vocabulary)
         start = time.monotonic()
-        builder = StoreBuilder(path, tokenizer, len(vocabulary), tokenizer.unknown_id,
-                               lines=settings.documents == "blank_line", held_out=settings.held_out,
-                               shard_bytes=settings.shard_bytes)
+        builder = StoreBuilder(
+            path,
+            tokenizer,
+            len(vocabulary),
+            tokenizer.unknown_id,
+            lines=settings.documents == "blank_line",
+            held_out=settings.held_out,
+            shard_bytes=settings.shard_bytes,
+        )
         with closing(builder):
             described = list(_read(sources, settings, builder))
             builder.finish()
@@ -96,22 +111,29 @@ def prepare(inputs: list[str], vocabulary_path: str | Path, output_dir: str | Pa
 def summary(result: Result) -> str:
     """What prepare says at its end, with the command that comes next."""
     totals = result.manifest["totals"]
-    lines = [f"{result.path}: finished" if result.made else
-             f"{result.path}: was finished already; sources, settings and vocabulary are the same and all hashes are "
-             "right"]
+    lines = [
+        f"{result.path}: finished"
+        if result.made
+        else f"{result.path}: was finished already; sources, settings and vocabulary are the same and all hashes are "
+        "right"
+    ]
     unknown = 100 * totals["unknown_tokens"] / totals["tokens"]
-    lines.append(f"{totals['documents']:,} documents, {totals['sentences']:,} sentences, {totals['tokens']:,} tokens "
-                 f"({unknown:.2f} % [UNK]), {totals['held_out_sections']:,} of {totals['sections']:,} sections "
-                 f"held out, {result.store_bytes / 1e6:,.1f} MB on disk")
+    lines.append(
+        f"{totals['documents']:,} documents, {totals['sentences']:,} sentences, {totals['tokens']:,} tokens "
+        f"({unknown:.2f} % [UNK]), {totals['held_out_sections']:,} of {totals['sections']:,} sections "
+        f"held out, {result.store_bytes / 1e6:,.1f} MB on disk"
+    )
     if totals["dropped_documents"]:
         lines.append(f"{totals['dropped_documents']:,} documents had no tokens and were dropped")
     if result.made:
         megabytes = totals["bytes"] / 1e6
-        lines.append(f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s: "
-                     f"{megabytes / max(result.seconds, 1e-9):.1f} MB/s")
+        lines.append(
+            f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s: {megabytes / max(result.seconds, 1e-9):.1f} MB/s"
+        )
     if not totals["held_out_sections"] and result.manifest["settings"]["held_out"]:
-        lines.append("warning: no section is held out, as there are so few; a larger --held_out makes evaluation "
-                     "possible")
+        lines.append(
+            "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
+        )
     lines.append(f"next: bert-horovod pretrain --recipe RECIPE.toml --data_dir {result.path} --output_dir RUN")
     return "\n".join(lines)
 
@@ -134,16 +156,20 @@ def _read(sources: list[Source], settings: Settings, builder: StoreBuilder) -> I
 def _refuse_empty(builder: StoreBuilder, sources: list[Source]) -> None:
     if not builder.totals["tokens"]:
         names = ", ".join(str(source.path) for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
-        raise UserError(f"the input yields no tokens ({len(sources)} files: {names}; "
-                        f"{sum(source.bytes for source in sources):,} bytes); expected text: look at --input")
+        raise UserError(
+            f"the input yields no tokens ({len(sources)} files: {names}; "
+            f"{sum(source.bytes for source in sources):,} bytes); expected text: look at --input"
+        )
 
 
 def _refuse_unknown(builder: StoreBuilder) -> None:
     unknown, tokens = builder.totals["unknown_tokens"], sum(entry["tokens"] for entry in builder.entries)
     if unknown > tokens / 2:
-        raise UserError(f"{100 * unknown / tokens:.0f} % of the tokens are [UNK]; expected a vocabulary that knows "
-                        "the text: is --vocab for this language, and --cased given exactly when it is a cased one? "
-                        "Make one for this text with: bert-horovod vocab")
+        raise UserError(
+            f"{100 * unknown / tokens:.0f} % of the tokens are [UNK]; expected a vocabulary that knows "
+            "the text: is --vocab for this language, and --cased given exactly when it is a cased one? "
+            "Make one for this text with: bert-horovod vocab"
+        )
 
 
 def _refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Path) -> None:
@@ -152,16 +178,20 @@ def _refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pa
     if not path.is_dir():
         raise UserError(f"--output_dir {path} is a file; expected a new or empty directory")
     if path.resolve() in Path(vocabulary_path).resolve().parents:
-        raise UserError(f"--vocab {vocabulary_path} lies in --output_dir {path}, which is cleared if it must be made "
-                        "again; expected it to lie elsewhere")
+        raise UserError(
+            f"--vocab {vocabulary_path} lies in --output_dir {path}, which is cleared if it must be made "
+            "again; expected it to lie elsewhere"
+        )
     names = sorted(entry.name for entry in path.iterdir())
     foreign = [name for name in names if not _OWN_NAMES.fullmatch(name)]
     if names == ["vocab.txt"] and (path / "vocab.txt").read_bytes() != vocabulary_text(vocabulary).encode():
         foreign = names  # not ours, and perhaps somebody's only copy
     if foreign:
-        raise UserError(f"--output_dir {path} holds other things "
-                        f"({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); expected a new or empty "
-                        "directory, or an unfinished store")
+        raise UserError(
+            f"--output_dir {path} holds other things "
+            f"({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); expected a new or empty "
+            "directory, or an unfinished store"
+        )
 
 
 def _finished(path: Path, head: dict[str, Any], sources: list[Source]) -> Store | None:
@@ -179,8 +209,10 @@ def _finished(path: Path, head: dict[str, Any], sources: list[Source]) -> Store 
     if not changed:
         changed = _changed_sources(old["sources"], sources)
     if changed:
-        raise UserError(f"--output_dir {path} holds a finished store that was made otherwise "
-                        f"({'; '.join(changed[:3])}); expected the same command, or another --output_dir")
+        raise UserError(
+            f"--output_dir {path} holds a finished store that was made otherwise "
+            f"({'; '.join(changed[:3])}); expected the same command, or another --output_dir"
+        )
     try:
         verify(path)
         return open_store(path)
@@ -219,10 +251,13 @@ def _whole_or_nothing(path: Path) -> Iterator[None]:
             raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, "
-                            "half the size of the plain text: make room or choose another --output_dir") from error
-        raise UserError(f"cannot write {error.filename or path}: {error.strerror or error}; "
-                        "choose another --output_dir") from error
+            raise UserError(
+                f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, "
+                "half the size of the plain text: make room or choose another --output_dir"
+            ) from error
+        raise UserError(
+            f"cannot write {error.filename or path}: {error.strerror or error}; choose another --output_dir"
+        ) from error
 
 
 def _clear(path: Path) -> None:

@@ -22,8 +22,9 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.close()
 
@@ -36,5 +37,9 @@ class Progress:
         if self._bar is None and now - self._last >= _LINE_EVERY_S and done_bytes:
             self._last = now
             rate = done_bytes / (now - self._start)
-            print(f"{self._what}: {done_bytes / 1e6:,.0f} of {self._total / 1e6:,.0f} MB, {rate / 1e6:.1f} MB/s, "
-                  f"{max(0, self._total - done_bytes) / rate:,.0f} s left", file=sys.stderr, flush=True)
+            print(
+                f"{self._what}: {done_bytes / 1e6:,.0f} of {self._total / 1e6:,.0f} MB, {rate / 1e6:.1f} MB/s, "
+                f"{max(0, self._total - done_bytes) / rate:,.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -8,20 +8,116 @@ CLOSING = "\"'”’»›)\\]}」』）》〉】〕"
 # fast only then.
 _CANDIDATE = re.compile(
     rf"[\n.!?…؟۔।॥։。！？｡](?:(?<=[.!?…؟۔।॥։])[{CLOSING}]* "
-    rf"(?![\"'“‘«(\[]*[a-z]|[.!?…])|(?<=\n)|(?<=[。！？｡])[{CLOSING}]*(?![。！？｡]) ?)")
+    rf"(?![\"'“‘«(\[]*[a-z]|[.!?…])|(?<=\n)|(?<=[。！？｡])[{CLOSING}]*(?![。！？｡]) ?)"
+)
 _INNER_STOPS = re.compile(r"(?:\w\.)+\w")
 _ROMAN_OR_NUMBER = re.compile(r"[IVXLC]+|\d{1,3}")
 # Never the last word of a sentence.
 _TITLES = frozenset(
-    ("Mr", "Mrs", "Ms", "Messrs", "Mme", "Mlle", "Mdme", "Dr", "Drs", "Prof", "Rev", "Revd", "Hon", "Gen", "Maj",
-     "Col", "Capt", "Cpt", "Comdr", "Cmdr", "Adm", "Lt", "Lieut", "Sgt", "Sergt", "Cpl", "Pvt", "Sen", "Rep",
-     "Gov", "Pres", "Supt", "Insp", "St", "Ste", "Sts", "Mt", "Ft", "Esqr", "Fr", "Br", "Bros", "cf", "vs", "viz",
-     "Fig", "fig", "Figs", "figs", "Eq", "eq", "eds", "Vol", "vol", "Vols", "vols"))
+    (
+        "Mr",
+        "Mrs",
+        "Ms",
+        "Messrs",
+        "Mme",
+        "Mlle",
+        "Mdme",
+        "Dr",
+        "Drs",
+        "Prof",
+        "Rev",
+        "Revd",
+        "Hon",
+        "Gen",
+        "Maj",
+        "Col",
+        "Capt",
+        "Cpt",
+        "Comdr",
+        "Cmdr",
+        "Adm",
+        "Lt",
+        "Lieut",
+        "Sgt",
+        "Sergt",
+        "Cpl",
+        "Pvt",
+        "Sen",
+        "Rep",
+        "Gov",
+        "Pres",
+        "Supt",
+        "Insp",
+        "St",
+        "Ste",
+        "Sts",
+        "Mt",
+        "Ft",
+        "Esqr",
+        "Fr",
+        "Br",
+        "Bros",
+        "cf",
+        "vs",
+        "viz",
+        "Fig",
+        "fig",
+        "Figs",
+        "figs",
+        "Eq",
+        "eq",
+        "eds",
+        "Vol",
+        "vol",
+        "Vols",
+        "vols",
+    )
+)
 # Not the last word of a sentence when a number follows.
 _BEFORE_NUMBERS = frozenset(
-    ("No", "no", "Nos", "nos", "p", "pp", "Ch", "ch", "Chap", "chap", "Sec", "sec", "Sect", "sect", "Art", "art",
-     "Bk", "bk", "Pt", "pt", "Op", "op", "ca", "c", "l", "ll", "v", "vv", "Jan", "Feb", "Mar", "Apr", "Jun", "Jul",
-     "Aug", "Sep", "Sept", "Oct", "Nov", "Dec"))
+    (
+        "No",
+        "no",
+        "Nos",
+        "nos",
+        "p",
+        "pp",
+        "Ch",
+        "ch",
+        "Chap",
+        "chap",
+        "Sec",
+        "sec",
+        "Sect",
+        "sect",
+        "Art",
+        "art",
+        "Bk",
+        "bk",
+        "Pt",
+        "pt",
+        "Op",
+        "op",
+        "ca",
+        "c",
+        "l",
+        "ll",
+        "v",
+        "vv",
+        "Jan",
+        "Feb",
+        "Mar",
+        "Apr",
+        "Jun",
+        "Jul",
+        "Aug",
+        "Sep",
+        "Sept",
+        "Oct",
+        "Nov",
+        "Dec",
+    )
+)
 _END_ALL_THE_SAME = frozenset(("a.m", "p.m", "A.M", "P.M", "B.C", "A.D"))
 
 
@@ -57,11 +153,14 @@ def _full_stop_ends(text: str, begin: int, stop: int, end: int) -> bool:
     word_begin = max(begin, text.rfind(" ", begin, stop) + 1)
     word = text[word_begin:stop].lstrip("\"'“‘«([—–-_")
     if len(word) == 1:
-        return word == "I" or not (word.isupper() or (text[end:end + 1].isdigit() and word in _BEFORE_NUMBERS)
-                                   or (word_begin == begin and word.isalnum()))
+        return word == "I" or not (
+            word.isupper()
+            or (text[end : end + 1].isdigit() and word in _BEFORE_NUMBERS)
+            or (word_begin == begin and word.isalnum())
+        )
     if len(word) > 8:
         return True
-    if word in _TITLES or (word in _BEFORE_NUMBERS and text[end:end + 1].isdigit()):
+    if word in _TITLES or (word in _BEFORE_NUMBERS and text[end : end + 1].isdigit()):
         return False
     # "12. The law" and "IV. The end" are one sentence each
     if word_begin == begin and _ROMAN_OR_NUMBER.fullmatch(word):

@@ -49,9 +49,9 @@ class Source:
 def find_sources(inputs: list[str]) -> list[Source]:
     """List the files that `--input` values mean, each file once, in a fixed order.
 
-    A value is a file, a directory (searched recursively, sorted by name; hidden files and files with other suffixes than
-    TEXT_SUFFIXES are passed over, the latter named on stderr) or a glob (sorted).
-    Raises UserError when a value matches no file.
+    A value is a file, a directory (searched recursively, sorted by name; hidden files and files with other suffixes
+    than TEXT_SUFFIXES are passed over, the latter named on stderr) or a glob (sorted). Raises UserError when a value
+    matches no file.
     """
     found: dict[str, Source] = {}
     for value in inputs:
@@ -113,8 +113,10 @@ class SourceReader(io.RawIOBase):
                 held.append(block)
                 held_bytes += len(block)
                 if held_bytes > MAXIMUM_LINE_BYTES:
-                    raise UserError(f"{self.source.path}, line {number}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; "
-                                    "expected text in lines: put line ends into the file")
+                    raise UserError(
+                        f"{self.source.path}, line {number}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; "
+                        "expected text in lines: put line ends into the file"
+                    )
                 continue
             whole = b"".join((*held, block[:end]))
             yield from enumerate(self._decode(whole, offset, number).split("\n")[:-1], number)
@@ -133,12 +135,16 @@ class SourceReader(io.RawIOBase):
             while block := file.read(BLOCK_BYTES):
                 yield block
         except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
-            raise UserError(f"{self.source.path} is truncated or damaged ({error}); expected whole {kind} data: "
-                            "fetch or compress the file again") from error
+            raise UserError(
+                f"{self.source.path} is truncated or damaged ({error}); expected whole {kind} data: "
+                "fetch or compress the file again"
+            ) from error
         except OSError as error:
             if kind and error.errno is None:  # as bz2 reports damaged data
-                raise UserError(f"{self.source.path} is damaged ({error}); expected whole {kind} data: "
-                                "fetch or compress the file again") from error
+                raise UserError(
+                    f"{self.source.path} is damaged ({error}); expected whole {kind} data: "
+                    "fetch or compress the file again"
+                ) from error
             raise UserError(f"cannot read {self.source.path}: {error.strerror}") from error
 
     def _decode(self, data: bytes, offset: int, number: int) -> str:
@@ -149,9 +155,11 @@ class SourceReader(io.RawIOBase):
             text, nul = "", error.start
         if nul >= 0:
             what = "a NUL byte" if data[nul] == 0 else f"the byte 0x{data[nul]:02x}, which is not UTF-8"
-            raise UserError(f"{self.source.path}, line {number + data.count(10, 0, nul)}, byte {offset + nul} of the "
-                            f"text: {what}; "
-                            "expected UTF-8 text: convert the file (iconv -f OLD -t UTF-8) or leave it out")
+            raise UserError(
+                f"{self.source.path}, line {number + data.count(10, 0, nul)}, byte {offset + nul} of the "
+                f"text: {what}; "
+                "expected UTF-8 text: convert the file (iconv -f OLD -t UTF-8) or leave it out"
+            )
         return text.removeprefix("\ufeff") if offset == 0 else text
 
 
@@ -190,11 +198,16 @@ def _matches(value: str) -> list[tuple[Path, str]]:
         texts = [file for file in files if _kind(file)[0] in TEXT_SUFFIXES]
         others = [file.name for file in files if _kind(file)[0] not in TEXT_SUFFIXES]
         if not texts:
-            raise UserError(f"--input {value}: the directory holds no text; expected .txt or .jsonl files, plain or "
-                            "compressed; name files with other suffixes one by one or by a glob pattern")
+            raise UserError(
+                f"--input {value}: the directory holds no text; expected .txt or .jsonl files, plain or "
+                "compressed; name files with other suffixes one by one or by a glob pattern"
+            )
         if others:
-            print(f"passing over {len(others)} files in {value} that are not named as text: {', '.join(others[:5])}"
-                  f"{', ...' if len(others) > 5 else ''}", file=sys.stderr)
+            print(
+                f"passing over {len(others)} files in {value} that are not named as text: {', '.join(others[:5])}"
+                f"{', ...' if len(others) > 5 else ''}",
+                file=sys.stderr,
+            )
         return [(file, file.relative_to(path).as_posix()) for file in texts]
     paths = [path] if path.exists() else sorted(map(Path, glob.glob(value, recursive=True)))
     files = [file for file in paths if not file.is_dir()]

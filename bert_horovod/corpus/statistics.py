@@ -14,7 +14,7 @@ def token_counts(store: Store) -> tuple[np.ndarray, np.ndarray]:
         begins = section_token_starts(shard)
         for i, held in enumerate(shard.held_out):
             counts = held_out if held else training
-            counts += np.bincount(shard.tokens[begins[i]:begins[i + 1]], minlength=size)
+            counts += np.bincount(shard.tokens[begins[i] : begins[i + 1]], minlength=size)
     return training, held_out
 
 

@@ -76,8 +76,13 @@ def write_shard(store: Path, number: int, shard: Shard, text_bytes: int) -> dict
             _write_array(file, getattr(shard, name))
             file.flush()
             os.fsync(file.fileno())
-    counts = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens),
-              text_bytes)
+    counts = (
+        len(shard.documents) - 1,
+        len(shard.sections) - 1,
+        len(shard.sentences) - 1,
+        len(shard.tokens),
+        text_bytes,
+    )
     entry = {"name": final.name, **dict(zip(COUNTS, map(int, counts), strict=True)), "sha256": hash_shard(temporary)}
     shutil.rmtree(final, ignore_errors=True)
     os.rename(temporary, final)
@@ -110,43 +115,67 @@ def open_store(path: str | Path) -> Store:
     except OSError as error:
         raise UserError(f"cannot read {path / 'vocab.txt'}: {error.strerror}; prepare the data again") from error
     if _hash_text(vocabulary_text) != manifest["vocabulary"]["sha256"]:
-        raise UserError(f"{path / 'vocab.txt'} is not the vocabulary that the store was made with; prepare the data "
-                        "again")
-    return Store(path, manifest, [_open_shard(path, entry) for entry in manifest["shards"]],
-                 vocabulary_text.rstrip("\n").split("\n"))
+        raise UserError(
+            f"{path / 'vocab.txt'} is not the vocabulary that the store was made with; prepare the data again"
+        )
+    return Store(
+        path,
+        manifest,
+        [_open_shard(path, entry) for entry in manifest["shards"]],
+        vocabulary_text.rstrip("\n").split("\n"),
+    )
 
 
 def verify(path: str | Path) -> Store:
     """Open a store, compare shards with their hashes, check their arrays; raises UserError that names damaged ones."""
     path = Path(path)
-    damaged = [entry["name"] for entry in _read_manifest(path)["shards"]
-               if not (path / entry["name"]).is_dir() or hash_shard(path / entry["name"]) != entry["sha256"]]
+    damaged = [
+        entry["name"]
+        for entry in _read_manifest(path)["shards"]
+        if not (path / entry["name"]).is_dir() or hash_shard(path / entry["name"]) != entry["sha256"]
+    ]
     if damaged:
-        raise UserError(f"{path}: damaged shards: {', '.join(damaged)}; their content does not match the manifest's "
-                        "SHA-256. Run the same prepare command again: it makes the damaged shards anew")
+        raise UserError(
+            f"{path}: damaged shards: {', '.join(damaged)}; their content does not match the manifest's "
+            "SHA-256. Run the same prepare command again: it makes the damaged shards anew"
+        )
     store = open_store(path)
     for entry, shard in zip(store.manifest["shards"], store.shards, strict=True):
         problem = shard_problem(shard, len(store.vocabulary))
         if problem:
-            raise UserError(f"{path / entry['name']} is damaged: {problem}; remove the store and prepare the data "
-                            "again")
+            raise UserError(
+                f"{path / entry['name']} is damaged: {problem}; remove the store and prepare the data again"
+            )
     return store
 
 
 def shard_problem(shard: Shard, vocabulary_size: int) -> str | None:
     """What is wrong with a shard's arrays, or None: dtypes, offsets that rise from 0 to the end, ids in range."""
-    for name, kind in (("tokens", token_dtype(vocabulary_size)), ("sentences", np.uint32), ("sections", np.uint32),
-                       ("documents", np.uint32), ("held_out", np.bool_), ("document_hashes", np.uint64)):
+    for name, kind in (
+        ("tokens", token_dtype(vocabulary_size)),
+        ("sentences", np.uint32),
+        ("sections", np.uint32),
+        ("documents", np.uint32),
+        ("held_out", np.bool_),
+        ("document_hashes", np.uint64),
+    ):
         if getattr(shard, name).dtype != kind:
             return f"{name} are {getattr(shard, name).dtype}, expected {np.dtype(kind)}"
     ends = {"sentences": len(shard.tokens), "sections": len(shard.sentences) - 1, "documents": len(shard.sections) - 1}
     for name, end in ends.items():
         offsets = np.asarray(getattr(shard, name))
-        if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or offsets[-1] != end \
-                or np.any(offsets[1:] <= offsets[:-1]):
+        if (
+            offsets.ndim != 1
+            or not len(offsets)
+            or offsets[0] != 0
+            or offsets[-1] != end
+            or np.any(offsets[1:] <= offsets[:-1])
+        ):
             return f"the offsets in {name} do not rise from 0 to {end}"
-    if shard.held_out.shape != (len(shard.sections) - 1,) \
-            or shard.document_hashes.shape != (len(shard.documents) - 1, 2):
+    if shard.held_out.shape != (len(shard.sections) - 1,) or shard.document_hashes.shape != (
+        len(shard.documents) - 1,
+        2,
+    ):
         return "held_out or document_hashes have another length than sections and documents"
     if len(shard.tokens) and shard.tokens.max() >= vocabulary_size:
         return f"the token id {shard.tokens.max()} is outside of the vocabulary of {vocabulary_size}"
@@ -171,18 +200,23 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path} is not a token store: cannot read manifest.json ({error.strerror}); "
-                        "make one with: bert-horovod prepare") from error
+        raise UserError(
+            f"{path} is not a token store: cannot read manifest.json ({error.strerror}); "
+            "make one with: bert-horovod prepare"
+        ) from error
     except ValueError as error:
         raise UserError(f"{path / 'manifest.json'} is damaged: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{path / 'manifest.json'}: expected a token store of format {FORMAT}; prepare the data again")
     kinds = {"vocabulary": dict, "settings": dict, "sources": list, "shards": list, "totals": dict}
     missing = [name for name, kind in kinds.items() if not isinstance(manifest.get(name), kind)]
-    if missing or not all(isinstance(entry, dict) and {"name", "sha256", *COUNTS} <= entry.keys()
-                          for entry in manifest["shards"]):
-        raise UserError(f"{path / 'manifest.json'} is damaged: {', '.join(missing) or 'shards'} missing or incomplete; "
-                        "prepare the data again")
+    if missing or not all(
+        isinstance(entry, dict) and {"name", "sha256", *COUNTS} <= entry.keys() for entry in manifest["shards"]
+    ):
+        raise UserError(
+            f"{path / 'manifest.json'} is damaged: {', '.join(missing) or 'shards'} missing or incomplete; "
+            "prepare the data again"
+        )
     return manifest
 
 
@@ -194,15 +228,18 @@ def _open_shard(path: Path, entry: dict[str, Any]) -> Shard:
             # An empty array cannot be mapped.
             arrays[name] = np.load(file, mmap_mode="r" if entry["tokens"] else None, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise UserError(f"{file} is missing or damaged ({error}); see which shards with: "
-                            f"bert-horovod verify --data_dir {path}") from error
+            raise UserError(
+                f"{file} is missing or damaged ({error}); see which shards with: bert-horovod verify --data_dir {path}"
+            ) from error
     shard = Shard(**arrays)
     expected = tuple(entry[count] for count in COUNTS[:4])
     found = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens))
     if found != expected:
-        raise UserError(f"{path / entry['name']} is damaged: {', '.join(COUNTS[:4])} are {found}, the manifest says "
-                        f"{expected}; "
-                        "run the same prepare command again: it makes the damaged shards anew")
+        raise UserError(
+            f"{path / entry['name']} is damaged: {', '.join(COUNTS[:4])} are {found}, the manifest says "
+            f"{expected}; "
+            "run the same prepare command again: it makes the damaged shards anew"
+        )
     return shard
 
 

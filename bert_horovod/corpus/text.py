@@ -91,7 +91,7 @@ def _paragraphs(lines: Iterator[Paragraph], reader: SourceReader) -> Iterator[Pa
             text = " ".join(held)
             rest = split_sentences(text)[-1]
             if len(rest) < len(text):
-                yield first, text[:len(text) - len(rest)].rstrip()
+                yield first, text[: len(text) - len(rest)].rstrip()
             first, held, characters = number, [rest], len(rest)
             _refuse_endless(rest, first, reader)
     if held:
@@ -152,7 +152,9 @@ def _cut(paragraph: str, number: int, documents: str, reader: SourceReader) -> I
 def _refuse_endless(sentence: str, number: int, reader: SourceReader) -> int:
     size = utf8_bytes(sentence)
     if size > SECTION_BYTES:
-        raise UserError(f"{reader.source.path}, line {number}: a sentence of more than {SECTION_BYTES >> 10} KiB, "
-                        f"beginning with {sentence[:40]!r}; expected text with sentences (. ! ?) or "
-                        "blank lines: mend or leave out this file")
+        raise UserError(
+            f"{reader.source.path}, line {number}: a sentence of more than {SECTION_BYTES >> 10} KiB, "
+            f"beginning with {sentence[:40]!r}; expected text with sentences (. ! ?) or "
+            "blank lines: mend or leave out this file"
+        )
     return size

@@ -14,7 +14,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 MAXIMUM_WORD_CHARACTERS = 100  # a longer word is [UNK]
 _RUN = re.compile("[^\n\x20-\x7e]+")
-_PRINTABLE = bytes([10, *range(0x20, 0x7f)])
+_PRINTABLE = bytes([10, *range(0x20, 0x7F)])
 # What ends a word: white space and ASCII punctuation; other punctuation has spaces around it by then.
 _BREAKS = " \n!-/:-@\\[-`{-~"
 _LONG_WORD = re.compile(f"[^{_BREAKS}]{{{MAXIMUM_WORD_CHARACTERS + 1},}}")
@@ -25,13 +25,34 @@ _REMEMBERED_RUNS = 1 << 17
 # private-use characters in their place, in text and vocabulary alike; BertTokenizer removes real private-use ones, so
 # none is taken.
 _SPLIT_BY_KERNEL_ONLY = (
-    (0x9fd, 0x9fd), (0xa76, 0xa76), (0xc77, 0xc77), (0xc84, 0xc84), (0x2e43, 0x2e4f), (0x10f55, 0x10f59),
-    (0x1144b, 0x1144f), (0x1145b, 0x1145b), (0x1145d, 0x1145d), (0x11660, 0x1166c), (0x1183b, 0x1183b),
-    (0x119e2, 0x119e2), (0x11a3f, 0x11a46), (0x11a9a, 0x11a9c), (0x11a9e, 0x11aa2), (0x11c41, 0x11c45),
-    (0x11c70, 0x11c71), (0x11ef7, 0x11ef8), (0x11fff, 0x11fff), (0x16e97, 0x16e9a), (0x16fe2, 0x16fe2),
-    (0x1e95e, 0x1e95f), (0x2b820, 0x2b91f))
-_RENAMED = {code: 0xE001 + i for i, code in enumerate(code for first, last in _SPLIT_BY_KERNEL_ONLY
-                                                      for code in range(first, last + 1))}
+    (0x9FD, 0x9FD),
+    (0xA76, 0xA76),
+    (0xC77, 0xC77),
+    (0xC84, 0xC84),
+    (0x2E43, 0x2E4F),
+    (0x10F55, 0x10F59),
+    (0x1144B, 0x1144F),
+    (0x1145B, 0x1145B),
+    (0x1145D, 0x1145D),
+    (0x11660, 0x1166C),
+    (0x1183B, 0x1183B),
+    (0x119E2, 0x119E2),
+    (0x11A3F, 0x11A46),
+    (0x11A9A, 0x11A9C),
+    (0x11A9E, 0x11AA2),
+    (0x11C41, 0x11C45),
+    (0x11C70, 0x11C71),
+    (0x11EF7, 0x11EF8),
+    (0x11FFF, 0x11FFF),
+    (0x16E97, 0x16E9A),
+    (0x16FE2, 0x16FE2),
+    (0x1E95E, 0x1E95F),
+    (0x2B820, 0x2B91F),
+)
+_RENAMED = {
+    code: 0xE001 + i
+    for i, code in enumerate(code for first, last in _SPLIT_BY_KERNEL_ONLY for code in range(first, last + 1))
+}
 _NO_TOKEN = "\ue000"  # in no vocabulary, hence [UNK]
 
 
@@ -43,8 +64,9 @@ class Normaliser:
     """
 
     def __init__(self, lowercase: bool, rename: dict[int, int] | None = None):
-        self._normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
-                                                      lowercase=lowercase)
+        self._normalizer = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
+        )
         self._pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._rename = rename or {}
         self._runs: dict[str, str] = {}
@@ -106,8 +128,9 @@ class Tokenizer:
         self.unknown_id = vocabulary.index("[UNK]")
         self._normaliser = Normaliser(lowercase, _RENAMED)
         renamed = [token.translate(_RENAMED) for token in vocabulary]
-        kernel = tensorflow_text.FastWordpieceTokenizer(renamed, token_out_type=tf.int32,
-                                                        max_bytes_per_word=4 * MAXIMUM_WORD_CHARACTERS)
+        kernel = tensorflow_text.FastWordpieceTokenizer(
+            renamed, token_out_type=tf.int32, max_bytes_per_word=4 * MAXIMUM_WORD_CHARACTERS
+        )
         self._model = kernel._model
         # The op itself: the class throws the offsets away, and they say which sentence a token belongs to.
         self._op = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets

@@ -25,11 +25,14 @@ def read_vocabulary(path: str | Path) -> list[str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot read the vocabulary {path}: {error.strerror}; "
-                        "expected a WordPiece vocab.txt, or make one with: bert-horovod vocab") from error
+        raise UserError(
+            f"cannot read the vocabulary {path}: {error.strerror}; "
+            "expected a WordPiece vocab.txt, or make one with: bert-horovod vocab"
+        ) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"the vocabulary {path} is not UTF-8 text (byte {error.start}); expected one token a "
-                        "line") from error
+        raise UserError(
+            f"the vocabulary {path} is not UTF-8 text (byte {error.start}); expected one token a line"
+        ) from error
     tokens = text.removeprefix("\ufeff").removesuffix("\n").split("\n")
     if not text.strip():
         raise UserError(f"the vocabulary {path} is empty; expected one token a line")
@@ -38,12 +41,16 @@ def read_vocabulary(path: str | Path) -> list[str]:
         if not token.strip():
             raise UserError(f"the vocabulary {path}, line {number}: an empty line; expected one token a line")
         if lines.setdefault(token, number) != number:
-            raise UserError(f"the vocabulary {path}, line {number}: the token {token!r} is also in line "
-                            f"{lines[token]}; expected every token once")
+            raise UserError(
+                f"the vocabulary {path}, line {number}: the token {token!r} is also in line "
+                f"{lines[token]}; expected every token once"
+            )
     missing = [token for token in SPECIAL_TOKENS if token not in lines]
     if missing:
-        raise UserError(f"the vocabulary {path} has no {' '.join(missing)}; expected {' '.join(SPECIAL_TOKENS)} "
-                        f"among its {len(tokens)} lines: is it a BERT WordPiece vocabulary?")
+        raise UserError(
+            f"the vocabulary {path} has no {' '.join(missing)}; expected {' '.join(SPECIAL_TOKENS)} "
+            f"among its {len(tokens)} lines: is it a BERT WordPiece vocabulary?"
+        )
     return tokens
 
 
@@ -140,8 +147,14 @@ def _train(words: dict[str, int], size: int, alphabet: list[str], continuations:
     # table, which varies from run to run, unless they are declared beforehand.
     first = [*SPECIAL_TOKENS, *alphabet, *continuations]
     trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=max(size, len(first)), min_frequency=2, show_progress=False, special_tokens=first,
-        initial_alphabet=alphabet, limit_alphabet=len(alphabet), continuing_subword_prefix="##")
+        vocab_size=max(size, len(first)),
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix="##",
+    )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.train_from_iterator(_repeated(words), trainer)

@@ -99,12 +99,13 @@ def read_directory(directory: Path) -> Pretrained:
         if name in shapes:
             _check_tensor(directory, name, values, shapes[name])
         elif name.startswith("bert."):
-            raise UserError(f"{directory}: {name} is no part of the encoder that config.json describes "
-                            f"({model.num_hidden_layers} layers)")
+            raise UserError(
+                f"{directory}: {name} is no part of the encoder that config.json describes "
+                f"({model.num_hidden_layers} layers)"
+            )
     pooler_and_pair_head = set(shapes) - set(parameter_shapes(model, next_sentence=False))
     missing = [
-        name for name in shapes
-        if name.startswith("bert.") and name not in tensors and name not in pooler_and_pair_head
+        name for name in shapes if name.startswith("bert.") and name not in tensors and name not in pooler_and_pair_head
     ]
     if missing:
         raise UserError(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
@@ -139,11 +140,13 @@ def _read_model(path: Path) -> config.Model:
             raise UserError(f"{path}: {key} = {found[key]!r} is not supported: expected {expected!r}")
     table = {field.name: found[field.name] for field in dataclasses.fields(config.Model) if field.name in found}
     try:  # a recipe around the model, so that its limits are those of [model]
-        return config.recipe_from_table({
-            "model": table,
-            "objective": {"next_sentence": False},
-            "phase": [{"sequence_length": 8}],
-        }).model
+        return config.recipe_from_table(
+            {
+                "model": table,
+                "objective": {"next_sentence": False},
+                "phase": [{"sequence_length": 8}],
+            }
+        ).model
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 

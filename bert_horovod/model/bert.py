@@ -51,7 +51,7 @@ def parameter_shapes(model: Model, next_sentence: bool) -> dict[str, tuple[int, 
 
 
 def initial_parameters(model: Model, next_sentence: bool, seed: int) -> dict[str, np.ndarray]:
-    """Fresh float32 parameters: truncated normal weights (at two standard deviations), zero biases, unit LayerNorm weights.
+    """Fresh float32 parameters: weights of a normal truncated at two deviations, zero biases, unit LayerNorm weights.
 
     Each tensor's values depend on the seed and its name alone.
     """
@@ -70,14 +70,20 @@ def initial_parameters(model: Model, next_sentence: bool, seed: int) -> dict[str
     return parameters
 
 
-def encode(parameters: dict[str, tf.Tensor], model: Model, batch: dict[str, tf.Tensor], dtype: tf.DType,
-           state: DropoutState | None = None) -> list[tf.Tensor]:
+def encode(
+    parameters: dict[str, tf.Tensor],
+    model: Model,
+    batch: dict[str, tf.Tensor],
+    dtype: tf.DType,
+    state: DropoutState | None = None,
+) -> list[tf.Tensor]:
     """Hidden states of a micro-batch: the embeddings' and each layer's output.
 
     Args:
       parameters: float32, by name.
       model: the sizes.
-      batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding; tokens attend
+      batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
+      tokens attend
         to those of the same number alone, so a row may hold several sequences).
       dtype: of the matrix products and of what is kept between them.
       state: what dropout masks are made of; None outside training.
@@ -96,7 +102,7 @@ def encode(parameters: dict[str, tf.Tensor], model: Model, batch: dict[str, tf.T
 
 
 def attention_bias(sequence_ids: tf.Tensor) -> tf.Tensor:
-    """What is added to attention scores: 0 within a sequence, -1e9 across sequences; float32 [rows, 1, length, length]."""
+    """What is added to scores: 0 within a sequence, -1e9 across sequences; float32 [rows, 1, length, length]."""
     same = tf.equal(sequence_ids[:, :, None], sequence_ids[:, None, :])
     return tf.where(same, 0.0, -1e9)[:, None]
 
@@ -124,8 +130,9 @@ def activation(model: Model, x: tf.Tensor) -> tf.Tensor:
     return tf.nn.gelu(x, approximate=model.hidden_act == "gelu_new")
 
 
-def _embed(parameters: dict[str, tf.Tensor], model: Model, batch: dict[str, tf.Tensor],
-           state: DropoutState | None) -> tf.Tensor:
+def _embed(
+    parameters: dict[str, tf.Tensor], model: Model, batch: dict[str, tf.Tensor], state: DropoutState | None
+) -> tf.Tensor:
     prefix = "bert.embeddings"
     x = tf.gather(parameters[f"{prefix}.word_embeddings.weight"], batch["input_ids"])  # (rows, length, hidden)
     x += tf.gather(parameters[f"{prefix}.position_embeddings.weight"], batch["position_ids"])
@@ -135,25 +142,41 @@ def _embed(parameters: dict[str, tf.Tensor], model: Model, batch: dict[str, tf.T
     return dropout(x, model.hidden_dropout_prob, 0, state)
 
 
-def _layer(parameters: dict[str, tf.Tensor], model: Model, i: int, x: tf.Tensor, bias: tf.Tensor,
-           state: DropoutState | None) -> tf.Tensor:
+def _layer(
+    parameters: dict[str, tf.Tensor], model: Model, i: int, x: tf.Tensor, bias: tf.Tensor, state: DropoutState | None
+) -> tf.Tensor:
     name = f"bert.encoder.layer.{i}"
     site = 1 + i * SITES_PER_LAYER
     length = x.shape[1]
     attended = _attend(parameters, model, f"{name}.attention.self", x, bias, site, state)
     attended = dense(parameters, f"{name}.attention.output.dense", attended)
     attended = tf.ensure_shape(attended, [None, length, model.hidden_size])
-    x = layer_norm(parameters, f"{name}.attention.output",
-                   x + dropout(attended, model.hidden_dropout_prob, site + 1, state), model.layer_norm_eps)
+    x = layer_norm(
+        parameters,
+        f"{name}.attention.output",
+        x + dropout(attended, model.hidden_dropout_prob, site + 1, state),
+        model.layer_norm_eps,
+    )
     inner = activation(model, dense(parameters, f"{name}.intermediate.dense", x))
     outer = dense(parameters, f"{name}.output.dense", tf.ensure_shape(inner, [None, length, model.intermediate_size]))
     outer = tf.ensure_shape(outer, [None, length, model.hidden_size])
-    return layer_norm(parameters, f"{name}.output", x + dropout(outer, model.hidden_dropout_prob, site + 2, state),
-                      model.layer_norm_eps)
+    return layer_norm(
+        parameters,
+        f"{name}.output",
+        x + dropout(outer, model.hidden_dropout_prob, site + 2, state),
+        model.layer_norm_eps,
+    )
 
 
-def _attend(parameters: dict[str, tf.Tensor], model: Model, name: str, x: tf.Tensor, bias: tf.Tensor, site: int,
-            state: DropoutState | None) -> tf.Tensor:
+def _attend(
+    parameters: dict[str, tf.Tensor],
+    model: Model,
+    name: str,
+    x: tf.Tensor,
+    bias: tf.Tensor,
+    site: int,
+    state: DropoutState | None,
+) -> tf.Tensor:
     heads, length = model.num_attention_heads, x.shape[1]
     head_size = model.hidden_size // heads
 

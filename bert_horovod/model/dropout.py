@@ -1,7 +1,8 @@
 """Dropout whose masks do not depend on the layout of the work.
 
-A mask compares raw Philox bytes, keyed by (seed, step), with a counter that names the site (layer and place in it) and the row of the global
-batch. So a row gets the same mask whatever micro-batch or rank works on it, inside XLA and outside.
+A mask compares raw Philox bytes, keyed by (seed, step), with a counter that names the site (layer and place in it)
+and the row of the global batch. So a row gets the same mask whatever micro-batch or rank works on it, inside XLA and
+outside.
 """
 
 from typing import NamedTuple
@@ -37,7 +38,8 @@ def dropout(x: tf.Tensor, rate: float, site: int, state: DropoutState | None) ->
     rows = tf.shape(x)[0]
     counter = tf.stack([state.first_row * blocks, tf.constant(site, tf.uint64)])
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=tf.stack([rows, blocks * 4]), key=state.key, counter=counter, alg=PHILOX, dtype=tf.uint32)
+        shape=tf.stack([rows, blocks * 4]), key=state.key, counter=counter, alg=PHILOX, dtype=tf.uint32
+    )
     draws = tf.reshape(tf.bitcast(words, tf.uint8), [-1, blocks * BYTES_PER_BLOCK])[:, :row_bytes]
     keep = tf.reshape(draws, [-1, *row_shape]) >= tf.constant(threshold, tf.uint8)
     return tf.where(keep, x * tf.constant(256 / (256 - threshold), x.dtype), tf.zeros([], x.dtype))

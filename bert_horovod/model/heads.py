@@ -17,8 +17,9 @@ class Sums(NamedTuple):
     nsp_correct: tf.Tensor
 
 
-def masked_token_logits(parameters: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor,
-                        positions: tf.Tensor) -> tf.Tensor:
+def masked_token_logits(
+    parameters: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, positions: tf.Tensor
+) -> tf.Tensor:
     """Scores of every vocabulary entry at some positions of each row.
 
     Args:
@@ -38,13 +39,14 @@ def masked_token_logits(parameters: dict[str, tf.Tensor], model: Model, hidden: 
 
 
 def next_sentence_logits(parameters: dict[str, tf.Tensor], hidden: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
-    """Scores for "B continues A" (0) and "B is from elsewhere" (1) at each sequence's [CLS]: float32 [rows, sequences, 2]."""
+    """Scores for "B continues A" (0) and "B is from elsewhere" (1) at each [CLS]: float32 [rows, sequences, 2]."""
     pooled = tf.tanh(dense(parameters, "bert.pooler.dense", _gather_positions(hidden, starts)))
     return tf.cast(dense(parameters, "cls.seq_relationship", pooled), tf.float32)
 
 
-def loss_sums(parameters: dict[str, tf.Tensor], model: Model, next_sentence: bool, hidden: tf.Tensor,
-              batch: dict[str, tf.Tensor]) -> Sums:
+def loss_sums(
+    parameters: dict[str, tf.Tensor], model: Model, next_sentence: bool, hidden: tf.Tensor, batch: dict[str, tf.Tensor]
+) -> Sums:
     """Cross-entropies and hits, summed over the masked tokens and the sequences of a micro-batch."""
     logits = masked_token_logits(parameters, model, hidden, batch["masked_positions"])
     mlm = _weighted_sums(logits, batch["masked_ids"], batch["masked_weights"])

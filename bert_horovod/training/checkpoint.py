@@ -56,15 +56,29 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
         for left in final.parent.glob(".step-*.partial"):  # by a kill
             shutil.rmtree(left, ignore_errors=True)
         (temporary / "training").mkdir(parents=True)
-        write_directory(temporary, recipe.model, recipe.objective.next_sentence, state.arrays(), store.vocabulary,
-                        store.manifest["vocabulary"]["lowercase"])
-        slots = {f"{slot}/{name}": variable.numpy() for slot, variables in state.slots.items()
-                 for name, variable in variables.items()}
+        write_directory(
+            temporary,
+            recipe.model,
+            recipe.objective.next_sentence,
+            state.arrays(),
+            store.vocabulary,
+            store.manifest["vocabulary"]["lowercase"],
+        )
+        slots = {
+            f"{slot}/{name}": variable.numpy()
+            for slot, variables in state.slots.items()
+            for name, variable in variables.items()
+        }
         safetensors.numpy.save_file(slots, temporary / "training" / "optimizer.safetensors")
         # safetensors makes the file readable for its owner alone.
         (temporary / "training" / "optimizer.safetensors").chmod((temporary / "config.json").stat().st_mode & 0o777)
-        record = {"progress": asdict(state.progress), "position": position, "recipe": recipe_to_table(recipe),
-                  "store": store.hash, "version": __version__}
+        record = {
+            "progress": asdict(state.progress),
+            "position": position,
+            "recipe": recipe_to_table(recipe),
+            "store": store.hash,
+            "version": __version__,
+        }
         (temporary / "training" / "state.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         (temporary / HASHES).write_text(json.dumps(_hashes(temporary), indent=1) + "\n", encoding="utf-8")
         _sync(temporary)
@@ -73,10 +87,12 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
         _sync_directory(final.parent)
     except (OSError, safetensors.SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise UserError(f"cannot write the checkpoint {final}: {getattr(error, 'strerror', None) or error}; "
-                        "earlier checkpoints are whole: make room and run the same command again") from error
+        raise UserError(
+            f"cannot write the checkpoint {final}: {getattr(error, 'strerror', None) or error}; "
+            "earlier checkpoints are whole: make room and run the same command again"
+        ) from error
     # Later ones are damaged, else the run would have resumed from them: they do not count.
-    for old in [path for path in _paths(output_dir) if path <= final][:-recipe.execution.keep_checkpoints]:
+    for old in [path for path in _paths(output_dir) if path <= final][: -recipe.execution.keep_checkpoints]:
         _remove(old)
     return final
 
@@ -91,9 +107,14 @@ def load_newest(output_dir: Path) -> Checkpoint | None:
         damaged = _damaged_files(path)
         if not damaged:
             return _load(path)
-        print(f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damaged)}); taking the one before", file=sys.stderr)
+        print(
+            f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damaged)}); taking the one before",
+            file=sys.stderr,
+        )
     if paths:
-        raise UserError(f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning")
+        raise UserError(
+            f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning"
+        )
     return None
 
 
@@ -125,8 +146,11 @@ def _hashes(directory: Path) -> dict[str, str]:
 def _damaged_files(path: Path) -> list[str]:
     try:
         expected = json.loads((path / HASHES).read_text(encoding="utf-8"))
-        return [name for name, digest in expected.items()
-                if not (path / name).is_file() or _hash_file(path / name) != digest]
+        return [
+            name
+            for name, digest in expected.items()
+            if not (path / name).is_file() or _hash_file(path / name) != digest
+        ]
     except (OSError, ValueError, AttributeError):
         return [HASHES]
 

@@ -23,7 +23,9 @@ class Derived:
 def derive(recipe: Recipe, phase: Phase, world_size: int) -> Derived:
     """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch."""
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
-    parameters = sum(math.prod(shape) for shape in parameter_shapes(recipe.model, recipe.objective.next_sentence).values())
+    parameters = sum(
+        math.prod(shape) for shape in parameter_shapes(recipe.model, recipe.objective.next_sentence).values()
+    )
     return Derived(
         micro_batches=micro_batches,
         tokens_per_step=phase.global_batch * phase.sequence_length,
@@ -34,7 +36,7 @@ def derive(recipe: Recipe, phase: Phase, world_size: int) -> Derived:
 
 
 def flops_per_row(model: Model, length: int, masked_fraction: float) -> float:
-    """Floating point operations of the matrix products of one row: two per multiply-add, backward counted as twice forward."""
+    """Floating point operations of a row's matrix products: two per multiply-add, backward twice forward."""
     hidden, inner = model.hidden_size, model.intermediate_size
     layer = length * (4 * hidden * hidden + 2 * hidden * inner) + 2 * length * length * hidden
     masked = max(1, round(masked_fraction * length))

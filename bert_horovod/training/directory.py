@@ -22,17 +22,20 @@ class Run:
 
 
 def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
-    """Take the directory for this run, new or resumed; rank 0 only. Returns the lock's file descriptor, to be kept open.
+    """Take the directory for this run, new or resumed; rank 0 only. Returns the lock's descriptor, to be kept open.
 
-    Raises UserError if another process writes there, if it holds other things, or if it belongs to another recipe or store.
+    Raises UserError if another process writes there, if it holds other things, or if it belongs to another recipe or
+    store.
     """
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir {output_dir} is a file; give a directory")
     ours = (output_dir / "run.json").is_file()
     others = _other_things(output_dir, CONTENTS if ours else (".lock", "recipe.toml"))
     if others:
-        raise UserError(f"--output_dir {output_dir} holds other things ({', '.join(others)[:200]}); "
-                        "give a new directory, or one of an earlier run")
+        raise UserError(
+            f"--output_dir {output_dir} holds other things ({', '.join(others)[:200]}); "
+            "give a new directory, or one of an earlier run"
+        )
     if ours:
         _refuse_another_run(output_dir, recipe, store_hash)
     try:
@@ -69,8 +72,11 @@ def write_atomically(path: Path, text: str) -> None:
 def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
     if not output_dir.is_dir():
         return []
-    return sorted(entry.name for entry in output_dir.iterdir()
-                  if entry.name not in known and not (entry.name.startswith(".") and entry.name.endswith(".partial")))
+    return sorted(
+        entry.name
+        for entry in output_dir.iterdir()
+        if entry.name not in known and not (entry.name.startswith(".") and entry.name.endswith(".partial"))
+    )
 
 
 def _lock(output_dir: Path) -> int:
@@ -79,8 +85,10 @@ def _lock(output_dir: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise UserError(f"another run writes to --output_dir {output_dir}; wait for it, stop it by making the file "
-                        f"{output_dir / 'stop'}, or give another directory") from error
+        raise UserError(
+            f"another run writes to --output_dir {output_dir}; wait for it, stop it by making the file "
+            f"{output_dir / 'stop'}, or give another directory"
+        ) from error
     return descriptor
 
 
@@ -90,13 +98,21 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> No
         if not isinstance(run.store, str):
             raise TypeError(f"store is {run.store!r}")
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{output_dir / 'run.json'} is damaged ({error}); restore it, or give a new directory") from error
+        raise UserError(
+            f"{output_dir / 'run.json'} is damaged ({error}); restore it, or give a new directory"
+        ) from error
     if run.format != FORMAT:
-        raise UserError(f"{output_dir} is a run of format {run.format}, this program writes format {FORMAT}; give a new directory")
+        raise UserError(
+            f"{output_dir} is a run of format {run.format}, this program writes format {FORMAT}; give a new directory"
+        )
     if run.store != store_hash:
-        raise UserError(f"--output_dir {output_dir} belongs to a run on another token store (hash {run.store[:12]}, "
-                        f"this one is {store_hash[:12]}); resume with that --data_dir, or give a new directory")
+        raise UserError(
+            f"--output_dir {output_dir} belongs to a run on another token store (hash {run.store[:12]}, "
+            f"this one is {store_hash[:12]}); resume with that --data_dir, or give a new directory"
+        )
     changed = differences(load_recipe(output_dir / "recipe.toml"), recipe)
     if changed:
-        raise UserError(f"--output_dir {output_dir} belongs to a run with another recipe: {'; '.join(changed)}. "
-                        "Only [execution] may change on resume; change it back, or give a new directory")
+        raise UserError(
+            f"--output_dir {output_dir} belongs to a run with another recipe: {'; '.join(changed)}. "
+            "Only [execution] may change on resume; change it back, or give a new directory"
+        )

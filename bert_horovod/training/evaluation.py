@@ -14,15 +14,16 @@ from bert_horovod.training.step import as_tensors
 class Evaluator:
     """Evaluates on the first `count` held-out rows, the same ones with the same masks every time."""
 
-    def __init__(self, model: Model, next_sentence: bool, precision: str, rows: Rows, count: int, micro_batch: int,
-                 world: World) -> None:
+    def __init__(
+        self, model: Model, next_sentence: bool, precision: str, rows: Rows, count: int, micro_batch: int, world: World
+    ) -> None:
         self.count = min(count, rows.count)
         self._rows = rows
         self._micro_batch = micro_batch
         self._world = world
         self._next_sentence = next_sentence
 
-        @tf.function
+        @tf.function(autograph=False)
         def forward(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
             hidden = encode(parameters, model, batch, tf.as_dtype(precision))[-1]
             sums = loss_sums(parameters, model, next_sentence, hidden, batch)

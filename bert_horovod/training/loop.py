@@ -56,7 +56,9 @@ def pretrain(job: Job, world: World) -> None:
 class _Run:
     def __init__(self, job: Job, world: World) -> None:
         self.job, self.world, self.recipe = job, world, job.recipe
-        self.xla = {"on": True, "off": False, "auto": bool(tf.config.get_visible_devices("GPU"))}[self.recipe.execution.xla]
+        self.xla = {"on": True, "off": False, "auto": bool(tf.config.get_visible_devices("GPU"))}[
+            self.recipe.execution.xla
+        ]
         self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
         self.stop_signal = False
         self._require_equal(bytes.fromhex(job.store.hash), "token store")
@@ -73,7 +75,9 @@ class _Run:
         first_step = self.state.progress.step
         if self.world.rank == 0:
             self._print_start()
-            self.telemetry = Telemetry(self.job.output_dir, first_step, self.last_step, self.recipe.execution.tensorboard)
+            self.telemetry = Telemetry(
+                self.job.output_dir, first_step, self.last_step, self.recipe.execution.tensorboard
+            )
             if first_step >= self.last_step:
                 self.telemetry.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
         for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -97,13 +101,22 @@ class _Run:
         derived = derive(self.recipe, phase, self.world.size)
         rows = self._rows(phase, "train", _PHASE_STREAM + i)
         held_out = self._rows(phase, "held_out", _HELD_OUT_STREAM)
-        evaluator = Evaluator(self.recipe.model, self.recipe.objective.next_sentence, self.recipe.numerics.precision, held_out,
-                              self.recipe.execution.evaluate_rows, self.recipe.execution.micro_batch, self.world)
+        evaluator = Evaluator(
+            self.recipe.model,
+            self.recipe.objective.next_sentence,
+            self.recipe.numerics.precision,
+            held_out,
+            self.recipe.execution.evaluate_rows,
+            self.recipe.execution.micro_batch,
+            self.world,
+        )
         step_function = TrainStep(self.recipe, self.state, self.reducer, self.world, derived.micro_batches, self.xla)
         self._require_equal(self.state.hash(), "parameters")
         if self.telemetry:
-            self.telemetry.say(f"phase {i}: sequence length {phase.sequence_length}, {rows.count:,} rows an epoch; "
-                               f"{'compiling with XLA' if self.xla else 'tracing'} the first step")
+            self.telemetry.say(
+                f"phase {i}: sequence length {phase.sequence_length}, {rows.count:,} rows an epoch; "
+                f"{'compiling with XLA' if self.xla else 'tracing'} the first step"
+            )
         progress, execution = self.state.progress, self.recipe.execution
         interval = _Interval()
         steps = self._inputs(rows, phase, progress.step - begin, end - begin)
@@ -140,8 +153,12 @@ class _Run:
             parameters = initial_parameters(recipe.model, recipe.objective.next_sentence, recipe.data.seed)
             if self.job.init_checkpoint and self.world.rank == 0:
                 parameters |= load_initial(self.job.init_checkpoint, recipe, self.job.store)
-        state = TrainingState(found.parameters if found else parameters, recipe.optimizer.name,
-                              self._broadcast_progress(progress), found.slots if found else None)
+        state = TrainingState(
+            found.parameters if found else parameters,
+            recipe.optimizer.name,
+            self._broadcast_progress(progress),
+            found.slots if found else None,
+        )
         state.broadcast(self.world)
         self.resumed_from = found.path if found else None
         return state
@@ -157,8 +174,10 @@ class _Run:
     def _require_equal(self, digest: bytes, what: str) -> None:
         others = ranks_that_differ(self.world, digest, what)
         if others:
-            raise UserError(f"the {what} of ranks {others} is not that of rank 0: every host needs the same copy of the data "
-                            "and the same version of this program")
+            raise UserError(
+                f"the {what} of ranks {others} is not that of rank 0: every host needs the same copy of the data "
+                "and the same version of this program"
+            )
 
     def _rows(self, phase: Phase, split: str, stream: int) -> Rows:
         recipe, store = self.recipe, self.job.store
@@ -171,18 +190,26 @@ class _Run:
         return Rows(store, index, special_ids(store.vocabulary), phase.sequence_length, recipe.objective, seed)
 
     def _inputs(self, rows: Rows, phase: Phase, first: int, last: int) -> Iterator:
-        """Per step: this rank's micro-batches, their first rows, and counts of masked tokens, sequences and real tokens."""
+        """Per step: micro-batches of this rank, their first rows; counts of masked tokens, sequences, real tokens."""
+
         def make(step: int) -> tuple[list[dict[str, np.ndarray]], list[int], np.ndarray]:
-            taken = step_positions(step, phase.global_batch, self.world.rank, self.world.size, self.recipe.execution.micro_batch)
+            taken = step_positions(
+                step, phase.global_batch, self.world.rank, self.world.size, self.recipe.execution.micro_batch
+            )
             together = rows.assemble(np.concatenate([positions for positions, _ in taken]))
             if (highest := together["input_ids"].max()) >= self.recipe.model.vocab_size:
-                raise UserError(f"the token store holds id {highest}, the model has {self.recipe.model.vocab_size} entries; "
-                                f"see which shard is damaged with: bert-horovod verify --data_dir {self.job.store.path}")
-            counts = np.array([np.count_nonzero(together[name])
-                               for name in ("masked_weights", "sequence_weights", "sequence_ids")], np.float64)
+                raise UserError(
+                    f"the token store holds id {highest}, the model has {self.recipe.model.vocab_size} entries; "
+                    f"see which shard is damaged with: bert-horovod verify --data_dir {self.job.store.path}"
+                )
+            counts = np.array(
+                [np.count_nonzero(together[name]) for name in ("masked_weights", "sequence_weights", "sequence_ids")],
+                np.float64,
+            )
             parts = {name: np.split(array, len(taken)) for name, array in together.items()}
             batches = [{name: part[k] for name, part in parts.items()} for k in range(len(taken))]
             return batches, [first_row for _, first_row in taken], counts
+
         return prefetch(make, first, last, depth=2)
 
     def _agree(self, counts: np.ndarray) -> np.ndarray | None:
@@ -191,17 +218,20 @@ class _Run:
         totals = self.world.all_reduce(tf.constant([*counts, float(stop)], tf.float64), "counts").numpy()
         return None if totals[-1] else totals[:-1]
 
-    def _step_inputs(self, phase: Phase, step_in_phase: int, totals: np.ndarray,
-                     micro_batches: int) -> tuple[StepInputs, float]:
+    def _step_inputs(
+        self, phase: Phase, step_in_phase: int, totals: np.ndarray, micro_batches: int
+    ) -> tuple[StepInputs, float]:
         progress, recipe = self.state.progress, self.recipe
         rate = learning_rate(phase, step_in_phase + 1, recipe.optimizer.decay_power)
         # In float16 backward runs at the magnitude of a micro-batch mean times the loss scale.
         half = recipe.numerics.precision == "float16"
         scale = progress.loss_scale * self.world.size * micro_batches if half else 1.0
         key = keyed_hash(recipe.data.seed, _DROPOUT_STREAM, index=np.array([progress.step], np.uint64))
-        return StepInputs(*(tf.constant(value, tf.float32) for value in (totals[0], totals[1], scale)),
-                          tf.constant(key, tf.uint64),
-                          *(tf.constant(value, tf.float32) for value in (rate, progress.updates + 1))), rate
+        return StepInputs(
+            *(tf.constant(value, tf.float32) for value in (totals[0], totals[1], scale)),
+            tf.constant(key, tf.uint64),
+            *(tf.constant(value, tf.float32) for value in (rate, progress.updates + 1)),
+        ), rate
 
     def _after_update(self, result: StepResult) -> None:
         progress, numerics = self.state.progress, self.recipe.numerics
@@ -211,14 +241,26 @@ class _Run:
         progress.skipped_in_a_row = 0 if result.finite else progress.skipped_in_a_row + 1
         if numerics.precision == "float16":
             progress.loss_scale, progress.good_steps = next_loss_scale(
-                progress.loss_scale, progress.good_steps, result.finite, numerics.loss_scale_growth_steps)
+                progress.loss_scale, progress.good_steps, result.finite, numerics.loss_scale_growth_steps
+            )
         if progress.skipped_in_a_row >= numerics.max_skipped_steps:
-            raise UserError(f"step {progress.step}: {progress.skipped_in_a_row} updates in a row had gradients that are not finite "
-                            f"(loss scale {progress.loss_scale:g}); expected none or few. Lower phase learning_rate, "
-                            "or set numerics.precision to bfloat16 or float32. The last checkpoint is whole")
+            raise UserError(
+                f"step {progress.step}: {progress.skipped_in_a_row} updates in a row had gradients that are not finite "
+                f"(loss scale {progress.loss_scale:g}); expected none or few. Lower phase learning_rate, "
+                "or set numerics.precision to bfloat16 or float32. The last checkpoint is whole"
+            )
 
-    def _log(self, i: int, begin: int, rows_per_epoch: int, result: StepResult, totals: np.ndarray, rate: float,
-             interval: "_Interval", flops_per_row: float) -> None:
+    def _log(
+        self,
+        i: int,
+        begin: int,
+        rows_per_epoch: int,
+        result: StepResult,
+        totals: np.ndarray,
+        rate: float,
+        interval: "_Interval",
+        flops_per_row: float,
+    ) -> None:
         masked, sequences, _ = totals
         tokens = self.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
         if self.telemetry is None:
@@ -228,16 +270,31 @@ class _Run:
         position = self._position(i, begin, rows_per_epoch)
         seconds = time.monotonic() - interval.started
         metrics = {
-            "step": progress.step, "phase": i, "epoch": position["epoch"],
-            "loss": float(means[0] + means[2]), "mlm_loss": float(means[0]), "mlm_accuracy": float(means[1]),
-            **({"nsp_loss": float(means[2]), "nsp_accuracy": float(means[3])} if self.recipe.objective.next_sentence else {}),
-            "learning_rate": rate, "gradient_norm": result.gradient_norm, "loss_scale": progress.loss_scale,
+            "step": progress.step,
+            "phase": i,
+            "epoch": position["epoch"],
+            "loss": float(means[0] + means[2]),
+            "mlm_loss": float(means[0]),
+            "mlm_accuracy": float(means[1]),
+            **(
+                {"nsp_loss": float(means[2]), "nsp_accuracy": float(means[3])}
+                if self.recipe.objective.next_sentence
+                else {}
+            ),
+            "learning_rate": rate,
+            "gradient_norm": result.gradient_norm,
+            "loss_scale": progress.loss_scale,
             "skipped_steps": progress.skipped_steps,
-            "rows_per_s": interval.rows / seconds, "tokens_per_s": float(tokens) / seconds,
-            "flops_per_s": interval.rows * flops_per_row / seconds, "step_s": seconds / interval.steps,
-            "input_wait_s": interval.input_wait_s / interval.steps, "reduce_wait_s": interval.reduce_wait_s / interval.steps,
-            "bytes_reduced": self.reducer.bytes_reduced, "wire_bytes": self.reducer.wire_bytes,
-            "memory_bytes": peak_memory_bytes(), "time": time.time(),
+            "rows_per_s": interval.rows / seconds,
+            "tokens_per_s": float(tokens) / seconds,
+            "flops_per_s": interval.rows * flops_per_row / seconds,
+            "step_s": seconds / interval.steps,
+            "input_wait_s": interval.input_wait_s / interval.steps,
+            "reduce_wait_s": interval.reduce_wait_s / interval.steps,
+            "bytes_reduced": self.reducer.bytes_reduced,
+            "wire_bytes": self.reducer.wire_bytes,
+            "memory_bytes": peak_memory_bytes(),
+            "time": time.time(),
         }
         self.telemetry.record(metrics)
         self.telemetry.advance(progress.step, metrics)
@@ -246,13 +303,21 @@ class _Run:
         self.held_out = evaluator.evaluate(self.state.parameters)
         if self.telemetry:
             self.telemetry.record({"step": self.state.progress.step, **self.held_out})
-            self.telemetry.say("held out: " + "  ".join(f"{name.removeprefix('held_out_')} {value:.4f}"
-                                                        for name, value in self.held_out.items()))
+            self.telemetry.say(
+                "held out: "
+                + "  ".join(f"{name.removeprefix('held_out_')} {value:.4f}" for name, value in self.held_out.items())
+            )
 
     def _save(self, phase: int, begin: int, rows_per_epoch: int) -> None:
         if self.telemetry and self.saved_step != self.state.progress.step:
             self.state.progress.wire_maxima = [float(value) for value in self.reducer.maxima.numpy()]
-            checkpoint.save(self.job.output_dir, self.state, self.recipe, self.job.store, self._position(phase, begin, rows_per_epoch))
+            checkpoint.save(
+                self.job.output_dir,
+                self.state,
+                self.recipe,
+                self.job.store,
+                self._position(phase, begin, rows_per_epoch),
+            )
         self.saved_step = self.state.progress.step
 
     def _position(self, phase: int, begin: int, rows_per_epoch: int) -> dict[str, int]:
@@ -269,24 +334,36 @@ class _Run:
 
     def _print_start(self) -> None:
         recipe = self.recipe
-        print(f"world: {self.world.size} rank(s); precision {recipe.numerics.precision}, wire {recipe.numerics.wire}, "
-            f"XLA {'on' if self.xla else 'off'}")
+        print(
+            f"world: {self.world.size} rank(s); precision {recipe.numerics.precision}, wire {recipe.numerics.wire}, "
+            f"XLA {'on' if self.xla else 'off'}"
+        )
         for i, phase in enumerate(recipe.phase):
             derived = derive(recipe, phase, self.world.size)
-            print(f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
+            print(
+                f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
                 f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "
-                f"{recipe.execution.micro_batch} per rank; memory about {derived.memory_bytes / 2**30:.1f} GiB a rank (estimate)")
-        print(f"parameters: {derived.parameters:,}; reduced per step: {self.reducer.bytes_reduced:,} bytes in "
-            f"{len(self.reducer.buckets)} bucket(s)")
-        print(f"resuming from {self.resumed_from}" if self.resumed_from else
-            f"starting from {self.job.init_checkpoint or 'fresh parameters'}", flush=True)
+                f"{recipe.execution.micro_batch} per rank; "
+                f"memory about {derived.memory_bytes / 2**30:.1f} GiB a rank (estimate)"
+            )
+        print(
+            f"parameters: {derived.parameters:,}; reduced per step: {self.reducer.bytes_reduced:,} bytes in "
+            f"{len(self.reducer.buckets)} bucket(s)"
+        )
+        print(
+            f"resuming from {self.resumed_from}"
+            if self.resumed_from
+            else f"starting from {self.job.init_checkpoint or 'fresh parameters'}",
+            flush=True,
+        )
 
     def _print_end(self, steps: int, seconds: float) -> None:
         progress = self.state.progress
         rows = f"{steps:,} steps in {duration(seconds)}"
         held_out = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in self.held_out.items())
-        self.telemetry.say(f"at step {progress.step} of {self.recipe.total_steps}: {rows}; "
-                           f"{progress.skipped_steps} skipped{held_out}")
+        self.telemetry.say(
+            f"at step {progress.step} of {self.recipe.total_steps}: {rows}; {progress.skipped_steps} skipped{held_out}"
+        )
         self.telemetry.say(f"checkpoint: {self.job.output_dir / 'checkpoints' / f'step-{progress.step:08d}'}")
 
 

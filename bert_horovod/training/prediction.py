@@ -43,8 +43,10 @@ def read_masked_model(directory: Path) -> Pretrained:
     found = read_directory(directory)
     missing = parameter_shapes(found.model, next_sentence=False).keys() - found.parameters.keys()
     if missing:
-        raise UserError(f"--checkpoint {directory} has no masked-token head ({', '.join(sorted(missing))}); expected "
-                        "BertForPreTraining or BertForMaskedLM")
+        raise UserError(
+            f"--checkpoint {directory} has no masked-token head ({', '.join(sorted(missing))}); expected "
+            "BertForPreTraining or BertForMaskedLM"
+        )
     return found
 
 
@@ -65,8 +67,10 @@ class MaskedTokenPredictor:
     def __init__(self, directory: Path) -> None:
         found = read_masked_model(directory)
         if found.vocabulary is None:
-            raise UserError(f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside "
-                            "config.json: copy the vocab.txt there that the model was trained with")
+            raise UserError(
+                f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside "
+                "config.json: copy the vocab.txt there that the model was trained with"
+            )
         self.vocabulary = found.vocabulary
         self._special = special_ids(found.vocabulary)
         self._model = found.model
@@ -92,8 +96,10 @@ class MaskedTokenPredictor:
         ids = np.concatenate([[self._special.cls], np.insert(ids, ends, self._special.mask), [self._special.sep]])
         limit = self._model.max_position_embeddings
         if len(ids) > limit:
-            raise UserError(f"a text has {len(ids)} tokens, [CLS] and [SEP] included, the model at most {limit}; "
-                            f"give a shorter one: {text[:50]!r}...")
+            raise UserError(
+                f"a text has {len(ids)} tokens, [CLS] and [SEP] included, the model at most {limit}; "
+                f"give a shorter one: {text[:50]!r}..."
+            )
         return ids.astype(np.int32)
 
     def _guess(self, ids: np.ndarray, count: int) -> list[list[Guess]]:
@@ -109,5 +115,7 @@ class MaskedTokenPredictor:
         positions = tf.constant(masked[None], tf.int32)
         logits = masked_token_logits(self._parameters, self._model, hidden, positions)[0]  # (masks, vocabulary)
         values, tokens = tf.math.top_k(tf.nn.softmax(logits), min(count, len(self.vocabulary)))
-        return [[Guess(self.vocabulary[token], float(value)) for value, token in zip(*place, strict=True)]
-                for place in zip(values.numpy(), tokens.numpy(), strict=True)]
+        return [
+            [Guess(self.vocabulary[token], float(value)) for value, token in zip(*place, strict=True)]
+            for place in zip(values.numpy(), tokens.numpy(), strict=True)
+        ]

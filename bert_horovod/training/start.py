@@ -18,9 +18,11 @@ from bert_horovod.training.derived import derive
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
     """Raise UserError where the recipe does not fit the store or the number of ranks."""
     if recipe.model.vocab_size != len(store.vocabulary):
-        raise UserError(f"model.vocab_size = {recipe.model.vocab_size}, but the token store {store.path} was made with a "
-                        f"vocabulary of {len(store.vocabulary)}; set model.vocab_size = {len(store.vocabulary)}, "
-                        "or prepare the data with the other vocabulary")
+        raise UserError(
+            f"model.vocab_size = {recipe.model.vocab_size}, but the token store {store.path} was made with a "
+            f"vocabulary of {len(store.vocabulary)}; set model.vocab_size = {len(store.vocabulary)}, "
+            "or prepare the data with the other vocabulary"
+        )
     special_ids(store.vocabulary)
     for phase in recipe.phase:
         derive(recipe, phase, world_size)
@@ -33,23 +35,33 @@ def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.
     """
     found = read_directory(directory)
     if found.vocabulary is not None and found.vocabulary != store.vocabulary:
-        first = next((i for i, pair in enumerate(zip(found.vocabulary, store.vocabulary, strict=False)) if pair[0] != pair[1]),
-                     min(len(found.vocabulary), len(store.vocabulary)))
-        raise UserError(f"--init_checkpoint {directory} has another vocabulary than the token store {store.path} "
-                        f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}")
+        first = next(
+            (i for i, pair in enumerate(zip(found.vocabulary, store.vocabulary, strict=False)) if pair[0] != pair[1]),
+            min(len(found.vocabulary), len(store.vocabulary)),
+        )
+        raise UserError(
+            f"--init_checkpoint {directory} has another vocabulary than the token store {store.path} "
+            f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}"
+        )
     if found.vocabulary is not None and found.lowercase != store.manifest["vocabulary"]["lowercase"]:
-        raise UserError(f"--init_checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} the "
-                        f"opposite; prepare the data {'without' if found.lowercase else 'with'} --cased")
+        raise UserError(
+            f"--init_checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} the "
+            f"opposite; prepare the data {'without' if found.lowercase else 'with'} --cased"
+        )
     shapes = parameter_shapes(recipe.model, recipe.objective.next_sentence)
     for name, value in found.parameters.items():
         if name in shapes and shapes[name] != value.shape:
-            raise UserError(f"--init_checkpoint {directory}: {name} has shape {list(value.shape)}, the recipe's [model] "
-                            f"makes it {list(shapes[name])}; set [model] as in {directory / 'config.json'}")
+            raise UserError(
+                f"--init_checkpoint {directory}: {name} has shape {list(value.shape)}, the recipe's [model] "
+                f"makes it {list(shapes[name])}; set [model] as in {directory / 'config.json'}"
+            )
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # what no shape tells of
         theirs, ours = getattr(found.model, key), getattr(recipe.model, key)
         if theirs != ours:
-            raise UserError(f"--init_checkpoint {directory} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
-                            f"set [model] as in {directory / 'config.json'}")
+            raise UserError(
+                f"--init_checkpoint {directory} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
+                f"set [model] as in {directory / 'config.json'}"
+            )
     return {name: value for name, value in found.parameters.items() if name in shapes}
 
 

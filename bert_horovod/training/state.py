@@ -26,12 +26,21 @@ class Progress:
 class TrainingState:
     """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress."""
 
-    def __init__(self, parameters: dict[str, np.ndarray], rule: str, progress: Progress,
-                 slots: dict[str, dict[str, np.ndarray]] | None = None) -> None:
+    def __init__(
+        self,
+        parameters: dict[str, np.ndarray],
+        rule: str,
+        progress: Progress,
+        slots: dict[str, dict[str, np.ndarray]] | None = None,
+    ) -> None:
         self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
-        self.slots = {slot: {name: tf.Variable(slots[slot][name] if slots else tf.zeros(value.shape), trainable=False)
-                             for name, value in parameters.items()}
-                      for slot in optimizers.rule(rule).SLOTS}
+        self.slots = {
+            slot: {
+                name: tf.Variable(slots[slot][name] if slots else tf.zeros(value.shape), trainable=False)
+                for name, value in parameters.items()
+            }
+            for slot in optimizers.rule(rule).SLOTS
+        }
         self.progress = progress
 
     def arrays(self) -> dict[str, np.ndarray]:

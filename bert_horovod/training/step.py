@@ -1,8 +1,8 @@
 """One optimizer step: K micro-batches, one reduction, one update.
 
-Losses are sums over a micro-batch divided by the *global* counts of masked tokens and sequences, so that the gradient does not
-depend on how a global batch is split over micro-batches and ranks. The first K - 1 micro-batches only accumulate, in float32; in the last
-one each bucket of gradients goes to the reducer as soon as backward has made it.
+Losses are sums over a micro-batch divided by the *global* counts of masked tokens and sequences, so that the gradient
+does not depend on how a global batch is split over micro-batches and ranks. The first K - 1 micro-batches only
+accumulate, in float32; in the last one each bucket of gradients goes to the reducer as soon as backward has made it.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,9 @@ class StepInputs(NamedTuple):
 
     masked_tokens: tf.Tensor  # float32 scalar, over all ranks
     sequences: tf.Tensor  # float32 scalar, over all ranks
-    backward_scale: tf.Tensor  # float32 scalar: what the loss is multiplied by before backward, and gradients divided by after
+    backward_scale: (
+        tf.Tensor
+    )  # float32 scalar: what the loss is multiplied by before backward, and gradients divided by after
     dropout_key: tf.Tensor  # uint64 [1]
     learning_rate: tf.Tensor  # float32 scalar
     update: tf.Tensor  # float32 scalar: the optimizer's t
@@ -46,18 +48,27 @@ class StepResult(NamedTuple):
 class TrainStep:
     """The compiled step of one phase."""
 
-    def __init__(self, recipe: Recipe, state: TrainingState, reducer: GradientReducer, world: World, micro_batches: int,
-                 xla: bool) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        state: TrainingState,
+        reducer: GradientReducer,
+        world: World,
+        micro_batches: int,
+        xla: bool,
+    ) -> None:
         self._state = state
         self._micro_batches = micro_batches
         self._accumulators = None
         if micro_batches > 1:
-            self._accumulators = {name: tf.Variable(tf.zeros(variable.shape), trainable=False)
-                                  for name, variable in state.parameters.items()}
+            self._accumulators = {
+                name: tf.Variable(tf.zeros(variable.shape), trainable=False)
+                for name, variable in state.parameters.items()
+            }
         self._sums = tf.Variable(tf.zeros([len(Sums._fields)], tf.float64), trainable=False)
-        forward_backward = tf.function(_forward_backward(recipe), jit_compile=xla)
-        self._accumulate = tf.function(self._make_accumulate(forward_backward))
-        self._finish = tf.function(self._make_finish(forward_backward, recipe, reducer, world))
+        forward_backward = tf.function(_forward_backward(recipe), jit_compile=xla, autograph=False)
+        self._accumulate = tf.function(self._make_accumulate(forward_backward), autograph=False)
+        self._finish = tf.function(self._make_finish(forward_backward, recipe, reducer, world), autograph=False)
 
     def run(self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs) -> StepResult:
         """Train on this rank's K micro-batches of a global batch."""
@@ -79,9 +90,12 @@ class TrainStep:
             for name, gradient in gradients.items():
                 self._accumulators[name].assign_add(gradient)
             self._sums.assign_add(sums)
+
         return accumulate
 
-    def _make_finish(self, forward_backward: Callable, recipe: Recipe, reducer: GradientReducer, world: World) -> Callable:
+    def _make_finish(
+        self, forward_backward: Callable, recipe: Recipe, reducer: GradientReducer, world: World
+    ) -> Callable:
         def finish(batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs) -> tuple[tf.Tensor, ...]:
             gradients, sums = forward_backward(_values(self._state.parameters), batch, first_row, inputs)
             if self._accumulators is not None:
@@ -102,6 +116,7 @@ class TrainStep:
                 for accumulator in (self._accumulators or {}).values():
                     accumulator.assign(tf.zeros_like(accumulator))
             return sums, norm, finite, reduced - computed
+
         return finish
 
     def _update(self, recipe: Recipe, gradients: dict[str, tf.Tensor], norm: tf.Tensor, inputs: StepInputs) -> None:
@@ -112,8 +127,15 @@ class TrainStep:
             factor = optimizers.clip_factor(norm, settings.max_grad_norm)
         for name, variable in self._state.parameters.items():
             slots = {slot: variables[name] for slot, variables in self._state.slots.items()}
-            value, new_slots = rule.update(tf.convert_to_tensor(variable), gradients[name] * factor, _values(slots),
-                                           inputs.update, inputs.learning_rate, optimizers.decays(name), settings)
+            value, new_slots = rule.update(
+                tf.convert_to_tensor(variable),
+                gradients[name] * factor,
+                _values(slots),
+                inputs.update,
+                inputs.learning_rate,
+                optimizers.decays(name),
+                settings,
+            )
             variable.assign(value)
             for slot, new_value in new_slots.items():
                 slots[slot].assign(new_value)
@@ -128,8 +150,9 @@ def _forward_backward(recipe: Recipe) -> Callable:
     dtype = tf.as_dtype(recipe.numerics.precision)
     next_sentence = recipe.objective.next_sentence
 
-    def forward_backward(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], first_row: tf.Tensor,
-                         inputs: StepInputs) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def forward_backward(
+        parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """This micro-batch's share of the global gradient, dense float32 by name, and its loss sums, float64 [4]."""
         state = DropoutState(inputs.dropout_key, first_row)
         with tf.GradientTape() as tape:
@@ -138,8 +161,11 @@ def _forward_backward(recipe: Recipe) -> Callable:
             sums = loss_sums(parameters, recipe.model, next_sentence, hidden, batch)
             loss = (sums.mlm_loss / inputs.masked_tokens + sums.nsp_loss / inputs.sequences) * inputs.backward_scale
         gradients = tape.gradient(loss, parameters)
-        # The lookup's gradient comes as slices: made dense here, so that it is never gathered slice by slice over ranks.
-        gradients = {name: tf.convert_to_tensor(gradient) / inputs.backward_scale for name, gradient in gradients.items()}
+        # The lookup's gradient comes as slices: made dense here, so that it is never gathered slice by slice over
+        # ranks.
+        gradients = {
+            name: tf.convert_to_tensor(gradient) / inputs.backward_scale for name, gradient in gradients.items()
+        }
         return gradients, tf.cast(tf.stack(sums), tf.float64)
 
     return forward_backward

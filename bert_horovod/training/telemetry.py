@@ -49,7 +49,8 @@ class Telemetry:
             self._bar.update(step - self._bar.n)
         if metrics is None:
             return
-        shown = f"loss {metrics['loss']:.4f}  mlm_accuracy {metrics['mlm_accuracy']:.3f}  {metrics['rows_per_s']:.1f} rows/s"
+        shown = f"loss {metrics['loss']:.4f}  mlm_accuracy {metrics['mlm_accuracy']:.3f}"
+        shown += f"  {metrics['rows_per_s']:.1f} rows/s"
         if self._bar is not None:
             self._bar.set_postfix_str(shown)
             return

@@ -28,7 +28,7 @@ def reference_windows(store, limit: int, held_out: bool) -> list[tuple[int, int,
                 start = pieces[0][0]
                 inside = [end - start for _, end in pieces if end - start <= limit]
                 windows.append((number, start, inside[-1], document, inside))
-                pieces = pieces[len(inside):]
+                pieces = pieces[len(inside) :]
     return windows
 
 
@@ -37,8 +37,9 @@ def index_windows(index) -> list[tuple]:
     if index.next_sentence:
         bounds = zip(index.first_end[:-1], index.first_end[1:], strict=True)
         ends = [index.ends[low:high].tolist() for low, high in bounds]
-    return list(zip(*(array.tolist() for array in (index.shard, index.start, index.count, index.document)), ends,
-                    strict=True))
+    return list(
+        zip(*(array.tolist() for array in (index.shard, index.start, index.count, index.document)), ends, strict=True)
+    )
 
 
 @pytest.mark.parametrize("sequence_length", [8, 13, 32, 128, 2000])
@@ -64,7 +65,7 @@ def test_each_token_is_in_one_window_of_one_split(make_store, next_sentence):
     for split in ("train", "held_out"):
         index = open_index(store, 24, next_sentence, split)
         for number, start, count, *_ in index_windows(index):
-            seen[number][start:start + count] += 1
+            seen[number][start : start + count] += 1
             section = np.searchsorted(store.shards[number].sentences[store.shards[number].sections], start, "right") - 1
             assert store.shards[number].held_out[section] == (split == "held_out")
     assert all(np.all(count == 1) for count in seen)
@@ -93,9 +94,16 @@ def test_an_index_is_built_once_and_then_opened(make_store):
 
 def test_other_settings_have_another_index(make_store, tmp_path):
     store, other = make_store(held_out=0.5), make_store(held_out=0.5)
-    paths = [open_index(*settings, directory=tmp_path / "indexes").path for settings in (
-        (store, 16, True, "train"), (store, 17, True, "train"), (store, 16, False, "train"),
-        (store, 16, True, "held_out"), (other, 16, True, "train"))]
+    paths = [
+        open_index(*settings, directory=tmp_path / "indexes").path
+        for settings in (
+            (store, 16, True, "train"),
+            (store, 17, True, "train"),
+            (store, 16, False, "train"),
+            (store, 16, True, "held_out"),
+            (other, 16, True, "train"),
+        )
+    ]
     assert len(set(paths)) == 5
     assert {path.parent for path in paths} == {tmp_path / "indexes"}
     assert not (store.path / "index").exists()

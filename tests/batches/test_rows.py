@@ -11,11 +11,13 @@ PAD, UNKNOWN, CLS, SEP, MASK = 0, 3, 4, 5, 6  # of the toy vocabulary
 ORDINARY = 7  # the first ordinary id
 
 
-def make_rows(store, length: int = 32, next_sentence: bool = True, seed: int = 1, split: str = "train",
-              fraction: float = 0.15) -> Rows:
+def make_rows(
+    store, length: int = 32, next_sentence: bool = True, seed: int = 1, split: str = "train", fraction: float = 0.15
+) -> Rows:
     objective = Objective(next_sentence=next_sentence, masked_fraction=fraction)
-    return Rows(store, open_index(store, length, next_sentence, split), special_ids(store.vocabulary), length,
-                objective, seed)
+    return Rows(
+        store, open_index(store, length, next_sentence, split), special_ids(store.vocabulary), length, objective, seed
+    )
 
 
 def unmasked(batch) -> np.ndarray:
@@ -44,16 +46,25 @@ def segments(ids: np.ndarray, batch, row: int) -> list[list[int]]:
 def window_tokens(rows: Rows, window: int) -> list[int]:
     index = rows._index
     start = int(index.start[window])
-    return rows._tokens[index.shard[window]][start:start + int(index.count[window])].tolist()
+    return rows._tokens[index.shard[window]][start : start + int(index.count[window])].tolist()
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_arrays_have_the_stated_shapes_and_types(make_store, next_sentence):
     rows = make_rows(make_store(), 32, next_sentence)
     masks = 4  # round(0.15 * 29) and round(0.15 * 30)
-    expected = {"input_ids": (5, 32), "token_type_ids": (5, 32), "position_ids": (5, 32), "sequence_ids": (5, 32),
-                "masked_positions": (5, masks), "masked_ids": (5, masks), "masked_weights": (5, masks),
-                "sequence_starts": (5, 1), "next_sentence_labels": (5, 1), "sequence_weights": (5, 1)}
+    expected = {
+        "input_ids": (5, 32),
+        "token_type_ids": (5, 32),
+        "position_ids": (5, 32),
+        "sequence_ids": (5, 32),
+        "masked_positions": (5, masks),
+        "masked_ids": (5, masks),
+        "masked_weights": (5, masks),
+        "sequence_starts": (5, 1),
+        "next_sentence_labels": (5, 1),
+        "sequence_weights": (5, 1),
+    }
     for positions in (np.arange(5), np.array([0, -1, 10**12, -1, 3])):
         batch = rows.assemble(positions)
         assert {name: array.shape for name, array in batch.items()} == expected
@@ -81,7 +92,7 @@ def test_a_row_is_its_window_between_special_tokens(make_store, next_sentence):
         assert batch["token_type_ids"][row].tolist() == types + [0] * (32 - real)
         tokens = window_tokens(rows, window)
         if batch["next_sentence_labels"][row, 0]:
-            assert tokens[:len(parts[0])] == parts[0]
+            assert tokens[: len(parts[0])] == parts[0]
         else:
             correct += 1
             assert [token for part in parts for token in part] == tokens
@@ -98,7 +109,7 @@ def test_a_right_pair_is_split_at_a_sentence_end_where_there_is_one(make_store):
     first = (batch["sequence_ids"] - batch["token_type_ids"]).sum(axis=1) - 2
     places = {}
     for window, tokens, label in zip(rows.windows(positions), first, batch["next_sentence_labels"][:, 0], strict=True):
-        ends = index.ends[index.first_end[window]:index.first_end[window + 1]].tolist()
+        ends = index.ends[index.first_end[window] : index.first_end[window + 1]].tolist()
         if len(ends) > 1:
             assert tokens in ends[:-1]
         else:
@@ -123,8 +134,11 @@ def test_a_wrong_second_segment_is_from_another_document_and_ends_as_windows_do(
     wrong = np.flatnonzero(batch["next_sentence_labels"][:, 0])
     for row in wrong:
         second = segments(ids, batch, row)[1]
-        sources = {int(index.document[window]) for window in endings[second[-1]]
-                   if window_tokens(rows, window)[-len(second):] == second}
+        sources = {
+            int(index.document[window])
+            for window in endings[second[-1]]
+            if window_tokens(rows, window)[-len(second) :] == second
+        }
         assert sources - {int(own[row])}
         if len(second) > 2:
             assert own[row] not in sources
@@ -248,7 +262,7 @@ def test_each_window_is_seen_once_an_epoch_over_all_ranks(make_store, batch, ran
     seen = np.sort(np.concatenate(seen))
     assert np.array_equal(seen, np.arange(len(seen)))
     for epoch in range(3):
-        windows = rows.windows(seen[epoch * rows.count:(epoch + 1) * rows.count])
+        windows = rows.windows(seen[epoch * rows.count : (epoch + 1) * rows.count])
         assert np.array_equal(np.sort(windows), np.arange(rows.count))
 
 
@@ -277,8 +291,14 @@ def test_held_out_text_is_never_trained_on(make_store):
     for split in ("train", "held_out"):
         rows = make_rows(store, split=split)
         index, windows = rows._index, rows.windows(np.arange(rows.count))
-        spans.append({(shard, token) for window in windows for shard in [int(index.shard[window])] for token in
-                      range(index.start[window], int(index.start[window]) + int(index.count[window]))})
+        spans.append(
+            {
+                (shard, token)
+                for window in windows
+                for shard in [int(index.shard[window])]
+                for token in range(index.start[window], int(index.start[window]) + int(index.count[window]))
+            }
+        )
     assert spans[0].isdisjoint(spans[1])
     assert len(spans[0]) + len(spans[1]) == sum(len(shard.tokens) for shard in store.shards)
 

@@ -4,8 +4,13 @@ import pytest
 from bert_horovod.batches.schedule import micro_batch_count, step_positions
 from bert_horovod.errors import UserError
 
-LAYOUTS = [(batch, ranks, micro_batch) for batch in (1, 2, 7, 16, 31, 64, 97, 256) for ranks in (1, 2, 3, 5, 7, 16, 31)
-           for micro_batch in (1, 2, 3, 4, 8, 13, 300) if batch >= ranks]
+LAYOUTS = [
+    (batch, ranks, micro_batch)
+    for batch in (1, 2, 7, 16, 31, 64, 97, 256)
+    for ranks in (1, 2, 3, 5, 7, 16, 31)
+    for micro_batch in (1, 2, 3, 4, 8, 13, 300)
+    if batch >= ranks
+]
 
 
 @pytest.mark.parametrize(("batch", "ranks", "micro_batch"), LAYOUTS)
@@ -20,7 +25,7 @@ def test_each_position_is_taken_once_over_all_ranks(batch, ranks, micro_batch):
             assert positions.dtype == np.int64
             rows = positions[positions >= 0]
             assert np.array_equal(rows, 3 * batch + first + np.arange(len(rows)))
-            assert np.all(positions[len(rows):] == -1)
+            assert np.all(positions[len(rows) :] == -1)
             assert 0 <= first <= batch
             taken += rows.tolist()
             real += len(rows)

@@ -134,17 +134,20 @@ def test_the_scale_is_a_power_of_two_that_brings_the_maximum_between_2048_and_40
     assert 2**11 <= np.float32(maximum) * scale < 2**12
 
 
-@pytest.mark.parametrize(("assumed", "found", "expected"), [
-    (1.0, 0.25, 0.25),
-    (1.0, 5.0, 5.0),
-    (1.0, 2.0**-120, 2.0**-90),  # keeps the scale finite
-    (0.5, math.inf, 8.0),
-    (0.5, math.nan, 8.0),
-    (2.0**99, math.inf, 2.0**100),  # keeps the scale above 0
-    (1.0, 0.0, 2.0**-4),  # perhaps rounded to 0 under a maximum that is much too large
-    (2.0**-28, 0.0, 2.0**-30),
-    (2.0**-50, 0.0, 2.0**-50),  # not so far that the first gradients after it overflow many times
-])
+@pytest.mark.parametrize(
+    ("assumed", "found", "expected"),
+    [
+        (1.0, 0.25, 0.25),
+        (1.0, 5.0, 5.0),
+        (1.0, 2.0**-120, 2.0**-90),  # keeps the scale finite
+        (0.5, math.inf, 8.0),
+        (0.5, math.nan, 8.0),
+        (2.0**99, math.inf, 2.0**100),  # keeps the scale above 0
+        (1.0, 0.0, 2.0**-4),  # perhaps rounded to 0 under a maximum that is much too large
+        (2.0**-28, 0.0, 2.0**-30),
+        (2.0**-50, 0.0, 2.0**-50),  # not so far that the first gradients after it overflow many times
+    ],
+)
 def test_the_next_maximum_follows_from_the_assumed_and_the_found(assumed, found, expected):
     assert float(next_maxima(tf.constant([assumed]), tf.constant([found]))[0]) == expected
 

@@ -11,8 +11,12 @@ from bert_horovod.collectives.world import Launch, World, connect, launch
 from tests.collectives.two_ranks import DTYPES, RANKS, values
 from tests.horovod_runs import clean_environment
 
-LAUNCHERS = [("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"), ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-             ("mpirun", "PMI_RANK", "PMI_SIZE"), ("srun", "SLURM_PROCID", "SLURM_NTASKS")]
+LAUNCHERS = [
+    ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_NTASKS"),
+]
 
 
 @pytest.fixture
@@ -80,8 +84,9 @@ def test_broadcast_gives_every_rank_what_rank_0_has(ranks, dtype):
 
 def test_all_gather_joins_tensors_of_different_length_by_rank(ranks):
     for found in ranks:
-        np.testing.assert_array_equal(found["all_gather"],
-                                      np.concatenate([values(0, "float32")[:3], values(1, "float32")[:2]]))
+        np.testing.assert_array_equal(
+            found["all_gather"], np.concatenate([values(0, "float32")[:3], values(1, "float32")[:2]])
+        )
 
 
 def test_all_gather_takes_an_empty_tensor(ranks):
@@ -97,23 +102,33 @@ def test_all_to_all_gives_each_rank_its_share_of_every_ranks_tensor(ranks):
 
 def run_python(text: str, **variables: str) -> str:
     """What a program prints, started in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False,
-                          env=clean_environment(**variables))
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=clean_environment(**variables),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_processes_that_find_themselves_alone_are_refused_and_told_of_the_rebuild():
     pytest.importorskip("horovod")
-    text = run_python("import horovod.tensorflow as horovod\n"
-                      "from bert_horovod.collectives.world import connect, launch\n"
-                      "from bert_horovod.errors import UserError\n"
-                      "if horovod.mpi_built():\n"
-                      "    raise SystemExit(print('built with MPI'))\n"
-                      "try:\n"
-                      "    connect(launch())\n"
-                      "except UserError as error:\n"
-                      "    print(error)\n", OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2")
+    text = run_python(
+        "import horovod.tensorflow as horovod\n"
+        "from bert_horovod.collectives.world import connect, launch\n"
+        "from bert_horovod.errors import UserError\n"
+        "if horovod.mpi_built():\n"
+        "    raise SystemExit(print('built with MPI'))\n"
+        "try:\n"
+        "    connect(launch())\n"
+        "except UserError as error:\n"
+        "    print(error)\n",
+        OMPI_COMM_WORLD_RANK="0",
+        OMPI_COMM_WORLD_SIZE="2",
+    )
     if "built with MPI" in text:
         pytest.skip("this Horovod was built with MPI, where this mistake cannot be made")
     assert "mpirun started 2 processes, but Horovod made a world of 1" in text
@@ -123,18 +138,20 @@ def test_processes_that_find_themselves_alone_are_refused_and_told_of_the_rebuil
 
 
 def test_one_process_works_without_horovod_and_two_are_told_to_build_it():
-    text = run_python("import sys\n"
-                      "class Absent:\n"
-                      "    def find_spec(self, name, path=None, target=None):\n"
-                      "        if name.partition('.')[0] == 'horovod':\n"
-                      "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-                      "sys.meta_path.insert(0, Absent())\n"
-                      "from bert_horovod.collectives.world import Launch, connect\n"
-                      "from bert_horovod.errors import UserError\n"
-                      "print(connect(Launch()).all_reduce(5, 'five'))\n"
-                      "try:\n"
-                      "    connect(Launch('srun', 0, 2))\n"
-                      "except UserError as error:\n"
-                      "    print(error)\n")
+    text = run_python(
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'horovod':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from bert_horovod.collectives.world import Launch, connect\n"
+        "from bert_horovod.errors import UserError\n"
+        "print(connect(Launch()).all_reduce(5, 'five'))\n"
+        "try:\n"
+        "    connect(Launch('srun', 0, 2))\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+    )
     assert text.startswith("5\nsrun started 2 processes, but Horovod cannot be imported (No module named 'horovod")
     assert "run/setup.sh builds it; one process works without it" in text

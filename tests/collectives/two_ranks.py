@@ -43,7 +43,7 @@ def collectives(world: World) -> dict[str, np.ndarray]:
         found[f"all_reduce.graph.{dtype}"] = tf.function(world.all_reduce)(mine, f"graph.{dtype}").numpy()
         found[f"broadcast.{dtype}"] = world.broadcast(mine, f"broadcast.{dtype}").numpy()
     mine = tf.constant(values(world.rank, "float32"))
-    found["all_gather"] = world.all_gather(mine[:3 - world.rank], "all_gather").numpy()
+    found["all_gather"] = world.all_gather(mine[: 3 - world.rank], "all_gather").numpy()
     found["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
     found["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
     return found
@@ -64,8 +64,11 @@ class Wire:
         """Types of the traced graph's operations, those of functions that it calls included."""
         signature = {name: tf.TensorSpec(shape) for name, shape in SHAPES.items()}
         definition = self._reduce.get_concrete_function(signature).graph.as_graph_def()
-        return [node.op for nodes in (definition.node, *(function.node_def for function in definition.library.function))
-                for node in nodes]
+        return [
+            node.op
+            for nodes in (definition.node, *(function.node_def for function in definition.library.function))
+            for node in nodes
+        ]
 
 
 def reductions(world: World) -> dict[str, np.ndarray]:
@@ -77,8 +80,9 @@ def reductions(world: World) -> dict[str, np.ndarray]:
 
     wide, narrow = Wire(world, "float32"), Wire(world, "float16")
     keep("float32", wide.step(gradients(world.rank, 0)), wide)
-    found["bytes"] = np.array([wide.reducer.bytes_reduced, wide.reducer.wire_bytes,
-                               narrow.reducer.bytes_reduced, narrow.reducer.wire_bytes])
+    found["bytes"] = np.array(
+        [wide.reducer.bytes_reduced, wide.reducer.wire_bytes, narrow.reducer.bytes_reduced, narrow.reducer.wire_bytes]
+    )
     for step in range(STEPS):
         keep(f"float16.{step}", narrow.step(gradients(world.rank, step)), narrow)
     for name, wire in (("float32", wide), ("float16", narrow)):

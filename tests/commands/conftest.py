@@ -11,8 +11,14 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.bert import initial_parameters
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran", "on", "a", "mat", ".", "##s"]
-MODEL = Model(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-              max_position_embeddings=32)
+MODEL = Model(
+    vocab_size=len(WORDS),
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=32,
+)
 
 
 class Toys(NamedTuple):
@@ -22,8 +28,9 @@ class Toys(NamedTuple):
     store: Path
 
 
-def write_checkpoint(directory: Path, next_sentence: bool = True, vocabulary: list[str] = WORDS,
-                     lowercase: bool = True) -> Path:
+def write_checkpoint(
+    directory: Path, next_sentence: bool = True, vocabulary: list[str] = WORDS, lowercase: bool = True
+) -> Path:
     """A checkpoint of random parameters, as the program writes it."""
     write_directory(directory, MODEL, next_sentence, initial_parameters(MODEL, next_sentence, 0), vocabulary, lowercase)
     return directory

@@ -18,8 +18,9 @@ LENGTH = ("--sequence_length", "16")
 
 
 def command(toys, *words):
-    return dispatch(parse(["bert-horovod", "evaluate", "--checkpoint", str(toys.checkpoint),
-                           "--data_dir", str(toys.store), *words]))
+    return dispatch(
+        parse(["bert-horovod", "evaluate", "--checkpoint", str(toys.checkpoint), "--data_dir", str(toys.store), *words])
+    )
 
 
 def test_a_fresh_model_knows_as_much_as_chance(toys, capsys):
@@ -62,9 +63,12 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, next_sent
     from bert_horovod.collectives.world import World
     from bert_horovod.training.loop import Job, pretrain
 
-    recipe = Recipe(model=MODEL, objective=Objective(next_sentence=next_sentence),
-                    phase=(Phase(sequence_length=16, global_batch=4, steps=2),),
-                    execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"))
+    recipe = Recipe(
+        model=MODEL,
+        objective=Objective(next_sentence=next_sentence),
+        phase=(Phase(sequence_length=16, global_batch=4, steps=2),),
+        execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"),
+    )
     run = tmp_path / "run"
     run.mkdir()
     pretrain(Job(recipe, open_store(toys.store), run), World())
@@ -76,14 +80,17 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, next_sent
         assert found[name] == pytest.approx(logged[name], rel=1e-6)
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (("--rows", "0"), "--rows 0: expected at least 1"),
-    (("--micro_batch", "0"), "--micro_batch 0: expected at least 1"),
-    (("--sequence_length", "33"), "--sequence_length 33: expected 8 to 32"),
-    (("--sequence_length", "7"), "--sequence_length 7: expected 8 to 32"),
-    (("--checkpoint", "none"), "--checkpoint: there is none at none; expected a Hugging Face BERT directory"),
-    (("--data_dir", "none"), "none is not a token store"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--rows", "0"), "--rows 0: expected at least 1"),
+        (("--micro_batch", "0"), "--micro_batch 0: expected at least 1"),
+        (("--sequence_length", "33"), "--sequence_length 33: expected 8 to 32"),
+        (("--sequence_length", "7"), "--sequence_length 7: expected 8 to 32"),
+        (("--checkpoint", "none"), "--checkpoint: there is none at none; expected a Hugging Face BERT directory"),
+        (("--data_dir", "none"), "none is not a token store"),
+    ],
+)
 def test_a_mistake_is_one_message_and_exit_code_2(toys, capsys, words, message):
     assert command(toys, *words) == 2
     error = capsys.readouterr().err
@@ -97,10 +104,13 @@ def test_a_run_without_a_checkpoint_is_named_as_such(toys, tmp_path, capsys):
     assert f"{tmp_path} is a run without a checkpoint yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"vocabulary": [*WORDS[:-2], WORDS[-1], WORDS[-2]]}, "(they first differ at id 13); prepare the data with"),
-    ({"lowercase": False}, "has lower-casing False, the token store"),
-])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"vocabulary": [*WORDS[:-2], WORDS[-1], WORDS[-2]]}, "(they first differ at id 13); prepare the data with"),
+        ({"lowercase": False}, "has lower-casing False, the token store"),
+    ],
+)
 def test_another_vocabulary_is_refused(toys, tmp_path, capsys, settings, message):
     assert command(toys._replace(checkpoint=write_checkpoint(tmp_path / "other", **settings)), *LENGTH) == 2
     assert message in capsys.readouterr().err

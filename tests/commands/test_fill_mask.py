@@ -44,12 +44,15 @@ def test_probabilities_are_those_of_transformers(toys, monkeypatch):
         np.testing.assert_allclose([by_word[word] for word in WORDS], row, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (("The cat sat.",), "no [MASK] in the text 'The cat sat.'"),
-    (("[MASK] sat", "The [mask] sat."), "no [MASK] in the text 'The [mask] sat.'"),
-    (("[MASK] " + "a cat " * 15,), "a text has 33 tokens, [CLS] and [SEP] included, the model at most 32"),
-    (("[MASK]", "--top", "0"), "--top 0: expected at least 1"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("The cat sat.",), "no [MASK] in the text 'The cat sat.'"),
+        (("[MASK] sat", "The [mask] sat."), "no [MASK] in the text 'The [mask] sat.'"),
+        (("[MASK] " + "a cat " * 15,), "a text has 33 tokens, [CLS] and [SEP] included, the model at most 32"),
+        (("[MASK]", "--top", "0"), "--top 0: expected at least 1"),
+    ],
+)
 def test_a_mistake_is_one_message_and_exit_code_2(toys, capsys, words, message):
     assert command(toys.checkpoint, *words) == 2
     captured = capsys.readouterr()

@@ -37,12 +37,15 @@ def test_prepare_verify_and_again(files, capsys):
     assert "finished already" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (("--input", "none.txt", "--vocab", "vocab.txt"), "none.txt: no such file"),
-    (("--input", "a.txt", "--vocab", "none.txt"), "cannot read the vocabulary none.txt"),
-    (("--input", "a.txt", "--vocab", "a.txt"), "an empty line"),
-    (("--input", "a.txt", "--vocab", "vocab.txt", "--held_out", "2"), "--held_out 2.0"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--input", "none.txt", "--vocab", "vocab.txt"), "none.txt: no such file"),
+        (("--input", "a.txt", "--vocab", "none.txt"), "cannot read the vocabulary none.txt"),
+        (("--input", "a.txt", "--vocab", "a.txt"), "an empty line"),
+        (("--input", "a.txt", "--vocab", "vocab.txt", "--held_out", "2"), "--held_out 2.0"),
+    ],
+)
 def test_a_mistake_is_one_message_and_exit_code_2(files, capsys, words, message):
     assert command("prepare", *words, "--output_dir", "store") == 2
     error = capsys.readouterr().err
@@ -52,6 +55,8 @@ def test_a_mistake_is_one_message_and_exit_code_2(files, capsys, words, message)
 
 
 def test_help_needs_no_tensorflow():
-    program = ("import sys; from bert_horovod.commands import prepare, verify, vocab; "
-               "sys.exit(any(name in sys.modules for name in ('tensorflow', 'tokenizers', 'numpy')))")
+    program = (
+        "import sys; from bert_horovod.commands import prepare, verify, vocab; "
+        "sys.exit(any(name in sys.modules for name in ('tensorflow', 'tokenizers', 'numpy')))"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -12,8 +12,8 @@ from bert_horovod.__main__ import parse
 from bert_horovod.config import recipe_from_table, recipe_to_toml
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import UserError
-from bert_horovod.model.bert import initial_parameters
 from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.model.bert import initial_parameters
 from bert_horovod.training.directory import claim
 from tests.horovod_runs import PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
@@ -41,12 +41,15 @@ def refuse(files: dict[str, Path], match: str, *more: str) -> None:
     assert files["output_dir"].exists() == existed
 
 
-@pytest.mark.parametrize(("override", "message"), [
-    ("phase.0.learning_rat=1", r"unknown key phase\.0\.learning_rat; known are: .*learning_rate"),
-    ("phase.0.learning_rate=-1", r"phase\.0\.learning_rate = -1\.0: expected more than 0"),
-    ("model.num_attention_heads=3", r"num_attention_heads = 3 does not divide model.hidden_size = 32"),
-    ("model.vocab_size=30522", r"vocab_size = 30522, but the token store .* vocabulary of 64"),
-])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("phase.0.learning_rat=1", r"unknown key phase\.0\.learning_rat; known are: .*learning_rate"),
+        ("phase.0.learning_rate=-1", r"phase\.0\.learning_rate = -1\.0: expected more than 0"),
+        ("model.num_attention_heads=3", r"num_attention_heads = 3 does not divide model.hidden_size = 32"),
+        ("model.vocab_size=30522", r"vocab_size = 30522, but the token store .* vocabulary of 64"),
+    ],
+)
 def test_a_recipe_that_cannot_work_is_refused(files, override, message):
     refuse(files, message, "--set", override)
 
@@ -58,7 +61,9 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused(files, monkeypatch):
 
 
 def test_a_missing_recipe_is_refused(files):
-    refuse(files | {"recipe": files["recipe"].with_name("none.toml")}, "cannot read the recipe .*none.toml: No such file")
+    refuse(
+        files | {"recipe": files["recipe"].with_name("none.toml")}, "cannot read the recipe .*none.toml: No such file"
+    )
 
 
 def test_a_directory_that_is_no_store_is_refused(files, tmp_path):
@@ -99,7 +104,12 @@ def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp
     model = toy_recipe().model
     vocabulary = [*SMALL_VOCABULARY[:-2], SMALL_VOCABULARY[-1], SMALL_VOCABULARY[-2]]
     write_directory(tmp_path / "model", model, True, initial_parameters(model, True, 0), vocabulary, lowercase=True)
-    refuse(files, "another vocabulary than the token store .* first differ at id 62", "--init_checkpoint", str(tmp_path / "model"))
+    refuse(
+        files,
+        "another vocabulary than the token store .* first differ at id 62",
+        "--init_checkpoint",
+        str(tmp_path / "model"),
+    )
 
 
 def test_a_second_run_on_the_same_directory_is_refused(files):
@@ -109,11 +119,14 @@ from pathlib import Path
 from bert_horovod.config import load_recipe
 from bert_horovod.corpus.store import open_store
 from bert_horovod.training.directory import claim
-lock = claim(Path({str(files["output_dir"])!r}), load_recipe({str(files["recipe"])!r}), open_store({str(files["data_dir"])!r}).hash)
+recipe, store = load_recipe({str(files["recipe"])!r}), open_store({str(files["data_dir"])!r})
+lock = claim(Path({str(files["output_dir"])!r}), recipe, store.hash)
 print("locked", flush=True)
 time.sleep(60)
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=clean_environment()) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=clean_environment()
+    ) as other:
         try:
             assert other.stdout.readline() == "locked\n"
             refuse(files, "another run writes to --output_dir")
@@ -121,10 +134,13 @@ time.sleep(60)
             other.kill()
 
 
-@pytest.mark.parametrize(("override", "message"), [
-    ("optimizer.name='lamb'", r"another recipe: optimizer.name: 'adamw' -> 'lamb'"),
-    ("phase.0.steps=9", r"phase.0.steps: 20 -> 9"),
-])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.name='lamb'", r"another recipe: optimizer.name: 'adamw' -> 'lamb'"),
+        ("phase.0.steps=9", r"phase.0.steps: 20 -> 9"),
+    ],
+)
 def test_a_resume_with_another_recipe_names_the_key(files, override, message):
     os.close(claim(files["output_dir"], toy_recipe(), open_store(files["data_dir"]).hash))
     refuse(files, message, "--set", override)
@@ -139,9 +155,14 @@ def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
     horovod = pytest.importorskip("horovod.tensorflow")
     if horovod.mpi_built():
         pytest.skip("this Horovod has MPI")
-    done = subprocess.run([sys.executable, PROJECT / "run" / "run_pretraining.py", *flags(files)], text=True,
-                          capture_output=True, timeout=300, check=False,
-                          env=clean_environment(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"))
+    done = subprocess.run(
+        [sys.executable, PROJECT / "run" / "run_pretraining.py", *flags(files)],
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+        env=clean_environment(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"),
+    )
     assert done.returncode == 2
     assert "made a world of 1" in done.stderr
     assert "rebuilds Horovod with MPI" in done.stderr
@@ -159,10 +180,18 @@ def test_under_horovodrun_a_mistake_is_said_once(files):
 
 
 def test_one_process_works_without_horovod(files):
-    block = ("import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
-             "from bert_horovod.__main__ import main; main()")
-    done = subprocess.run([sys.executable, "-c", block, *flags(files, "--max_steps", "1")], text=True, capture_output=True,
-                          timeout=300, env=clean_environment(), check=False)
+    block = (
+        "import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
+        "from bert_horovod.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", block, *flags(files, "--max_steps", "1")],
+        text=True,
+        capture_output=True,
+        timeout=300,
+        env=clean_environment(),
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     tensors = np.load(files["data_dir"] / "shard-00000" / "tokens.npy")
     assert len(tensors)
@@ -170,10 +199,18 @@ def test_one_process_works_without_horovod(files):
 
 
 def test_two_processes_without_horovod_are_told_how_to_get_it(files):
-    block = ("import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
-             "from bert_horovod.__main__ import main; main()")
-    done = subprocess.run([sys.executable, "-c", block, *flags(files)], text=True, capture_output=True, timeout=300,
-                          env=clean_environment(HOROVOD_RANK="0", HOROVOD_SIZE="2"), check=False)
+    block = (
+        "import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "
+        "from bert_horovod.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", block, *flags(files)],
+        text=True,
+        capture_output=True,
+        timeout=300,
+        env=clean_environment(HOROVOD_RANK="0", HOROVOD_SIZE="2"),
+        check=False,
+    )
     assert done.returncode == 2
     assert "Horovod cannot be imported" in done.stderr
     assert "run/setup.sh" in done.stderr

@@ -9,15 +9,30 @@ from bert_horovod.corpus.vocabulary import vocabulary_hash
 
 def test_damage_is_named_and_the_exit_code_is_2(tmp_path, capsys):
     one = np.array([0, 1], np.uint32)
-    shard = Shard(tokens=np.array([5, 6, 7], np.uint16), sentences=np.array([0, 3], np.uint32), sections=one,
-                  documents=one, held_out=np.zeros(1, bool), document_hashes=np.zeros((1, 2), np.uint64))
+    shard = Shard(
+        tokens=np.array([5, 6, 7], np.uint16),
+        sentences=np.array([0, 3], np.uint32),
+        sections=one,
+        documents=one,
+        held_out=np.zeros(1, bool),
+        document_hashes=np.zeros((1, 2), np.uint64),
+    )
     entry = write_shard(tmp_path, 0, shard, 9)
     text = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
     (tmp_path / "vocab.txt").write_text(text, encoding="utf-8")
     totals = dict.fromkeys(("held_out_sections", "held_out_tokens", "unknown_tokens"), 0)
     totals |= {name: entry[name] for name in ("documents", "sections", "sentences", "tokens", "bytes")}
-    write_manifest(tmp_path, {"format": FORMAT, "settings": {}, "sources": [], "shards": [entry], "totals": totals,
-                              "vocabulary": {"sha256": vocabulary_hash(text.split()), "size": 8, "lowercase": True}})
+    write_manifest(
+        tmp_path,
+        {
+            "format": FORMAT,
+            "settings": {},
+            "sources": [],
+            "shards": [entry],
+            "totals": totals,
+            "vocabulary": {"sha256": vocabulary_hash(text.split()), "size": 8, "lowercase": True},
+        },
+    )
     arguments = parse(["bert-horovod", "verify", "--data_dir", str(tmp_path)])
     assert dispatch(arguments) == 0
     assert "tokens" in capsys.readouterr().out

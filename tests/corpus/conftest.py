@@ -5,7 +5,7 @@ import pytest
 from bert_horovod.corpus.prepare import Settings, prepare
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-PARAGRAPH = "The cat sat. Mr. Fox saw it! \"Was it here?\" said he.\nA dog ran on."
+PARAGRAPH = 'The cat sat. Mr. Fox saw it! "Was it here?" said he.\nA dog ran on.'
 
 
 @pytest.fixture
@@ -35,7 +35,12 @@ def make_store(tmp_path, vocabulary):
     """Prepares inputs into tmp_path/store; settings as keywords."""
 
     def make(*inputs, output=None, lowercase=True, vocabulary_path=None, **settings):
-        return prepare([str(value) for value in inputs], vocabulary_path or vocabulary, output or tmp_path / "store",
-                       lowercase=lowercase, settings=Settings(**settings))
+        return prepare(
+            [str(value) for value in inputs],
+            vocabulary_path or vocabulary,
+            output or tmp_path / "store",
+            lowercase=lowercase,
+            settings=Settings(**settings),
+        )
 
     return make

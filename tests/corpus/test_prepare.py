@@ -19,8 +19,11 @@ from bert_horovod.errors import UserError
 
 
 def sentences_of(store):
-    return [shard.tokens[begin:end].tolist() for shard in store.shards
-            for begin, end in zip(shard.sentences[:-1], shard.sentences[1:], strict=True)]
+    return [
+        shard.tokens[begin:end].tolist()
+        for shard in store.shards
+        for begin, end in zip(shard.sentences[:-1], shard.sentences[1:], strict=True)
+    ]
 
 
 def tree(path):
@@ -34,7 +37,7 @@ def write_json_lines(path, texts):
 def test_the_store_holds_the_text_as_ids(make_store, text):
     result = make_store(text)
     store = verify(result.path)
-    words = ["The cat sat.", "Mr. Fox saw it!", "\"Was it here?\" said he.", "A dog ran on."]
+    words = ["The cat sat.", "Mr. Fox saw it!", '"Was it here?" said he.', "A dog ran on."]
     ids, lengths = Tokenizer(store.vocabulary, True)([*words, *words, "One more.", "And another one."])
     assert sentences_of(store) == [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
     totals = result.manifest["totals"]
@@ -99,7 +102,8 @@ def test_unigram_cross_entropy_is_the_textbooks(make_store, tmp_path):
     training, held = [], []
     for i in range(len(shard.held_out)):
         (held if shard.held_out[i] else training).extend(
-            shard.tokens[shard.sentences[shard.sections[i]]:shard.sentences[shard.sections[i + 1]]].tolist())
+            shard.tokens[shard.sentences[shard.sections[i]] : shard.sentences[shard.sections[i + 1]]].tolist()
+        )
     total = sum(-np.log((training.count(token) + 1) / (len(training) + len(store.vocabulary))) for token in held)
     assert unigram_cross_entropy(store) == pytest.approx(total / len(held), rel=1e-12)
 
@@ -186,10 +190,15 @@ def test_a_directory_with_other_things_is_refused_and_left_alone(make_store, tex
         make_store(text, output=other / "thesis.tex")
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("", "yields no tokens"), (" \n\n \n", "yields no tokens"), ("日本 語文 中字 のか", "of the tokens are"),
-    ("Good.\n\nBad \0.", "NUL"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "yields no tokens"),
+        (" \n\n \n", "yields no tokens"),
+        ("日本 語文 中字 のか", "of the tokens are"),
+        ("Good.\n\nBad \0.", "NUL"),
+    ],
+)
 @pytest.mark.parametrize("existing", [True, False])
 def test_bad_input_leaves_nothing_behind(make_store, tmp_path, content, message, existing):
     (tmp_path / "a.txt").write_text(content, encoding="utf-8")
@@ -209,8 +218,9 @@ def test_bad_input_after_finished_shards_leaves_nothing_behind(make_store, tmp_p
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("setting", [{"held_out": -0.1}, {"held_out": 0.9}, {"held_out": float("nan")},
-                                     {"shard_bytes": 0}])
+@pytest.mark.parametrize(
+    "setting", [{"held_out": -0.1}, {"held_out": 0.9}, {"held_out": float("nan")}, {"shard_bytes": 0}]
+)
 def test_senseless_settings_are_refused(make_store, text, setting):
     with pytest.raises(UserError, match=next(iter(setting))):
         make_store(text, **setting)
@@ -287,7 +297,11 @@ def test_a_directory_gives_its_text_files_and_names_what_it_passes_over(make_sto
     (text / "INDEX.tsv").write_text("a table", encoding="utf-8")
     (text / "wiki_00").write_text("A file without a suffix is text.", encoding="utf-8")
     store = make_store(text)
-    assert [source["name"] for source in open_store(store.path).manifest["sources"]] == ["a.txt", "sub/b.txt", "wiki_00"]
+    assert [source["name"] for source in open_store(store.path).manifest["sources"]] == [
+        "a.txt",
+        "sub/b.txt",
+        "wiki_00",
+    ]
     assert "INDEX.tsv" in capsys.readouterr().err
 
 

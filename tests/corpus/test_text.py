@@ -13,8 +13,13 @@ from bert_horovod.corpus.sources import SourceReader, find_sources
 from bert_horovod.corpus.text import SECTION_BYTES, read_sections
 from bert_horovod.errors import UserError
 
-COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
-            ".zst": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data)}
+COMPRESS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
+}
 
 
 def documents(path, mode="file"):
@@ -49,7 +54,7 @@ def test_concatenated_compressed_files_are_read_to_the_end(tmp_path, suffix):
 def test_truncated_and_damaged_compressed_files_are_named(tmp_path, suffix):
     data = COMPRESS[suffix]("".join(f"Line {i * 7919 % 10007} of text.\n" for i in range(2000)).encode())
     path = tmp_path / f"a.txt{suffix}"
-    for bad in (data[:len(data) // 2], data[:100] + bytes(64) + data[164:], b"not compressed at all"):
+    for bad in (data[: len(data) // 2], data[:100] + bytes(64) + data[164:], b"not compressed at all"):
         path.write_bytes(bad)
         with pytest.raises(UserError, match=f"a.txt{suffix}.*(truncated|damaged)"):
             documents(path)
@@ -114,14 +119,17 @@ def test_memory_does_not_grow_with_a_file(tmp_path):
     assert peak < 10e6
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (b"Good.\nBad \x00 byte.\n", "line 2, byte 10 of the text: a NUL byte"),
-    (b"Good.\n\nBad \xff byte.\n", "line 3, byte 11 of the text: the byte 0xff"),
-    (b"Good.\nCut \xe4\xb8", "line 2, byte 10"),
-    (b"word " * 100_000, "line 1: a sentence of more than 64 KiB"),
-    (b"Good.\n\n" + b"w" * 70_000, "line 3: a sentence of more than 64 KiB"),
-    (b"Good.\n\nSo.\n" + b"word\n" * 300_000, "line .*: a sentence of more than 64 KiB"),
-])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"Good.\nBad \x00 byte.\n", "line 2, byte 10 of the text: a NUL byte"),
+        (b"Good.\n\nBad \xff byte.\n", "line 3, byte 11 of the text: the byte 0xff"),
+        (b"Good.\nCut \xe4\xb8", "line 2, byte 10"),
+        (b"word " * 100_000, "line 1: a sentence of more than 64 KiB"),
+        (b"Good.\n\n" + b"w" * 70_000, "line 3: a sentence of more than 64 KiB"),
+        (b"Good.\n\nSo.\n" + b"word\n" * 300_000, "line .*: a sentence of more than 64 KiB"),
+    ],
+)
 def test_a_text_that_is_no_text_is_refused_with_its_place(tmp_path, data, message):
     path = tmp_path / "a.txt"
     path.write_bytes(data)
@@ -138,11 +146,17 @@ def test_an_enormous_line_is_refused_before_it_fills_the_memory(tmp_path):
         documents(path)
 
 
-@pytest.mark.parametrize(("line", "found"), [
-    ("{", "not JSON"), ("[1]", "a list instead of an object"), ('"text"', "a str instead"),
-    ('{"body": "x"}', 'no field "text"'),
-    ('{"text": 3}', "a int in the field"), ('{"text": null}', "a NoneType in the field"),
-])
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "a list instead of an object"),
+        ('"text"', "a str instead"),
+        ('{"body": "x"}', 'no field "text"'),
+        ('{"text": 3}', "a int in the field"),
+        ('{"text": null}', "a NoneType in the field"),
+    ],
+)
 def test_a_json_line_without_text_is_refused_with_its_place(tmp_path, line, found):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "Good."}\n' + line + "\n", encoding="utf-8")

@@ -8,27 +8,62 @@ import pytest
 from bert_horovod.corpus.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-LETTERS = [*"abcdefghijklmnopqrstuvwxyzABCDEÉéßσςΣİıńcafeé0123456789.,!?'\"-_@/:;()[]{}",
-           *"…“”’—。，！？的中文字ああがはЖжщاﻻกขญ한국ᄒ한ᆫ",
-           *"\u0301\u0307𝔘𝒜ﬁſK👍€£½ǅ⸻੶"]
-SMALL = list(dict.fromkeys([*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS),
-                            "the", "##ing", "cat", "fi", "ss", "mask"]))
+LETTERS = [
+    *"abcdefghijklmnopqrstuvwxyzABCDEÉéßσςΣİıńcafeé0123456789.,!?'\"-_@/:;()[]{}",
+    *"…“”’—。，！？的中文字ああがはЖжщاﻻกขญ한국ᄒ한ᆫ",
+    *"\u0301\u0307𝔘𝒜ﬁſK👍€£½ǅ⸻੶",
+]
+SMALL = list(
+    dict.fromkeys(
+        [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), "the", "##ing", "cat", "fi", "ss", "mask"]
+    )
+)
 
 ODD = [
-    "", " ", "plain words.", "The CAT's naïve café — déjà vu!",
-    "e\u0301 vs é; a\u0316\u0301 a\u0301\u0316", "ﬁre oﬃce ﬀ", "中文字的。mixed中English",
-    "한국어 조선말", "ああがは ガパ", "العربية لا ﻻ", "ภาษาไทย กขญ", "Straße STRASSE ß ẞ",
-    "Σίσυφος ΣΑΣ ὈΔΥΣΣΕΎΣ σς", "İstanbul Iı i̇", "🙂👍🏽👨‍👩‍👧‍👦🇩🇪",
-    "a\u200bb c\u200dd e\ufefff g\u00adh", "a\x00b\x01c\x7fd\x85e\x1ff",
+    "",
+    " ",
+    "plain words.",
+    "The CAT's naïve café — déjà vu!",
+    "e\u0301 vs é; a\u0316\u0301 a\u0301\u0316",
+    "ﬁre oﬃce ﬀ",
+    "中文字的。mixed中English",
+    "한국어 조선말",
+    "ああがは ガパ",
+    "العربية لا ﻻ",
+    "ภาษาไทย กขญ",
+    "Straße STRASSE ß ẞ",
+    "Σίσυφος ΣΑΣ ὈΔΥΣΣΕΎΣ σς",
+    "İstanbul Iı i̇",
+    "🙂👍🏽👨‍👩‍👧‍👦🇩🇪",
+    "a\u200bb c\u200dd e\ufefff g\u00adh",
+    "a\x00b\x01c\x7fd\x85e\x1ff",
     "tab\there\r\nline\vend\fx",
-    "nb\u00a0sp\u2003em\u3000ideo\u2028ls\u2029ps\u1680og", "\ufffd x\ufffdy",
-    "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𝒜 ℌ ½ ² Ⅷ", "snake_case __init__ don't rock'n'roll",
+    "nb\u00a0sp\u2003em\u3000ideo\u2028ls\u2029ps\u1680og",
+    "\ufffd x\ufffdy",
+    "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𝒜 ℌ ½ ² Ⅷ",
+    "snake_case __init__ don't rock'n'roll",
     "https://example.org/a?b=c&d=%20#x user@example.com",
-    "[MASK] [CLS] [SEP] [UNK] [PAD] ##ing", "x" * 100, "x" * 101, "é" * 100,
-    "é" * 101, "ก" * 60, "a" * 60+"\u0301" * 60, "-" * 300, "ﬁ" * 51, "𝒜" * 100,
-    "𝒜" * 101, "€100 £5 1,000.50 3–4", "ǅ ſ K Å", "\ue000\ue001 \U000f0000a",
-    "a੶b 𑩀 𫠠x ᙮y ⹃", "\u0378 \u2fe0 \U0003fffe z", "a\u0301\u0327 q\u0307\u0323",
-    "\u302e\u302f가\u302e", "…“quoted”…", "¡Hola! ¿Qué?", "°±×÷^`~|<>=+$",
+    "[MASK] [CLS] [SEP] [UNK] [PAD] ##ing",
+    "x" * 100,
+    "x" * 101,
+    "é" * 100,
+    "é" * 101,
+    "ก" * 60,
+    "a" * 60 + "\u0301" * 60,
+    "-" * 300,
+    "ﬁ" * 51,
+    "𝒜" * 100,
+    "𝒜" * 101,
+    "€100 £5 1,000.50 3–4",
+    "ǅ ſ K Å",
+    "\ue000\ue001 \U000f0000a",
+    "a੶b 𑩀 𫠠x ᙮y ⹃",
+    "\u0378 \u2fe0 \U0003fffe z",
+    "a\u0301\u0327 q\u0307\u0323",
+    "\u302e\u302f가\u302e",
+    "…“quoted”…",
+    "¡Hola! ¿Qué?",
+    "°±×÷^`~|<>=+$",
 ]
 
 
@@ -60,18 +95,33 @@ def google(shared_data):
 
 def random_texts(count, seed):
     generator = random.Random(seed)
-    ranges = [(0x20, 0x7e)] * 6 + [
-        (0, 0x24f), (0x300, 0x36f), (0x370, 0x5ff), (0x600, 0x6ff), (0x900, 0xdff), (0xe00, 0xfff), (0x1100, 0x11ff),
-        (0x1e00, 0x206f), (0x2e00, 0x30ff), (0x4e00, 0x9fff), (0xac00, 0xd7a3), (0xe000, 0xffff), (0x10000, 0x1ffff),
-        (0x20000, 0x2ffff), (0x30000, 0x10ffff)]
+    ranges = [(0x20, 0x7E)] * 6 + [
+        (0, 0x24F),
+        (0x300, 0x36F),
+        (0x370, 0x5FF),
+        (0x600, 0x6FF),
+        (0x900, 0xDFF),
+        (0xE00, 0xFFF),
+        (0x1100, 0x11FF),
+        (0x1E00, 0x206F),
+        (0x2E00, 0x30FF),
+        (0x4E00, 0x9FFF),
+        (0xAC00, 0xD7A3),
+        (0xE000, 0xFFFF),
+        (0x10000, 0x1FFFF),
+        (0x20000, 0x2FFFF),
+        (0x30000, 0x10FFFF),
+    ]
 
     def character():
         if generator.random() < 0.3:
             return generator.choice(LETTERS)
         return chr(generator.randint(*generator.choice(ranges)))
 
-    return ["".join(character() if generator.random() < 0.8 else " " for _ in range(generator.randint(1, 60)))
-            for _ in range(count)]
+    return [
+        "".join(character() if generator.random() < 0.8 else " " for _ in range(generator.randint(1, 60)))
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -91,7 +141,7 @@ def test_random_unicode_gets_the_peers_ids(lowercase):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_characters_of_every_block_inside_a_word_get_the_peers_ids(lowercase):
-    codes = [*range(0x3400), *range(0x3400, 0xd800, 64), *range(0xe000, 0x20000), *range(0x20000, 0x110000, 128)]
+    codes = [*range(0x3400), *range(0x3400, 0xD800, 64), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 128)]
     characters = [chr(code) for code in codes]
     vocabulary = [*SPECIAL, "a", "##a", "##b", "b"]
     assert_same(vocabulary, lowercase, [f"a{character}b" for character in characters])

@@ -17,11 +17,17 @@ from bert_horovod.corpus.vocabulary import (
 from bert_horovod.errors import UserError
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "is empty"), (b"\n\n", "is empty"), (b"a\n\nb\n", "line 2: an empty line"), (b"[PAD]\n\xff\n", "not UTF-8"),
-    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"has no \[MASK\]"),
-    ("\n".join([*SPECIAL_TOKENS, "a", "b", "a"]).encode(), "line 8: the token 'a' is also in line 6"),
-])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"a\n\nb\n", "line 2: an empty line"),
+        (b"[PAD]\n\xff\n", "not UTF-8"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"has no \[MASK\]"),
+        ("\n".join([*SPECIAL_TOKENS, "a", "b", "a"]).encode(), "line 8: the token 'a' is also in line 6"),
+    ],
+)
 def test_a_bad_vocabulary_is_refused(tmp_path, content, message):
     (tmp_path / "vocab.txt").write_bytes(content)
     with pytest.raises(UserError, match=message):
@@ -55,9 +61,11 @@ def tied(tmp_path):
 
 
 def test_learning_gives_the_same_bytes_in_every_process(tied, tmp_path):
-    program = ("import sys; from bert_horovod.corpus.vocabulary import learn_vocabulary, write_vocabulary; "
-               "from bert_horovod.corpus.sources import find_sources; "
-               "write_vocabulary(sys.argv[2], learn_vocabulary(find_sources([sys.argv[1]]), 400, True))")
+    program = (
+        "import sys; from bert_horovod.corpus.vocabulary import learn_vocabulary, write_vocabulary; "
+        "from bert_horovod.corpus.sources import find_sources; "
+        "write_vocabulary(sys.argv[2], learn_vocabulary(find_sources([sys.argv[1]]), 400, True))"
+    )
     for i in range(4):
         subprocess.run([sys.executable, "-c", program, tied, tmp_path / f"vocab-{i}"], check=True)
     assert len({(tmp_path / f"vocab-{i}").read_bytes() for i in range(4)}) == 1

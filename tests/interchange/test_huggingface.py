@@ -86,8 +86,11 @@ def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer.get_vocab() == {token: i for i, token in enumerate(VOCABULARY)}
     assert tokenizer.model_max_length == SIZES["max_position_embeddings"]
-    tokens = ["the", "cat", "##s", "c", "[UNK]", "北", "京", "!"] if lowercase else [
-        "the", "Cat", "##s", "café", "é", "北", "京", "!"]
+    tokens = (
+        ["the", "cat", "##s", "c", "[UNK]", "北", "京", "!"]
+        if lowercase
+        else ["the", "Cat", "##s", "café", "é", "北", "京", "!"]
+    )
     found = tokenizer("the Cats", "café é 北京!")
     pair = ["[CLS]", *tokens[:3], "[SEP]", *tokens[3:], "[SEP]"]
     if lowercase:

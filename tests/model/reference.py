@@ -11,8 +11,16 @@ import numpy as np
 from bert_horovod.config import Model
 from bert_horovod.model.bert import parameter_shapes
 
-MODEL = Model(vocab_size=30, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
-              max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+MODEL = Model(
+    vocab_size=30,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=16,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
 LENGTH = 16
 # Rows of sequences of so many tokens, packed from the left; the rest of a row is padding.
 PACKED = ((16,), (9,), (7, 6), (5, 4, 7), (1,))
@@ -21,15 +29,19 @@ PACKED = ((16,), (9,), (7, 6), (5, 4, 7), (1,))
 def random_parameters(model: Model, next_sentence: bool, seed: int = 0) -> dict[str, np.ndarray]:
     """Parameters of which none is 0 or 1, float32."""
     random = np.random.default_rng(seed)
-    return {name: (0.3 * random.standard_normal(shape) + name.endswith("LayerNorm.weight")).astype(np.float32)
-            for name, shape in parameter_shapes(model, next_sentence).items()}
+    return {
+        name: (0.3 * random.standard_normal(shape) + name.endswith("LayerNorm.weight")).astype(np.float32)
+        for name, shape in parameter_shapes(model, next_sentence).items()
+    }
 
 
 def random_batch(packed: tuple[tuple[int, ...], ...] = PACKED, seed: int = 1) -> dict[str, np.ndarray]:
     """Random tokens in rows that hold sequences of the given lengths."""
     random = np.random.default_rng(seed)
-    batch = {name: np.zeros((len(packed), LENGTH), np.int32)
-             for name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids")}
+    batch = {
+        name: np.zeros((len(packed), LENGTH), np.int32)
+        for name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+    }
     for row, lengths in enumerate(packed):
         start = 0
         for number, length in enumerate(lengths, 1):
@@ -82,9 +94,10 @@ class Reference:
 
     def embed(self, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
         """Tokens of one sequence, alone, at positions from 0."""
-        words, positions, segments = (self.parameters[f"bert.embeddings.{name}_embeddings.weight"]
-                                      for name in ("word", "position", "token_type"))
-        return self.layer_norm("bert.embeddings", words[ids] + positions[:len(ids)] + segments[types])
+        words, positions, segments = (
+            self.parameters[f"bert.embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")
+        )
+        return self.layer_norm("bert.embeddings", words[ids] + positions[: len(ids)] + segments[types])
 
     def attend(self, name: str, x: np.ndarray) -> np.ndarray:
         query, key, value = (self.dense(f"{name}.self.{part}", x) for part in ("query", "key", "value"))
@@ -114,8 +127,9 @@ class Reference:
         for row, numbers in enumerate(batch["sequence_ids"]):
             for number in set(numbers.tolist()) - {0}:
                 place = (row, numbers == number)
-                for state, found in zip(states, self.encode(batch["input_ids"][place], batch["token_type_ids"][place]),
-                                        strict=True):
+                for state, found in zip(
+                    states, self.encode(batch["input_ids"][place], batch["token_type_ids"][place]), strict=True
+                ):
                     state[place] = found
         return states
 
@@ -135,8 +149,10 @@ class Reference:
         for row, state in enumerate(hidden):
             tokens = self.token_logits(state[batch["masked_positions"][row]])
             pairs = self.pair_logits(state[batch["sequence_starts"][row]])
-            for i, scores, labels, weights in ((0, tokens, batch["masked_ids"], batch["masked_weights"]),
-                                               (2, pairs, batch["next_sentence_labels"], batch["sequence_weights"])):
+            for i, scores, labels, weights in (
+                (0, tokens, batch["masked_ids"], batch["masked_weights"]),
+                (2, pairs, batch["next_sentence_labels"], batch["sequence_weights"]),
+            ):
                 for score, label, weight in zip(scores, labels[row], weights[row], strict=True):
                     if weight:
                         sums[i] += math.log(np.exp(score).sum()) - score[label]

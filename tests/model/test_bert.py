@@ -34,8 +34,9 @@ def test_hidden_states_are_those_of_the_transcription_for_padded_and_packed_rows
 
 def test_the_two_forms_of_gelu_differ():
     batch = random_batch()
-    exact, approximate = (hidden_states(batch, dataclasses.replace(MODEL, hidden_act=act))[-1]
-                          for act in ("gelu", "gelu_new"))
+    exact, approximate = (
+        hidden_states(batch, dataclasses.replace(MODEL, hidden_act=act))[-1] for act in ("gelu", "gelu_new")
+    )
     assert np.abs(exact - approximate).max() > 1e-5
 
 
@@ -79,8 +80,10 @@ def test_half_precision_stays_within_eight_roundings_of_float32(dtype, resolutio
 
 
 def test_bert_base_has_the_published_number_of_parameters():
-    count = {next_sentence: sum(math.prod(shape) for shape in parameter_shapes(Model(), next_sentence).values())
-             for next_sentence in (True, False)}
+    count = {
+        next_sentence: sum(math.prod(shape) for shape in parameter_shapes(Model(), next_sentence).values())
+        for next_sentence in (True, False)
+    }
     assert count[True] == 110_106_428  # BertForPreTraining in transformers
     assert count[True] - count[False] == 768 * 768 + 768 + 2 * 768 + 2  # pooler and pair head
 
@@ -110,8 +113,14 @@ def test_initial_weights_differ_by_seed_and_by_name():
 
 
 def test_initial_weights_are_normal_cut_off_at_two_standard_deviations():
-    model = Model(vocab_size=2000, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
-                  initializer_range=0.05)
+    model = Model(
+        vocab_size=2000,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        initializer_range=0.05,
+    )
     initial = initial_parameters(model, next_sentence=True, seed=0)
     for name, value in initial.items():
         if name.endswith("LayerNorm.weight"):

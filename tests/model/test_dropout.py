@@ -10,8 +10,15 @@ from bert_horovod.model.dropout import DropoutState, dropout
 ROW_SHAPES = [(16,), (48,), (1,), (5,), (17,), (3, 7), (2, 5, 5), (33, 3)]
 
 
-def masked(shape: tuple[int, ...], rows: int, first_row: int = 0, rate: float = 0.5, site: int = 3, key: int = 99,
-           xla: bool = False) -> np.ndarray:
+def masked(
+    shape: tuple[int, ...],
+    rows: int,
+    first_row: int = 0,
+    rate: float = 0.5,
+    site: int = 3,
+    key: int = 99,
+    xla: bool = False,
+) -> np.ndarray:
     """Dropout of ones: 0 where an element is dropped."""
 
     @tf.function(jit_compile=xla)

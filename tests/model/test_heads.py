@@ -21,8 +21,12 @@ def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(array) for name, array in arrays.items()}
 
 
-def forward(parameters: dict[str, tf.Tensor], batch: dict[str, np.ndarray] = BATCH, next_sentence: bool = True,
-            head: dict[str, tf.Tensor] | None = None) -> Sums:
+def forward(
+    parameters: dict[str, tf.Tensor],
+    batch: dict[str, np.ndarray] = BATCH,
+    next_sentence: bool = True,
+    head: dict[str, tf.Tensor] | None = None,
+) -> Sums:
     hidden = encode(parameters, MODEL, tensors(batch), tf.float32)[-1]
     return loss_sums(head or parameters, MODEL, next_sentence, hidden, tensors(batch))
 
@@ -50,8 +54,10 @@ def test_loss_sums_and_hits_are_those_of_the_transcription():
     # Half of the labels are what the model says, so that there are hits to count.
     batch = dict(BATCH)
     hidden = Reference(MODEL, PARAMETERS).encode_batch(batch)[-1]
-    best = [Reference(MODEL, PARAMETERS).token_logits(state[at]).argmax(-1)
-            for state, at in zip(hidden, batch["masked_positions"], strict=True)]
+    best = [
+        Reference(MODEL, PARAMETERS).token_logits(state[at]).argmax(-1)
+        for state, at in zip(hidden, batch["masked_positions"], strict=True)
+    ]
     batch["masked_ids"] = np.where(np.arange(4) % 2, best, batch["masked_ids"]).astype(np.int32)
     expected = Reference(MODEL, PARAMETERS).loss_sums(batch, hidden)
     assert expected[1] > 2
@@ -83,15 +89,20 @@ def test_a_batch_of_weight_zero_has_sums_and_gradients_of_zero():
 
 
 def test_without_the_pair_head_its_sums_are_zero_and_the_masked_tokens_stay():
-    parameters = tensors({name: value for name, value in PARAMETERS.items()
-                          if not name.startswith(("bert.pooler", "cls.seq_relationship"))})
+    parameters = tensors(
+        {
+            name: value
+            for name, value in PARAMETERS.items()
+            if not name.startswith(("bert.pooler", "cls.seq_relationship"))
+        }
+    )
     sums, both = forward(parameters, next_sentence=False), forward(tensors(PARAMETERS))
     assert (float(sums.nsp_loss), float(sums.nsp_correct)) == (0.0, 0.0)
     assert (float(sums.mlm_loss), float(sums.mlm_correct)) == (float(both.mlm_loss), float(both.mlm_correct))
 
 
 def test_the_sums_of_a_batch_are_those_of_its_rows():
-    rows = [forward(tensors(PARAMETERS), {name: array[i:i + 1] for name, array in BATCH.items()}) for i in range(4)]
+    rows = [forward(tensors(PARAMETERS), {name: array[i : i + 1] for name, array in BATCH.items()}) for i in range(4)]
     np.testing.assert_allclose(np.sum(rows, 0), forward(tensors(PARAMETERS)), rtol=1e-5)
 
 
@@ -107,10 +118,18 @@ def test_the_gradient_of_the_tied_embeddings_is_the_lookups_and_the_heads_togeth
     np.testing.assert_allclose(found, parts[0] + parts[1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [WORDS, "bert.embeddings.position_embeddings.weight",
-                                  "bert.encoder.layer.0.attention.self.query.weight",
-                                  "bert.encoder.layer.1.output.LayerNorm.weight", "cls.predictions.bias",
-                                  "bert.pooler.dense.weight", "cls.seq_relationship.bias"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        WORDS,
+        "bert.embeddings.position_embeddings.weight",
+        "bert.encoder.layer.0.attention.self.query.weight",
+        "bert.encoder.layer.1.output.LayerNorm.weight",
+        "cls.predictions.bias",
+        "bert.pooler.dense.weight",
+        "cls.seq_relationship.bias",
+    ],
+)
 def test_gradients_are_the_transcriptions_finite_differences(name):
     parameters = tensors(PARAMETERS)
     with tf.GradientTape() as tape:

@@ -27,8 +27,13 @@ class Thing:
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess:
     """Run a program beside quickstart.py, in a fresh interpreter."""
-    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], cwd=QUICKSTART.parent,
-                          capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        cwd=QUICKSTART.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -50,8 +55,10 @@ def library(tmp_path):
 
 
 def test_documents_are_the_modules_docstrings_and_the_topics(library):
-    program = "import json, pathlib, quickstart, sys\n" \
-              "print(json.dumps(list(quickstart.documents(pathlib.Path(sys.argv[1])))))"
+    program = (
+        "import json, pathlib, quickstart, sys\n"
+        "print(json.dumps(list(quickstart.documents(pathlib.Path(sys.argv[1])))))"
+    )
     found = json.loads(run(program, library).stdout)
     assert [name for name, _ in found] == ["a.py", "b.py", "pydoc_data/topics.py#assert", "pydoc_data/topics.py#yield"]
     assert found[1][1] == f"Module. {LONG}\n\nSecond.\n\nThird.\n\nIndented."
@@ -59,10 +66,12 @@ def test_documents_are_the_modules_docstrings_and_the_topics(library):
 
 
 def test_the_real_library_gives_the_same_corpus_twice_and_is_not_imported(tmp_path):
-    program = "import pathlib, quickstart, sys\n" \
-              "before = set(sys.modules)\n" \
-              "quickstart.write_corpus(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))\n" \
-              "print(sorted(set(sys.modules) - before))"
+    program = (
+        "import pathlib, quickstart, sys\n"
+        "before = set(sys.modules)\n"
+        "quickstart.write_corpus(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
     paths = [tmp_path / "new" / "1.jsonl", tmp_path / "2.jsonl"]
     for path in paths:
         result = run(program, LIBRARY, path)
@@ -81,9 +90,11 @@ def test_the_real_library_gives_the_same_corpus_twice_and_is_not_imported(tmp_pa
 
 
 def test_a_library_without_documentation_is_one_message(library, tmp_path):
-    program = "import pathlib, quickstart, sys\nlibrary, target = map(pathlib.Path, sys.argv[1:])\n" \
-              "quickstart.sysconfig.get_paths = lambda: {'stdlib': library}\n" \
-              "sys.argv[1:] = ['corpus', str(target)]\nsys.exit(quickstart.main())"
+    program = (
+        "import pathlib, quickstart, sys\nlibrary, target = map(pathlib.Path, sys.argv[1:])\n"
+        "quickstart.sysconfig.get_paths = lambda: {'stdlib': library}\n"
+        "sys.argv[1:] = ['corpus', str(target)]\nsys.exit(quickstart.main())"
+    )
     result = run(program, library, tmp_path / "corpus.jsonl")
     assert result.returncode == 1
     assert "bytes of documentation, expected at least 1,000,000" in result.stderr

@@ -50,8 +50,14 @@ class Tree:
     def setup(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
         """Run the script."""
         environment = {"PATH": str(self.bin), "HOME": str(self.root), "CALLS": str(self.calls_file), **variables}
-        return subprocess.run(["bash", str(self.root / "run" / "setup.sh"), *arguments], env=environment,
-                              capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(
+            ["bash", str(self.root / "run" / "setup.sh"), *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
 
     def calls(self) -> list[str]:
         """What was made or installed since the last call, one line each."""

@@ -34,8 +34,14 @@ def pretrain(tmp_path_factory, store) -> Callable[..., Path]:
         if ranks > 1:
             done = run_ranks(ranks, script, *arguments)
         else:
-            done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=300,
-                                  env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, check=False)
+            done = subprocess.run(
+                [sys.executable, script, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=300,
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+                check=False,
+            )
         assert done.returncode == 0, done.stdout + done.stderr
         return output_dir
 

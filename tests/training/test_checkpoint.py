@@ -20,8 +20,15 @@ from tests.toys import toy_recipe
 
 RECIPE = toy_recipe(execution={"keep_checkpoints": 2})
 POSITION = {"phase": 0, "epoch": 1, "row": 17}
-FILES = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json", "training/optimizer.safetensors",
-         "training/state.json", "training/hashes.json")
+FILES = (
+    "config.json",
+    "model.safetensors",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "training/optimizer.safetensors",
+    "training/state.json",
+    "training/hashes.json",
+)
 
 
 def random_state(step: int) -> TrainingState:
@@ -29,8 +36,10 @@ def random_state(step: int) -> TrainingState:
     random = np.random.default_rng(step)
 
     def arrays() -> dict[str, np.ndarray]:
-        made = {name: random.standard_normal(shape).astype(np.float32)
-                for name, shape in parameter_shapes(RECIPE.model, RECIPE.objective.next_sentence).items()}
+        made = {
+            name: random.standard_normal(shape).astype(np.float32)
+            for name, shape in parameter_shapes(RECIPE.model, RECIPE.objective.next_sentence).items()
+        }
         for value in made.values():
             value.flat[:2] = -0.0, np.float32(1e-42)
         return made
@@ -148,7 +157,8 @@ def test_a_flipped_byte_is_found_and_named_and_the_checkpoint_before_is_taken(sa
     flip(damaged / name)
     assert load_newest(saved).progress.step == 10
     assert capsys.readouterr().err == (
-        f"bert-horovod: the checkpoint {damaged} is damaged ({name}); taking the one before\n")
+        f"bert-horovod: the checkpoint {damaged} is damaged ({name}); taking the one before\n"
+    )
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -8,8 +8,14 @@ from bert_horovod.config import Model, Numerics, Objective, Phase, Recipe
 from bert_horovod.errors import UserError
 from bert_horovod.training.derived import derive, flops_per_row
 
-MODEL = Model(vocab_size=10, hidden_size=4, num_hidden_layers=2, num_attention_heads=2, intermediate_size=6,
-              max_position_embeddings=8)
+MODEL = Model(
+    vocab_size=10,
+    hidden_size=4,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=6,
+    max_position_embeddings=8,
+)
 PHASE = Phase(sequence_length=8, global_batch=40, steps=3)
 RECIPE = Recipe(model=MODEL, phase=(PHASE,))
 
@@ -33,9 +39,19 @@ def test_operations_of_a_row_of_bert_base_are_six_per_parameter_and_token_and_th
     assert flops_per_row(Model(), 128, 0.15) == pytest.approx(6 * 128 * encoder + attention, rel=0.05)  # and the head
 
 
-@pytest.mark.parametrize(("world_size", "micro_batch", "expected"), [
-    (1, 40, 1), (1, 39, 2), (1, 8, 5), (2, 20, 1), (2, 8, 3), (3, 8, 2), (40, 8, 1), (1, 64, 1),
-])
+@pytest.mark.parametrize(
+    ("world_size", "micro_batch", "expected"),
+    [
+        (1, 40, 1),
+        (1, 39, 2),
+        (1, 8, 5),
+        (2, 20, 1),
+        (2, 8, 3),
+        (3, 8, 2),
+        (40, 8, 1),
+        (1, 64, 1),
+    ],
+)
 def test_micro_batches_are_as_many_as_the_global_batch_needs(world_size, micro_batch, expected):
     assert derive(with_execution(micro_batch=micro_batch), PHASE, world_size).micro_batches == expected
 

@@ -76,7 +76,9 @@ def test_the_learning_rate_is_the_recipes_whatever_the_world_size(whole, two_ran
 
 def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated):
     for file in ("model.safetensors", "training/optimizer.safetensors"):
-        shapes = [{name: array.shape for name, array in load_file(newest(run) / file).items()} for run in (whole, accumulated)]
+        shapes = [
+            {name: array.shape for name, array in load_file(newest(run) / file).items()} for run in (whole, accumulated)
+        ]
         assert shapes[0] == shapes[1]
 
 
@@ -90,9 +92,25 @@ def test_each_gradient_byte_is_reduced_once_a_step(whole, two_ranks, pretrain):
 
 
 def test_a_metrics_line_has_every_field(whole):
-    expected = {"step", "phase", "epoch", *OWN_VALUES, "learning_rate", "loss_scale", "skipped_steps", "rows_per_s",
-                "tokens_per_s", "flops_per_s", "step_s", "input_wait_s", "reduce_wait_s", "bytes_reduced", "wire_bytes",
-                "memory_bytes", "time"}
+    expected = {
+        "step",
+        "phase",
+        "epoch",
+        *OWN_VALUES,
+        "learning_rate",
+        "loss_scale",
+        "skipped_steps",
+        "rows_per_s",
+        "tokens_per_s",
+        "flops_per_s",
+        "step_s",
+        "input_wait_s",
+        "reduce_wait_s",
+        "bytes_reduced",
+        "wire_bytes",
+        "memory_bytes",
+        "time",
+    }
     assert metrics(whole)[0].keys() == expected
 
 
@@ -117,7 +135,9 @@ def test_xla_gives_the_same_losses(whole, pretrain):
 
 @pytest.mark.parametrize("name", ["lamb", "lans"])
 def test_the_layer_wise_rules_agree_across_layouts(name, pretrain):
-    runs = [pretrain(flags=("--max_steps", "20"), optimizer={"name": name}, execution={"micro_batch": micro_batch})
-            for micro_batch in (32, 8)]
+    runs = [
+        pretrain(flags=("--max_steps", "20"), optimizer={"name": name}, execution={"micro_batch": micro_batch})
+        for micro_batch in (32, 8)
+    ]
     for a, b in zip(*map(metrics, runs), strict=True):
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-5), a["step"]

@@ -93,7 +93,7 @@ def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store,
         return batch
 
     monkeypatch.setattr(Rows, "assemble", damaged)
-    with pytest.raises(UserError, match="id 64, the model has 64 entries.*verify"):
+    with pytest.raises(UserError, match=r"id 64, the model has 64 entries.*verify"):
         train(store, tmp_path, max_steps=1)
 
 

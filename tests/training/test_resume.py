@@ -13,8 +13,20 @@ from tests.training.conftest import PROJECT, metrics, newest, pretrain_arguments
 
 NUMERICS = {"wire": "float16"}
 EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "evaluate_steps": 5}
-OWN_VALUES = ("step", "phase", "epoch", "loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "learning_rate",
-              "gradient_norm", "loss_scale", "skipped_steps")
+OWN_VALUES = (
+    "step",
+    "phase",
+    "epoch",
+    "loss",
+    "mlm_loss",
+    "mlm_accuracy",
+    "nsp_loss",
+    "nsp_accuracy",
+    "learning_rate",
+    "gradient_norm",
+    "loss_scale",
+    "skipped_steps",
+)
 
 
 def own_values(output_dir: Path) -> list[list]:
@@ -63,8 +75,12 @@ def test_a_checkpoint_says_where_the_run_is(stopped):
 def test_a_stop_file_saves_and_leaves_with_success(store, tmp_path):
     output_dir = tmp_path / "run"
     arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})
-    with subprocess.Popen([sys.executable, PROJECT / "run" / "run_pretraining.py", *arguments], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+    with subprocess.Popen(
+        [sys.executable, PROJECT / "run" / "run_pretraining.py", *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as run:
         try:
             wait_for_step(output_dir, run)
             (output_dir / "stop").touch()
@@ -79,8 +95,12 @@ def test_a_stop_file_saves_and_leaves_with_success(store, tmp_path):
 def test_sigterm_saves_and_leaves_with_success(store, tmp_path):
     output_dir = tmp_path / "run"
     arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})
-    with subprocess.Popen([sys.executable, PROJECT / "run" / "run_pretraining.py", *arguments], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+    with subprocess.Popen(
+        [sys.executable, PROJECT / "run" / "run_pretraining.py", *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as run:
         try:
             wait_for_step(output_dir, run)
             run.terminate()

@@ -15,16 +15,26 @@ from bert_horovod.training.start import check_recipe, load_initial, untested_ver
 from tests.toys import toy_recipe, toy_recipe_table, write_toy_store
 
 RECIPE = toy_recipe()
-PAIR_HEAD = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.weight",
-             "cls.seq_relationship.bias"}
+PAIR_HEAD = {
+    "bert.pooler.dense.weight",
+    "bert.pooler.dense.bias",
+    "cls.seq_relationship.weight",
+    "cls.seq_relationship.bias",
+}
 
 
 def recipe_with(**model):
     return recipe_from_table(toy_recipe_table(model=model))
 
 
-def write_model(directory: Path, store: Store, model: Model = RECIPE.model, next_sentence: bool = True,
-                vocabulary: list[str] | None = None, lowercase: bool = True) -> dict[str, np.ndarray]:
+def write_model(
+    directory: Path,
+    store: Store,
+    model: Model = RECIPE.model,
+    next_sentence: bool = True,
+    vocabulary: list[str] | None = None,
+    lowercase: bool = True,
+) -> dict[str, np.ndarray]:
     """Write a Hugging Face directory to start from; returns its parameters."""
     parameters = initial_parameters(model, next_sentence, seed=5)
     write_directory(directory, model, next_sentence, parameters, vocabulary or store.vocabulary, lowercase)
@@ -102,12 +112,15 @@ def test_another_casing_is_refused_by_the_option_that_mends_it(tmp_path, store):
     assert "prepare the data with --cased" in refusal(tmp_path / "init", store)
 
 
-@pytest.mark.parametrize(("settings", "tensor"), [
-    ({"hidden_size": 16}, "bert.embeddings.word_embeddings.weight has shape [64, 16]"),
-    ({"intermediate_size": 48}, "bert.encoder.layer.0.intermediate.dense.weight has shape [48, 32]"),
-    ({"max_position_embeddings": 40}, "bert.embeddings.position_embeddings.weight has shape [40, 32]"),
-    ({"type_vocab_size": 3}, "bert.embeddings.token_type_embeddings.weight has shape [3, 32]"),
-])
+@pytest.mark.parametrize(
+    ("settings", "tensor"),
+    [
+        ({"hidden_size": 16}, "bert.embeddings.word_embeddings.weight has shape [64, 16]"),
+        ({"intermediate_size": 48}, "bert.encoder.layer.0.intermediate.dense.weight has shape [48, 32]"),
+        ({"max_position_embeddings": 40}, "bert.embeddings.position_embeddings.weight has shape [40, 32]"),
+        ({"type_vocab_size": 3}, "bert.embeddings.token_type_embeddings.weight has shape [3, 32]"),
+    ],
+)
 def test_other_sizes_are_refused_by_tensor_and_both_shapes(tmp_path, store, settings, tensor):
     write_model(tmp_path / "init", store, recipe_with(**settings).model)
     text = refusal(tmp_path / "init", store)
@@ -115,10 +128,16 @@ def test_other_sizes_are_refused_by_tensor_and_both_shapes(tmp_path, store, sett
     assert "set [model] as in" in text
 
 
-@pytest.mark.parametrize(("key", "value", "ours"), [
-    ("num_hidden_layers", 1, 2), ("num_hidden_layers", 3, 2), ("num_attention_heads", 4, 2),
-    ("hidden_act", "gelu_new", "gelu"), ("layer_norm_eps", 1e-5, 1e-12),
-])
+@pytest.mark.parametrize(
+    ("key", "value", "ours"),
+    [
+        ("num_hidden_layers", 1, 2),
+        ("num_hidden_layers", 3, 2),
+        ("num_attention_heads", 4, 2),
+        ("hidden_act", "gelu_new", "gelu"),
+        ("layer_norm_eps", 1e-5, 1e-12),
+    ],
+)
 def test_another_computation_with_the_same_shapes_is_refused_by_its_key(tmp_path, store, key, value, ours):
     write_model(tmp_path / "init", store, recipe_with(**{key: value}).model)
     assert f"has {key} = {value!r}, the recipe has model.{key} = {ours!r}" in refusal(tmp_path / "init", store)
@@ -136,7 +155,10 @@ def test_a_directory_that_is_no_bert_is_refused(tmp_path, store):
 
 def test_versions_outside_of_the_tested_ranges_are_named_with_the_range(monkeypatch):
     version = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["numpy<2.1,>=1.26", "absl-py>=2", "absent>=1",
-                                                                     'pytest<1; extra == "test"'])
+    monkeypatch.setattr(
+        importlib.metadata,
+        "requires",
+        lambda name: ["numpy<2.1,>=1.26", "absl-py>=2", "absent>=1", 'pytest<1; extra == "test"'],
+    )
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.0" if name == "numpy" else version(name))
     assert untested_versions() == ["numpy 3.0, expected <2.1,>=1.26"]

@@ -77,8 +77,7 @@ def test_without_a_terminal_a_plain_line_shows_step_loss_and_the_time_left(tmp_p
     telemetry.advance(49, None)
     telemetry.advance(50, METRICS)  # 10 of the 60 steps that were left took 30 s
     telemetry.close()
-    assert capsys.readouterr() == (
-        "step 50/100  loss 7.2500  mlm_accuracy 0.125  33.0 rows/s  2 min 30 s left\n", "")
+    assert capsys.readouterr() == ("step 50/100  loss 7.2500  mlm_accuracy 0.125  33.0 rows/s  2 min 30 s left\n", "")
 
 
 def test_on_a_terminal_a_bar_shows_the_same(tmp_path, capsys, monkeypatch):
@@ -93,10 +92,22 @@ def test_on_a_terminal_a_bar_shows_the_same(tmp_path, capsys, monkeypatch):
     assert "a line above it\n" in shown.out
 
 
-@pytest.mark.parametrize(("seconds", "text"), [
-    (0, "0 s"), (41.6, "42 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (3599.4, "59 min 59 s"),
-    (3599.6, "1 h 00 min"), (7800, "2 h 10 min"), (86399, "23 h 59 min"), (86400, "1 d 00 h"), (273600, "3 d 04 h"),
-])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (41.6, "42 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 00 min"),
+        (7800, "2 h 10 min"),
+        (86399, "23 h 59 min"),
+        (86400, "1 d 00 h"),
+        (273600, "3 d 04 h"),
+    ],
+)
 def test_durations_read_as_people_say_them(seconds, text):
     assert duration(seconds) == text
 

@@ -15,15 +15,23 @@ from tests.training.conftest import PROJECT
 
 @pytest.fixture(scope="module")
 def reports(store, tmp_path_factory) -> list[dict]:
-    """What each of two ranks saw in exactly one epoch, in steps of 30 rows and a last one that crosses into the next."""
+    """What each of two ranks saw in exactly one epoch, in steps of 30 rows; the last crosses into the next."""
     directory = tmp_path_factory.mktemp("two-ranks")
     rows = open_index(store, 32, next_sentence=True).windows
-    recipe = toy_recipe(phase={"global_batch": 30, "steps": -(-rows // 30)}, execution={"micro_batch": 8, "log_steps": 100})
+    recipe = toy_recipe(
+        phase={"global_batch": 30, "steps": -(-rows // 30)}, execution={"micro_batch": 8, "log_steps": 100}
+    )
     recipe = replace(recipe, numerics=replace(recipe.numerics, wire="float16"))
     (directory / "recipe.toml").write_text(recipe_to_toml(recipe))
     (directory / "run").mkdir()
-    done = run_ranks(2, PROJECT / "tests" / "training" / "two_ranks.py", str(directory / "recipe.toml"), str(store.path),
-                     str(directory / "run"), str(directory))
+    done = run_ranks(
+        2,
+        PROJECT / "tests" / "training" / "two_ranks.py",
+        str(directory / "recipe.toml"),
+        str(store.path),
+        str(directory / "run"),
+        str(directory),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((directory / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
@@ -42,7 +50,7 @@ def test_each_window_is_seen_once_an_epoch_over_all_ranks(reports):
     rows = reports[0]["rows_per_epoch"]
     # Ranks take contiguous runs of each step: put the steps back in order and cut at the epoch's end.
     steps = -(-rows // 30)
-    shares = [[report["windows"][i * 15:(i + 1) * 15] for i in range(steps)] for report in reports]
+    shares = [[report["windows"][i * 15 : (i + 1) * 15] for i in range(steps)] for report in reports]
     together = [window for i in range(steps) for share in shares for window in share[i]]
     assert Counter(together[:rows]) == Counter(range(rows))
 

@@ -62,7 +62,10 @@ TrainStep._make_finish = inspected
 run = loop._Run(loop.Job(recipe, store, Path(output_dir)), world)
 run._evaluate = lambda evaluator: None
 run.run()
-report |= {"windows": windows, "hash": run.state.hash().hex(),
-           "collectives": {name: count for name, count in operations.items() if name.startswith("Horovod")}}
+report |= {
+    "windows": windows,
+    "hash": run.state.hash().hex(),
+    "collectives": {name: count for name, count in operations.items() if name.startswith("Horovod")},
+}
 Path(report_dir, f"rank-{world.rank}.json").write_text(json.dumps(report))
 world.shutdown()
