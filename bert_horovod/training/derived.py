@@ -35,6 +35,22 @@ def derive(recipe: Recipe, phase: Phase, world_size: int) -> Derived:
     )
 
 
+def describe(recipe: Recipe, world_size: int) -> str:
+    """What a run amounts to in a world, as lines for people."""
+    lines = []
+    for i, phase in enumerate(recipe.phase):
+        derived = derive(recipe, phase, world_size)
+        lines.append(
+            f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
+            f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "
+            f"{recipe.execution.micro_batch} per rank; "
+            f"memory about {derived.memory_bytes / 2**30:.1f} GiB a rank (estimate)"
+        )
+    numerics = recipe.numerics
+    lines.append(f"parameters: {derived.parameters:,}; precision {numerics.precision}, wire {numerics.wire}")
+    return "\n".join(lines)
+
+
 def flops_per_row(model: Model, length: int, masked_fraction: float) -> float:
     """Floating point operations of a row's matrix products: two per multiply-add, backward twice forward."""
     hidden, inner = model.hidden_size, model.intermediate_size

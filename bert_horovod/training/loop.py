@@ -24,13 +24,13 @@ from bert_horovod.model.bert import initial_parameters, parameter_shapes
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training import checkpoint
-from bert_horovod.training.derived import derive
+from bert_horovod.training.derived import derive, describe
 from bert_horovod.training.directory import stop_requested
 from bert_horovod.training.evaluation import Evaluator
 from bert_horovod.training.start import load_initial
 from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep
-from bert_horovod.training.telemetry import Telemetry, duration, peak_memory_bytes
+from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
 
 # Streams of the counter-based generator, apart from those of batches/
 _DROPOUT_STREAM, _PHASE_STREAM, _HELD_OUT_STREAM = 101, 102, 103
@@ -118,7 +118,7 @@ class _Run:
                 f"{'compiling with XLA' if self.xla else 'tracing'} the first step"
             )
         progress, execution = self.state.progress, self.recipe.execution
-        interval = _Interval()
+        interval = Interval()
         steps = self._inputs(rows, phase, progress.step - begin, end - begin)
         for (batches, first_rows, counts), waited in steps:
             totals = self._agree(counts)
@@ -135,7 +135,7 @@ class _Run:
             logged = progress.step % execution.log_steps == 0 or progress.step == end
             if logged or progress.step == 1:
                 self._log(i, begin, rows.count, result, totals, rate, interval, derived.flops_per_row)
-                interval = _Interval()
+                interval = Interval()
             elif self.telemetry:
                 self.telemetry.advance(progress.step, None)
             if (execution.evaluate_steps and progress.step % execution.evaluate_steps == 0) or progress.step == end:
@@ -258,7 +258,7 @@ class _Run:
         result: StepResult,
         totals: np.ndarray,
         rate: float,
-        interval: "_Interval",
+        interval: Interval,
         flops_per_row: float,
     ) -> None:
         masked, sequences, _ = totals
@@ -268,7 +268,7 @@ class _Run:
         progress = self.state.progress
         means = result.sums / [masked, masked, sequences, sequences]
         position = self._position(i, begin, rows_per_epoch)
-        seconds = time.monotonic() - interval.started
+        pairs = self.recipe.objective.next_sentence
         metrics = {
             "step": progress.step,
             "phase": i,
@@ -276,21 +276,12 @@ class _Run:
             "loss": float(means[0] + means[2]),
             "mlm_loss": float(means[0]),
             "mlm_accuracy": float(means[1]),
-            **(
-                {"nsp_loss": float(means[2]), "nsp_accuracy": float(means[3])}
-                if self.recipe.objective.next_sentence
-                else {}
-            ),
+            **({"nsp_loss": float(means[2]), "nsp_accuracy": float(means[3])} if pairs else {}),
             "learning_rate": rate,
             "gradient_norm": result.gradient_norm,
             "loss_scale": progress.loss_scale,
             "skipped_steps": progress.skipped_steps,
-            "rows_per_s": interval.rows / seconds,
-            "tokens_per_s": float(tokens) / seconds,
-            "flops_per_s": interval.rows * flops_per_row / seconds,
-            "step_s": seconds / interval.steps,
-            "input_wait_s": interval.input_wait_s / interval.steps,
-            "reduce_wait_s": interval.reduce_wait_s / interval.steps,
+            **interval.rates(float(tokens), flops_per_row),
             "bytes_reduced": self.reducer.bytes_reduced,
             "wire_bytes": self.reducer.wire_bytes,
             "memory_bytes": peak_memory_bytes(),
@@ -333,29 +324,13 @@ class _Run:
         self.stop_signal = True
 
     def _print_start(self) -> None:
-        recipe = self.recipe
         print(
-            f"world: {self.world.size} rank(s); precision {recipe.numerics.precision}, wire {recipe.numerics.wire}, "
-            f"XLA {'on' if self.xla else 'off'}"
+            f"world: {self.world.size} rank(s); XLA {'on' if self.xla else 'off'}\n"
+            f"{describe(self.recipe, self.world.size)}\n"
+            f"reduced per step: {self.reducer.bytes_reduced:,} bytes in {len(self.reducer.buckets)} bucket(s)"
         )
-        for i, phase in enumerate(recipe.phase):
-            derived = derive(recipe, phase, self.world.size)
-            print(
-                f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
-                f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "
-                f"{recipe.execution.micro_batch} per rank; "
-                f"memory about {derived.memory_bytes / 2**30:.1f} GiB a rank (estimate)"
-            )
-        print(
-            f"parameters: {derived.parameters:,}; reduced per step: {self.reducer.bytes_reduced:,} bytes in "
-            f"{len(self.reducer.buckets)} bucket(s)"
-        )
-        print(
-            f"resuming from {self.resumed_from}"
-            if self.resumed_from
-            else f"starting from {self.job.init_checkpoint or 'fresh parameters'}",
-            flush=True,
-        )
+        start = self.job.init_checkpoint or "fresh parameters"
+        print(f"resuming from {self.resumed_from}" if self.resumed_from else f"starting from {start}", flush=True)
 
     def _print_end(self, steps: int, seconds: float) -> None:
         progress = self.state.progress
@@ -365,19 +340,3 @@ class _Run:
             f"at step {progress.step} of {self.recipe.total_steps}: {rows}; {progress.skipped_steps} skipped{held_out}"
         )
         self.telemetry.say(f"checkpoint: {self.job.output_dir / 'checkpoints' / f'step-{progress.step:08d}'}")
-
-
-class _Interval:
-    """What adds up between two log steps."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.steps = self.rows = 0
-        self.input_wait_s = self.reduce_wait_s = self.tokens = 0.0
-
-    def add(self, rows: int, input_wait_s: float, reduce_wait_s: float, tokens: float) -> None:
-        self.steps += 1
-        self.rows += rows
-        self.input_wait_s += input_wait_s
-        self.reduce_wait_s += reduce_wait_s
-        self.tokens += tokens

@@ -1,6 +1,7 @@
 """What a run says of itself: metrics.jsonl, TensorBoard, and a line or a bar for people."""
 
 import json
+import math
 import resource
 import sys
 import time
@@ -27,8 +28,9 @@ class Telemetry:
         self._first_step = first_step
 
     def record(self, metrics: dict[str, Any]) -> None:
-        """Append one object to metrics.jsonl and its numbers to TensorBoard."""
-        self._file.write(json.dumps(metrics) + "\n")
+        """Append one object to metrics.jsonl (null for what is not finite) and its numbers to TensorBoard."""
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self._file.write(json.dumps(finite, allow_nan=False) + "\n")
         self._file.flush()
         if self._summaries is not None:
             with self._summaries.as_default(step=metrics["step"]):
@@ -65,6 +67,36 @@ class Telemetry:
             self._summaries.close()
         if self._bar is not None:
             self._bar.close()
+
+
+class Interval:
+    """What adds up on this rank between two log steps."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._steps = self._rows = 0
+        self._input_wait_s = self._reduce_wait_s = 0.0
+        self.tokens = 0.0  # real tokens of this rank, no padding
+
+    def add(self, rows: int, input_wait_s: float, reduce_wait_s: float, tokens: float) -> None:
+        """Count a step: rows of all ranks, the rest of this one."""
+        self._steps += 1
+        self._rows += rows
+        self._input_wait_s += input_wait_s
+        self._reduce_wait_s += reduce_wait_s
+        self.tokens += tokens
+
+    def rates(self, tokens: float, flops_per_row: float) -> dict[str, float]:
+        """Throughput of all ranks, and means per step in seconds; `tokens` is the sum over ranks."""
+        seconds = time.monotonic() - self._started
+        return {
+            "rows_per_s": self._rows / seconds,
+            "tokens_per_s": tokens / seconds,
+            "flops_per_s": self._rows * flops_per_row / seconds,
+            "step_s": seconds / self._steps,
+            "input_wait_s": self._input_wait_s / self._steps,
+            "reduce_wait_s": self._reduce_wait_s / self._steps,
+        }
 
 
 def duration(seconds: float) -> str:

@@ -42,6 +42,7 @@ def test_an_overflow_skips_the_update_and_lowers_the_loss_scale(store, tmp_path)
     lines, progress = metrics(tmp_path), training_state(tmp_path)["progress"]
     assert [line["skipped_steps"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert [line["loss_scale"] for line in lines] == [2.0 ** (39 - i) for i in range(6)]
+    assert {line["gradient_norm"] for line in lines} == {None}  # not NaN, which strict readers of JSON refuse
     assert (progress["step"], progress["updates"]) == (6, 0)
 
 
