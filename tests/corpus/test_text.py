@@ -84,7 +84,7 @@ def test_inputs_are_files_directories_and_globs_each_file_once(tmp_path):
         with pytest.raises(UserError, match="no such file"):
             find_sources([str(missing)])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="holds no file"):
+    with pytest.raises(UserError, match="holds no text"):
         find_sources([str(tmp_path / "empty")])
 
 
