@@ -94,7 +94,7 @@ def summary(output_dir: Path) -> int:
     from bert_horovod.commands.evaluate import evaluate
     from bert_horovod.training.prediction import MaskedTokenPredictor
 
-    found = evaluate(run, output_dir / "store", recipe.phase[-1].sequence_length, index_dir=output_dir / "index")
+    found = evaluate(run, output_dir / "store", recipe.phase[-1].sequence_length)
     checkpoint = Path(found["checkpoint"])
     guesses = MaskedTokenPredictor(checkpoint).guess(list(SENTENCES), 4)
     speed = statistics.median(record["rows_per_s"] for record in steps[1:])  # without step 1, which is traced

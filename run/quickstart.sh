@@ -51,7 +51,7 @@ run bert-horovod prepare --input "$output/corpus.jsonl" --vocab "$output/vocab.t
 
 say 5 "Pre-training on 2 ranks, about 3 minutes"
 run horovodrun -np 2 python "$root/run/run_pretraining.py" --recipe "$root/run/recipes/quickstart.toml" \
-    --data_dir "$output/store" --index_dir "$output/index" --output_dir "$output/run"
+    --data_dir "$output/store" --output_dir "$output/run"
 
 say 6 "Summary"
 run python "$root/run/quickstart.py" summary "$output"

@@ -93,7 +93,7 @@ def evaluate(
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import open_store
     from bert_horovod.training.evaluation import Evaluator
-    from bert_horovod.training.loop import _HELD_OUT_STREAM
+    from bert_horovod.training.loop import HELD_OUT_STREAM
     from bert_horovod.training.prediction import find_checkpoint, read_masked_model
 
     store = open_store(data_dir)
@@ -107,7 +107,7 @@ def evaluate(
         )
     unigrams = unigram_cross_entropy(store)
     index = open_index(store, sequence_length, found.next_sentence, "held_out", index_dir)
-    seed = int(keyed_hash(0, _HELD_OUT_STREAM, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
+    seed = int(keyed_hash(0, HELD_OUT_STREAM, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
     held_out = Rows(
         store, index, special_ids(store.vocabulary), sequence_length, Objective(next_sentence=found.next_sentence), seed
     )

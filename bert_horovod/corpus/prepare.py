@@ -20,7 +20,9 @@ from bert_horovod.corpus.tokenizer import Tokenizer
 from bert_horovod.corpus.vocabulary import read_vocabulary, vocabulary_hash, vocabulary_text, write_vocabulary
 from bert_horovod.errors import UserError
 
-_OWN_NAMES = re.compile(r"vocab\.txt|manifest\.json|shard-\d{5,}|\.(vocab\.txt|manifest\.json|shard-\d{5,})\.partial")
+_OWN_NAMES = re.compile(
+    r"vocab\.txt|index|manifest\.json|shard-\d{5,}|\.(vocab\.txt|manifest\.json|shard-\d{5,})\.partial"
+)
 _MAXIMUM_SHARD_BYTES = 1 << 31  # offsets are uint32
 
 

@@ -33,7 +33,7 @@ from bert_horovod.training.step import StepInputs, StepResult, TrainStep
 from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
 
 # Streams of the counter-based generator, apart from those of batches/
-_DROPOUT_STREAM, _PHASE_STREAM, _HELD_OUT_STREAM = 101, 102, 103
+_DROPOUT_STREAM, _PHASE_STREAM, HELD_OUT_STREAM = 101, 102, 103
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Run:
         """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
         derived = derive(self.recipe, phase, self.world.size)
         rows = self._rows(phase, "train", _PHASE_STREAM + i)
-        held_out = self._rows(phase, "held_out", _HELD_OUT_STREAM)
+        held_out = self._rows(phase, "held_out", HELD_OUT_STREAM)
         evaluator = Evaluator(
             self.recipe.model,
             self.recipe.objective.next_sentence,

@@ -310,3 +310,10 @@ def test_a_directory_without_text_is_refused(make_store, tmp_path):
     (tmp_path / "other" / "table.csv").write_text("1,2", encoding="utf-8")
     with pytest.raises(UserError, match="holds no text"):
         make_store(tmp_path / "other")
+
+
+def test_a_store_that_a_run_has_used_is_still_ours(make_store, text):
+    store = make_store(text)
+    (store.path / "index" / "0123").mkdir(parents=True)
+    assert make_store(text).path == store.path
+    assert (store.path / "index" / "0123").is_dir()
