@@ -1,7 +1,6 @@
 """WordPiece vocabularies: reading, writing and learning one."""
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from bert_horovod.corpus.sources import Source, SourceReader
 from bert_horovod.corpus.text import read_sections
 from bert_horovod.corpus.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
+from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -67,17 +67,11 @@ def vocabulary_hash(vocabulary: list[str]) -> str:
 def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
     """Write a vocabulary file whole or not at all; raises UserError when that fails."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(vocabulary_text(vocabulary))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write the vocabulary {path}: {error.strerror}") from error
+    write_atomically(path, vocabulary_text(vocabulary))
 
 
 def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, documents: str = "file") -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from bert_horovod import config
+from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.vocabulary import (
     SPECIAL_TOKENS,
@@ -76,8 +77,8 @@ def write_directory(
     save_file(contiguous, directory / WEIGHTS_FILE, metadata={"format": "pt"})
     # safetensors makes the file readable for its owner alone.
     os.chmod(directory / WEIGHTS_FILE, (directory / "config.json").stat().st_mode & 0o777)
-    _sync(directory / WEIGHTS_FILE)
-    _sync(directory)
+    sync(directory / WEIGHTS_FILE)
+    sync(directory)
 
 
 def read_directory(directory: Path) -> Pretrained:
@@ -191,13 +192,4 @@ def _json(content: dict[str, Any]) -> str:
 
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    """Bring a file or a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path)

@@ -24,6 +24,7 @@ import safetensors.numpy
 from bert_horovod import __version__
 from bert_horovod.config import Recipe, recipe_to_table
 from bert_horovod.corpus.store import Store
+from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.training.state import Progress, TrainingState
@@ -84,7 +85,7 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
         _sync(temporary)
         shutil.rmtree(final, ignore_errors=True)
         os.rename(temporary, final)
-        _sync_directory(final.parent)
+        sync(final.parent)
     except (OSError, safetensors.SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
@@ -165,16 +166,5 @@ def _hash_file(path: Path) -> str:
 
 def _sync(directory: Path) -> None:
     for path in directory.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-    _sync_directory(directory / "training")
-    _sync_directory(directory)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path)
+    sync(directory)

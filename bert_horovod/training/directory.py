@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.config import Recipe, differences, load_recipe, recipe_to_toml
+from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
 
 FORMAT = 1
@@ -53,20 +54,6 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
 def stop_requested(output_dir: Path) -> bool:
     """Whether somebody made the file `stop`."""
     return (output_dir / "stop").exists()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file under a temporary name, sync it, and move it into place."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tqdm import tqdm
 
-from bert_horovod.training.directory import write_atomically
+from bert_horovod.disk import write_atomically
 
 
 class Telemetry:

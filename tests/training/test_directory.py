@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from bert_horovod.config import load_recipe
+from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
-from bert_horovod.training.directory import claim, stop_requested, write_atomically
+from bert_horovod.training.directory import claim, stop_requested
 from tests.horovod_runs import clean_environment
 from tests.toys import toy_recipe
 
@@ -20,6 +21,7 @@ CLAIM = """
 import sys
 from pathlib import Path
 from bert_horovod.config import load_recipe
+from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
 from bert_horovod.training.directory import claim
 directory = Path(sys.argv[1])

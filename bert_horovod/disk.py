@@ -1,0 +1,29 @@
+"""Files that are on the disk whole, or not at all."""
+
+import os
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+
+
+def sync(path: Path) -> None:
+    """Bring a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write UTF-8 text under a temporary name, sync it, and move it into place; raises UserError when that fails."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
