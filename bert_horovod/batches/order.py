@@ -29,6 +29,11 @@ def keyed_hash(seed: int, *streams: int, index: np.ndarray) -> np.ndarray:
     return _finalise(words)
 
 
+def stream_seed(seed: int, stream: int) -> int:
+    """A seed of its own for a stream of a seed: in [0, 2^63)."""
+    return int(keyed_hash(seed, stream, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
+
+
 def permute(index: np.ndarray, n: int, key: np.ndarray | int) -> np.ndarray:
     """A seeded bijection of [0, n): where `index` goes, without computing the rest.
 

@@ -83,10 +83,8 @@ def evaluate(
             raise UserError(f"--{name} {value}: expected at least 1")
     import_tensorflow()
 
-    import numpy as np
-
     from bert_horovod.batches.index import open_index
-    from bert_horovod.batches.order import keyed_hash
+    from bert_horovod.batches.order import stream_seed
     from bert_horovod.batches.rows import Rows, special_ids
     from bert_horovod.collectives.world import World
     from bert_horovod.config import Objective
@@ -107,7 +105,7 @@ def evaluate(
         )
     unigrams = unigram_cross_entropy(store)
     index = open_index(store, sequence_length, found.next_sentence, "held_out", index_dir)
-    seed = int(keyed_hash(0, HELD_OUT_STREAM, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
+    seed = stream_seed(0, HELD_OUT_STREAM)
     held_out = Rows(
         store, index, special_ids(store.vocabulary), sequence_length, Objective(next_sentence=found.next_sentence), seed
     )

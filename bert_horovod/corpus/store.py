@@ -53,6 +53,7 @@ class Store:
     manifest: dict[str, Any]
     shards: list[Shard]
     vocabulary: list[str]
+    duplicates: np.ndarray  # int64, ascending: documents, counted over all shards, that repeat an earlier one
 
     @property
     def hash(self) -> str:
@@ -123,6 +124,7 @@ def open_store(path: str | Path) -> Store:
         manifest,
         [_open_shard(path, entry) for entry in manifest["shards"]],
         vocabulary_text.rstrip("\n").split("\n"),
+        np.zeros(0, np.int64),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.index import open_index
-from bert_horovod.batches.order import keyed_hash
+from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.rows import Rows, special_ids
 from bert_horovod.batches.schedule import step_positions
@@ -68,7 +68,7 @@ class _Run:
         if self.state.progress.wire_maxima:
             self._restore_wire_maxima()
         self.telemetry: Telemetry | None = None  # rank 0's
-        self.saved_step = self.evaluated_step = -1
+        self.saved_step = -1
         self.held_out: dict[str, float] = {}
 
     def run(self) -> None:
@@ -186,7 +186,7 @@ class _Run:
             open_index(*arguments)
         self.world.barrier()
         index = open_index(*arguments, build=False)
-        seed = int(keyed_hash(recipe.data.seed, stream, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
+        seed = stream_seed(recipe.data.seed, stream)
         return Rows(store, index, special_ids(store.vocabulary), phase.sequence_length, recipe.objective, seed)
 
     def _inputs(self, rows: Rows, phase: Phase, first: int, last: int) -> Iterator:
