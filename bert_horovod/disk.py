@@ -1,5 +1,6 @@
 """Files that are on the disk whole, or not at all."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -27,3 +28,17 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def lock(path: Path, refusal: str) -> int:
+    """Lock a file, which is made if need be, until the returned descriptor is closed or this process ends.
+
+    Raises UserError(refusal) if another process holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise UserError(refusal) from error
+    return descriptor

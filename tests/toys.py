@@ -32,7 +32,9 @@ def write_toy_store(
     (path / "vocab.txt").write_text(text, encoding="utf-8")
     entries = [
         write_shard(
-            path, number, toy_shard(random, documents, sections, sentences, longest, held_out, len(vocabulary)), 1
+            path / f"shard-{number:05d}",
+            toy_shard(random, documents, sections, sentences, longest, held_out, len(vocabulary)),
+            1,
         )
         for number in range(shards)
     ]
@@ -76,6 +78,7 @@ def toy_shard(
         documents=starts[2],
         held_out=random.random(len(per_section)) < held_out,
         document_hashes=np.zeros((documents, 2), np.uint64),
+        titles=np.full(documents, ord("\n"), np.uint8),
     )
 
 

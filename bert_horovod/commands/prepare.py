@@ -5,8 +5,13 @@ again on a finished store checks it.
 """
 
 import argparse
+from typing import TYPE_CHECKING
 
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.collectives.launch import launch
+from bert_horovod.errors import UserError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,18 +46,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fraction of sections that are never trained on (default: %(default)s)",
     )
     parser.add_argument(
-        "--shard_bytes", type=int, default=64 << 20, help="bytes of text in a shard (default: %(default)s)"
+        "--shard_bytes", type=int, default=32 << 20, help="bytes of text in a shard (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        help="processes on this machine (default: one a core, if there is work for them); under mpirun every rank but "
+        "the first is one",
     )
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Prepare the store and print what became of the text."""
-    import_tensorflow()
-    from bert_horovod.corpus.prepare import Settings, prepare, summary
+    launched = launch()
+    if launched.size > 1:
+        if launched.launcher == "horovodrun":
+            raise UserError("prepare does not run under horovodrun; start it with mpirun or srun, or with --workers N")
+        from bert_horovod.corpus.pool import mpi_pool
+
+        with mpi_pool(launched.size) as executor:
+            if executor is not None:
+                _prepare(arguments, executor)
+    else:
+        _prepare(arguments, None)
+
+
+def _prepare(arguments: argparse.Namespace, executor: "Executor | None") -> None:
+    from bert_horovod.corpus.plan import Settings
+    from bert_horovod.corpus.prepare import prepare, summary
 
     settings = Settings(arguments.documents, arguments.held_out, arguments.shard_bytes)
     result = prepare(
-        arguments.input, arguments.vocab, arguments.output_dir, lowercase=not arguments.cased, settings=settings
+        arguments.input,
+        arguments.vocab,
+        arguments.output_dir,
+        lowercase=not arguments.cased,
+        settings=settings,
+        workers=arguments.workers,
+        executor=executor,
     )
     print(summary(result))
-    return None

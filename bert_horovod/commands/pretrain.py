@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Check everything, join the other ranks, train."""
     import_tensorflow()
-    from bert_horovod.collectives.world import launch
+    from bert_horovod.collectives.launch import launch
 
     launched = launch()
     try:

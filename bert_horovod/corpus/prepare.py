@@ -1,46 +1,30 @@
-"""From input files to a finished token store, whole or not at all."""
+"""From input files to a finished token store: plan, work, duplicates, manifest."""
 
-import errno
-import json
-import re
-import shutil
+import os
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections import Counter
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.corpus.builder import StoreBuilder
+import numpy as np
+
+from bert_horovod.corpus import destination
+from bert_horovod.corpus.duplicates import count_tokens, find_duplicates
+from bert_horovod.corpus.parts import Part, find_parts, missing_parts, number_parts
+from bert_horovod.corpus.plan import Settings, Task, plan_tasks
+from bert_horovod.corpus.pool import local_pool, run_jobs
 from bert_horovod.corpus.progress import Progress
-from bert_horovod.corpus.sources import Source, SourceReader, find_sources
-from bert_horovod.corpus.store import FORMAT, Store, open_store, verify, write_manifest
-from bert_horovod.corpus.text import SECTION_BYTES, read_sections
-from bert_horovod.corpus.tokenizer import Tokenizer
-from bert_horovod.corpus.vocabulary import read_vocabulary, vocabulary_hash, vocabulary_text, write_vocabulary
+from bert_horovod.corpus.sources import Source, find_sources
+from bert_horovod.corpus.store import COUNTS, FORMAT, open_shard, write_duplicates, write_manifest
+from bert_horovod.corpus.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
+from bert_horovod.corpus.work import Done, Job, disk_error, do
 from bert_horovod.errors import UserError
 
-_OWN_NAMES = re.compile(
-    r"vocab\.txt|index|manifest\.json|shard-\d{5,}|\.(vocab\.txt|manifest\.json|shard-\d{5,})\.partial"
-)
-_MAXIMUM_SHARD_BYTES = 1 << 31  # offsets are uint32
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What decides a store's content beside its sources and its vocabulary."""
-
-    documents: str = "file"  # where a plain text's documents end: "file" or "blank_line"
-    held_out: float = 0.01  # fraction of sections
-    shard_bytes: int = 64 << 20  # of text
-    section_bytes: int = SECTION_BYTES  # of text, at most
-
-    def check(self) -> None:
-        """Raise UserError for a value that makes no sense."""
-        if not 0 <= self.held_out <= 0.5:
-            raise UserError(f"--held_out {self.held_out}: expected a fraction from 0 to 0.5")
-        if not 1 <= self.shard_bytes <= _MAXIMUM_SHARD_BYTES:
-            raise UserError(f"--shard_bytes {self.shard_bytes}: expected 1 to {_MAXIMUM_SHARD_BYTES}")
+_SMALL_BYTES = 32 << 20  # less is done by one process before others have started
+_TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
 
 
 @dataclass(frozen=True)
@@ -50,8 +34,12 @@ class Result:
     path: Path
     manifest: dict[str, Any]
     store_bytes: int
-    seconds: float  # of reading and tokenizing, without the imports
+    seconds: float  # of reading and tokenizing; with workers, their start included
     made: bool  # false: the store was there already, and is whole
+    workers: int = 0
+    kept_parts: int = 0  # shards that an earlier run had finished
+    memory_before: int = 0  # bytes, of the largest worker, before it read any text
+    memory_peak: int = 0
 
 
 def prepare(
@@ -61,8 +49,10 @@ def prepare(
     *,
     lowercase: bool = True,
     settings: Settings | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
 ) -> Result:
-    """Make a token store of the inputs, or find that it is there already.
+    """Make a token store of the inputs, go on with an unfinished one, or find that it is there already.
 
     Args:
         inputs: files, directories and globs, as find_sources takes them.
@@ -70,11 +60,16 @@ def prepare(
         output_dir: a directory that is new, empty, or holds an unfinished or finished store.
         lowercase: whether the model is uncased.
         settings: see Settings.
+        workers: processes on this machine; None: as many as there are cores and work for them.
+        executor: other workers than those, such as the ranks of an MPI world; they must see the same files.
 
-    Raises UserError for every mistake in input, settings or directory, and then leaves nothing that this call made.
+    Raises UserError for every mistake in input, settings or directory. Shards that were finished by then are kept, and
+    the same call goes on with them; where there are none, nothing that this call made is left.
     """
     settings = settings or Settings()
     settings.check()
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers {workers}: expected at least 1")
     path = Path(output_dir)
     sources = find_sources(inputs)
     vocabulary = read_vocabulary(vocabulary_path)
@@ -83,56 +78,57 @@ def prepare(
         "settings": asdict(settings),
         "vocabulary": {"sha256": vocabulary_hash(vocabulary), "size": len(vocabulary), "lowercase": lowercase},
     }
-    _refuse_foreign(path, vocabulary, vocabulary_path)
-    finished = _finished(path, head, sources)
-    if finished is not None:
-        return Result(path, finished.manifest, _size(path), 0.0, made=False)
-    tokenizer = Tokenizer(vocabulary, lowercase)
-    with _whole_or_nothing(path):
-        write_vocabulary(path / "vocab.txt", vocabulary)
+    destination.refuse_foreign(path, vocabulary, vocabulary_path)
+    with destination.own(path):
+        finished, known = destination.finished_store(path, head, sources)
+        if finished is not None:
+            return Result(path, finished.manifest, _size(path), 0.0, made=False)
         start = time.monotonic()
-        builder = StoreBuilder(
-            path,
-            tokenizer,
-            len(vocabulary),
-            tokenizer.unknown_id,
-            lines=settings.documents == "blank_line",
-            held_out=settings.held_out,
-            shard_bytes=settings.shard_bytes,
-        )
-        with closing(builder):
-            described = list(_read(sources, settings, builder))
-            builder.finish()
-        _refuse_empty(builder, sources)
-        _refuse_unknown(builder)
-        manifest = {**head, "sources": described, "shards": builder.entries, "totals": builder.totals}
-        write_manifest(path, manifest)
-        return Result(path, manifest, _size(path), time.monotonic() - start, made=True)
+        try:
+            untrusted = destination.begin(path, head, sources, known)
+            (path / "vocab.txt").unlink(missing_ok=True)
+            write_vocabulary(path / "vocab.txt", vocabulary)
+            tasks = plan_tasks(sources, head)
+            trusted = [task for task in tasks if not untrusted & {piece.source.name for piece in task.pieces}]
+            kept = find_parts(path, trusted)
+            made = _work(path, tasks, kept, settings, lowercase, workers, executor)
+            manifest = _finish(path, head, sources, tasks, kept | made.parts, made.hashes)
+        except OSError as error:
+            raise disk_error(error, path) from error
+        seconds = time.monotonic() - start
+        return Result(path, manifest, _size(path), seconds, True, made.workers, len(kept), *made.memory)
 
 
 def summary(result: Result) -> str:
     """What prepare says at its end, with the command that comes next."""
-    totals = result.manifest["totals"]
-    lines = [
-        f"{result.path}: finished"
-        if result.made
-        else f"{result.path}: was finished already; sources, settings and vocabulary are the same and all hashes are "
-        "right"
-    ]
+    manifest, totals = result.manifest, result.manifest["totals"]
+    state = "finished"
+    if not result.made:
+        state = "was finished already; sources, settings and vocabulary are the same and all hashes are right"
     unknown = 100 * totals["unknown_tokens"] / totals["tokens"]
-    lines.append(
+    lines = [
+        f"{result.path}: {state}",
         f"{totals['documents']:,} documents, {totals['sentences']:,} sentences, {totals['tokens']:,} tokens "
         f"({unknown:.2f} % [UNK]), {totals['held_out_sections']:,} of {totals['sections']:,} sections "
-        f"held out, {result.store_bytes / 1e6:,.1f} MB on disk"
-    )
+        f"held out, {result.store_bytes / 1e6:,.1f} MB on disk in {len(manifest['shards'])} shards",
+    ]
+    duplicates = manifest["duplicates"]
+    if duplicates["documents"]:
+        lines.append(
+            f"{duplicates['documents']:,} documents ({duplicates['tokens']:,} tokens) repeat others: never read"
+        )
     if totals["dropped_documents"]:
         lines.append(f"{totals['dropped_documents']:,} documents had no tokens and were dropped")
+    if manifest["passed_over"]:
+        counts = ", ".join(f"{count:,} {what}" for what, count in sorted(manifest["passed_over"].items()))
+        lines.append(f"passed over: {counts}")
+    silent = [source["name"] for source in manifest["sources"] if source["bytes"] and not source["tokens"]]
+    if silent:
+        names = f"{', '.join(silent[:3])}{', ...' if len(silent) > 3 else ''}"
+        lines.append(f"warning: {len(silent)} of {len(manifest['sources'])} files gave no text: {names}")
     if result.made:
-        megabytes = totals["bytes"] / 1e6
-        lines.append(
-            f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s: {megabytes / max(result.seconds, 1e-9):.1f} MB/s"
-        )
-    if not totals["held_out_sections"] and result.manifest["settings"]["held_out"]:
+        lines.append(_speed(result))
+    if not totals["held_out_sections"] and manifest["settings"]["held_out"]:
         lines.append(
             "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
         )
@@ -140,23 +136,129 @@ def summary(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _read(sources: list[Source], settings: Settings, builder: StoreBuilder) -> Iterator[dict[str, Any]]:
-    done = shards = 0
-    with Progress("prepare", sum(source.bytes for source in sources)) as progress:
-        for source in sources:
-            with SourceReader(source) as reader:
-                for section in read_sections(reader, settings.documents):
-                    builder.add(section)
-                    progress.at(done + reader.bytes_read)
-                    if len(builder.entries) > shards:
-                        shards = len(builder.entries)
-                        _refuse_unknown(builder)
-                yield {"name": source.name, "sha256": reader.sha256(), "bytes": reader.bytes_read}
-                done += reader.bytes_read
+def _speed(result: Result) -> str:
+    megabytes = result.manifest["totals"]["bytes"] / 1e6
+    seconds = max(result.seconds, 1e-9)
+    rate = f", {megabytes / seconds:.1f} MB/s" if not result.kept_parts else f"; {result.kept_parts} shards were there"
+    return (
+        f"{megabytes:,.1f} MB of text in {seconds:.1f} s{rate}, {max(1, result.workers)} workers; "
+        f"memory of a worker at most {result.memory_peak / 1e6:,.0f} MB, "
+        f"of which {result.memory_before / 1e6:,.0f} MB before the first text"
+    )
 
 
-def _refuse_empty(builder: StoreBuilder, sources: list[Source]) -> None:
-    if not builder.totals["tokens"]:
+@dataclass
+class _Made:
+    """What was done: parts by task and number, SHA-256 of files read in pieces, who did it."""
+
+    parts: dict[tuple[str, int], Part]
+    hashes: dict[Source, str]
+    workers: int = 0
+    memory: tuple[int, int] = (0, 0)
+
+    def take(self, job: Job | Source, result: Done | str) -> None:
+        """Take a job's result."""
+        if isinstance(job, Source):
+            self.hashes[job] = result
+            return
+        self.parts |= {(part.task, part.number): part for part in result.parts}
+        self.memory = max(self.memory, (result.memory_before, result.memory_peak), key=lambda memory: memory[1])
+
+
+def _work(
+    path: Path,
+    tasks: list[Task],
+    kept: dict[tuple[str, int], Part],
+    settings: Settings,
+    lowercase: bool,
+    workers: int | None,
+    executor: Executor | None,
+) -> _Made:
+    """Make the parts that are missing; hash the files that are read in pieces."""
+    jobs: list[Job | Source] = [
+        Job(path, task, number, begin, stop_before, settings, lowercase)
+        for task in tasks
+        for number, begin, stop_before in missing_parts(task, kept)
+    ]
+    if kept:
+        print(f"{path}: {len(kept)} shards are finished already; {len(jobs)} runs of shards are left to make")
+    jobs += dict.fromkeys(piece.source for task in tasks for piece in task.pieces if not piece.is_whole)
+    total = sum(job.task.bytes for job in jobs if isinstance(job, Job))
+    if workers is None:
+        workers = 1 if total < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
+    made = _Made({}, {}, workers)
+    pool = local_pool(workers) if executor is None and workers > 1 else nullcontext(executor)
+    with pool as executor, Progress("prepare", total) as progress:
+        far = np.zeros((len(jobs), 2), np.int64)  # bytes and documents by job
+
+        def report(number: int, done_bytes: int, documents: int) -> None:
+            far[number] = done_bytes, documents
+            progress.at(*map(int, far.sum(axis=0)))
+
+        for number, result in run_jobs(executor, do, jobs, path, report):
+            made.take(jobs[number], result)
+            if isinstance(result, Done):
+                documents = sum(part.counts["documents"] for part in result.parts)
+                report(number, jobs[number].task.bytes, documents)
+            _refuse_unknown(path, list(made.parts.values()))
+    return made
+
+
+def _finish(
+    path: Path,
+    head: dict[str, Any],
+    sources: list[Source],
+    tasks: list[Task],
+    found: dict[tuple[str, int], Part],
+    hashes: dict[Source, str],
+) -> dict[str, Any]:
+    """Put the shards into their places, find duplicates, write the manifest."""
+    pieces = {task.key: task.pieces for task in tasks}
+    order = {key: number for number, key in enumerate(pieces)}
+    parts = sorted(found.values(), key=lambda part: (order[part.task], part.number))
+    _refuse_empty(path, parts, sources)
+    _refuse_unknown(path, parts)
+    totals = Counter(dict.fromkeys((*COUNTS, *_TOTALS), 0))
+    passed_over: Counter[str] = Counter()
+    of_source = {source: Counter(dict.fromkeys(("documents", "tokens", "unknown_tokens"), 0)) for source in sources}
+    hashes = dict(hashes)
+    for part in parts:
+        totals.update(part.counts)
+        totals.update({name: part.totals[name] for name in _TOTALS})
+        passed_over.update(part.passed_over)
+        for number, counts in part.totals["pieces"].items():
+            of_source[pieces[part.task][int(number)].source].update(counts)
+        hashes |= {pieces[part.task][int(number)].source: digest for number, digest in part.hashes.items()}
+    changed = [source.name for source in sources if source.path.stat().st_size != source.bytes]
+    if changed:
+        raise UserError(f"{', '.join(changed[:3])} changed while being read; run the same command again")
+    described = [
+        {"name": source.name, "bytes": source.bytes, "sha256": hashes[source], **of_source[source]}
+        for source in sources
+    ]
+    entries = number_parts(path, parts)
+    shards = [open_shard(path, entry) for entry in entries]
+    duplicates = find_duplicates(shards)
+    manifest = {
+        **head,
+        "sources": described,
+        "shards": entries,
+        "totals": dict(totals),
+        "passed_over": dict(passed_over),
+        "duplicates": {
+            "documents": len(duplicates),
+            "tokens": count_tokens(shards, duplicates),
+            "sha256": write_duplicates(path, duplicates),
+        },
+    }
+    write_manifest(path, manifest)
+    (path / "plan.json").unlink()
+    return manifest
+
+
+def _refuse_empty(path: Path, parts: list[Part], sources: list[Source]) -> None:
+    if not any(part.counts["tokens"] for part in parts):
+        destination.clear(path)
         names = ", ".join(str(source.path) for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
         raise UserError(
             f"the input yields no tokens ({len(sources)} files: {names}; "
@@ -164,112 +266,16 @@ def _refuse_empty(builder: StoreBuilder, sources: list[Source]) -> None:
         )
 
 
-def _refuse_unknown(builder: StoreBuilder) -> None:
-    unknown, tokens = builder.totals["unknown_tokens"], sum(entry["tokens"] for entry in builder.entries)
+def _refuse_unknown(path: Path, parts: list[Part]) -> None:
+    unknown = sum(part.totals["unknown_tokens"] for part in parts)
+    tokens = sum(part.counts["tokens"] for part in parts)
     if unknown > tokens / 2:
+        destination.clear(path)
         raise UserError(
             f"{100 * unknown / tokens:.0f} % of the tokens are [UNK]; expected a vocabulary that knows "
             "the text: is --vocab for this language, and --cased given exactly when it is a cased one? "
             "Make one for this text with: bert-horovod vocab"
         )
-
-
-def _refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Path) -> None:
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise UserError(f"--output_dir {path} is a file; expected a new or empty directory")
-    if path.resolve() in Path(vocabulary_path).resolve().parents:
-        raise UserError(
-            f"--vocab {vocabulary_path} lies in --output_dir {path}, which is cleared if it must be made "
-            "again; expected it to lie elsewhere"
-        )
-    names = sorted(entry.name for entry in path.iterdir())
-    foreign = [name for name in names if not _OWN_NAMES.fullmatch(name)]
-    if names == ["vocab.txt"] and (path / "vocab.txt").read_bytes() != vocabulary_text(vocabulary).encode():
-        foreign = names  # not ours, and perhaps somebody's only copy
-    if foreign:
-        raise UserError(
-            f"--output_dir {path} holds other things "
-            f"({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); expected a new or empty "
-            "directory, or an unfinished store"
-        )
-
-
-def _finished(path: Path, head: dict[str, Any], sources: list[Source]) -> Store | None:
-    """The store at path, if it is finished, whole and the one that is asked for; None if it must be made (again)."""
-    if not (path / "manifest.json").exists():
-        return None
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        old = {"settings": {**manifest["settings"], **manifest["vocabulary"]}, "sources": manifest["sources"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    new = {**head["settings"], **head["vocabulary"]}
-    before = old["settings"]
-    changed = [f"{key}: {before.get(key)} -> {value}" for key, value in new.items() if before.get(key) != value]
-    if not changed:
-        changed = _changed_sources(old["sources"], sources)
-    if changed:
-        raise UserError(
-            f"--output_dir {path} holds a finished store that was made otherwise "
-            f"({'; '.join(changed[:3])}); expected the same command, or another --output_dir"
-        )
-    try:
-        verify(path)
-        return open_store(path)
-    except UserError as error:
-        print(f"{error}. Making the store anew")
-        return None
-
-
-def _changed_sources(old: list[dict[str, Any]], sources: list[Source]) -> list[str]:
-    if [entry["name"] for entry in old] != [source.name for source in sources]:
-        return [f"sources: {len(old)} files -> {len(sources)} files, or other names or order"]
-    changed = [source.name for entry, source in zip(old, sources, strict=True) if entry["bytes"] != source.bytes]
-    for entry, source in zip(old, sources, strict=True):
-        if changed:
-            break
-        with SourceReader(source) as reader:
-            if reader.sha256() != entry["sha256"]:
-                changed.append(source.name)
-    return [f"source {name} has changed" for name in changed]
-
-
-@contextmanager
-def _whole_or_nothing(path: Path) -> Iterator[None]:
-    """Clear what an earlier run left; on any failure take away what was made; say what is wrong with the disk."""
-    was_there = path.is_dir()
-    try:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            _clear(path)
-            yield
-        except BaseException:
-            if path.is_dir():
-                _clear(path)
-                if not was_there:
-                    path.rmdir()
-            raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, "
-                "half the size of the plain text: make room or choose another --output_dir"
-            ) from error
-        raise UserError(
-            f"cannot write {error.filename or path}: {error.strerror or error}; choose another --output_dir"
-        ) from error
-
-
-def _clear(path: Path) -> None:
-    # The manifest first: without it the rest is an unfinished store.
-    for entry in sorted(path.iterdir(), key=lambda entry: entry.name != "manifest.json"):
-        if _OWN_NAMES.fullmatch(entry.name):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
 
 
 def _size(path: Path) -> int:

@@ -10,6 +10,7 @@ import lzma
 import os
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,11 @@ class Source:
         """Whether the file holds one JSON object a line."""
         return _kind(self.path)[0] in JSON_SUFFIXES
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the file is compressed."""
+        return bool(_kind(self.path)[1])
+
 
 def find_sources(inputs: list[str]) -> list[Source]:
     """List the files that `--input` values mean, each file once, in a fixed order.
@@ -74,6 +80,7 @@ class SourceReader(io.RawIOBase):
         super().__init__()
         self.source = source
         self.bytes_read = 0
+        self.passed_over: Counter[str] = Counter()
         self._digest = hashlib.sha256()
         try:
             self._file: BinaryIO = open(source.path, "rb", buffering=0)  # noqa: SIM115 (closed by close)

@@ -7,15 +7,33 @@ from bert_horovod.errors import UserError
 
 
 def token_counts(store: Store) -> tuple[np.ndarray, np.ndarray]:
-    """Count how often each id occurs: int64 [vocabulary] in training sections, int64 [vocabulary] in held-out ones."""
+    """Count how often each id occurs: int64 [vocabulary] in training sections, int64 [vocabulary] in held-out ones.
+
+    Duplicates of documents do not count, as they are never read.
+    """
     size = len(store.vocabulary)
     training, held_out = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    first = 0
     for shard in store.shards:
         begins = section_token_starts(shard)
-        for i, held in enumerate(shard.held_out):
+        kept = kept_sections(shard, store.duplicates - first)
+        first += len(shard.documents) - 1
+        for i in np.flatnonzero(kept):
+            held = shard.held_out[i]
             counts = held_out if held else training
             counts += np.bincount(shard.tokens[begins[i] : begins[i + 1]], minlength=size)
     return training, held_out
+
+
+def kept_sections(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
+    """Which sections belong to documents that are no duplicates: bool [sections].
+
+    `duplicates`: int64, documents counted from the shard's first; numbers outside of the shard are passed over.
+    """
+    documents = len(shard.documents) - 1
+    kept = np.ones(documents, bool)
+    kept[duplicates[(duplicates >= 0) & (duplicates < documents)]] = False
+    return np.repeat(kept, np.diff(shard.documents))
 
 
 def section_token_starts(shard: Shard) -> np.ndarray:

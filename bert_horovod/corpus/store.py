@@ -10,6 +10,10 @@
             documents.npy         uint32 [documents + 1]   document i is sections documents[i] to documents[i + 1]
             held_out.npy          bool   [sections]        true: never trained on
             document_hashes.npy   uint64 [documents, 2]    first 128 bits of the SHA-256 of the document's text
+            titles.npy            uint8  [bytes]           UTF-8: each document's title, where it has one, and "\\n"
+            part.json             how the shard was made (see parts.py)
+        duplicates.npy            int64  [duplicates]      documents, counted over all shards, that repeat an earlier
+                                                           one, ascending; only where there are any
 
 No sentence and no document is empty, none spans two shards. No masks, no padding and no special tokens are stored.
 The manifest holds counts, SHA-256 of every shard, the vocabulary's hash, the sources and the settings; no times,
@@ -19,17 +23,18 @@ hosts or absolute paths, so that the same input gives the same bytes.
 import hashlib
 import json
 import os
-import shutil
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
 
-FORMAT = 1
-ARRAYS = ("tokens", "sentences", "sections", "documents", "held_out", "document_hashes")
+FORMAT = 2
+ARRAYS = ("tokens", "sentences", "sections", "documents", "held_out", "document_hashes", "titles")
 COUNTS = ("documents", "sections", "sentences", "tokens", "bytes")
 
 
@@ -43,6 +48,7 @@ class Shard:
     documents: np.ndarray
     held_out: np.ndarray
     document_hashes: np.ndarray
+    titles: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,11 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
-def write_shard(store: Path, number: int, shard: Shard, text_bytes: int) -> dict[str, Any]:
-    """Write a shard under a temporary name, sync, rename; return its entry in the manifest."""
-    final = store / f"shard-{number:05d}"
-    temporary = store / f".{final.name}.partial"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+def write_shard(directory: Path, shard: Shard, text_bytes: int) -> dict[str, Any]:
+    """Write a shard's arrays into a new directory and sync them; return its entry in the manifest."""
+    directory.mkdir()
     for name in ARRAYS:
-        with open(temporary / f"{name}.npy", "wb") as file:
+        with open(directory / f"{name}.npy", "wb") as file:
             _write_array(file, getattr(shard, name))
             file.flush()
             os.fsync(file.fileno())
@@ -84,10 +87,7 @@ def write_shard(store: Path, number: int, shard: Shard, text_bytes: int) -> dict
         len(shard.tokens),
         text_bytes,
     )
-    entry = {"name": final.name, **dict(zip(COUNTS, map(int, counts), strict=True)), "sha256": hash_shard(temporary)}
-    shutil.rmtree(final, ignore_errors=True)
-    os.rename(temporary, final)
-    return entry
+    return {"name": directory.name, **dict(zip(COUNTS, map(int, counts), strict=True)), "sha256": hash_shard(directory)}
 
 
 def _write_array(file: BinaryIO, array: np.ndarray) -> None:
@@ -97,14 +97,22 @@ def _write_array(file: BinaryIO, array: np.ndarray) -> None:
     file.write(array.data)
 
 
+def write_duplicates(store: Path, documents: np.ndarray) -> str | None:
+    """Write the numbers of the documents that repeat others, if there are any; return the file's SHA-256."""
+    file = store / "duplicates.npy"
+    file.unlink(missing_ok=True)
+    if not len(documents):
+        return None
+    with open(file, "wb") as content:
+        _write_array(content, np.asarray(documents, np.int64))
+        content.flush()
+        os.fsync(content.fileno())
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def write_manifest(store: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest, last of all and in one move: a store without it is not finished."""
-    temporary = store / ".manifest.json.partial"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(_manifest_text(manifest))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, store / "manifest.json")
+    write_atomically(store / "manifest.json", _manifest_text(manifest))
 
 
 def open_store(path: str | Path) -> Store:
@@ -119,12 +127,13 @@ def open_store(path: str | Path) -> Store:
         raise UserError(
             f"{path / 'vocab.txt'} is not the vocabulary that the store was made with; prepare the data again"
         )
+    _allow_open_files(len(ARRAYS) * len(manifest["shards"]))
     return Store(
         path,
         manifest,
-        [_open_shard(path, entry) for entry in manifest["shards"]],
+        [open_shard(path, entry) for entry in manifest["shards"]],
         vocabulary_text.rstrip("\n").split("\n"),
-        np.zeros(0, np.int64),
+        _read_duplicates(path, manifest),
     )
 
 
@@ -160,6 +169,7 @@ def shard_problem(shard: Shard, vocabulary_size: int) -> str | None:
         ("documents", np.uint32),
         ("held_out", np.bool_),
         ("document_hashes", np.uint64),
+        ("titles", np.uint8),
     ):
         if getattr(shard, name).dtype != kind:
             return f"{name} are {getattr(shard, name).dtype}, expected {np.dtype(kind)}"
@@ -179,6 +189,8 @@ def shard_problem(shard: Shard, vocabulary_size: int) -> str | None:
         2,
     ):
         return "held_out or document_hashes have another length than sections and documents"
+    if np.count_nonzero(np.asarray(shard.titles) == ord("\n")) != len(shard.documents) - 1:
+        return "there is not one title a document"
     if len(shard.tokens) and shard.tokens.max() >= vocabulary_size:
         return f"the token id {shard.tokens.max()} is outside of the vocabulary of {vocabulary_size}"
     return None
@@ -222,7 +234,33 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _open_shard(path: Path, entry: dict[str, Any]) -> Shard:
+def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
+    expected = manifest.get("duplicates", {}).get("sha256")
+    if expected is None:
+        return np.zeros(0, np.int64)
+    file = path / "duplicates.npy"
+    try:
+        if hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            raise UserError(f"{file} is damaged; run the same prepare command again: it makes it anew")
+        return np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise UserError(
+            f"cannot read {file}: {error.strerror}; run the same prepare command again: it makes it anew"
+        ) from error
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the limit of open files if need be: a mapped file keeps a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 1024
+    if soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
+def open_shard(path: Path, entry: dict[str, Any]) -> Shard:
+    """Map a shard's arrays, by its entry in the manifest; raises UserError."""
     arrays = {}
     for name in ARRAYS:
         file = path / entry["name"] / f"{name}.npy"

@@ -20,12 +20,13 @@ class Section:
     text: str
     bytes: int  # of the text in UTF-8, at most 64 KiB
     ends_document: bool
+    title: str = ""
 
 
 Paragraph = tuple[int, str]  # the line that it begins in, its text
 
 
-def read_sections(reader: SourceReader, documents: str) -> Iterator[Section]:
+def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0) -> Iterator[Section]:
     """Yield the sections of a source's documents; raises UserError for input that is not what it should be.
 
     Args:

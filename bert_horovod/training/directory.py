@@ -1,13 +1,11 @@
 """The output directory: who may write to it, what run it belongs to, and the request to stop."""
 
-import fcntl
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.config import Recipe, differences, load_recipe, recipe_to_toml
-from bert_horovod.disk import write_atomically
+from bert_horovod.disk import lock, write_atomically
 from bert_horovod.errors import UserError
 
 FORMAT = 1
@@ -41,14 +39,18 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
         _refuse_another_run(output_dir, recipe, store_hash)
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
-        lock = _lock(output_dir)
+        held = lock(
+            output_dir / ".lock",
+            f"another run writes to --output_dir {output_dir}; wait for it, stop it by making the file "
+            f"{output_dir / 'stop'}, or give another directory",
+        )
     except OSError as error:
         raise UserError(f"cannot write to --output_dir {output_dir}: {error.strerror}") from error
     if ours:
         (output_dir / "stop").unlink(missing_ok=True)
     write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
     write_atomically(output_dir / "run.json", json.dumps(asdict(Run(store_hash)), indent=1) + "\n")
-    return lock
+    return held
 
 
 def stop_requested(output_dir: Path) -> bool:
@@ -64,19 +66,6 @@ def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
         for entry in output_dir.iterdir()
         if entry.name not in known and not (entry.name.startswith(".") and entry.name.endswith(".partial"))
     )
-
-
-def _lock(output_dir: Path) -> int:
-    descriptor = os.open(output_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise UserError(
-            f"another run writes to --output_dir {output_dir}; wait for it, stop it by making the file "
-            f"{output_dir / 'stop'}, or give another directory"
-        ) from error
-    return descriptor
 
 
 def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> None:

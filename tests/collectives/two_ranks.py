@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from bert_horovod.collectives.launch import launch
 from bert_horovod.collectives.reducer import GradientReducer
-from bert_horovod.collectives.world import World, connect, launch
+from bert_horovod.collectives.world import World, connect
 
 RANKS = 2
 DTYPES = ("float16", "float32", "float64", "int32", "int64")

@@ -16,8 +16,9 @@ def test_damage_is_named_and_the_exit_code_is_2(tmp_path, capsys):
         documents=one,
         held_out=np.zeros(1, bool),
         document_hashes=np.zeros((1, 2), np.uint64),
+        titles=np.frombuffer(b"\n", np.uint8),
     )
-    entry = write_shard(tmp_path, 0, shard, 9)
+    entry = write_shard(tmp_path / "shard-00000", shard, 9)
     text = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
     (tmp_path / "vocab.txt").write_text(text, encoding="utf-8")
     totals = dict.fromkeys(("held_out_sections", "held_out_tokens", "unknown_tokens"), 0)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bert_horovod.corpus.prepare import Settings, prepare
+from bert_horovod.corpus.plan import Settings
+from bert_horovod.corpus.prepare import prepare
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PARAGRAPH = 'The cat sat. Mr. Fox saw it! "Was it here?" said he.\nA dog ran on.'

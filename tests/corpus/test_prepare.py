@@ -210,12 +210,18 @@ def test_bad_input_leaves_nothing_behind(make_store, tmp_path, content, message,
     assert not existing or not os.listdir(tmp_path / "store")
 
 
-def test_bad_input_after_finished_shards_leaves_nothing_behind(make_store, tmp_path):
-    data = gzip.compress("\n\n".join(f"Number {i}." for i in range(50_000)).encode())
+def test_bad_input_after_finished_shards_keeps_those_and_the_mended_file_makes_the_store(make_store, tmp_path, capsys):
+    data = gzip.compress("\n\n".join(f"Number {i}." for i in range(20_000)).encode())
     (tmp_path / "a.txt.gz").write_bytes(data[:-1000])
     with pytest.raises(UserError, match="truncated"):
-        make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1000)
-    assert not (tmp_path / "store").exists()
+        make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=100_000)
+    assert "finished shards are kept" in capsys.readouterr().err
+    assert not (tmp_path / "store" / "manifest.json").exists()
+    (tmp_path / "a.txt.gz").write_bytes(data)
+    mended = make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=100_000)
+    assert mended.kept_parts == 0  # they are of another file
+    make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=100_000, output=tmp_path / "fresh")
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +232,7 @@ def test_senseless_settings_are_refused(make_store, text, setting):
         make_store(text, **setting)
 
 
-def test_the_manifest_failing_to_be_written_leaves_nothing_behind(make_store, text, tmp_path, monkeypatch):
+def test_the_manifest_failing_to_be_written_keeps_the_shards(make_store, text, tmp_path, monkeypatch):
     def fail(store, manifest):
         (store / ".manifest.json.partial").write_text("{", encoding="utf-8")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -234,7 +240,11 @@ def test_the_manifest_failing_to_be_written_leaves_nothing_behind(make_store, te
     monkeypatch.setattr(prepare_module, "write_manifest", fail)
     with pytest.raises(UserError, match="no room left for"):
         make_store(text)
-    assert not (tmp_path / "store").exists()
+    monkeypatch.undo()
+    assert not (tmp_path / "store" / "manifest.json").exists()
+    assert make_store(text).kept_parts == 1
+    make_store(text, output=tmp_path / "fresh")
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
 
 @pytest.fixture
@@ -249,11 +259,16 @@ def small_disk(tmp_path):
     subprocess.run(["umount", path], check=True)
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_nothing_behind(make_store, small_disk, tmp_path):
+def test_after_a_full_disk_the_same_command_goes_on(make_store, small_disk, tmp_path):
     (tmp_path / "a.txt").write_text("\n\n".join(f"Number {i} is here." for i in range(50_000)), encoding="utf-8")
+    settings = {"documents": "blank_line", "shard_bytes": 20_000}
     with pytest.raises(UserError, match="no room left for"):
-        make_store(tmp_path / "a.txt", output=small_disk / "store", documents="blank_line", shard_bytes=20_000)
-    assert not os.listdir(small_disk)
+        make_store(tmp_path / "a.txt", output=small_disk / "store", **settings)
+    assert not (small_disk / "store" / "manifest.json").exists()
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    assert make_store(tmp_path / "a.txt", output=small_disk / "store", **settings).kept_parts > 0
+    make_store(tmp_path / "a.txt", **settings)
+    assert tree(small_disk / "store") == tree(tmp_path / "store")
 
 
 def test_memory_does_not_grow_with_the_corpus(make_store, tmp_path):
@@ -286,6 +301,7 @@ def test_every_check_of_a_shard_fires(make_store, text):
         (replace(shard, sentences=bad), "sentences do not rise"),
         (replace(shard, sections=np.array(shard.sections) + np.uint32(1)), "sections do not rise"),
         (replace(shard, documents=shard.documents[:-1]), "documents do not rise"),
+        (replace(shard, titles=shard.titles[:-1]), "one title a document"),
         (replace(shard, held_out=shard.held_out[:-1]), "another length"),
         (replace(shard, tokens=np.array(shard.tokens).astype(np.int64)), "tokens are int64"),
         (replace(shard, tokens=np.full_like(shard.tokens, size)), "outside of the vocabulary"),

@@ -1,0 +1,161 @@
+"""The directory that a store is made in: what may lie there, who may write, what is left of earlier runs."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.corpus.parts import PATTERN
+from bert_horovod.corpus.sources import Source, SourceReader
+from bert_horovod.corpus.store import Store, verify
+from bert_horovod.corpus.vocabulary import vocabulary_text
+from bert_horovod.corpus.work import disk_error
+from bert_horovod.disk import lock, write_atomically
+from bert_horovod.errors import UserError
+
+_OWN_NAMES = re.compile(
+    rf"vocab\.txt|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
+    rf"|\.(vocab\.txt|manifest\.json|plan\.json|{PATTERN})\.partial"
+)
+
+
+@contextmanager
+def own(path: Path) -> Iterator[None]:
+    """Make the directory if need be and lock it; where nothing was finished in it, leave nothing of ours there."""
+    was_there = path.is_dir()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        held = lock(path / ".lock", f"another prepare command writes to --output_dir {path}; wait for it, or end it")
+    except OSError as error:
+        raise disk_error(error, path) from error
+    try:
+        yield
+    except BaseException:
+        finished = sum(1 for _ in path.glob("shard-*"))
+        if finished and (path / "plan.json").exists():
+            print(f"{path}: {finished} finished shards are kept; the same command goes on with them", file=sys.stderr)
+        elif not finished:
+            clear(path)
+            if not was_there:
+                path.rmdir()
+        raise
+    finally:
+        os.close(held)
+
+
+def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Path) -> None:
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise UserError(f"--output_dir {path} is a file; expected a new or empty directory")
+    if path.resolve() in Path(vocabulary_path).resolve().parents:
+        raise UserError(
+            f"--vocab {vocabulary_path} lies in --output_dir {path}, which is cleared if it must be made "
+            "again; expected it to lie elsewhere"
+        )
+    names = sorted(entry.name for entry in path.iterdir())
+    foreign = [name for name in names if not _OWN_NAMES.fullmatch(name)]
+    if names == ["vocab.txt"] and (path / "vocab.txt").read_bytes() != vocabulary_text(vocabulary).encode():
+        foreign = names  # not ours, and perhaps somebody's only copy
+    if foreign:
+        raise UserError(
+            f"--output_dir {path} holds other things "
+            f"({', '.join(foreign[:3])}{', ...' if len(foreign) > 3 else ''}); expected a new or empty "
+            "directory, or an unfinished store"
+        )
+
+
+def begin(path: Path, head: dict[str, Any], sources: list[Source], known: bool) -> set[str]:
+    """Write down what is going to be made, in plan.json, and make the directory an unfinished store.
+
+    Args:
+        path: the store's directory.
+        head: settings and vocabulary, as in the manifest.
+        sources: the input.
+        known: whether the shards that are there are known to be of this very input.
+
+    Returns:
+        Names of the sources whose finished parts are to be made again, as they may have changed since.
+
+    Raises UserError if the directory holds an unfinished store that was made otherwise.
+    """
+    described = {source.name: [source.bytes, source.path.stat().st_mtime_ns] for source in sources}
+    plan = _read_plan(path)
+    if plan is not None:
+        changed = _differences(plan["head"], head)
+        if changed:
+            raise UserError(
+                f"--output_dir {path} holds an unfinished store that was made otherwise ({'; '.join(changed[:3])}); "
+                "expected the same command, which goes on where it stopped; or remove the directory"
+            )
+        untrusted = {name for name, value in described.items() if plan["sources"].get(name) != value}
+    else:
+        untrusted = set() if known else set(described)
+    write_atomically(path / "plan.json", json.dumps({"head": head, "sources": described}) + "\n")
+    (path / "manifest.json").unlink(missing_ok=True)
+    return untrusted
+
+
+def clear(path: Path) -> None:
+    """Take away everything in a store's directory that prepare made."""
+    # The manifest first: without it the rest is an unfinished store.
+    for entry in sorted(path.iterdir(), key=lambda entry: entry.name != "manifest.json"):
+        if _OWN_NAMES.fullmatch(entry.name):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
+def _read_plan(path: Path) -> dict[str, Any] | None:
+    try:
+        plan = json.loads((path / "plan.json").read_text(encoding="utf-8"))
+        return plan if isinstance(plan["sources"], dict) and isinstance(plan["head"], dict) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    before, after = ({**head.get("settings", {}), **head.get("vocabulary", {})} for head in (old, new))
+    return [f"{key}: {before.get(key)} -> {value}" for key, value in after.items() if before.get(key) != value]
+
+
+def finished_store(path: Path, head: dict[str, Any], sources: list[Source]) -> tuple[Store | None, bool]:
+    """The store at path, if it is finished, whole and the one that is asked for, else None; and whether it is, or was
+    before it was damaged, made of these very sources."""
+    if not (path / "manifest.json").exists():
+        return None, False
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        old_sources = [{key: entry[key] for key in ("name", "bytes", "sha256")} for entry in manifest["sources"]]
+        changed = _differences(manifest, head) or _changed_sources(old_sources, sources)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None, False
+    if changed:
+        raise UserError(
+            f"--output_dir {path} holds a finished store that was made otherwise "
+            f"({'; '.join(changed[:3])}); expected the same command, or another --output_dir"
+        )
+    try:
+        return verify(path), True
+    except UserError as error:
+        print(f"{error}. Making anew what is damaged", file=sys.stderr)
+        return None, True
+
+
+def _changed_sources(old: list[dict[str, Any]], sources: list[Source]) -> list[str]:
+    if [entry["name"] for entry in old] != [source.name for source in sources]:
+        return [f"sources: {len(old)} files -> {len(sources)} files, or other names or order"]
+    changed = [source.name for entry, source in zip(old, sources, strict=True) if entry["bytes"] != source.bytes]
+    for entry, source in zip(old, sources, strict=True):
+        if changed:
+            break
+        with SourceReader(source) as reader:
+            if reader.sha256() != entry["sha256"]:
+                changed.append(source.name)
+    return [f"source {name} has changed" for name in changed]

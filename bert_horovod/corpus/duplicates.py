@@ -1,0 +1,44 @@
+"""Documents that repeat others, found by their hashes in bounded memory."""
+
+import numpy as np
+
+from bert_horovod.corpus.store import Shard
+
+_PASS_DOCUMENTS = 1 << 22  # sorted in memory at a time, about 200 MB
+
+
+def find_duplicates(shards: list[Shard]) -> np.ndarray:
+    """Numbers of the documents, counted over all shards, whose text is that of an earlier one: int64, ascending."""
+    total = sum(len(shard.document_hashes) for shard in shards)
+    passes = max(1, -(-total // _PASS_DOCUMENTS))
+    found = [_repeated(*_hashes_of_pass(shards, number, passes)) for number in range(passes)]
+    return np.sort(np.concatenate(found))
+
+
+def count_tokens(shards: list[Shard], documents: np.ndarray) -> int:
+    """Tokens in these documents (numbers counted over all shards, ascending)."""
+    tokens = first = 0
+    for shard in shards:
+        last = first + len(shard.documents) - 1
+        mine = documents[np.searchsorted(documents, first) : np.searchsorted(documents, last)] - first
+        bounds = np.asarray(shard.sentences)[np.asarray(shard.sections)[np.asarray(shard.documents)]].astype(np.int64)
+        tokens += int((bounds[mine + 1] - bounds[mine]).sum())
+        first = last
+    return tokens
+
+
+def _hashes_of_pass(shards: list[Shard], number: int, passes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The hashes, uint64 [n, 2], that fall into one of the passes, and their documents' numbers, int64 [n]."""
+    hashes, documents, first = [np.zeros((0, 2), np.uint64)], [np.zeros(0, np.int64)], 0
+    for shard in shards:
+        chosen = np.flatnonzero(np.asarray(shard.document_hashes[:, 0]) % np.uint64(passes) == number)
+        hashes.append(shard.document_hashes[chosen])
+        documents.append(chosen + first)
+        first += len(shard.document_hashes)
+    return np.concatenate(hashes), np.concatenate(documents)
+
+
+def _repeated(hashes: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    order = np.lexsort((documents, hashes[:, 1], hashes[:, 0]))
+    same = (hashes[order[1:]] == hashes[order[:-1]]).all(axis=1)
+    return documents[order[1:][same]]

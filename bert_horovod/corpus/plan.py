@@ -1,0 +1,84 @@
+"""How a corpus is cut into tasks: runs of pieces that make shards of their own, whoever works on them, in any order."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bert_horovod.corpus.pieces import Piece, split_source
+from bert_horovod.corpus.sources import Source
+from bert_horovod.corpus.text import SECTION_BYTES
+from bert_horovod.errors import UserError
+
+_MAXIMUM_SHARD_BYTES = 1 << 31  # offsets are uint32
+# Bytes of text that a byte on the disk makes, about: for sharing out, not for counting.
+_COMPRESSED_TEXT = 3
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides a store's content beside its sources and its vocabulary."""
+
+    documents: str = "file"  # where a plain text's documents end: "file" or "blank_line"
+    held_out: float = 0.01  # fraction of sections
+    shard_bytes: int = 32 << 20  # of text
+    section_bytes: int = SECTION_BYTES  # of text, at most
+
+    def check(self) -> None:
+        """Raise UserError for a value that makes no sense."""
+        if not 0 <= self.held_out <= 0.5:
+            raise UserError(f"--held_out {self.held_out}: expected a fraction from 0 to 0.5")
+        if not 1 <= self.shard_bytes <= _MAXIMUM_SHARD_BYTES:
+            raise UserError(f"--shard_bytes {self.shard_bytes}: expected 1 to {_MAXIMUM_SHARD_BYTES}")
+
+
+class Position(NamedTuple):
+    """How far a task has come."""
+
+    piece: int = 0  # the piece that comes next, or is being read
+    documents: int = 0  # of that piece, taken
+    sections: int = 0  # of the document after those, taken
+
+
+@dataclass(frozen=True)
+class Task:
+    """Pieces that are read one after another; `key` names their content, the settings and the vocabulary."""
+
+    key: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What is to be read, on the disk."""
+        return sum(piece.end - piece.begin for piece in self.pieces)
+
+
+def plan_tasks(sources: list[Source], head: dict[str, Any]) -> list[Task]:
+    """Cut sources into tasks of about one shard each: large files into pieces where that is possible, small files put
+    together.
+
+    The plan depends on the sources' names and sizes and on `head` (a manifest's settings and vocabulary) alone.
+    """
+    settings = head["settings"]
+    groups: list[list[Piece]] = []
+    group_bytes = 0
+    for source in sources:
+        factor = _COMPRESSED_TEXT if source.is_compressed else 1
+        for piece in split_source(source, settings["documents"], max(1, settings["shard_bytes"] // factor)):
+            text_bytes = (piece.end - piece.begin) * factor
+            if not groups or group_bytes + text_bytes > settings["shard_bytes"]:
+                groups.append([])
+                group_bytes = 0
+            groups[-1].append(piece)
+            group_bytes += text_bytes
+    described = [[[p.source.name, p.source.bytes, p.begin, p.end] for p in group] for group in groups]
+    texts = [json.dumps([head, pieces], sort_keys=True) for pieces in described]
+    # Files of one name and size from different directories: told apart by their order.
+    return [
+        Task(_key(f"{texts[:i].count(text)} {text}"), tuple(group))
+        for i, (text, group) in enumerate(zip(texts, groups, strict=True))
+    ]
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -1,0 +1,130 @@
+"""Who works on a store's jobs: this process, several on this machine, or the ranks that mpirun started."""
+
+import ctypes
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.errors import UserError
+
+_REPORT_EVERY_S = 1.0
+_PR_SET_PDEATHSIG = 1
+
+Report = Callable[[int, int], None]
+Work = Callable[[Any, Report], Any]  # of a job; it reports two numbers that rise
+
+
+def run_jobs(
+    executor: Executor | None, work: Work, jobs: list[Any], directory: Path, report: Callable[[int, int, int], None]
+) -> Iterator[tuple[int, Any]]:
+    """Do jobs, longest wait first come, and yield (the job's number, its result) as they are done.
+
+    Args:
+        executor: who does them; None: this process, one after another.
+        work: a function of a module; called with a job and a function to report with.
+        jobs: what it is called with.
+        directory: where workers leave word of how far they are.
+        report: called with a job's number and the two numbers that its work reported last.
+    """
+    if executor is None:
+        for number, job in enumerate(jobs):
+            yield number, work(job, functools.partial(report, number))
+        return
+    words = [directory / f".worker-{number}" for number in range(len(jobs))]
+    futures = {
+        executor.submit(_work, work, job, word): n for n, (job, word) in enumerate(zip(jobs, words, strict=True))
+    }
+    pending = set(futures)
+    try:
+        while pending:
+            done, pending = wait(pending, timeout=_REPORT_EVERY_S, return_when=FIRST_COMPLETED)
+            for future in pending:
+                if future.running():
+                    _pass_on(words[futures[future]], functools.partial(report, futures[future]))
+            for future in done:
+                yield futures[future], future.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a worker has died (killed, or out of memory: each needs about 1.5 GB); what is finished is kept: run the "
+            "same command again, with fewer --workers"
+        ) from error
+    finally:
+        for future in pending:
+            future.cancel()
+        for word in words:
+            word.unlink(missing_ok=True)
+
+
+@contextmanager
+def local_pool(workers: int) -> Iterator[Executor]:
+    """A pool of processes that neither outlive this one nor hear its Ctrl-C."""
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+    try:
+        yield executor
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def mpi_pool(size: int) -> Iterator[Executor | None]:
+    """The other ranks that mpirun started, as a pool for rank 0; None in them, once rank 0 has ended.
+
+    Raises UserError if mpi4py is missing, or does not belong to the MPI that started `size` processes.
+    """
+    try:
+        from mpi4py import MPI
+        from mpi4py.futures import MPICommExecutor
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"started by mpirun, but mpi4py cannot be imported ({error}); install it beside that MPI: "
+            "pip install mpi4py, or use --workers without mpirun"
+        ) from error
+    if MPI.COMM_WORLD.size != size:
+        raise UserError(
+            f"mpirun started {size} processes, but mpi4py finds {MPI.COMM_WORLD.size}: it was built for another MPI; "
+            "build it for this one: pip install --force-reinstall --no-binary=mpi4py mpi4py"
+        )
+    with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
+        yield executor
+
+
+def _begin_worker(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+
+def _work(work: Work, job: Any, word: Path) -> Any:
+    last = 0.0
+
+    def report(first: int, second: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _REPORT_EVERY_S:
+            last = time.monotonic()
+            word.write_text(f"{first} {second}\n", encoding="ascii")
+
+    return work(job, report)
+
+
+def _pass_on(word: Path, report: Report) -> None:
+    try:
+        first, second = word.read_text(encoding="ascii").split()
+        report(int(first), int(second))
+    except (OSError, ValueError):  # not there yet, or half written
+        return

@@ -1,0 +1,183 @@
+"""What a worker does: read a task's pieces and write its shards, from any part on."""
+
+import errno
+import functools
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_horovod.corpus.builder import ShardBuilder
+from bert_horovod.corpus.parts import Part, write_part
+from bert_horovod.corpus.pieces import piece_reader
+from bert_horovod.corpus.plan import Position, Settings, Task
+from bert_horovod.corpus.sources import Source, SourceReader
+from bert_horovod.corpus.text import Section, read_sections
+from bert_horovod.corpus.vocabulary import read_vocabulary
+from bert_horovod.errors import UserError
+from bert_horovod.quiet import import_tensorflow
+
+if TYPE_CHECKING:
+    from bert_horovod.corpus.tokenizer import Tokenizer
+
+Report = Callable[[int, int], None]  # takes the bytes read on the disk and the documents so far
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of parts to make."""
+
+    store: Path
+    task: Task
+    number: int  # of the first part
+    begin: Position  # where it begins
+    stop_before: int | None  # the part that is there already; None: go on to the task's end
+    settings: Settings
+    lowercase: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a worker gives back: its parts and its memory in bytes, before the first text and at the most."""
+
+    parts: list[Part]
+    memory_before: int
+    memory_peak: int
+
+
+def do(job: Job | Source, report: Report) -> "Done | str":
+    """Do a job: make parts, or hash a file that is read in pieces."""
+    return make_parts(job, report) if isinstance(job, Job) else hash_source(job)
+
+
+def make_parts(job: Job, report: Report) -> Done:
+    """Make the parts of a job; raises UserError for bad input and for a disk without room."""
+    tokenizer = _tokenizer(job.store / "vocab.txt", job.lowercase)
+    before = _peak_memory()
+    builder = ShardBuilder(
+        tokenizer,
+        len(tokenizer.vocabulary),
+        tokenizer.unknown_id,
+        lines=job.settings.documents == "blank_line",
+        held_out=job.settings.held_out,
+        shard_bytes=job.settings.shard_bytes,
+    )
+    with closing(builder):
+        try:
+            parts = list(_parts(job, builder, report))
+        except OSError as error:
+            raise disk_error(error, job.store) from error
+    return Done(parts, before, _peak_memory())
+
+
+def hash_source(source: Source) -> str:
+    """SHA-256, in hexadecimal, of a file that is read in pieces."""
+    with SourceReader(source) as reader:
+        return reader.sha256()
+
+
+def disk_error(error: OSError, path: Path) -> UserError:
+    """What to say of a disk that takes no more, or of a directory that cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UserError(
+            f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, half the size of the "
+            "plain text: make room and run the same command again, which goes on where this one stopped, or choose "
+            "another --output_dir"
+        )
+    return UserError(f"cannot write {error.filename or path}: {error.strerror or error}; choose another --output_dir")
+
+
+def _parts(job: Job, builder: ShardBuilder, report: Report) -> Iterator[Part]:
+    """Yield the job's parts as they are written."""
+    reading = _Reading(job, report)
+    number = job.number
+    for section, piece in reading.sections():
+        if builder.add(section, piece):
+            yield reading.write(builder, number, last=False)
+            number += 1
+            if number == job.stop_before:
+                return
+    yield reading.write(builder, number, last=True)
+
+
+class _Reading:
+    """The pieces of a job's task from its beginning on, and what was read of them since the last part."""
+
+    def __init__(self, job: Job, report: Report):
+        self._job, self._report = job, report
+        self._position = job.begin
+        self._reader: SourceReader | None = None
+        self._bytes_before = 0  # in the pieces before this one
+        self._documents = 0
+        self._passed_over: Counter[str] = Counter()
+        self._hashes: dict[str, str] = {}
+
+    def sections(self) -> Iterator[tuple[Section, int]]:
+        """Yield the sections from the job's beginning on, each with its piece's number."""
+        pieces, begin = self._job.task.pieces, self._job.begin
+        for number in range(begin.piece, len(pieces)):
+            piece = pieces[number]
+            self._bytes_before = sum(before.end - before.begin for before in pieces[:number])
+            with piece_reader(piece) as self._reader:
+                yield from ((section, number) for section in self._sections_of_piece())
+                if piece.is_whole:
+                    self._hashes[str(number)] = self._reader.sha256()
+                self._drain()
+            self._position = Position(number + 1)
+
+    def write(self, builder: ShardBuilder, number: int, last: bool) -> Part:
+        """Write the builder's shard as a part that ends here."""
+        shard, totals = builder.take()
+        self._drain()
+        part = write_part(
+            self._job.store,
+            shard,
+            totals,
+            task=self._job.task.key,
+            number=number,
+            end=tuple(self._position),
+            last=last,
+            read_to=self._read_to(),
+            passed_over=dict(self._passed_over),
+            hashes=self._hashes,
+        )
+        self._passed_over, self._hashes = Counter(), {}
+        return part
+
+    def _sections_of_piece(self) -> Iterator[Section]:
+        begin = self._position
+        self._report(self._read_to(), self._documents)
+        for i, section in enumerate(read_sections(self._reader, self._job.settings.documents, begin.documents)):
+            if i < begin.sections:
+                continue
+            piece, documents, sections = self._position
+            if section.ends_document:
+                self._position = Position(piece, documents + 1)
+                self._documents += 1
+                self._report(self._read_to(), self._documents)
+            else:
+                self._position = Position(piece, documents, sections + 1)
+            yield section
+
+    def _drain(self) -> None:
+        if self._reader is not None:
+            self._passed_over += self._reader.passed_over
+            self._reader.passed_over.clear()
+
+    def _read_to(self) -> int:
+        return self._bytes_before + (self._reader.bytes_read if self._reader else 0)
+
+
+@functools.lru_cache(1)
+def _tokenizer(vocabulary: Path, lowercase: bool) -> "Tokenizer":
+    import_tensorflow()
+    from bert_horovod.corpus.tokenizer import Tokenizer
+
+    return Tokenizer(read_vocabulary(vocabulary), lowercase)
+
+
+def _peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

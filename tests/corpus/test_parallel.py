@@ -1,0 +1,202 @@
+"""Preparation by several processes, interrupted and gone on with: always the same bytes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bert_horovod.corpus.duplicates import find_duplicates
+from bert_horovod.corpus.statistics import token_counts
+from bert_horovod.corpus.store import verify
+from bert_horovod.errors import UserError
+from tests.corpus.test_prepare import tree, write_json_lines
+
+
+@pytest.fixture
+def many_files(tmp_path):
+    """12 files of about 12 KB."""
+    directory = tmp_path / "many"
+    directory.mkdir()
+    for i in range(12):
+        text = "\n\n".join(f"Number {i} is here and {j} is there." for j in range(400))
+        (directory / f"{i:02d}.txt").write_text(text, encoding="utf-8")
+    return directory
+
+
+def command(source, vocabulary, store, *more):
+    words = ["--input", source, "--vocab", vocabulary, "--output_dir", store, "--shard_bytes", "20000", *more]
+    return [sys.executable, "-m", "bert_horovod", "prepare", *map(str, words)]
+
+
+def inodes(store):
+    return {path.name: path.stat().st_ino for path in store.glob("shard-*")}
+
+
+def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp_path):
+    for workers in (1, 2):
+        done = subprocess.run(
+            command(many_files, vocabulary, tmp_path / str(workers), "--workers", workers),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"{workers} workers" in done.stdout
+    assert len(verify(tmp_path / "1").shards) > 5
+    assert tree(tmp_path / "1") == tree(tmp_path / "2")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_files, vocabulary, tmp_path, workers):
+    store = tmp_path / "killed"
+    words = command(many_files, vocabulary, store, "--workers", workers)
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list(store.glob("shard-*/part.json"))) < 3:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = inodes(store)
+    assert before
+    assert not (store / "manifest.json").exists()
+    result = make_store(many_files, output=store, shard_bytes=20_000)
+    assert result.kept_parts >= 3
+    assert set(before.values()) <= set(inodes(store).values())  # renamed, not made again
+    make_store(many_files, shard_bytes=20_000)
+    assert tree(store) == tree(tmp_path / "store")
+
+
+def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
+    source = tmp_path / "long.txt"
+    source.write_text("\n\n".join(f"Number {i} is here. " * 50 for i in range(600)), encoding="utf-8")
+    settings = {"shard_bytes": 100_000, "section_bytes": 64 << 10}
+    before = tree(make_store(source, **settings).path)
+    shards = sorted((tmp_path / "store").glob("shard-*"))
+    assert len(shards) > 3
+    for damaged in (shards[0], shards[2], shards[-1]):
+        data = bytearray((damaged / "tokens.npy").read_bytes())
+        data[-1] ^= 1
+        (damaged / "tokens.npy").write_bytes(data)
+        result = make_store(source, **settings)
+        assert result.kept_parts == len(shards) - 1
+        assert tree(tmp_path / "store") == before
+
+
+def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path):
+    process = subprocess.Popen(
+        command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "store").exists() or not list((tmp_path / "store").glob("shard-*")):
+        time.sleep(0.002)
+    [worker, *_] = children(process.pid)
+    os.kill(worker, signal.SIGKILL)
+    error = process.communicate()[1]
+    assert process.returncode == 2
+    assert "a worker has died" in error
+    assert "Traceback" not in error
+
+
+def children(pid):
+    """The worker processes of a process: those that spawn started, without the resource tracker."""
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line.split()[0]) for line in listed.stdout.splitlines() if "spawn_main" in line]
+
+
+def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
+    process = subprocess.Popen(
+        command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.DEVNULL
+    )
+    while len(workers := children(process.pid)) < 2:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(os.path.exists(f"/proc/{worker}") for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_two_prepares_in_one_directory_at_once_are_refused(make_store, many_files, vocabulary, tmp_path):
+    process = subprocess.Popen(command(many_files, vocabulary, tmp_path / "store"), stdout=subprocess.DEVNULL)
+    while not (tmp_path / "store" / "plan.json").exists():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(UserError, match="another prepare command writes"):
+            make_store(many_files, shard_bytes=20_000)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert process.wait() == 0
+    verify(tmp_path / "store")
+
+
+def test_an_unfinished_store_made_otherwise_is_refused(make_store, many_files, tmp_path):
+    make_store(many_files)
+    store = tmp_path / "store"
+    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
+    head = {key: manifest[key] for key in ("format", "settings", "vocabulary")}
+    (store / "plan.json").write_text(json.dumps({"head": head, "sources": {}}), encoding="utf-8")
+    (store / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"unfinished store that was made otherwise \(held_out: 0.01 -> 0.1"):
+        make_store(many_files, held_out=0.1)
+    assert make_store(many_files).kept_parts == 0  # no source is known to be what it was
+
+
+def test_exact_duplicates_of_documents_are_dropped_once_and_counted(make_store, tmp_path):
+    texts = [f"Number {i} is here." for i in range(50)]
+    write_json_lines(tmp_path / "a.jsonl", [*texts, texts[3], texts[4], texts[3]])
+    (tmp_path / "b.txt").write_text(texts[7], encoding="utf-8")
+    result = make_store(tmp_path / "a.jsonl", tmp_path / "b.txt", shard_bytes=200, held_out=0.1)
+    store = verify(result.path)
+    assert len(store.shards) > 3
+    assert store.duplicates.tolist() == [50, 51, 52, 53]
+    found = result.manifest["duplicates"]
+    assert found["documents"] == 4
+    write_json_lines(tmp_path / "c.jsonl", texts)
+    once = make_store(tmp_path / "c.jsonl", output=tmp_path / "once", held_out=0.1)
+    assert found["tokens"] == result.manifest["totals"]["tokens"] - once.manifest["totals"]["tokens"]
+    for counts, expected in zip(token_counts(store), token_counts(verify(once.path)), strict=True):
+        assert counts.tolist() == expected.tolist()
+    assert once.manifest["duplicates"] == {"documents": 0, "tokens": 0, "sha256": None}
+
+
+def test_duplicates_are_the_same_in_one_pass_and_in_many(make_store, tmp_path, monkeypatch):
+    write_json_lines(tmp_path / "a.jsonl", [f"Number {i % 37} is here." for i in range(100)])
+    shards = verify(make_store(tmp_path / "a.jsonl", shard_bytes=300).path).shards
+    monkeypatch.setattr("bert_horovod.corpus.duplicates._PASS_DOCUMENTS", 7)
+    assert find_duplicates(shards).tolist() == list(range(37, 100))
+
+
+def test_a_damaged_list_of_duplicates_is_found_and_made_anew(make_store, tmp_path):
+    write_json_lines(tmp_path / "a.jsonl", ["One.", "Two.", "One."])
+    before = tree(make_store(tmp_path / "a.jsonl").path)
+    (tmp_path / "store" / "duplicates.npy").write_bytes(b"")
+    with pytest.raises(UserError, match=r"duplicates\.npy is damaged"):
+        verify(tmp_path / "store")
+    assert make_store(tmp_path / "a.jsonl").kept_parts == 1
+    assert tree(tmp_path / "store") == before
+
+
+def test_files_of_one_name_and_size_are_told_apart(make_store, tmp_path):
+    for i, word in enumerate(("cat", "dog", "sat")):
+        (tmp_path / str(i)).mkdir()
+        (tmp_path / str(i) / "a.txt").write_text(f"The {word}. " * 10, encoding="utf-8")
+    store = verify(make_store(*(tmp_path / str(i) / "a.txt" for i in range(3)), shard_bytes=60).path)
+    assert len(store.shards) == 3
+    assert len({bytes(shard.document_hashes) for shard in store.shards}) == 3
+
+
+def test_files_without_text_are_named_at_the_end(make_store, text):
+    from bert_horovod.corpus.prepare import summary
+
+    (text / "c.txt").write_text("\u200b", encoding="utf-8")
+    assert "1 of 3 files gave no text: c.txt" in summary(make_store(text))
+
+
+def test_senseless_workers_are_refused(vocabulary, text, tmp_path):
+    from bert_horovod.corpus.prepare import prepare
+
+    with pytest.raises(UserError, match="--workers 0"):
+        prepare([str(text)], vocabulary, tmp_path / "store", workers=0)
