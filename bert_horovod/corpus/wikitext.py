@@ -88,7 +88,7 @@ def _without_blocks(wikitext: str) -> str:
     """The text without what the scan takes out."""
     kept, begin = [], 0
     for start, end in _blocks(wikitext):
-        if start >= begin:
+        if start > begin:
             kept.append(wikitext[begin:start])
         if end > begin:
             begin = end
