@@ -6,6 +6,7 @@ which is links for the most part. Taking out first is what makes it fast: the pa
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from html import unescape
 
@@ -35,7 +36,8 @@ _BLOCK_TAG = re.compile(
     r"</?(?:div|p|center|blockquote|poem|table|tr|td|th|caption|tbody|ul|ol|li|dl|dt|dd|h[1-6]|hr)\b[^<>]*>[ \t]*",
     re.IGNORECASE,
 )
-_BREAK_TAG = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
+_BREAK_TAG = re.compile(r"(^)?(?:<br\b[^<>]*>[ \t]*)+", re.IGNORECASE | re.MULTILINE)
+_SPECIAL = re.compile(r"[^\w\s]")
 _INLINE_TAG = re.compile(
     r"</?(?:span|small|big|sub|sup|b|i|u|s|em|strong|cite|code|tt|kbd|samp|var|abbr|bdi|bdo|font|q|del|ins|strike|mark|"
     r"dfn|time|wbr|nobr|noinclude|onlyinclude|rp|rt|rb|ruby)\b[^<>]*>",
@@ -55,15 +57,15 @@ _QUOTES = re.compile("'{2,}")
 _MAGIC_WORD = re.compile(r"__[A-Z]{3,}__")
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
 # What the removed leaves behind: empty brackets, a space before a comma.
-_EMPTY_BRACKETS = re.compile(r"\s*[(\[](?:[\s,;:]|(?:or|and)\b)*[)\]]")
-_OPEN_BRACKET = re.compile(r"\((?:\s*[,;:])*\s+|\((?:\s*[,;:])+")
-_SPACE_BEFORE = re.compile(r"\s+(?=[,;:.)](?:\s|$))")
+_EMPTY_BRACKETS = re.compile(r" ?[(\[](?:[ ,;:]|(?:or|and)\b)*[)\]]")
+_OPEN_BRACKET = re.compile(r"\([ ,;:]+")
+_SPACE_BEFORE = re.compile(r" (?=[,;:.)](?: |$))")
 _RESIDUE = re.compile(
     r"\[\[|\]\]|\{\{|\}\}|\{\||\|\}|\|-|==|\[(?:https?:)?//|</?[a-z][^<>]*>|<(?:ref|!--)|\|\s*thumb|thumb\s*\||"
     r"\b(?:category|file|image):\S|^[|!]|\|\||!!",
     re.IGNORECASE,
 )
-_SENTENCE = re.compile(r"(?:\S+\s+){4,}.*[.!?…。！？][\"'”’»›)\]」』]*", re.DOTALL)
+_SENTENCE = re.compile(r"(?:\S+ ){4}.*[.!?…。！？][\"'”’»›)\]」』]*", re.DOTALL)
 
 
 def plain_text(wikitext: str) -> tuple[list[str], int]:
@@ -73,8 +75,8 @@ def plain_text(wikitext: str) -> tuple[list[str], int]:
     as "References" are left out. Words are apart by single spaces.
     """
     paragraphs, dropped = [], 0
-    text = _BLOCK_TAG.sub("\n\n", _without_blocks(wikitext))
-    text = _QUOTES.sub("", _MAGIC_WORD.sub("", _INLINE_TAG.sub("", _BREAK_TAG.sub(" ", text))))
+    text = _BREAK_TAG.sub(lambda tag: " " if tag[1] is None else "", _without_blocks(wikitext))
+    text = _QUOTES.sub("", _MAGIC_WORD.sub("", _INLINE_TAG.sub("", _BLOCK_TAG.sub("\n\n", text))))
     for markup, is_item in _paragraphs(text):
         paragraph = _plain(markup)
         if _RESIDUE.search(paragraph):
@@ -87,9 +89,9 @@ def plain_text(wikitext: str) -> tuple[list[str], int]:
 def _without_blocks(wikitext: str) -> str:
     """The text without what the scan takes out."""
     kept, begin = [], 0
-    for start, end in _blocks(wikitext):
-        if start > begin:
-            kept.append(wikitext[begin:start])
+    for start, end, instead in _Scan(wikitext).found():
+        if start >= begin:
+            kept += [piece for piece in (wikitext[begin:start], instead) if piece]
         if end > begin:
             begin = end
             if not kept or kept[-1].endswith("\n"):  # else what follows would be taken for an indented line
@@ -99,64 +101,82 @@ def _without_blocks(wikitext: str) -> str:
     return "".join(kept)
 
 
-def _blocks(text: str) -> list[tuple[int, int]]:
-    """Where the things without prose are, by their beginnings; some lie in others."""
-    found: list[tuple[int, int]] = []
-    open_: list[tuple[str, int, int]] = []  # kind, where it begins, braces still to be closed
-    endless: set[str] = set()  # tags of which no more ends follow
-    at = 0
-    while token := _TOKEN.search(text, at):
-        kind, start, at = token.lastgroup, token.start(token.lastgroup), token.end()
-        if kind == "comment":
-            end = text.find("-->", at)
-            at = len(text) if end < 0 else end + 3
-            found.append((start, at))
-        elif kind == "tag":
-            name = token["tag"].lower()
-            at = _tag_end(text, token, name, endless)
-            if name != "nowiki":
-                found.append((start - 1, at))
-        elif kind in ("template", "link", "table"):
-            open_.append((kind, start, at - start))
-        elif kind == "link_end":
-            for end in range(start + 2 + (at - start) % 2, at + 1, 2):  # of an odd "]", the first is another link's
-                if open_ and open_[-1][0] == "link":
-                    begin = open_.pop()[1]
-                    if _HIDDEN_LINK.match(text, begin, end):
-                        found.append((begin, end))
-        else:
-            _close(kind.removesuffix("_end"), start, at, open_, found)
-    return sorted(found)
+class _Scan:
+    """One pass over a text, in time that is proportional to its length however broken it is."""
+
+    def __init__(self, text: str):
+        self._text = text
+        self._found: list[tuple[int, int, str]] = []
+        self._open: list[tuple[str, int, int]] = []  # kind, where it begins, braces still to be closed
+        self._kinds: Counter[str] = Counter()  # of what is open
+        self._endless: set[str] = set()  # tags of which no more ends follow
+
+    def found(self) -> list[tuple[int, int, str]]:
+        """What is to be taken out, by its beginnings: (begin, end, what comes instead); some lie in others."""
+        at = 0
+        while token := _TOKEN.search(self._text, at):
+            kind, begin, at = token.lastgroup, token.start(token.lastgroup), token.end()
+            if kind == "comment":
+                end = self._text.find("-->", at)
+                at = len(self._text) if end < 0 else end + 3
+                self._found.append((begin, at, ""))
+            elif kind == "tag":
+                at = self._take_tag(token)
+            elif kind == "link_end":
+                self._close_links(begin, at)
+            elif kind in ("template_end", "table_end"):
+                self._close(kind.removesuffix("_end"), at - begin, at)
+            else:
+                self._push(kind, begin, at - begin)
+        return sorted(self._found)
+
+    def _take_tag(self, tag: re.Match) -> int:
+        """Take out a tag and what it holds; returns where the scan goes on. One without an end stays."""
+        name, end = tag["tag"].lower(), tag.end()
+        content = ""
+        if not tag.group().endswith("/>"):
+            closing = None if name in self._endless else _TAG_ENDS[name].search(self._text, end)
+            if closing is None:
+                self._endless.add(name)
+                return end
+            content, end = self._text[end : closing.start()], closing.end()
+        self._found.append((tag.start(), end, _literal(content) if name == "nowiki" else ""))
+        return end
+
+    def _close_links(self, begin: int, end: int) -> None:
+        """Close a link for every two brackets; of an odd number, the first is that of an external link."""
+        for link_end in range(begin + 2 + (end - begin) % 2, end + 1, 2):
+            if self._open and self._open[-1][0] == "link":
+                link = self._pop()[1]
+                if _HIDDEN_LINK.match(self._text, link, link_end):
+                    self._found.append((link, link_end, ""))
+
+    def _close(self, kind: str, braces: int, end: int) -> None:
+        """Close as many templates (or the one table) as the braces are for, and what was left open in them."""
+        while braces >= 2 and self._kinds[kind]:
+            while self._open[-1][0] != kind:
+                self._pop()
+            _, begin, opened = self._pop()
+            left = max(0, opened - braces)
+            braces -= opened - left
+            if left >= 2:
+                self._push(kind, begin, left)
+            else:
+                self._found.append((begin + left, end - braces, ""))
+
+    def _push(self, kind: str, begin: int, braces: int) -> None:
+        self._open.append((kind, begin, braces))
+        self._kinds[kind] += 1
+
+    def _pop(self) -> tuple[str, int, int]:
+        opened = self._open.pop()
+        self._kinds[opened[0]] -= 1
+        return opened
 
 
-def _tag_end(text: str, tag: re.Match, name: str, endless: set[str]) -> int:
-    """Where a tag's content ends with its closing tag; the opening tag's end if it has none."""
-    if tag.group().endswith("/>") or name in endless:
-        return tag.end()
-    end = _TAG_ENDS[name].search(text, tag.end())
-    if end is None:
-        endless.add(name)
-        return tag.end()
-    return end.end()
-
-
-def _close(kind: str, start: int, end: int, open_: list[tuple[str, int, int]], found: list[tuple[int, int]]) -> None:
-    """Close the innermost template or table, and what was left open in it.
-
-    Of a run of braces, more than one template may be closed.
-    """
-    left = end - start
-    while left >= 2 and any(opened[0] == kind for opened in open_):
-        while open_[-1][0] != kind:
-            open_.pop()
-        _, begin, braces = open_.pop()
-        closed = min(left, braces)
-        left -= closed
-        braces -= closed
-        if braces >= 2:
-            open_.append((kind, begin, braces))
-        else:
-            found.append((begin + braces, end - left))
+def _literal(nowiki: str) -> str:
+    """What <nowiki> holds, such that it means nothing until entities are decoded; the entities in it are decoded."""
+    return _SPECIAL.sub(lambda character: f"&#{ord(character.group())};", unescape(nowiki))
 
 
 def _paragraphs(text: str) -> Iterator[tuple[str, bool]]:
@@ -193,13 +213,17 @@ def _joined(held: list[str]) -> Iterator[tuple[str, bool]]:
 def _plain(markup: str) -> str:
     """A paragraph without links, entities and double spaces; what cannot be parsed comes back as it is."""
     text = markup
-    if "[" in text or "<" in text:
+    if "{{" in text or "}}" in text:  # without its other half: the parser would search long for it
+        return text
+    if "[" in text:
         try:
-            text = mwparserfromhell.parse(text, skip_style_tags=True).strip_code(normalize=False, collapse=False)
+            code = mwparserfromhell.parse(text.replace("<", "&lt;"), skip_style_tags=True)
+            text = code.strip_code(normalize=False, collapse=False)
         except ParserError:
             return markup
     if "&" in text:
         text = _ENTITY.sub(lambda entity: unescape(entity.group()), text)
-    if "(" in text:
+    text = " ".join(text.split())
+    if "(" in text or "[" in text:
         text = _OPEN_BRACKET.sub("(", _EMPTY_BRACKETS.sub("", text))
-    return " ".join(_SPACE_BEFORE.sub("", text).split())
+    return _SPACE_BEFORE.sub("", text).strip()

@@ -193,8 +193,10 @@ def test_mistakes_in_a_part_are_named_by_their_byte(tmp_path, name, bad, message
 
 def test_a_dump_that_ends_early_is_noticed_by_the_part_that_needs_the_rest(tmp_path):
     data = DUMP[: DUMP.rindex(b"</page>")]
-    source = source_of(tmp_path / "a.xml.bz2", streams(data, [1000, len(data) - 50]))
-    first, second = split_source(source, "file", source.bytes // 2 + 1)
+    cut = data.index(PAGES[12].encode())
+    source = source_of(tmp_path / "a.xml.bz2", streams(data, [1000, cut]))
+    begin = source.bytes - len(streams(data[cut:], []))
+    first, second = Piece(source, 0, begin), Piece(source, begin, source.bytes)
     assert documents(piece_reader(first), "file")
     with pytest.raises(UserError, match="page 'Ant 13 é': the dump ends in the middle of this page"):
         documents(piece_reader(second), "file")

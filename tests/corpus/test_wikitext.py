@@ -37,7 +37,7 @@ from bert_horovod.corpus.wikitext import plain_text
         ("A.\n  int main() {}\nB.\n----\nC.", ["A.", "B.", "C."]),
         ("<div style='x'>A.<br>B.</div><br/> C<sup>2</sup>.\n<blockquote>\nD.\n\nE.</blockquote>",
          ["A. B.", "C2.", "D.", "E."]),
-        ("A <nowiki>[[b]]</nowiki>c.\n\n<nowiki>''</nowiki>D <nowiki>e</nowiki>.", ["De."]),
+        ("A <nowiki>[[b]]</nowiki>c.\n\n<nowiki>''</nowiki>D <nowiki>&amp; e</nowiki>.", ["''D & e."]),
         ("Ant ({{lang|el|x}}; {{y}}) is. Bee ({{z}}, born 1) . Cee {{x}}, d. The .NET.",
          ["Ant is. Bee (born 1). Cee, d. The .NET."]),
         ("__NOTOC__A.\n\n123\n\n--\n\n日本。", ["A.", "日本。"]),
@@ -80,8 +80,13 @@ def test_an_unclosed_template_or_table_does_not_swallow_what_is_whole():
     assert plain_text("A {{b.\n\nC {{d}} e.\n\n{|\n| f\n\nG [[File:h|{{i}}]] j.") == (["C e.", "G j."], 3)
 
 
+@pytest.mark.timeout(120)  # it takes a second; when it grows with the square of the text, minutes
 def test_time_does_not_explode_on_broken_markup():
+    plain_text("[[" * 20_000 + "}} " * 20_000)
+    plain_text("* A" + " " * 50_000 + "b c d e f g" * 5_000 + ".(" * 5_000)
     for piece in (
+        "<a ",
+        "<nowiki>",
         "[[",
         "{{",
         "{|\n",
