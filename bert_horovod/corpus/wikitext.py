@@ -1,8 +1,8 @@
 """Wikitext to plain paragraphs.
 
 One linear scan takes out what holds no prose (templates, tables, references, formulas, comments, files, categories),
-nested as they may be; headings and lists then go by lines; mwparserfromhell reads what markup is left in a paragraph,
-which is links for the most part. Taking out first is what makes it fast: the parser builds an object for every node.
+nested as they may be; headings and lists then go by lines, simple links by a pattern; mwparserfromhell reads what
+markup is left in a paragraph. Taking out first is what makes it fast: the parser builds an object for every node.
 """
 
 import re
@@ -32,6 +32,8 @@ _HIDDEN_LINK = re.compile(
     r"[^|\[\]]*\]\])",
     re.IGNORECASE,
 )
+# A link with nothing in it, which needs no parser; most are such.
+_SIMPLE_LINK = re.compile(r"(?<!\[)\[\[(?:[^\[\]{}|<>\n]+\|)?([^\[\]{}|<>\n]+)\]\](?!\])")
 _BLOCK_TAG = re.compile(
     r"</?(?:div|p|center|blockquote|poem|table|tr|td|th|caption|tbody|ul|ol|li|dl|dt|dd|h[1-6]|hr)\b[^<>]*>[ \t]*",
     re.IGNORECASE,
@@ -215,6 +217,8 @@ def _plain(markup: str) -> str:
     text = markup
     if "{{" in text or "}}" in text:  # without its other half: the parser would search long for it
         return text
+    if "[" in text:
+        text = _SIMPLE_LINK.sub(r"\1", text)
     if "[" in text:
         try:
             code = mwparserfromhell.parse(text.replace("<", "&lt;"), skip_style_tags=True)
