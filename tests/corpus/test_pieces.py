@@ -88,7 +88,10 @@ def test_the_cuts_of_a_plain_dump_around_its_tags(tmp_path):
 
 
 @pytest.mark.parametrize("step", [50, 199, 997])
-def test_a_dump_of_many_streams_can_be_cut_at_any_byte_and_pages_may_span_streams(tmp_path, step):
+def test_a_dump_of_many_streams_can_be_cut_at_any_byte_and_pages_may_span_streams(tmp_path, step, monkeypatch):
+    monkeypatch.setattr(
+        "bert_horovod.corpus.pieces.BLOCK_BYTES", 16
+    )  # streams begin across the blocks that are searched
     source = source_of(tmp_path / "a.xml.bz2", streams(DUMP, range(step, len(DUMP), step)))
     check_every_piece_size(source, "file", [97, 150, 1000, 100_000])
 
