@@ -27,6 +27,7 @@ setup(
         f"tensorflow=={TENSORFLOW}",
         "tensorflow-text==2.18.1",
         "numpy>=1.26,<2.1",
+        "mwparserfromhell>=0.6.6,<0.8",
         "absl-py>=2.1,<3",
         "safetensors>=0.4.3,<0.9",
         "tokenizers>=0.20,<0.24",

@@ -1,7 +1,7 @@
 """Turn text into a token store, which is what pretrain reads.
 
-Plain text or JSON Lines (a string field "text"), each plain or .gz, .bz2, .xz or .zst. Running the same command
-again on a finished store checks it.
+Plain text, JSON Lines (a string field "text") or Wikipedia dumps (.xml, pages-articles), each plain or .gz, .bz2, .xz
+or .zst. Running the same command again on a finished store checks it.
 """
 
 import argparse

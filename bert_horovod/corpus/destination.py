@@ -96,6 +96,8 @@ def begin(path: Path, head: dict[str, Any], sources: list[Source], known: bool) 
         untrusted = {name for name, value in described.items() if plan["sources"].get(name) != value}
     else:
         untrusted = set() if known else set(described)
+    for left in (*path.glob(".worker-*"), *path.glob(".*.partial")):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
     write_atomically(path / "plan.json", json.dumps({"head": head, "sources": described}) + "\n")
     (path / "manifest.json").unlink(missing_ok=True)
     return untrusted

@@ -35,7 +35,6 @@ class Part:
     counts: dict[str, int]  # by the names of store.COUNTS
     sha256: str  # of its arrays
     totals: dict[str, Any]  # builder.ShardTotals
-    read_to: int  # bytes of the task on the disk that were read by its end
     passed_over: dict[str, int]  # what kind of thing in the sources, how many
     hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of whole files read to their end, by piece number
 

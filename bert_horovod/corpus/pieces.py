@@ -1,25 +1,157 @@
-"""Stub until merged."""
+"""Parts of one input file, so that several workers can share it: together they hold every document once."""
 
+import bz2
+import os
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from bert_horovod.corpus.sources import Source, SourceReader
+from bert_horovod.corpus.sources import BLOCK_BYTES, Source, SourceReader
+
+_STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a bz2 stream's first bytes, the latter of an empty one
+_STREAM_HEAD_BYTES = 10
+_FIRST_STREAM_BYTES = 4 << 20  # a longer first stream is taken to be the only one
 
 
 @dataclass(frozen=True)
 class Piece:
+    """The documents of a source that begin in these bytes of it, as they lie on the disk."""
+
     source: Source
     begin: int
-    end: int
+    end: int  # exclusive
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its source."""
-        return (self.begin, self.end) == (0, self.source.bytes)
+        """Whether this is all of the source."""
+        return self.begin == 0 and self.end == self.source.bytes
 
 
 def split_source(source: Source, documents: str, piece_bytes: int) -> list[Piece]:
-    return [Piece(source, 0, source.bytes)]
+    """Cut a source into pieces of `piece_bytes` on the disk, or into one if its format cannot be cut.
+
+    What can be cut: plain JSON Lines, plain text with documents == "blank_line", plain dumps and dumps in .bz2 that
+    consist of several streams. Nothing else than whether there are several streams is looked at.
+    """
+    if not _can_be_cut(source, documents):
+        return [Piece(source, 0, source.bytes)]
+    return [
+        Piece(source, begin, min(begin + piece_bytes, source.bytes))
+        for begin in range(0, max(1, source.bytes), piece_bytes)
+    ]
 
 
 def piece_reader(piece: Piece) -> SourceReader:
-    return SourceReader(piece.source)
+    """Open a piece; what is not the whole of its source has no sha256()."""
+    return SourceReader(piece.source) if piece.is_whole else PartReader(piece)
+
+
+class PartReader(SourceReader):
+    """An open part of a source. Its ends need not be aligned to anything: it looks for the first line (or stream) that
+    begins in it, and goes on after its end until the last document is whole. Positions are bytes on the disk."""
+
+    def __init__(self, piece: Piece):
+        super().__init__(piece.source)
+        self.begin, self.end = piece.begin, piece.end
+        self._limit: int | None = None  # the byte at which the file seems to end
+
+    def readinto(self, buffer) -> int:
+        """Read bytes as they lie on the disk."""
+        left = len(buffer) if self._limit is None else max(0, self._limit - self._file.tell())
+        count = self._file.readinto(memoryview(buffer)[:left])
+        self.bytes_read += count
+        return count
+
+    def sha256(self) -> str:
+        """Raise ValueError, as only a whole file has a hash."""
+        raise ValueError(f"a part of {self.source.path} has no hash")
+
+    def place(self, position: int) -> str:
+        """What a message says of the place to which lines() gives this position."""
+        return f"{self.source.path}, byte {position}"
+
+    def lines(self, is_cut: Callable[[str], bool] | None = None) -> Iterator[tuple[int, str]]:
+        """Yield (byte, line without its end) of a plain file; raises UserError for anything that is not UTF-8 text.
+
+        The first line is the first that begins in this part and for which `is_cut` holds (None: for any line); after
+        the last one comes the first such line that begins after this part.
+        """
+        inside = self.begin == 0
+        for offset, _, data in self._whole_lines(*self._from_line()):
+            text = self._decode(data, offset)
+            for line, raw in zip(text.removesuffix("\n").split("\n"), data.split(b"\n"), strict=False):
+                may_cut = is_cut is None or is_cut(line)
+                if may_cut and offset >= self.end:
+                    return
+                inside = inside or may_cut
+                if inside:
+                    yield offset, line
+                offset += len(raw) + 1
+
+    def blocks(self) -> Iterator[tuple[bool, bytes]]:
+        """Yield (whether it lies beyond this part, block of decompressed bytes), on to the end of the file.
+
+        Of compressed files, the streams are this part's that begin in it.
+        """
+        size = os.fstat(self._file.fileno()).st_size
+        align = self._next_stream if self.source.compression else int
+        begin, end = align(self.begin), align(self.end)
+        for beyond, start, stop in ((False, begin, end), (True, end, size)):
+            if start < stop:
+                self._file.seek(start)
+                self._limit = stop
+                yield from ((beyond, block) for block in self._decompressed())
+
+    def _position(self, offset: int, _number: int) -> int:
+        return offset
+
+    def _from_line(self) -> tuple[Iterator[bytes], int]:
+        """The blocks from the first line on that begins at or after `begin`, and where that is."""
+        if self.begin == 0:
+            return self._decompressed(), 0
+        offset = self._file.seek(self.begin - 1)
+        blocks = self._decompressed()
+        for block in blocks:
+            end = block.find(b"\n") + 1
+            if end:
+                return chain([block[end:]], blocks), offset + end
+            offset += len(block)
+        return blocks, offset
+
+    def _next_stream(self, begin: int) -> int:
+        """Where the first bz2 stream begins at or after a byte, or the file's end; 0 for 0, whatever is there."""
+        if begin == 0:
+            return 0
+        offset = self._file.seek(begin)
+        held = b""
+        while block := self._file.read(BLOCK_BYTES):
+            held += block
+            if found := _STREAM.search(held):
+                return offset + found.start()
+            cut = max(0, len(held) - _STREAM_HEAD_BYTES + 1)
+            offset += cut
+            held = held[cut:]
+        return offset + len(held)
+
+
+def _can_be_cut(source: Source, documents: str) -> bool:
+    if source.compression == ".bz2":
+        return source.kind == "wikipedia" and _has_streams(source)
+    return not source.compression and (source.kind != "text" or documents == "blank_line")
+
+
+def _has_streams(source: Source) -> bool:
+    """Whether a .bz2 file's first stream is a short one that another follows."""
+    decompressor = bz2.BZ2Decompressor()
+    try:
+        with open(source.path, "rb") as file:
+            data = file.read(_FIRST_STREAM_BYTES)
+        while not decompressor.eof:
+            decompressor.decompress(data, BLOCK_BYTES)
+            if not data and decompressor.needs_input:
+                return False
+            data = b""
+    except (OSError, EOFError):
+        return False  # the reader will say what is wrong
+    return _STREAM.match(decompressor.unused_data) is not None

@@ -63,7 +63,7 @@ def plan_tasks(sources: list[Source], head: dict[str, Any]) -> list[Task]:
     groups: list[list[Piece]] = []
     group_bytes = 0
     for source in sources:
-        factor = _COMPRESSED_TEXT if source.is_compressed else 1
+        factor = _COMPRESSED_TEXT if source.compression else 1
         for piece in split_source(source, settings["documents"], max(1, settings["shard_bytes"] // factor)):
             text_bytes = (piece.end - piece.begin) * factor
             if not groups or group_bytes + text_bytes > settings["shard_bytes"]:

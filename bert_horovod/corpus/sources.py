@@ -1,5 +1,5 @@
-"""Finding and reading input files: plain or compressed, as checked UTF-8 lines, in memory that does not grow with the
-file."""
+"""Finding and reading input files: plain or compressed, as bytes or as checked UTF-8 lines, in memory that does not
+grow with the file."""
 
 import bz2
 import glob
@@ -8,10 +8,11 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +24,10 @@ from bert_horovod.errors import UserError
 BLOCK_BYTES = 1 << 20
 MAXIMUM_LINE_BYTES = 64 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-TEXT_SUFFIXES = (".txt", ".text", "", *JSON_SUFFIXES)  # what a directory is searched for, before the compression's
+DUMP_SUFFIX = ".xml"
+TEXT_SUFFIXES = (".txt", ".text", "", DUMP_SUFFIX, *JSON_SUFFIXES)  # what a directory is searched for
+_DUMP_PART = re.compile(r"\.xml-p\d+p\d+")  # as Wikimedia names the parts of a dump
+_DUMP_INDEX = "-multistream-index"  # in the name of a list that comes with a dump and is no text
 COMPRESSIONS = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
     ".bz2": bz2.BZ2File,
@@ -42,14 +46,15 @@ class Source:
     bytes: int
 
     @property
-    def is_json(self) -> bool:
-        """Whether the file holds one JSON object a line."""
-        return _kind(self.path)[0] in JSON_SUFFIXES
+    def kind(self) -> str:
+        """What the file holds, by its name: "json" (one object a line), "wikipedia" (a dump) or "text"."""
+        suffix = _suffixes(self.path)[0]
+        return "json" if suffix in JSON_SUFFIXES else "wikipedia" if suffix == DUMP_SUFFIX else "text"
 
     @property
-    def is_compressed(self) -> bool:
-        """Whether the file is compressed."""
-        return bool(_kind(self.path)[1])
+    def compression(self) -> str:
+        """The compression's suffix, a key of COMPRESSIONS, or "" for a plain file."""
+        return _suffixes(self.path)[1]
 
 
 def find_sources(inputs: list[str]) -> list[Source]:
@@ -73,12 +78,13 @@ def find_sources(inputs: list[str]) -> list[Source]:
 class SourceReader(io.RawIOBase):
     """An open source: counts and hashes the bytes as they lie on the disk, and gives checked lines of text.
 
-    Attributes: `bytes_read`, compressed bytes so far; `source`.
+    Attributes: `source`; `begin`, the byte to begin with; `bytes_read`, compressed bytes so far; `passed_over`, how
+    much of what was read so far is left out of the text on purpose, by what it is: filled by those who read.
     """
 
     def __init__(self, source: Source):
         super().__init__()
-        self.source = source
+        self.source, self.begin = source, 0
         self.bytes_read = 0
         self.passed_over: Counter[str] = Counter()
         self._digest = hashlib.sha256()
@@ -110,33 +116,51 @@ class SourceReader(io.RawIOBase):
             pass
         return self._digest.hexdigest()
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield (line number from 1, line without its end); raises UserError for anything that is not UTF-8 text."""
-        number, offset, held = 1, 0, []
-        held_bytes = 0
-        for block in self._blocks():
+    def place(self, position: int) -> str:
+        """What a message says of the place to which lines() gives this position."""
+        return f"{self.source.path}, line {position}"
+
+    def lines(self, _is_cut: Callable[[str], bool] | None = None) -> Iterator[tuple[int, str]]:
+        """Yield (line number from 1, line without its end); raises UserError for anything that is not UTF-8 text.
+
+        `_is_cut`, whether a part of the source may begin or end with a line, means nothing to a whole source.
+        """
+        for offset, number, data in self._whole_lines(self._decompressed()):
+            yield from enumerate(self._decode(data, offset, number).removesuffix("\n").split("\n"), number)
+
+    def blocks(self) -> Iterator[tuple[bool, bytes]]:
+        """Yield (False, block of decompressed bytes); in a part of a source, True for what lies beyond the part."""
+        return ((False, block) for block in self._decompressed())
+
+    def _position(self, _offset: int, number: int) -> int:
+        """What lines() gives as the position of the line that begins at this byte and has this number."""
+        return number
+
+    def _whole_lines(self, blocks: Iterator[bytes], offset: int = 0) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (byte, number of the first line, one or more whole lines); the first block begins at byte `offset`."""
+        number, held, held_bytes = 1, [], 0
+        for block in blocks:
             end = block.rfind(b"\n") + 1
             if not end:
                 held.append(block)
                 held_bytes += len(block)
                 if held_bytes > MAXIMUM_LINE_BYTES:
                     raise UserError(
-                        f"{self.source.path}, line {number}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; "
+                        f"{self.place(self._position(offset, number))}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; "
                         "expected text in lines: put line ends into the file"
                     )
                 continue
             whole = b"".join((*held, block[:end]))
-            yield from enumerate(self._decode(whole, offset, number).split("\n")[:-1], number)
+            yield offset, number, whole
             number += whole.count(b"\n")
             offset += len(whole)
             held = [block[end:]]
             held_bytes = len(held[0])
-        rest = b"".join(held)
-        if rest:
-            yield number, self._decode(rest, offset, number)
+        if held_bytes:
+            yield offset, number, b"".join(held)
 
-    def _blocks(self) -> Iterator[bytes]:
-        kind = _kind(self.source.path)[1]
+    def _decompressed(self) -> Iterator[bytes]:
+        kind = self.source.compression
         try:
             file = COMPRESSIONS[kind](self) if kind else self
             while block := file.read(BLOCK_BYTES):
@@ -154,7 +178,7 @@ class SourceReader(io.RawIOBase):
                 ) from error
             raise UserError(f"cannot read {self.source.path}: {error.strerror}") from error
 
-    def _decode(self, data: bytes, offset: int, number: int) -> str:
+    def _decode(self, data: bytes, offset: int, number: int | None = None) -> str:
         try:
             text = data.decode()
             nul = data.find(b"\0")
@@ -162,9 +186,9 @@ class SourceReader(io.RawIOBase):
             text, nul = "", error.start
         if nul >= 0:
             what = "a NUL byte" if data[nul] == 0 else f"the byte 0x{data[nul]:02x}, which is not UTF-8"
+            line = "" if number is None else f"line {number + data.count(10, 0, nul)}, "
             raise UserError(
-                f"{self.source.path}, line {number + data.count(10, 0, nul)}, byte {offset + nul} of the "
-                f"text: {what}; "
+                f"{self.source.path}, {line}byte {offset + nul} of the text: {what}; "
                 "expected UTF-8 text: convert the file (iconv -f OLD -t UTF-8) or leave it out"
             )
         return text.removeprefix("\ufeff") if offset == 0 else text
@@ -192,21 +216,21 @@ class _ZstandardFile:
                 return block
 
 
-def _kind(path: Path) -> tuple[str, str]:
+def _suffixes(path: Path) -> tuple[str, str]:
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    inner = path.with_suffix("") if compression else path
-    return inner.suffix.lower(), compression
+    inner = (path.with_suffix("") if compression else path).suffix.lower()
+    return DUMP_SUFFIX if _DUMP_PART.fullmatch(inner) else inner, compression
 
 
 def _matches(value: str) -> list[tuple[Path, str]]:
     path = Path(value)
     if path.is_dir():
         files = _walk(path)
-        texts = [file for file in files if _kind(file)[0] in TEXT_SUFFIXES]
-        others = [file.name for file in files if _kind(file)[0] not in TEXT_SUFFIXES]
+        texts = [file for file in files if _is_text(file)]
+        others = [file.name for file in files if not _is_text(file)]
         if not texts:
             raise UserError(
-                f"--input {value}: the directory holds no text; expected .txt or .jsonl files, plain or "
+                f"--input {value}: the directory holds no text; expected .txt, .jsonl or .xml files, plain or "
                 "compressed; name files with other suffixes one by one or by a glob pattern"
             )
         if others:
@@ -221,6 +245,10 @@ def _matches(value: str) -> list[tuple[Path, str]]:
     if not files:
         raise UserError(f"--input {value}: no such file; expected a file, a directory or a glob pattern in quotes")
     return [(file, file.name) for file in files]
+
+
+def _is_text(file: Path) -> bool:
+    return _suffixes(file)[0] in TEXT_SUFFIXES and _DUMP_INDEX not in file.name
 
 
 def _walk(directory: Path) -> list[Path]:

@@ -1,14 +1,19 @@
-"""From a source's lines to documents, cut into sections; nothing longer than a few sections is held in memory."""
+"""From a source's lines or articles to documents, cut into sections; nothing longer than a few sections (a JSON line,
+an article) is held in memory."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from bert_horovod.corpus.sentences import split_sentences
 from bert_horovod.corpus.sources import SourceReader
+from bert_horovod.corpus.wikipedia import Article, read_articles
 from bert_horovod.errors import UserError
 
 DOCUMENTS = ("file", "blank_line")
+MARKUP_LEFT = "paragraphs with markup left"  # names in SourceReader.passed_over
+ENDLESS = "paragraphs with an endless sentence"
 SECTION_BYTES = 64 << 10
 _HELD_CHARACTERS = 4 * SECTION_BYTES  # a paragraph that is longer is cut while it is being read
 
@@ -20,7 +25,7 @@ class Section:
     text: str
     bytes: int  # of the text in UTF-8, at most 64 KiB
     ends_document: bool
-    title: str = ""
+    title: str = ""  # of the document, if it has one
 
 
 Paragraph = tuple[int, str]  # the line that it begins in, its text
@@ -29,25 +34,22 @@ Paragraph = tuple[int, str]  # the line that it begins in, its text
 def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0) -> Iterator[Section]:
     """Yield the sections of a source's documents; raises UserError for input that is not what it should be.
 
+    Every document has at least one section: an empty one if it has no text. What is left out on purpose is counted in
+    reader.passed_over.
+
     Args:
         reader: the opened source.
         documents: "file": a plain file is a document, a blank line ends a paragraph. "blank_line": a blank line ends
             a document and a line is a sentence. In JSON Lines, every line is a document either way, and its text is
-            read by the same rule.
+            read by the same rule. An article of a Wikipedia dump is a document either way.
+        skip_documents: how many documents to pass over, uncounted, without looking at what is in them if that can be.
     """
-    lines = reader.lines()
-    if reader.source.is_json:
-        for number, text in _json_texts(lines, reader):
-            inner = ((number, line) for line in text.split("\n"))
-            paragraphs = _sentence_lines(inner) if documents == "blank_line" else _paragraphs(inner, reader)
-            yield from _sections((paragraph for paragraph in paragraphs if paragraph), documents, reader)
-    elif documents == "blank_line":
-        stream = _sentence_lines(lines)
-        while (first := next(stream, False)) is not False:
-            if first:
-                yield from _sections(_until_blank(first, stream), documents, reader)
-    else:
-        yield from _sections(_paragraphs(lines, reader), documents, reader)
+    read = {"json": _json_documents, "wikipedia": _articles, "text": _text_documents}[reader.source.kind]
+    found = read(reader, documents)
+    for _ in islice(found, skip_documents):
+        reader.passed_over.clear()
+    for document in found:
+        yield from document
 
 
 def utf8_bytes(text: str) -> int:
@@ -55,26 +57,76 @@ def utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _json_texts(lines: Iterator[Paragraph], reader: SourceReader) -> Iterator[Paragraph]:
-    for number, line in lines:
-        if not line.strip():
-            continue
-        where = f"{reader.source.path}, line {number}"
-        mend = 'expected one JSON object a line, with the text in a string field "text"'
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not JSON ({error}); {mend}") from error
-        text = value.get("text") if isinstance(value, dict) else None
-        if not isinstance(text, str):
-            if not isinstance(value, dict):
-                found = f"a {type(value).__name__} instead of an object"
-            else:
-                found = 'no field "text"' if "text" not in value else f'a {type(text).__name__} in the field "text"'
-            raise UserError(f"{where}: {found}; {mend}")
-        if not text.isascii():  # an escaped half of a surrogate pair is no character
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        yield number, text
+def _text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
+    if documents == "file":
+        yield _sections(_paragraphs(reader.lines(), reader), documents, reader)
+        return
+    stream = _sentence_lines(reader.lines(lambda line: not line.strip()))
+    while (first := next(stream, False)) is not False:
+        if first:
+            document = _until_blank(first, stream)
+            yield _sections(document, documents, reader)
+            for _ in document:  # when the document was passed over
+                pass
+
+
+def _json_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
+    for number, line in reader.lines():
+        if line.strip():
+            yield _json_sections(number, line, documents, reader)
+
+
+def _json_sections(number: int, line: str, documents: str, reader: SourceReader) -> Iterator[Section]:
+    text, title = _json_text(line, reader.place(number))
+    inner = ((number, line) for line in text.split("\n"))
+    paragraphs = _sentence_lines(inner) if documents == "blank_line" else _paragraphs(inner, reader)
+    yield from _sections((paragraph for paragraph in paragraphs if paragraph), documents, reader, title)
+
+
+def _json_text(line: str, where: str) -> tuple[str, str]:
+    """The text and the title of a line of JSON."""
+    mend = 'expected one JSON object a line, with the text in a string field "text"'
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not JSON ({error}); {mend}") from error
+    text = value.get("text") if isinstance(value, dict) else None
+    if not isinstance(text, str):
+        if not isinstance(value, dict):
+            found = f"a {type(value).__name__} instead of an object"
+        else:
+            found = 'no field "text"' if "text" not in value else f'a {type(text).__name__} in the field "text"'
+        raise UserError(f"{where}: {found}; {mend}")
+    title = value.get("title")
+    return _whole_characters(text), _whole_characters(title) if isinstance(title, str) else ""
+
+
+def _whole_characters(text: str) -> str:
+    """The text without escaped halves of surrogate pairs, which are no characters."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _articles(reader: SourceReader, _documents: str) -> Iterator[Iterator[Section]]:
+    for article in read_articles(reader):
+        yield _article_sections(article, reader)
+
+
+def _article_sections(article: Article, reader: SourceReader) -> Iterator[Section]:
+    from bert_horovod.corpus.wikitext import plain_text  # only a dump needs the parser
+
+    paragraphs, dropped = plain_text(article.wikitext)
+    kept = [paragraph for paragraph in paragraphs if not _is_endless(paragraph)]
+    for name, count in ((MARKUP_LEFT, dropped), (ENDLESS, len(paragraphs) - len(kept))):
+        if count:
+            reader.passed_over[name] += count
+    yield from _sections(((0, paragraph) for paragraph in kept), "file", reader, article.title)
+
+
+def _is_endless(paragraph: str) -> bool:
+    """Whether a sentence of a paragraph is too long for a section."""
+    return utf8_bytes(paragraph) > SECTION_BYTES and any(
+        utf8_bytes(sentence) > SECTION_BYTES for sentence in split_sentences(paragraph)
+    )
 
 
 def _paragraphs(lines: Iterator[Paragraph], reader: SourceReader) -> Iterator[Paragraph]:
@@ -120,20 +172,21 @@ def _until_blank(first: Paragraph, stream: Iterator[Paragraph | None]) -> Iterat
         yield paragraph
 
 
-def _sections(paragraphs: Iterator[Paragraph], documents: str, reader: SourceReader) -> Iterator[Section]:
-    """Yield the sections of one document."""
+def _sections(
+    paragraphs: Iterator[Paragraph], documents: str, reader: SourceReader, title: str = ""
+) -> Iterator[Section]:
+    """Yield the sections of one document, at least one."""
     held, held_bytes = [], 0
     for number, paragraph in paragraphs:
         size = utf8_bytes(paragraph)
         pieces = [(paragraph, size)] if size <= SECTION_BYTES else _cut(paragraph, number, documents, reader)
         for piece, piece_bytes in pieces:
             if held and held_bytes + 1 + piece_bytes > SECTION_BYTES:
-                yield Section("\n".join(held), held_bytes, False)
+                yield Section("\n".join(held), held_bytes, False, title)
                 held, held_bytes = [], 0
             held_bytes += piece_bytes + bool(held)
             held.append(piece)
-    if held:
-        yield Section("\n".join(held), held_bytes, True)
+    yield Section("\n".join(held), held_bytes, True, title)
 
 
 def _cut(paragraph: str, number: int, documents: str, reader: SourceReader) -> Iterator[tuple[str, int]]:
@@ -154,7 +207,7 @@ def _refuse_endless(sentence: str, number: int, reader: SourceReader) -> int:
     size = utf8_bytes(sentence)
     if size > SECTION_BYTES:
         raise UserError(
-            f"{reader.source.path}, line {number}: a sentence of more than {SECTION_BYTES >> 10} KiB, "
+            f"{reader.place(number)}: a sentence of more than {SECTION_BYTES >> 10} KiB, "
             f"beginning with {sentence[:40]!r}; expected text with sentences (. ! ?) or "
             "blank lines: mend or leave out this file"
         )

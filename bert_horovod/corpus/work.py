@@ -110,7 +110,6 @@ class _Reading:
         self._job, self._report = job, report
         self._position = job.begin
         self._reader: SourceReader | None = None
-        self._bytes_before = 0  # in the pieces before this one
         self._documents = 0
         self._passed_over: Counter[str] = Counter()
         self._hashes: dict[str, str] = {}
@@ -120,7 +119,6 @@ class _Reading:
         pieces, begin = self._job.task.pieces, self._job.begin
         for number in range(begin.piece, len(pieces)):
             piece = pieces[number]
-            self._bytes_before = sum(before.end - before.begin for before in pieces[:number])
             with piece_reader(piece) as self._reader:
                 yield from ((section, number) for section in self._sections_of_piece())
                 if piece.is_whole:
@@ -140,7 +138,6 @@ class _Reading:
             number=number,
             end=tuple(self._position),
             last=last,
-            read_to=self._read_to(),
             passed_over=dict(self._passed_over),
             hashes=self._hashes,
         )
@@ -149,7 +146,9 @@ class _Reading:
 
     def _sections_of_piece(self) -> Iterator[Section]:
         begin = self._position
-        self._report(self._read_to(), self._documents)
+        pieces = self._job.task.pieces
+        before = sum(piece.end - piece.begin for piece in pieces[: begin.piece])
+        size = pieces[begin.piece].end - pieces[begin.piece].begin
         for i, section in enumerate(read_sections(self._reader, self._job.settings.documents, begin.documents)):
             if i < begin.sections:
                 continue
@@ -157,18 +156,16 @@ class _Reading:
             if section.ends_document:
                 self._position = Position(piece, documents + 1)
                 self._documents += 1
-                self._report(self._read_to(), self._documents)
             else:
                 self._position = Position(piece, documents, sections + 1)
+            # A part of a file is read past its end, to the end of its last document.
+            self._report(before + min(self._reader.bytes_read, size), self._documents)
             yield section
 
     def _drain(self) -> None:
         if self._reader is not None:
             self._passed_over += self._reader.passed_over
             self._reader.passed_over.clear()
-
-    def _read_to(self) -> int:
-        return self._bytes_before + (self._reader.bytes_read if self._reader else 0)
 
 
 @functools.lru_cache(1)

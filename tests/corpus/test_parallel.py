@@ -32,6 +32,14 @@ def command(source, vocabulary, store, *more):
     return [sys.executable, "-m", "bert_horovod", "prepare", *map(str, words)]
 
 
+def wait_until(process, condition):
+    """Wait until something holds while a process runs."""
+    while not (found := condition()):
+        assert process.poll() is None
+        time.sleep(0.005)
+    return found
+
+
 def inodes(store):
     return {path.name: path.stat().st_ino for path in store.glob("shard-*")}
 
@@ -54,8 +62,7 @@ def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_fil
     store = tmp_path / "killed"
     words = command(many_files, vocabulary, store, "--workers", workers)
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(list(store.glob("shard-*/part.json"))) < 3:
-        time.sleep(0.002)
+    wait_until(process, lambda: len(list(store.glob("shard-*/part.json"))) >= 3)
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = inodes(store)
@@ -88,9 +95,7 @@ def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path):
     process = subprocess.Popen(
         command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.PIPE, text=True
     )
-    while not (tmp_path / "store").exists() or not list((tmp_path / "store").glob("shard-*")):
-        time.sleep(0.002)
-    [worker, *_] = children(process.pid)
+    [worker, *_] = wait_until(process, lambda: children(process.pid))
     os.kill(worker, signal.SIGKILL)
     error = process.communicate()[1]
     assert process.returncode == 2
@@ -108,8 +113,7 @@ def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
     process = subprocess.Popen(
         command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.DEVNULL
     )
-    while len(workers := children(process.pid)) < 2:
-        time.sleep(0.01)
+    workers = wait_until(process, lambda: len(found := children(process.pid)) == 2 and found)
     process.kill()
     process.wait()
     deadline = time.monotonic() + 30
@@ -120,8 +124,7 @@ def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
 
 def test_two_prepares_in_one_directory_at_once_are_refused(make_store, many_files, vocabulary, tmp_path):
     process = subprocess.Popen(command(many_files, vocabulary, tmp_path / "store"), stdout=subprocess.DEVNULL)
-    while not (tmp_path / "store" / "plan.json").exists():
-        time.sleep(0.002)
+    wait_until(process, (tmp_path / "store" / "plan.json").exists)
     process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(UserError, match="another prepare command writes"):

@@ -112,7 +112,7 @@ def test_documents_without_tokens_are_dropped_and_counted(make_store, tmp_path):
     rows = ["One.", "", "\u200b", "Two.", "\u0001"]
     write_json_lines(tmp_path / "a.jsonl", rows)
     totals = make_store(tmp_path / "a.jsonl").manifest["totals"]
-    assert (totals["documents"], totals["dropped_documents"]) == (2, 2)  # the empty one is no document at all
+    assert (totals["documents"], totals["dropped_documents"]) == (2, 3)
     verify(tmp_path / "store")
 
 

@@ -68,7 +68,7 @@ def test_documents_of_each_format(tmp_path):
     lines = tmp_path / "b.jsonl.gz"
     rows = [{"text": "A one.\nA two.\n\nA three.", "id": 1}, {"text": ""}, {"text": "B \ud83d one \ud83d\ude00."}]
     lines.write_bytes(gzip.compress(("\n\n".join(map(json.dumps, rows))).encode()))
-    assert documents(lines) == [["A one. A two.\nA three."], ["B \ufffd one \U0001f600."]]
+    assert documents(lines) == [["A one. A two.\nA three."], [""], ["B \ufffd one \U0001f600."]]
     assert documents(lines, "blank_line")[0] == ["A one.\nA two.\nA three."]
 
 

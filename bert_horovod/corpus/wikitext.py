@@ -1,0 +1,233 @@
+"""Wikitext to plain paragraphs.
+
+One linear scan takes out what holds no prose (templates, tables, references, formulas, comments, files, categories),
+nested as they may be; headings and lists then go by lines, simple links by a pattern; mwparserfromhell reads what
+markup is left in a paragraph. Taking out first is what makes it fast: the parser builds an object for every node.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from html import unescape
+
+import mwparserfromhell
+from mwparserfromhell.parser import ParserError
+
+_NO_PROSE_TAGS = (
+    "ref|references|math|chem|ce|gallery|timeline|score|source|syntaxhighlight|pre|imagemap|graph|mapframe|maplink|"
+    "hiero|templatestyles|templatedata|includeonly|section|inputbox|categorytree|indicator"
+)
+# What the scan stops at. Tables are tables only at a line's beginning, and "|}}" ends a template.
+_TOKEN = re.compile(
+    rf"(?P<comment><!--)|<(?P<tag>{_NO_PROSE_TAGS}|nowiki)\b[^<>]*>|(?P<template>\{{\{{+)|(?P<template_end>\}}\}}+)|"
+    r"(?P<link>\[\[)|(?P<link_end>\]\]+)|^[ \t:*#]*(?P<table>\{\|)|^[ \t:*#]*(?P<table_end>\|\})(?!\})",
+    re.MULTILINE | re.IGNORECASE,
+)
+_TAG_ENDS = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_NO_PROSE_TAGS.split("|"), "nowiki")}
+# Names of the file and category namespaces in large Wikipedias, and links to other languages (never shown).
+_HIDDEN_LINK = re.compile(
+    r"\[\[\s*(?:(?:file|image|media|category|datei|bild|kategorie|fichier|catégorie|archivo|imagen|categoría|immagine|"
+    r"categoria|ficheiro|imagem|arquivo|bestand|afbeelding|categorie|plik|grafika|kategoria|fil|kategori|файл|"
+    r"изображение|категория|ファイル|画像|カテゴリ|文件|档案|檔案|图像|圖像|分类|分類)\s*:|(?-i:[a-z]{2,3}|simple)(?-i:-[a-z-]+)?:"
+    r"[^|\[\]]*\]\])",
+    re.IGNORECASE,
+)
+# A link with nothing in it, which needs no parser; most are such.
+_SIMPLE_LINK = re.compile(r"(?<!\[)\[\[(?:[^\[\]{}|<>\n]+\|)?([^\[\]{}|<>\n]+)\]\](?!\])")
+_BLOCK_TAG = re.compile(
+    r"</?(?:div|p|center|blockquote|poem|table|tr|td|th|caption|tbody|ul|ol|li|dl|dt|dd|h[1-6]|hr)\b[^<>]*>[ \t]*",
+    re.IGNORECASE,
+)
+_BREAK_TAG = re.compile(r"(^)?(?:<br\b[^<>]*>[ \t]*)+", re.IGNORECASE | re.MULTILINE)
+_SPECIAL = re.compile(r"[^\w\s]")
+_INLINE_TAG = re.compile(
+    r"</?(?:span|small|big|sub|sup|b|i|u|s|em|strong|cite|code|tt|kbd|samp|var|abbr|bdi|bdo|font|q|del|ins|strike|mark|"
+    r"dfn|time|wbr|nobr|noinclude|onlyinclude|rp|rt|rb|ruby)\b[^<>]*>",
+    re.IGNORECASE,
+)
+_HEADING = re.compile(r"(={1,6})(.+?)\1")
+_NO_PROSE_SECTIONS = frozenset(
+    (
+        "references", "external links", "see also", "further reading", "notes", "bibliography", "sources", "footnotes",
+        "citations", "notes and references", "references and notes", "notes and citations", "works cited", "literature",
+        "external link", "reference", "selected bibliography", "gallery", "sources and further reading",
+        "references and sources", "references and further reading", "bibliography and further reading",
+    )
+)  # fmt: skip
+_LINE_MARKS = ("", " ", "\t", "*", "#", ":", ";", "|", "!")  # of lines that end a paragraph
+_QUOTES = re.compile("'{2,}")
+_MAGIC_WORD = re.compile(r"__[A-Z]{3,}__")
+_ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
+# What the removed leaves behind: empty brackets, a space before a comma.
+_EMPTY_BRACKETS = re.compile(r" ?[(\[](?:[ ,;:]|(?:or|and)\b)*[)\]]")
+_OPEN_BRACKET = re.compile(r"\([ ,;:]+")
+_SPACE_BEFORE = re.compile(r" (?=[,;:.)](?: |$))")
+_RESIDUE = re.compile(
+    r"\[\[|\]\]|\{\{|\}\}|\{\||\|\}|\|-|==|\[(?:https?:)?//|</?[a-z][^<>]*>|<(?:ref|!--)|\|\s*thumb|thumb\s*\||"
+    r"\b(?:category|file|image):\S|^[|!]|\|\||!!",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?:\S+ ){4}.*[.!?…。！？][\"'”’»›)\]」』]*", re.DOTALL)
+
+
+def plain_text(wikitext: str) -> tuple[list[str], int]:
+    """The prose of an article: (paragraphs without markup, number of paragraphs left out as they still held markup).
+
+    A list item is a paragraph if it is a sentence of at least five words; headings, indented code, and sections such
+    as "References" are left out. Words are apart by single spaces.
+    """
+    paragraphs, dropped = [], 0
+    text = _BREAK_TAG.sub(lambda tag: " " if tag[1] is None else "", _without_blocks(wikitext))
+    text = _QUOTES.sub("", _MAGIC_WORD.sub("", _INLINE_TAG.sub("", _BLOCK_TAG.sub("\n\n", text))))
+    for markup, is_item in _paragraphs(text):
+        paragraph = _plain(markup)
+        if _RESIDUE.search(paragraph):
+            dropped += 1
+        elif any(map(str.isalpha, paragraph)) and (not is_item or _SENTENCE.fullmatch(paragraph)):
+            paragraphs.append(paragraph)
+    return paragraphs, dropped
+
+
+def _without_blocks(wikitext: str) -> str:
+    """The text without what the scan takes out."""
+    kept, begin = [], 0
+    for start, end, instead in _Scan(wikitext).found():
+        if start >= begin:
+            kept += [piece for piece in (wikitext[begin:start], instead) if piece]
+        if end > begin:
+            begin = end
+            if not kept or kept[-1].endswith("\n"):  # else what follows would be taken for an indented line
+                while wikitext[begin : begin + 1] in (" ", "\t"):
+                    begin += 1
+    kept.append(wikitext[begin:])
+    return "".join(kept)
+
+
+class _Scan:
+    """One pass over a text, in time that is proportional to its length however broken it is."""
+
+    def __init__(self, text: str):
+        self._text = text
+        self._found: list[tuple[int, int, str]] = []
+        self._open: list[tuple[str, int, int]] = []  # kind, where it begins, braces still to be closed
+        self._kinds: Counter[str] = Counter()  # of what is open
+        self._endless: set[str] = set()  # tags of which no more ends follow
+
+    def found(self) -> list[tuple[int, int, str]]:
+        """What is to be taken out, by its beginnings: (begin, end, what comes instead); some lie in others."""
+        at = 0
+        while token := _TOKEN.search(self._text, at):
+            kind, begin, at = token.lastgroup, token.start(token.lastgroup), token.end()
+            if kind == "comment":
+                end = self._text.find("-->", at)
+                at = len(self._text) if end < 0 else end + 3
+                self._found.append((begin, at, ""))
+            elif kind == "tag":
+                at = self._take_tag(token)
+            elif kind == "link_end":
+                self._close_links(begin, at)
+            elif kind in ("template_end", "table_end"):
+                self._close(kind.removesuffix("_end"), at - begin, at)
+            else:
+                self._push(kind, begin, at - begin)
+        return sorted(self._found)
+
+    def _take_tag(self, tag: re.Match) -> int:
+        """Take out a tag and what it holds; returns where the scan goes on. One without an end stays."""
+        name, end = tag["tag"].lower(), tag.end()
+        content = ""
+        if not tag.group().endswith("/>"):
+            closing = None if name in self._endless else _TAG_ENDS[name].search(self._text, end)
+            if closing is None:
+                self._endless.add(name)
+                return end
+            content, end = self._text[end : closing.start()], closing.end()
+        self._found.append((tag.start(), end, _literal(content) if name == "nowiki" else ""))
+        return end
+
+    def _close_links(self, begin: int, end: int) -> None:
+        """Close a link for every two brackets; of an odd number, the first is that of an external link."""
+        for link_end in range(begin + 2 + (end - begin) % 2, end + 1, 2):
+            if self._open and self._open[-1][0] == "link":
+                link = self._pop()[1]
+                if _HIDDEN_LINK.match(self._text, link, link_end):
+                    self._found.append((link, link_end, ""))
+
+    def _close(self, kind: str, braces: int, end: int) -> None:
+        """Close as many templates (or the one table) as the braces are for, and what was left open in them."""
+        while braces >= 2 and self._kinds[kind]:
+            while self._open[-1][0] != kind:
+                self._pop()
+            _, begin, opened = self._pop()
+            left = max(0, opened - braces)
+            braces -= opened - left
+            if left >= 2:
+                self._push(kind, begin, left)
+            else:
+                self._found.append((begin + left, end - braces, ""))
+
+    def _push(self, kind: str, begin: int, braces: int) -> None:
+        self._open.append((kind, begin, braces))
+        self._kinds[kind] += 1
+
+    def _pop(self) -> tuple[str, int, int]:
+        opened = self._open.pop()
+        self._kinds[opened[0]] -= 1
+        return opened
+
+
+def _literal(nowiki: str) -> str:
+    """What <nowiki> holds, such that it means nothing until entities are decoded; the entities in it are decoded."""
+    return _SPECIAL.sub(lambda character: f"&#{ord(character.group())};", unescape(nowiki))
+
+
+def _paragraphs(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield (paragraph, whether it is a list item), without headings, indented lines and the sections of no prose."""
+    held: list[str] = []
+    silent_level = 0  # of the heading of a section without prose; 0: none is open
+    for line in text.split("\n"):
+        heading = _HEADING.fullmatch(line.strip())
+        if heading:
+            yield from _joined(held)
+            level = len(heading[1])
+            if not silent_level or level <= silent_level:
+                silent_level = level if _plain(heading[2]).lower() in _NO_PROSE_SECTIONS else 0
+        elif not silent_level:
+            first = line[:1]
+            if first not in _LINE_MARKS and not line.startswith("----"):
+                held.append(line)
+                continue
+            yield from _joined(held)
+            if first in ("*", "#", ":", ";"):
+                yield line.lstrip("*#:; \t"), True
+            elif first in ("|", "!"):  # of a table that has no end
+                yield line, False
+    yield from _joined(held)
+
+
+def _joined(held: list[str]) -> Iterator[tuple[str, bool]]:
+    """Yield the paragraph of these lines, if there are any, and forget them."""
+    if held:
+        yield " ".join(held), False
+        held.clear()
+
+
+def _plain(markup: str) -> str:
+    """A paragraph without links, entities and double spaces; what cannot be parsed comes back as it is."""
+    text = markup
+    if "{{" in text or "}}" in text:  # without its other half: the parser would search long for it
+        return text
+    if "[" in text:
+        text = _SIMPLE_LINK.sub(r"\1", text)
+    if "[" in text:
+        try:
+            code = mwparserfromhell.parse(text.replace("<", "&lt;"), skip_style_tags=True)
+            text = code.strip_code(normalize=False, collapse=False)
+        except ParserError:
+            return markup
+    if "&" in text:
+        text = _ENTITY.sub(lambda entity: unescape(entity.group()), text)
+    text = " ".join(text.split())
+    if "(" in text or "[" in text:
+        text = _OPEN_BRACKET.sub("(", _EMPTY_BRACKETS.sub("", text))
+    return _SPACE_BEFORE.sub("", text).strip()

@@ -1,0 +1,201 @@
+"""Dumps: which pages are articles, what is counted, and how bad dumps are refused."""
+
+import bz2
+import gzip
+import tracemalloc
+
+import pytest
+
+from bert_horovod.corpus.sources import SourceReader, find_sources
+from bert_horovod.corpus.text import SECTION_BYTES, read_sections
+from bert_horovod.corpus.wikipedia import read_articles
+from bert_horovod.errors import UserError
+from tests.corpus.dumps import HEAD, TAIL, dump, page
+
+PROSE = "'''Ants''' are [[insect]]s. They live & work in nests."
+
+
+def articles(path):
+    [source] = find_sources([str(path)])
+    with SourceReader(source) as reader:
+        return [(article.title, article.wikitext) for article in read_articles(reader)], reader.passed_over
+
+
+def write(path, data):
+    path.write_bytes(bz2.compress(data) if path.suffix == ".bz2" else data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["a.xml", "a.xml.bz2", "enwiki-20240101-pages-articles1.xml-p1p41242", "articles.xml-p1p41242.bz2"]
+)
+def test_articles_come_with_title_and_text_and_the_rest_is_counted(tmp_path, name):
+    pages = [
+        page("Ant", PROSE),
+        page("Ants", "#REDIRECT [[Ant]]", redirect="Ant"),
+        page("Talk:Ant", "Is it?", namespace=1),
+        page("Bee & wasp", "Second <ref>x</ref> text."),
+        page("Cee (disambiguation)", "C may be"),
+        page("No text", ""),
+    ]
+    found, passed_over = articles(write(tmp_path / name, dump(*pages)))
+    assert found == [("Ant", PROSE), ("Bee & wasp", "Second <ref>x</ref> text."), ("No text", "")]
+    assert passed_over == {"redirects": 1, "pages in other namespaces": 1, "disambiguation pages": 1}
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "is_article"),
+    [
+        ("X may be: {{disambiguation}}", False),
+        ("X may be: {{ Disambiguation|geo|ship}}", False),
+        ("X may be: {{human name disambiguation}}", False),
+        ("X may be: {{Letter-Number Combination disambiguation}}", False),
+        ("X may be: {{Disambiguation_page\n}}", False),
+        ("X may be: {{disambig}}", False),
+        ("X may be: {{hndis|Smith, John}}", False),
+        ("X may be: {{Geodis}}", False),
+        ("X may be: {{SIA|mountains}}", False),
+        ("X may be: __DISAMBIG__", False),
+        ("X kann sein: {{Begriffsklärung}}", False),
+        ("X is. {{disambiguation needed|date=May 2020}}", True),
+        ("{{redirect|X|other uses|X (disambiguation)}} X is.", True),
+        ("{{Main|X (disambiguation)}} X is.", True),
+        ("{{cite web|title=Disambiguation}} X is {{dablink|y}}.", True),
+        ("X is a disambiguation [[disambiguation]].", True),
+    ],
+)
+def test_disambiguation_pages_are_known_by_their_templates(tmp_path, wikitext, is_article):
+    found, _ = articles(write(tmp_path / "a.xml", dump(page("X", wikitext))))
+    assert bool(found) == is_article
+
+
+def test_articles_become_documents_with_a_title_and_every_document_is_counted(tmp_path):
+    long = "\n\n".join(f"Paragraph {i}. " + "word " * 2000 + "end." for i in range(20))
+    endless = "Before.\n\n" + "word " * 20_000 + "\n\nAfter [[x."
+    pages = [page("Empty", "{{Infobox}}"), page("Long", long), page("B", "#R", redirect="C"), page("Endless", endless)]
+    path = write(tmp_path / "a.xml", dump(*pages))
+    [source] = find_sources([str(path)])
+    with SourceReader(source) as reader:
+        sections = list(read_sections(reader, "file"))
+    assert (sections[0].text, sections[0].bytes, sections[0].ends_document) == ("", 0, True)
+    assert [section.title for section in sections if section.ends_document] == ["Empty", "Long", "Endless"]
+    assert len(sections) > 4
+    assert {section.title for section in sections[1:-1]} == {"Long"}
+    assert all(section.bytes == len(section.text.encode()) <= SECTION_BYTES for section in sections)
+    assert sections[-1].text == "Before."
+    assert reader.passed_over == {
+        "redirects": 1,
+        "paragraphs with an endless sentence": 1,
+        "paragraphs with markup left": 1,
+    }
+
+
+def test_skipped_documents_are_skipped_exactly_and_count_for_nothing(tmp_path):
+    pages = [
+        page(f"{kind} {i}", "Text." if kind == "A" else "[[x", redirect="A" if kind == "R" else "")
+        for i in range(4)
+        for kind in "ARB"
+    ]
+    [source] = find_sources([str(write(tmp_path / "a.xml", dump(*pages)))])
+    with SourceReader(source) as reader:
+        whole = []
+        for section in read_sections(reader, "file"):
+            whole.append((section, reader.passed_over.copy()))
+    for skip in range(len(whole) + 2):
+        with SourceReader(source) as reader:
+            assert list(read_sections(reader, "file", skip)) == [section for section, _ in whole[skip:]]
+            before = whole[min(skip, len(whole)) - 1][1] if skip else {}
+            after = {name: count - before.get(name, 0) for name, count in whole[-1][1].items()}
+            if skip <= len(whole):
+                assert reader.passed_over == {name: count for name, count in after.items() if count}
+
+
+WHOLE = dump(page("Ant", PROSE), page("Bee", PROSE * 300))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is not XML"),
+        (b"Just some words.\n" * 200, "is not XML .it begins with b'Just some words"),
+        (b"<html><body>Not found</body></html>", "is XML, but not of MediaWiki"),
+        (b'\xef\xbb\xbf<?xml version="1.0"?>\n<feed>' + b"<doc/>" * 9999, "is XML, but not of MediaWiki"),
+        (WHOLE.decode().encode("utf-16"), "is not XML"),
+        (WHOLE[: len(WHOLE) // 2], "page 'Bee': the dump ends in the middle of this page"),
+        (WHOLE[: WHOLE.index(b"<title>Ant") + 3], "page 'without a title': the dump ends in the middle"),
+        (WHOLE.removesuffix(TAIL.encode()), "ends without </mediawiki>"),
+        (HEAD.encode(), "ends without </mediawiki>"),
+        (WHOLE.replace(b"</revision>", b"</revisio>", 1), "page 'Ant': not well-formed XML"),
+        (WHOLE.replace(b"nests", b"nes\xffts", 1), "page 'Ant': not well-formed XML"),
+    ],
+)
+def test_what_is_not_a_whole_dump_is_refused(tmp_path, data, message):
+    with pytest.raises(UserError, match=f"a.xml.*{message}"):
+        articles(write(tmp_path / "a.xml", data))
+
+
+def test_a_truncated_compressed_dump_is_refused(tmp_path):
+    path = write(tmp_path / "a.xml.bz2", WHOLE)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"a\.xml\.bz2 is truncated or damaged"):
+        articles(path)
+
+
+def test_xml_declaration_comment_and_joined_dumps_are_no_mistake(tmp_path):
+    joined = b'<?xml version="1.0" encoding="utf-8"?>\n<!-- of\ntoday -->\n' + WHOLE + b"\n" + WHOLE + b"<!-- end -->"
+    found, _ = articles(write(tmp_path / "a.xml", joined))
+    assert [title for title, _ in found] == ["Ant", "Bee", "Ant", "Bee"]
+
+
+def test_memory_does_not_grow_with_a_dump_and_an_enormous_page_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.xml.gz"
+    body = page("Ant", PROSE * 400)
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(HEAD.encode())
+        for _ in range(20):
+            file.write(body.encode() * 50)
+        file.write(TAIL.encode())
+    [source] = find_sources([str(path)])
+    tracemalloc.start()
+    with SourceReader(source) as reader:
+        assert sum(1 for _ in read_articles(reader)) == 1000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write((HEAD + "<page><title>All</title>").encode())
+        for _ in range(10):
+            file.write(b"revision" * (1 << 17))
+    monkeypatch.setattr("bert_horovod.corpus.wikipedia.MAXIMUM_PAGE_BYTES", 5 << 20)
+    with pytest.raises(UserError, match="page 'All': longer than 5 MiB"):
+        articles(path)
+
+
+def test_a_directory_is_searched_for_dumps_but_not_for_their_indexes(tmp_path, capsys):
+    for name in ("x-articles.xml.bz2", "y.xml-p1p2.bz2", "x-articles-multistream-index.txt.bz2", "z.html"):
+        (tmp_path / name).write_bytes(b"")
+    sources = find_sources([str(tmp_path)])
+    assert [(source.name, source.kind) for source in sources] == [
+        ("x-articles.xml.bz2", "wikipedia"),
+        ("y.xml-p1p2.bz2", "wikipedia"),
+    ]
+    assert "x-articles-multistream-index.txt.bz2, z.html" in capsys.readouterr().err
+
+
+def test_the_real_sample_has_known_pages_and_no_markup_left(shared_data):
+    path = shared_data / "wikipedia" / "enwiki-sample-pages-articles.xml.bz2"
+    if not path.exists():
+        pytest.skip("needs a real piece of Wikipedia, which is not here")
+    [source] = find_sources([str(path)])
+    with SourceReader(source) as reader:
+        sections = list(read_sections(reader, "file"))
+    passed_over = reader.passed_over
+    assert (passed_over["redirects"], passed_over["disambiguation pages"]) == (100, 8)
+    assert sum(section.ends_document for section in sections) == 98
+    assert passed_over["paragraphs with markup left"] < 30
+    text = "\n".join(section.text for section in sections)
+    assert len(text) > 2_500_000
+    for residue in ("[[", "]]", "{{", "}}", "<ref", "==", "|thumb", "thumb|", "Category:", "''", "&nbsp;", "<br"):
+        assert residue not in text
+    anarchism = next(section for section in sections if section.title == "Anarchism")
+    assert anarchism.text.startswith("Anarchism is a political philosophy that advocates self-governed societies based")

@@ -1,0 +1,105 @@
+"""Wikitext to paragraphs: a case for every rule."""
+
+import pytest
+
+from bert_horovod.corpus.wikitext import plain_text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "paragraphs"),
+    [
+        ("One.\nTwo.\n\n\nThree.", ["One. Two.", "Three."]),
+        ("'''Ants''' are ''very'' '''''small'''''; it's so.", ["Ants are very small; it's so."]),
+        ("An [[ant]], [[Bee (insect)|bees]], [[#x|x]]s.", ["An ant, bees, xs."]),
+        ("A [http://a.b/c site], bare [http://a.b] or not.", ["A site, bare or not."]),
+        ("A&nbsp;b &amp; c&#8211;d &lt; e &amp;lt; AT&T &copy.", ["A b & c–d < e &lt; AT&T &copy."]),
+        ("A<!-- b\n\n{{c -->d. <!-- endless\n\nE.", ["Ad."]),
+        ("A<ref>b {{c}} [[d</ref>e<ref name=f />g<REF name='h'>i</Ref >.", ["Aeg."]),
+        ("A<ref name=\"x\">{{cite|title=a}}\n\n* b</ref> b.", ["A b."]),
+        ("Sum <math>\\frac{{a}}{b}}}</math> is <math />so.", ["Sum is so."]),
+        ("A.\n<gallery>\nFile:B.jpg|c\n</gallery>\n<timeline>x\n</timeline><score>y</score>D.", ["A.", "D."]),
+        ("A.\n<syntaxhighlight lang=c>\nint a[[1]];\n</syntaxhighlight>\n<pre>x {{</pre>\nB.", ["A.", "B."]),
+        ("{{Infobox\n| a = {{b|{{c}}}}\n| d = [[e]]\n}}\n'''A''' {{b}} c.", ["A c."]),
+        ("{{a|{{{b|}}}}} A {{{{c}} d}} b.", ["A b."]),
+        ("{{Infobox}} '''A''' b.\n{{x}}\nC.", ["A b.", "C."]),
+        ("A.\n{|class=x\n! h\n|-\n| a || b {{c}}\n{|\n| in\n|}\n|}\nB.", ["A.", "B."]),
+        ("A.\n:{| \n| x\n{{y\n|}}\n|}\nB.", ["A.", "B."]),
+        ("[[File:a.jpg|thumb|left|A [[b]] {{c}} by [[d|e]]]]F.", ["F."]),
+        ("[[image:a.jpg|thumb|In [http://b c]]]F. [[Datei:g.png|mini|H.]]I. [[ Fichier : j.png]]", ["F. I."]),
+        ("A.[[Category:B]][[Kategorie:C|d]]\n[[Category:E]]\n[[fr:Ant]]\n[[zh-min-nan:X]]\n[[simple:Ant]]", ["A."]),
+        ("See [[:File:a.jpg|this picture]] and [[s:Ant|text]] or [[Re: x]].", ["See this picture and text or Re: x."]),
+        ("A.\n== B ==\nC.\n=== D===  \nE.\n==F<!-- x -->==\nG.", ["A.", "C.", "E.", "G."]),
+        ("A.\n== References ==\nB.\n=== X ===\nC.\n== '''D''' ==\nE.\n==See also==\nF.", ["A.", "E."]),
+        ("A.\n== D ==\n=== Notes ===\nB.\n==== X ====\nC.\n=== E ===\nF.", ["A.", "F."]),
+        ("Ants:\n* Black.\n* The [[red]] one is not at home.\n** None of them said a word!\nB.",
+         ["Ants:", "The red one is not at home.", "None of them said a word!", "B."]),
+        ("; Term\n: It means that all ants sleep.\n# A list of five words\n: (x)", ["It means that all ants sleep."]),
+        ("A.\n  int main() {}\nB.\n----\nC.", ["A.", "B.", "C."]),
+        ("<div style='x'>A.<br>B.</div><br/> C<sup>2</sup>.\n<blockquote>\nD.\n\nE.</blockquote>",
+         ["A. B.", "C2.", "D.", "E."]),
+        ("A <nowiki>[[b]]</nowiki>c.\n\n<nowiki>''</nowiki>D <nowiki>&amp; e</nowiki>.", ["''D & e."]),
+        ("Ant ({{lang|el|x}}; {{y}}) is. Bee ({{z}}, born 1) . Cee {{x}}, d. The .NET.",
+         ["Ant is. Bee (born 1). Cee, d. The .NET."]),
+        ("__NOTOC__A.\n\n123\n\n--\n\n日本。", ["A.", "日本。"]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_each_rule(wikitext, paragraphs):
+    found, dropped = plain_text(wikitext)
+    assert found == paragraphs
+    assert dropped == wikitext.count("<nowiki>[[")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "A [[b.",
+        "A ]] b.",
+        "A {{b.",
+        "A }} b.",
+        "{| class=x",
+        "| a || b",
+        "! a",
+        "|- x",
+        "A <ref>b.",
+        "A <ref name=x b.",
+        "A <foo>b.",
+        "A &lt;ref&gt;b.",
+        "A a|thumb|b.",
+        "A thumb|left|b.",
+        "See [[:Category:Ants]].",
+        "A == b.",
+        "A [//x.y z",
+    ],
+)
+def test_a_paragraph_that_still_holds_markup_is_left_out_and_counted(bad):
+    assert plain_text(f"One.\n\n{bad}\n\nTwo.") == (["One.", "Two."], 1)
+
+
+def test_an_unclosed_template_or_table_does_not_swallow_what_is_whole():
+    assert plain_text("A {{b.\n\nC {{d}} e.\n\n{|\n| f\n\nG [[File:h|{{i}}]] j.") == (["C e.", "G j."], 3)
+
+
+@pytest.mark.timeout(120)  # it takes a second; when it grows with the square of the text, minutes
+def test_time_does_not_explode_on_broken_markup():
+    plain_text("[[" * 20_000 + "}} " * 20_000)
+    plain_text("* A" + " " * 50_000 + "b c d e f g" * 5_000 + ".(" * 5_000)
+    for piece in (
+        "<a ",
+        "<nowiki>",
+        "[[",
+        "{{",
+        "{|\n",
+        "<ref>",
+        "<!--",
+        "]]",
+        "}}",
+        "|}\n",
+        "<math>{{",
+        "[[File:a|{{",
+        "[http://",
+        "''",
+        "(",
+        " ",
+    ):
+        plain_text(piece * 20_000 + "}} ]] |}")
