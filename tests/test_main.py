@@ -32,7 +32,8 @@ FLAGS = {
         "--vocab": REQUIRED,
         "--output_dir": REQUIRED,
         "--held_out": 0.01,
-        "--shard_bytes": 64 << 20,
+        "--shard_bytes": 32 << 20,
+        "--workers": None,
     },
     "pretrain": {
         "--recipe": REQUIRED,

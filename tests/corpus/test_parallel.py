@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -104,9 +105,17 @@ def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path):
 
 
 def children(pid):
-    """The worker processes of a process: those that spawn started, without the resource tracker."""
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(line.split()[0]) for line in listed.stdout.splitlines() if "spawn_main" in line]
+    """The worker processes of a process: those that spawn started, without its resource tracker."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (directory / "stat").read_text(encoding="utf-8")
+            words = (directory / "cmdline").read_text(encoding="utf-8")
+        except OSError:  # it has ended
+            continue
+        if int(status.rpartition(")")[2].split()[1]) == pid and "spawn_main" in words:
+            found.append(int(directory.name))
+    return found
 
 
 def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):

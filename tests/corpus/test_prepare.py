@@ -211,16 +211,16 @@ def test_bad_input_leaves_nothing_behind(make_store, tmp_path, content, message,
 
 
 def test_bad_input_after_finished_shards_keeps_those_and_the_mended_file_makes_the_store(make_store, tmp_path, capsys):
-    data = gzip.compress("\n\n".join(f"Number {i}." for i in range(20_000)).encode())
+    data = gzip.compress("\n\n".join(f"Number {i} is here. " * 8 for i in range(20_000)).encode())
     (tmp_path / "a.txt.gz").write_bytes(data[:-1000])
     with pytest.raises(UserError, match="truncated"):
-        make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=100_000)
+        make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1_000_000)
     assert "finished shards are kept" in capsys.readouterr().err
     assert not (tmp_path / "store" / "manifest.json").exists()
     (tmp_path / "a.txt.gz").write_bytes(data)
-    mended = make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=100_000)
+    mended = make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1_000_000)
     assert mended.kept_parts == 0  # they are of another file
-    make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=100_000, output=tmp_path / "fresh")
+    make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1_000_000, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
 
