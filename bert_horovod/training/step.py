@@ -148,7 +148,7 @@ def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 def _forward_backward(recipe: Recipe) -> Callable:
     dtype = tf.as_dtype(recipe.numerics.precision)
-    next_sentence = recipe.objective.next_sentence
+    next_sentence = recipe.objective.pairs
 
     def forward_backward(
         parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
