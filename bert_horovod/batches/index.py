@@ -6,7 +6,7 @@
         by_length.npy          uint32 or int64 [windows]    numbers of windows, by the positions of their sequences
         classes.npy            int64  [5, L + 1]            per number 0 to L, the rows of `Classes`
         template_rows.npy      int64  [templates]           rows of an epoch that are made so
-        template_lengths.npy   int32  [templates, S]        positions of each sequence of such a row; 0: none
+        template_lengths.npy   uint16 [templates, S]        positions of each sequence of such a row; 0: none
 
 Windows are sorted by the tokens of their second segment (0: there is none) and then as in the store, so that their
 place says how long it is. L is the sequence length. The hash names the store, this format and the settings. A directory
@@ -38,7 +38,7 @@ SPLITS = ("train", "held_out")
 _ARRAYS = ("start", "first", "by_length", "classes", "template_rows", "template_lengths")
 _CHUNK = 1 << 20  # windows sorted at once
 # Shares of windows drawn short: the smallest that fills rows so far is taken, since each costs context.
-_SHORT_SHARES = tuple(step / 20 for step in range(17))
+_SHORT_SHARES = tuple(step / 50 for step in range(41))
 _ENOUGH_FILL = 0.98
 _SAMPLED_SHARDS = 8
 
@@ -108,10 +108,10 @@ def open_index(
         UserError: the directory cannot be written, the split holds nothing (or no pairs, or one document where wrong
             second segments come from another), or the index is missing or damaged.
     """
-    if split not in SPLITS or not 4 <= sequence_length <= 1 << 16:
+    if split not in SPLITS or not 4 <= sequence_length < 1 << 16:
         raise ValueError(
             f"open_index: split = {split!r}, sequence_length = {sequence_length}: "
-            f"expected one of {SPLITS} and 4 to {1 << 16}"
+            f"expected one of {SPLITS} and 4 to {(1 << 16) - 1}"
         )
     settings = {
         "store": store.hash,
@@ -283,7 +283,8 @@ def _refuse_too_few(cutter: _Cutter, counts: Classes, documents: int) -> None:
         raise UserError(f"{path} has no held-out sections; prepare the data with a larger --held_out")
     if not counts.windows.any():
         raise UserError(
-            f"{path} has nothing to train on: every section is held out; prepare the data with a smaller --held_out"
+            f"{path} has nothing to train on: every section is held out or repeats another; "
+            "prepare the data with a smaller --held_out"
         )
     if cutter.pair == "next_sentence" and documents < 2:
         raise UserError(

@@ -18,7 +18,7 @@ class Templates:
     """What rows hold."""
 
     rows: np.ndarray  # int64 [templates]: rows of an epoch that are made so
-    lengths: np.ndarray  # int32 [templates, sequences]: positions of each sequence, descending; 0: none
+    lengths: np.ndarray  # uint16 [templates, sequences]: positions of each sequence, descending; 0: none
 
 
 def most_sequences(sequence_length: int) -> int:
@@ -34,7 +34,7 @@ def most_sequences(sequence_length: int) -> int:
 def single(histogram: np.ndarray) -> Templates:
     """Templates of one sequence each, for a histogram as `pack` takes it."""
     lengths = np.flatnonzero(histogram)
-    return Templates(histogram[lengths], lengths.astype(np.int32)[:, None])
+    return Templates(histogram[lengths], lengths.astype(np.uint16)[:, None])
 
 
 def pack(histogram: np.ndarray, sequence_length: int) -> Templates:
@@ -51,7 +51,7 @@ def pack(histogram: np.ndarray, sequence_length: int) -> Templates:
             left -= rows.place(length, left)
     content = rows.all()
     width = max((len(lengths) for lengths in content), default=1)
-    table = np.zeros((len(content), width), np.int32)
+    table = np.zeros((len(content), width), np.uint16)
     for row, lengths in zip(table, content, strict=True):
         row[: len(lengths)] = lengths
     return Templates(np.array(list(content.values()), np.int64), table)

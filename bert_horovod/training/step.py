@@ -27,7 +27,7 @@ class StepInputs(NamedTuple):
     """What all micro-batches of an optimizer step share, as tensors: a Python number would retrace the graph."""
 
     masked_tokens: tf.Tensor  # float32 scalar, over all ranks
-    sequences: tf.Tensor  # float32 scalar, over all ranks
+    sequences: tf.Tensor  # float32 scalar, over all ranks: sequences that count for the pair loss
     backward_scale: (
         tf.Tensor
     )  # float32 scalar: what the loss is multiplied by before backward, and gradients divided by after

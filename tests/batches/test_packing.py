@@ -1,8 +1,15 @@
+import gzip
+import itertools
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.packing import fill, most_sequences, pack, single
+from bert_horovod.corpus.prepare import prepare
+from bert_horovod.corpus.store import open_store
 from tests.batches.reading import index_windows, make_rows, token_documents
 
 
@@ -65,7 +72,7 @@ def test_unpacked_rows_hold_one_sequence_each():
     assert fill(single(histogram(32, n16=4, n32=4)), 32) == 0.75
 
 
-@pytest.mark.parametrize("length", [8, 16, 128, 512, 65536])
+@pytest.mark.parametrize("length", [8, 16, 128, 512, 65535])
 def test_slots_for_sequences_are_bounded(length):
     assert 1 <= most_sequences(length) <= min(64, length // 8)
 
@@ -132,3 +139,41 @@ def test_each_token_is_in_one_row_an_epoch(make_store, pair, packing):
         for start, first, second in index_windows(rows._index):
             seen[start : start + first + second] += 1
     assert np.all(seen == 1)
+
+
+@pytest.fixture(scope="module")
+def real_text(shared_data, tmp_path_factory) -> Path:
+    """A file of eight books, and one of short documents cut from them at words."""
+    directory = tmp_path_factory.mktemp("text")
+    texts = [gzip.decompress(path.read_bytes()).decode() for path in sorted((shared_data / "books").glob("*.gz"))[:8]]
+    for i, text in enumerate(texts):
+        (directory / "long").mkdir(exist_ok=True)
+        (directory / "long" / f"{i}.txt").write_text(text, encoding="utf-8")
+    random, words = np.random.default_rng(0), " ".join(texts).split()
+    ends = np.cumsum(random.integers(16, 310, len(words) // 100))  # 20 to 400 tokens
+    (directory / "short").mkdir()
+    with open(directory / "short" / "documents.jsonl", "w", encoding="utf-8") as file:
+        for start, end in itertools.pairwise(ends[ends < len(words)].tolist()):
+            file.write(json.dumps({"text": " ".join(words[start:end])}) + "\n")
+    return directory
+
+
+@pytest.mark.parametrize("kind", ["long", "short"])
+def test_packed_rows_of_512_are_full_on_real_text(real_text, shared_data, tmp_path, kind):
+    vocabulary = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
+    prepare([str(real_text / kind)], vocabulary, tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    for pair in ("next_sentence", "none"):
+        index = open_index(store, 512, pair, True)
+        assert fill(index.templates, 512) >= 0.97
+        assert fill(open_index(store, 512, pair, False).templates, 512) < (0.96 if kind == "long" else 0.6)
+        size = sum(file.stat().st_size for file in index.path.iterdir())
+        assert size <= 0.1 * sum(file.stat().st_size for file in store.path.glob("shard-*/*"))
+    if kind == "long":
+        assert context(index) > 0.96 * context(open_index(store, 512, "none", False))
+
+
+def context(index) -> float:
+    """Mean length of the sequence that a position is in."""
+    lengths = np.arange(len(index.classes.sequences))
+    return float(index.classes.sequences @ lengths**2 / (index.classes.sequences @ lengths))
