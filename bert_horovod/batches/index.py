@@ -217,15 +217,12 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
         numbers = np.arange(low, min(low + _CHUNK, windows))
         second = np.searchsorted(class_end, numbers, side="right")
         by_length[_sorted_places(positions_of(first[numbers].astype(np.int64), second), next_place)] = numbers
-    for array in (start, first, by_length):
+    written = [start, first, by_length]
+    for name, values in zip(_ARRAYS[3:], (np.stack(classes), templates.rows, templates.lengths), strict=True):
+        written.append(_create(directory / f"{name}.npy", values.dtype, values.shape))
+        written[-1][...] = values
+    for name, array in zip(_ARRAYS, written, strict=True):
         array.flush()
-    for name, array in (
-        ("classes", np.stack(classes)),
-        ("template_rows", templates.rows),
-        ("template_lengths", templates.lengths),
-    ):
-        _create(directory / f"{name}.npy", array.dtype, array.shape)[...] = array
-    for name in _ARRAYS:
         sync(directory / f"{name}.npy")
 
 
