@@ -68,14 +68,22 @@ class Data:
     seed: int = setting(
         0, minimum=0, maximum=(1 << 63) - 1
     )  # orders rows, draws masks and dropout, and the initial parameters
+    packing: bool = setting(True)  # several sequences share a row, each attending only to itself
 
 
 @dataclass(frozen=True)
 class Objective:
     """What the model learns to predict."""
 
-    next_sentence: bool = setting(True)  # rows are sentence pairs, half of them with a wrong second segment
+    # Half of the pairs are wrong: the second segment is another document's, or the two are swapped. none: no pairs
+    pair: str = setting("next_sentence", choices=("next_sentence", "sentence_order", "none"))
     masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # of the ordinary tokens of a sequence
+    whole_word_masking: bool = setting(False)  # a word's pieces are masked all or none
+
+    @property
+    def pairs(self) -> bool:
+        """Whether sequences are sentence pairs, so that the model has a pair head."""
+        return self.pair != "none"
 
 
 @dataclass(frozen=True)
@@ -309,8 +317,11 @@ def _check_combinations(recipe: Recipe) -> None:
                 f"model.{name} = {rate}: expected 0, or more than 1/512: dropout is applied in steps of 1/256, "
                 "so that this rate would be none"
             )
-    if recipe.objective.next_sentence and model.type_vocab_size < 2:
-        raise UserError(f"model.type_vocab_size = {model.type_vocab_size}: objective.next_sentence needs at least 2")
+    if recipe.objective.pairs and model.type_vocab_size < 2:
+        raise UserError(
+            f"model.type_vocab_size = {model.type_vocab_size}: objective.pair = {recipe.objective.pair!r} "
+            "needs at least 2"
+        )
     for i, phase in enumerate(recipe.phase):
         if phase.sequence_length > model.max_position_embeddings:
             raise UserError(

@@ -147,7 +147,10 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
             ("phase.1.sequence_length = 513", "model.max_position_embeddings = 512"),
         ),
         ({"phase": [{"warmup": 0.6, "hold": 0.5}]}, ("phase.0.warmup + hold = 1.1", "at most 1")),
-        ({"model": {"type_vocab_size": 1}}, ("model.type_vocab_size = 1", "objective.next_sentence", "at least 2")),
+        (
+            {"model": {"type_vocab_size": 1}},
+            ("model.type_vocab_size = 1", "objective.pair = 'next_sentence'", "at least 2"),
+        ),
         ({"model": {"hidden_dropout_prob": 1 / 512}}, ("model.hidden_dropout_prob = 0.00195", "0, or more than 1/512")),
         ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
     ],
@@ -165,7 +168,7 @@ def test_what_just_fits_together_is_accepted():
             "phase": [{"sequence_length": 512, "warmup": 0.6, "hold": 0.4}],
         }
     )
-    recipe_from_table({"model": {"type_vocab_size": 1}, "objective": {"next_sentence": False}})
+    recipe_from_table({"model": {"type_vocab_size": 1}, "objective": {"pair": "none"}})
 
 
 def test_an_empty_recipe_is_the_defaults():
@@ -238,7 +241,7 @@ def test_total_steps_are_those_of_all_phases():
         ("execution.micro_batch=8", "execution", "micro_batch", 8),
         (" execution.micro_batch = 8 ", "execution", "micro_batch", 8),
         ("optimizer.weight_decay=1e-2", "optimizer", "weight_decay", 0.01),
-        ("objective.next_sentence=false", "objective", "next_sentence", False),
+        ("objective.pair=none", "objective", "pair", "none"),
         ("optimizer.name=lamb", "optimizer", "name", "lamb"),
         ('optimizer.name="lamb"', "optimizer", "name", "lamb"),
     ],

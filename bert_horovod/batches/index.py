@@ -1,94 +1,125 @@
-"""The window index: where every window of a token store begins and ends, in flat, memory-mapped arrays.
+"""The row index: a token store's windows, sorted for random access, and how their lengths share rows.
 
-A window is what becomes one sequence: whole sentences of one section, as many as fit. Sections are cut greedily, and a
-sentence that is longer than a window is cut into pieces first. Every token of the split's sections is in one window.
+    <store>/index/<hash>/             or <directory>/<hash>/
+        start.npy              uint32 or int64 [windows]    first token, counted over all shards
+        first.npy              uint16 [windows]             tokens of the first segment
+        by_length.npy          uint32 or int64 [windows]    numbers of windows, by the positions of their sequences
+        classes.npy            int64  [5, L + 1]            per number 0 to L, the rows of `Classes`
+        template_rows.npy      int64  [templates]           rows of an epoch that are made so
+        template_lengths.npy   uint16 [templates, S]        positions of each sequence of such a row; 0: none
 
-    <store>/index/<hash>/        or <directory>/<hash>/
-        shard.npy           int32  [windows]        number of the window's shard
-        start.npy           uint32 [windows]        its first token in that shard
-        count.npy           uint16 [windows]        its tokens
-        document.npy        int32  [windows]        its document, counted over all shards
-        first_window.npy    int64  [documents + 1]  windows of document d are first_window[d] to first_window[d + 1]
-    and, for sentence pairs:
-        first_end.npy       int64  [windows + 1]    sentence ends of window w are ends[first_end[w]:first_end[w + 1]]
-        ends.npy            uint16 [ends]           tokens from the window's start; the last of a window is its count
-
-The hash names the store, this format and the settings. A directory of that name is whole: it is renamed into place.
+Windows are sorted by the tokens of their second segment (0: there is none) and then as in the store, so that their
+place says how long it is. L is the sequence length. The hash names the store, this format and the settings. A directory
+of that name is whole: it is renamed into place. All arrays are mapped: a host's processes share them.
 """
 
+import bisect
+import functools
 import hashlib
 import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.corpus.store import Shard, Store
+from bert_horovod.batches.packing import Templates, fill, pack, single
+from bert_horovod.batches.windows import Windows, cut_windows
+from bert_horovod.corpus.store import Store
+from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 SPLITS = ("train", "held_out")
-_DTYPES = {"shard": np.int32, "start": np.uint32, "count": np.uint16, "document": np.int32, "first_window": np.int64}
-_PAIR_DTYPES = {"first_end": np.int64, "ends": np.uint16}
+_ARRAYS = ("start", "first", "by_length", "classes", "template_rows", "template_lengths")
+_CHUNK = 1 << 20  # windows sorted at once
+# Shares of windows drawn short: the smallest that fills rows so far is taken, since each costs context.
+_SHORT_SHARES = tuple(step / 50 for step in range(41))
+_ENOUGH_FILL = 0.98
+_SAMPLED_SHARDS = 8
+
+
+class Classes(NamedTuple):
+    """Counts per number of tokens or positions, int64 [L + 1] each."""
+
+    windows: np.ndarray  # with so many tokens in the second segment
+    largest_run: np.ndarray  # the most of them that are of one document
+    run_end: np.ndarray  # where that document's windows end, counted from the first of the class
+    sequences: np.ndarray  # with so many positions, [CLS] and [SEP] included
+    tokens: np.ndarray  # the most tokens of a sequence with so many positions
 
 
 @dataclass(frozen=True)
-class WindowIndex:
+class RowIndex:
     """An opened index; its arrays, as the module's docstring states them, are mapped, not read."""
 
     path: Path
     sequence_length: int
-    next_sentence: bool
+    pair: str
+    packing: bool
     split: str
-    shard: np.ndarray
     start: np.ndarray
-    count: np.ndarray
-    document: np.ndarray
-    first_window: np.ndarray
-    first_end: np.ndarray | None = None
-    ends: np.ndarray | None = None
+    first: np.ndarray
+    by_length: np.ndarray
+    classes: Classes
+    templates: Templates
+
+    @functools.cached_property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return int(self.templates.rows.sum())
 
     @property
     def windows(self) -> int:
-        """Number of windows."""
+        """Number of windows: sequences of an epoch."""
         return len(self.start)
+
+    @property
+    def sequences(self) -> int:
+        """S, the most sequences in a row."""
+        return self.templates.lengths.shape[1]
 
 
 def open_index(
     store: Store,
     sequence_length: int,
-    next_sentence: bool,
+    pair: str,
+    packing: bool,
     split: str = "train",
     directory: str | Path | None = None,
     build: bool = True,
-) -> WindowIndex:
-    """Open the window index of a store, and build it first if need be.
+) -> RowIndex:
+    """Open the row index of a store, and build it first if need be.
 
     Args:
         store: the token store.
-        sequence_length: tokens per row, [CLS] and [SEP] included.
-        next_sentence: windows leave room for [CLS] A [SEP] B [SEP], else for [CLS] A [SEP].
+        sequence_length: positions per row, [CLS] and [SEP] included.
+        pair: the recipe's objective.pair.
+        packing: whether several sequences share a row.
         split: "train" or "held_out".
         directory: where indexes are kept; None: in `index/` of the store.
         build: whether a missing index is built; one process a host builds, the others wait for it and open.
 
     Raises:
-        UserError: the directory cannot be written, the split holds nothing (or one document, with next_sentence), or
-            the index is missing or damaged.
+        UserError: the directory cannot be written, the split holds nothing (or no pairs, or one document where wrong
+            second segments come from another), or the index is missing or damaged.
     """
-    if split not in SPLITS or not 4 <= sequence_length <= 1 << 16:
+    if split not in SPLITS or not 4 <= sequence_length < 1 << 16:
         raise ValueError(
             f"open_index: split = {split!r}, sequence_length = {sequence_length}: "
-            f"expected one of {SPLITS} and 4 to {1 << 16}"
+            f"expected one of {SPLITS} and 4 to {(1 << 16) - 1}"
         )
     settings = {
         "store": store.hash,
+        "duplicates": hashlib.sha256(np.ascontiguousarray(store.duplicates)).hexdigest(),
         "format": FORMAT,
         "sequence_length": sequence_length,
-        "next_sentence": next_sentence,
+        "pair": pair,
+        "packing": packing,
         "split": split,
     }
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
@@ -99,9 +130,9 @@ def open_index(
                 f"{path} is missing: the process that builds the row index has failed, or has another file "
                 "system; run again, or name a directory that a host's processes share with --index_dir"
             )
-        _build(store, sequence_length, next_sentence, split, path)
+        _build(_Cutter(store, sequence_length, pair, split), packing, path)
     arrays = {}
-    for array in _DTYPES | _PAIR_DTYPES if next_sentence else _DTYPES:
+    for array in _ARRAYS:
         try:
             # A plain view: np.memmap makes each indexing several times slower.
             arrays[array] = np.asarray(np.load(path / f"{array}.npy", mmap_mode="r", allow_pickle=False))
@@ -109,20 +140,47 @@ def open_index(
             raise UserError(
                 f"{path / array}.npy is missing or damaged ({error}); remove {path} and run again: it is made anew"
             ) from error
-    return WindowIndex(path, sequence_length, next_sentence, split, **arrays)
+    classes = Classes(*arrays.pop("classes"))
+    templates = Templates(arrays.pop("template_rows"), arrays.pop("template_lengths"))
+    return RowIndex(path, sequence_length, pair, packing, split, **arrays, classes=classes, templates=templates)
 
 
-def capacity(sequence_length: int, next_sentence: bool) -> int:
-    """Ordinary tokens that fit into a row beside [CLS] and [SEP]."""
-    return sequence_length - (3 if next_sentence else 2)
+def positions_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Positions of sequences with so many tokens in their segments: [CLS], a [SEP] for each segment, the tokens."""
+    return first + second + 2 + (second > 0)
 
 
-def _build(store: Store, sequence_length: int, next_sentence: bool, split: str, path: Path) -> None:
+@dataclass(frozen=True)
+class _Cutter:
+    """Cuts one split of a store."""
+
+    store: Store
+    sequence_length: int
+    pair: str
+    split: str
+
+    def windows(self, short_share: float, shards: list[int] | None = None) -> Iterator[tuple[int, Windows]]:
+        """Tokens of the store before a shard, and its windows; for the shards of these numbers, or all."""
+        limit = self.sequence_length - (2 if self.pair == "none" else 3)
+        tokens = documents = 0
+        for number, shard in enumerate(self.store.shards):
+            if shards is None or number in shards:
+                low, high = np.searchsorted(self.store.duplicates, [documents, documents + len(shard.documents) - 1])
+                kept = np.ones(len(shard.documents) - 1, bool)
+                kept[self.store.duplicates[low:high] - documents] = False
+                chosen = np.repeat(kept, np.diff(np.asarray(shard.documents, np.int64)))
+                chosen &= np.asarray(shard.held_out) == (self.split == "held_out")
+                yield tokens, cut_windows(shard, limit, chosen, self.pair != "none", short_share, tokens)
+            tokens += len(shard.tokens)
+            documents += len(shard.documents) - 1
+
+
+def _build(cutter: _Cutter, packing: bool, path: Path) -> None:
     """Write an index under a temporary name, sync, rename."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         temporary.mkdir(parents=True)
-        _write(store, capacity(sequence_length, next_sentence), next_sentence, split, temporary)
+        _write(cutter, packing, temporary)
         try:
             os.rename(temporary, path)
         except OSError:
@@ -137,128 +195,124 @@ def _build(store: Store, sequence_length: int, next_sentence: bool, split: str, 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(store: Store, limit: int, next_sentence: bool, split: str, directory: Path) -> None:
-    names = _DTYPES | _PAIR_DTYPES if next_sentence else _DTYPES
-    files = {name: _GrowingArray(directory / f"{name}.npy", dtype) for name, dtype in names.items()}
-    documents = windows = ends = 0
-    used_documents = 0
-    for number, shard in enumerate(store.shards):
-        start, end, first, last, document = shard_windows(shard, limit, split == "held_out")
-        files["shard"].append(np.full(len(start), number))
-        files["start"].append(start)
-        files["count"].append(end - start)
-        files["document"].append(document + documents)
-        per_document = np.bincount(document, minlength=len(shard.documents) - 1)
-        files["first_window"].append(windows + np.cumsum(per_document) - per_document)
-        if next_sentence:
-            sentence_ends, per_window = _sentence_ends(shard, start, end, first, last)
-            files["ends"].append(sentence_ends)
-            files["first_end"].append(ends + np.cumsum(per_window) - per_window)
-            ends += len(sentence_ends)
-        windows += len(start)
-        documents += len(per_document)
-        used_documents += np.count_nonzero(per_document)
-    files["first_window"].append(np.array([windows]))
-    if next_sentence:
-        files["first_end"].append(np.array([ends]))
-    for file in files.values():
-        file.close()
-    _refuse_empty(store, windows, used_documents, next_sentence, split)
+def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
+    """Cut twice, to count and to sort: memory is that of a shard, and the sort writes each window once."""
+    length = cutter.sequence_length
+    short_share = _short_share(cutter) if packing else 0.0
+    classes = _count(cutter, short_share)
+    templates = pack(classes.sequences, length) if packing else single(classes.sequences)
+    tokens = sum(len(shard.tokens) for shard in cutter.store.shards)
+    windows = int(classes.windows.sum())
+    start = _create(directory / "start.npy", _narrow(tokens), (windows,))
+    first = _create(directory / "first.npy", np.uint16, (windows,))
+    by_length = _create(directory / "by_length.npy", _narrow(windows), (windows,))
+    next_place = np.cumsum(classes.windows) - classes.windows
+    for base, cut in cutter.windows(short_share):
+        places = _sorted_places(cut.second, next_place)
+        start[places] = base + cut.start
+        first[places] = cut.first
+    class_end = np.cumsum(classes.windows)
+    next_place = np.cumsum(classes.sequences) - classes.sequences
+    for low in range(0, windows, _CHUNK):
+        numbers = np.arange(low, min(low + _CHUNK, windows))
+        second = np.searchsorted(class_end, numbers, side="right")
+        by_length[_sorted_places(positions_of(first[numbers].astype(np.int64), second), next_place)] = numbers
+    written = [start, first, by_length]
+    for name, values in zip(_ARRAYS[3:], (np.stack(classes), templates.rows, templates.lengths), strict=True):
+        written.append(_create(directory / f"{name}.npy", values.dtype, values.shape))
+        written[-1][...] = values
+    for name, array in zip(_ARRAYS, written, strict=True):
+        array.flush()
+        sync(directory / f"{name}.npy")
 
 
-def _refuse_empty(store: Store, windows: int, documents: int, next_sentence: bool, split: str) -> None:
-    if not windows and split == "held_out":
-        raise UserError(f"{store.path} has no held-out sections; prepare the data with a larger --held_out")
-    if not windows:
+def _short_share(cutter: _Cutter) -> float:
+    """The share of windows to draw short, found on shards from all over the store."""
+    number = len(cutter.store.shards)
+    sampled = sorted({number * i // _SAMPLED_SHARDS for i in range(_SAMPLED_SHARDS)})
+
+    def enough(share: float) -> bool:
+        histogram = np.zeros(cutter.sequence_length + 1, np.int64)
+        for _, cut in cutter.windows(share, sampled):
+            histogram += np.bincount(positions_of(cut.first, cut.second), minlength=len(histogram))
+        return fill(pack(histogram, cutter.sequence_length), cutter.sequence_length) >= _ENOUGH_FILL
+
+    # Fill rises with the share.
+    return _SHORT_SHARES[min(bisect.bisect_left(_SHORT_SHARES, True, key=enough), len(_SHORT_SHARES) - 1)]
+
+
+def _count(cutter: _Cutter, short_share: float) -> Classes:
+    """Count the windows; raises UserError if there are too few."""
+    counts = Classes(*np.zeros((len(Classes._fields), cutter.sequence_length + 1), np.int64))
+    documents = 0
+    for _, cut in cutter.windows(short_share):
+        documents += len(np.unique(cut.document))
+        _count_runs(cut, counts)
+        counts.windows[:] += np.bincount(cut.second, minlength=len(counts.windows))
+        positions = positions_of(cut.first, cut.second)
+        counts.sequences[:] += np.bincount(positions, minlength=len(counts.sequences))
+        np.maximum.at(counts.tokens, positions, cut.first + cut.second)
+    _refuse_too_few(cutter, counts, documents)
+    return counts
+
+
+def _count_runs(cut: Windows, counts: Classes) -> None:
+    """Take in where a shard's documents have the most windows of a class; no document spans two shards."""
+    order = np.argsort(cut.second, kind="stable")
+    second, document = cut.second[order], cut.document[order]
+    changes = np.flatnonzero((np.diff(second) != 0) | (np.diff(document) != 0)) + 1
+    ends = np.append(changes, len(order))[: len(order)]
+    number, run = second[ends - 1], np.diff(ends, prepend=0)
+    here = np.bincount(second, minlength=len(counts.windows))
+    end = counts.windows[number] + ends - (np.cumsum(here) - here)[number]
+    longest_last = np.lexsort((run, number))
+    last = np.flatnonzero(np.diff(number[longest_last], append=-1))
+    best = longest_last[last]
+    best = best[run[best] > counts.largest_run[number[best]]]
+    counts.largest_run[number[best]] = run[best]
+    counts.run_end[number[best]] = end[best]
+
+
+def _refuse_too_few(cutter: _Cutter, counts: Classes, documents: int) -> None:
+    path, held_out = cutter.store.path, cutter.split == "held_out"
+    what = "held-out " if held_out else ""
+    if not counts.windows.any() and held_out:
+        raise UserError(f"{path} has no held-out sections; prepare the data with a larger --held_out")
+    if not counts.windows.any():
         raise UserError(
-            f"{store.path} has nothing to train on: every section is held out; "
+            f"{path} has nothing to train on: every section is held out or repeats another; "
             "prepare the data with a smaller --held_out"
         )
-    if next_sentence and documents < 2:
-        what = "held-out " if split == "held_out" else ""
+    if cutter.pair == "next_sentence" and documents < 2:
         raise UserError(
-            f"{store.path} has one {what}document; sentence pairs need at least two, since a wrong second "
-            "segment comes from another document; prepare more, or train without pairs: "
-            "objective.next_sentence = false"
+            f"{path} has one {what}document; next-sentence pairs need at least two, since a wrong second "
+            'segment comes from another document; prepare more, or set objective.pair = "sentence_order" or "none"'
+        )
+    if cutter.pair != "none" and not counts.windows[1:].any():
+        raise UserError(
+            f"{path} has no two {what}sentences that fit into sequence_length = {cutter.sequence_length} together, "
+            'so that there are no pairs; set objective.pair = "none", or a larger sequence_length'
         )
 
 
-def shard_windows(shard: Shard, limit: int, held_out: bool) -> tuple[np.ndarray, ...]:
-    """Cut a shard's sections into windows of whole sentences, greedily, all sections in lockstep.
-
-    Args:
-        shard: the shard's arrays.
-        limit: tokens in a window, at most; a longer sentence is cut into pieces of this length, from its start.
-        held_out: whether the held-out sections are cut, or the others.
-
-    Returns:
-        start, end: int64 [windows], tokens in the shard.
-        first, last: int64 [windows], the sentences that hold a window's first and last token.
-        document: int64 [windows], in the shard.
-    """
-    sentences, sections, documents = (
-        np.asarray(array, np.int64) for array in (shard.sentences, shard.sections, shard.documents)
-    )
-    pieces = -(-np.diff(sentences) // limit)  # per sentence
-    first_piece = np.concatenate(([0], np.cumsum(pieces)))
-    sentence = np.repeat(np.arange(len(pieces)), pieces)  # per piece
-    bounds = sentences[sentence] + limit * (np.arange(len(sentence)) - first_piece[sentence])
-    bounds = np.append(bounds, sentences[-1:])
-    # Where a window that begins at a piece would end, were there no sections.
-    reach = np.searchsorted(bounds, bounds[:-1] + limit, side="right") - 1
-    section_piece = first_piece[sections]
-
-    chosen = np.flatnonzero(np.asarray(shard.held_out) == held_out)
-    here, stop = section_piece[chosen], section_piece[chosen + 1]
-    begins = np.zeros(len(sentence), bool)
-    while (inside := here < stop).any():
-        here, stop = here[inside], stop[inside]
-        begins[here] = True
-        here = reach[here]
-
-    piece = np.flatnonzero(begins)
-    section = np.searchsorted(section_piece, piece, side="right") - 1
-    end_piece = np.minimum(reach[piece], section_piece[section + 1])
-    document = np.searchsorted(documents, section, side="right") - 1
-    return bounds[piece], bounds[end_piece], sentence[piece], sentence[end_piece - 1], document
+def _sorted_places(classes: np.ndarray, next_place: np.ndarray) -> np.ndarray:
+    """Where a stable counting sort puts elements of these classes; moves `next_place` of each class on."""
+    order = np.argsort(classes, kind="stable")
+    count = np.bincount(classes, minlength=len(next_place))
+    ordered = classes[order]
+    places = np.empty(len(classes), np.int64)
+    places[order] = next_place[ordered] + np.arange(len(classes)) - (np.cumsum(count) - count)[ordered]
+    next_place += count
+    return places
 
 
-def _sentence_ends(
-    shard: Shard, start: np.ndarray, end: np.ndarray, first: np.ndarray, last: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the windows' sentences relative to the window's start, one after another, and their number per window."""
-    per_window = last - first + 1
-    offset = np.cumsum(per_window) - per_window
-    number = np.arange(per_window.sum()) + np.repeat(first - offset, per_window)
-    ends = np.minimum(np.asarray(shard.sentences, np.int64)[number + 1], np.repeat(end, per_window))
-    return ends - np.repeat(start, per_window), per_window
+def _narrow(count: int) -> type:
+    return np.uint32 if count <= 1 << 32 else np.int64
 
 
-class _GrowingArray:
-    """A one-dimensional .npy file written part by part, so that memory does not grow with the corpus."""
-
-    def __init__(self, path: Path, dtype: type) -> None:
-        self._dtype = np.dtype(dtype)
-        self._length = 0
-        self._file = open(path, "wb")  # noqa: SIM115 (closed by close, or with the failed build)
-        self._header_bytes = self._write_header()
-
-    def append(self, part: np.ndarray) -> None:
-        part.astype(self._dtype).tofile(self._file)
-        self._length += len(part)
-
-    def close(self) -> None:
-        # NumPy pads the header so that the length can grow to 21 digits in place.
-        self._file.seek(0)
-        if self._write_header() != self._header_bytes:
-            raise RuntimeError("the header of a .npy file grew: this NumPy does not pad it")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def _write_header(self) -> int:
-        np.lib.format.write_array_header_1_0(
-            self._file,
-            {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._length,)},
-        )
-        return self._file.tell()
+def _create(path: Path, dtype: type | np.dtype, shape: tuple[int, ...]) -> np.memmap:
+    """A new .npy file, mapped; its room is taken now, as a full disk would kill the process that writes to a map."""
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    with open(path, "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array

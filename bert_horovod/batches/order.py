@@ -34,7 +34,7 @@ def stream_seed(seed: int, stream: int) -> int:
     return int(keyed_hash(seed, stream, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
 
 
-def permute(index: np.ndarray, n: int, key: np.ndarray | int) -> np.ndarray:
+def permute(index: np.ndarray, n: np.ndarray | int, key: np.ndarray | int) -> np.ndarray:
     """A seeded bijection of [0, n): where `index` goes, without computing the rest.
 
     An alternating Feistel network over the smallest power of two that holds n; a value that falls outside of [0, n)
@@ -42,25 +42,32 @@ def permute(index: np.ndarray, n: int, key: np.ndarray | int) -> np.ndarray:
 
     Args:
         index: int64 of any shape, values in [0, n).
-        n: size of the set, at least 1.
+        n: size of the set, at least 1 and below 2^53: one for all or one per element of `index`.
         key: uint64, one for all or one per element of `index`; each names a bijection.
 
     Returns:
         int64, the shape of `index`, values in [0, n).
     """
     index = np.asarray(index, np.int64)
-    if index.size and (index.min() < 0 or index.max() >= n):
-        raise ValueError(f"permute: index must be in [0, {n})")
-    values = index.astype(np.uint64).ravel()
+    sizes = np.broadcast_to(np.asarray(n, np.int64), index.shape).ravel()
+    values = index.ravel()
+    if np.any((values < 0) | (values >= sizes)):
+        raise ValueError("permute: index must be in [0, n)")
+    values, sizes = values.astype(np.uint64), sizes.astype(np.uint64)
     keys = np.broadcast_to(np.asarray(key, np.uint64), index.shape).ravel()
     rounds = np.arange(_FEISTEL_ROUNDS, dtype=np.uint64)[:, None] * np.uint64(_INCREMENT)
     round_keys = _finalise(keys + rounds)
-    bits = max(2, int(n - 1).bit_length())
+    bits = np.maximum(2, np.frexp((sizes - np.uint64(1)).astype(np.float64))[1]).astype(np.uint64)
     outside = np.arange(values.size)
     while outside.size:
-        values[outside] = _feistel(values[outside], bits, round_keys[:, outside])
-        outside = outside[values[outside] >= np.uint64(n)]
+        values[outside] = _feistel(values[outside], bits[outside], round_keys[:, outside])
+        outside = outside[values[outside] >= sizes[outside]]
     return values.astype(np.int64).reshape(index.shape)
+
+
+def below(words: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """Random whole numbers in [0, bound), int64, of random words uint64; a bias of bound / 2^64 remains."""
+    return (words % bound.astype(np.uint64)).astype(np.int64)
 
 
 @functools.cache
@@ -80,9 +87,10 @@ def _finalise(words: np.ndarray) -> np.ndarray:
     return words
 
 
-def _feistel(values: np.ndarray, bits: int, round_keys: np.ndarray) -> np.ndarray:
-    low_bits = np.uint64(bits // 2)
-    masks = (np.uint64((1 << bits // 2) - 1), np.uint64((1 << bits - bits // 2) - 1))
+def _feistel(values: np.ndarray, bits: np.ndarray, round_keys: np.ndarray) -> np.ndarray:
+    low_bits = bits >> np.uint64(1)
+    one = np.uint64(1)
+    masks = ((one << low_bits) - one, (one << (bits - low_bits)) - one)
     halves = [values & masks[0], values >> low_bits]
     for number, keys in enumerate(round_keys):
         target = number % 2

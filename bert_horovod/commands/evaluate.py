@@ -1,7 +1,8 @@
 """Measure a checkpoint on held-out rows, beside what word frequencies alone would reach.
 
 The rows and their masks are the same for every checkpoint: those that a run evaluates on when its recipe has
-data.seed = 0 and objective.masked_fraction = 0.15, the defaults.
+data.seed = 0, data.packing = true, objective.masked_fraction = 0.15 and objective.whole_word_masking = false, the
+defaults.
 """
 
 import argparse
@@ -71,7 +72,8 @@ def evaluate(
     """Evaluate a checkpoint on a token store's held-out rows; the arguments are those of the command.
 
     Returns:
-        checkpoint, sequence_length, rows (as many as there were); held_out_mlm_loss and, with a sentence-pair head,
+        checkpoint, sequence_length, rows (as many as there were), pair (the run's objective.pair; next_sentence for a
+        checkpoint of other origin with a sentence-pair head); held_out_mlm_loss and, with that head,
         held_out_nsp_loss in nats, held_out_mlm_accuracy and held_out_nsp_accuracy as fractions;
         unigram_cross_entropy of the held-out tokens, and gain: by how many nats the masked-token loss is lower.
 
@@ -85,11 +87,13 @@ def evaluate(
 
     from bert_horovod.batches.index import open_index
     from bert_horovod.batches.order import stream_seed
-    from bert_horovod.batches.rows import Rows, special_ids
+    from bert_horovod.batches.rows import Rows
+    from bert_horovod.batches.vocabulary import special_ids
     from bert_horovod.collectives.world import World
-    from bert_horovod.config import Objective
+    from bert_horovod.config import Data, Objective
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import open_store
+    from bert_horovod.training.checkpoint import recorded_pair
     from bert_horovod.training.evaluation import Evaluator
     from bert_horovod.training.loop import HELD_OUT_STREAM
     from bert_horovod.training.prediction import find_checkpoint, read_masked_model
@@ -104,17 +108,17 @@ def evaluate(
             f"the positions of {directory}"
         )
     unigrams = unigram_cross_entropy(store)
-    index = open_index(store, sequence_length, found.next_sentence, "held_out", index_dir)
+    pair = (recorded_pair(directory) or "next_sentence") if found.next_sentence else "none"
+    index = open_index(store, sequence_length, pair, Data().packing, "held_out", index_dir)
     seed = stream_seed(0, HELD_OUT_STREAM)
-    held_out = Rows(
-        store, index, special_ids(store.vocabulary), sequence_length, Objective(next_sentence=found.next_sentence), seed
-    )
+    held_out = Rows(store, index, special_ids(store.vocabulary), sequence_length, Objective(pair=pair), seed)
     evaluator = Evaluator(found.model, found.next_sentence, "float32", held_out, rows, micro_batch, World())
     means = evaluator.evaluate(found.parameters)
     return {
         "checkpoint": str(directory),
         "sequence_length": sequence_length,
         "rows": evaluator.count,
+        "pair": pair,
         **means,
         "unigram_cross_entropy": unigrams,
         "gain": unigrams - means["held_out_mlm_loss"],
@@ -130,7 +134,7 @@ def summary(result: dict[str, Any]) -> str:
     ]
     if "held_out_nsp_loss" in result:
         lines.append(
-            f"  next sentence   loss {result['held_out_nsp_loss']:.4f} nats   "
+            f"  {result['pair'].replace('_', ' '):14}  loss {result['held_out_nsp_loss']:.4f} nats   "
             f"accuracy {result['held_out_nsp_accuracy']:.1%}"
         )
     side = "below" if result["gain"] >= 0 else "above"

@@ -144,7 +144,7 @@ def _read_model(path: Path) -> config.Model:
         return config.recipe_from_table(
             {
                 "model": table,
-                "objective": {"next_sentence": False},
+                "objective": {"pair": "none"},
                 "phase": [{"sequence_length": 8}],
             }
         ).model

@@ -13,7 +13,7 @@ class Sums(NamedTuple):
 
     mlm_loss: tf.Tensor  # nats, over masked tokens
     mlm_correct: tf.Tensor
-    nsp_loss: tf.Tensor  # nats, over sequences; 0 without the pair head
+    nsp_loss: tf.Tensor  # nats, over sentence pairs, whatever their rule; 0 without the pair head
     nsp_correct: tf.Tensor
 
 
@@ -39,7 +39,7 @@ def masked_token_logits(
 
 
 def next_sentence_logits(parameters: dict[str, tf.Tensor], hidden: tf.Tensor, starts: tf.Tensor) -> tf.Tensor:
-    """Scores for "B continues A" (0) and "B is from elsewhere" (1) at each [CLS]: float32 [rows, sequences, 2]."""
+    """Scores for "B continues A" (0) and "it does not" (1) at each [CLS]: float32 [rows, sequences, 2]."""
     pooled = tf.tanh(dense(parameters, "bert.pooler.dense", _gather_positions(hidden, starts)))
     return tf.cast(dense(parameters, "cls.seq_relationship", pooled), tf.float32)
 

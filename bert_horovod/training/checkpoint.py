@@ -60,7 +60,7 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
         write_directory(
             temporary,
             recipe.model,
-            recipe.objective.next_sentence,
+            recipe.objective.pairs,
             state.arrays(),
             store.vocabulary,
             store.manifest["vocabulary"]["lowercase"],
@@ -96,6 +96,15 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
     for old in [path for path in _paths(output_dir) if path <= final][: -recipe.execution.keep_checkpoints]:
         _remove(old)
     return final
+
+
+def recorded_pair(directory: Path) -> str | None:
+    """The objective.pair that a checkpoint was trained with, as its state says; None if no run of ours wrote it."""
+    try:
+        record = json.loads((directory / "training" / "state.json").read_text(encoding="utf-8"))
+        return record["recipe"]["objective"]["pair"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def load_newest(output_dir: Path) -> Checkpoint | None:

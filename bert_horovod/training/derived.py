@@ -23,9 +23,7 @@ class Derived:
 def derive(recipe: Recipe, phase: Phase, world_size: int) -> Derived:
     """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch."""
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
-    parameters = sum(
-        math.prod(shape) for shape in parameter_shapes(recipe.model, recipe.objective.next_sentence).values()
-    )
+    parameters = sum(math.prod(shape) for shape in parameter_shapes(recipe.model, recipe.objective.pairs).values())
     return Derived(
         micro_batches=micro_batches,
         tokens_per_step=phase.global_batch * phase.sequence_length,

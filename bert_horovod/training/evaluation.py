@@ -43,6 +43,7 @@ class Evaluator:
             total += self._forward(parameters, as_tensors(batch)).numpy()
         total = self._world.all_reduce(tf.constant(total), "evaluation").numpy()
         mlm_loss, mlm_correct, nsp_loss, nsp_correct, masked, sequences = total
+        sequences = max(1, sequences)  # few rows may hold single segments alone
         means = {"held_out_mlm_loss": mlm_loss / masked, "held_out_mlm_accuracy": mlm_correct / masked}
         if self._next_sentence:
             means |= {"held_out_nsp_loss": nsp_loss / sequences, "held_out_nsp_accuracy": nsp_correct / sequences}

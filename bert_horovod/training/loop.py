@@ -13,8 +13,9 @@ import tensorflow as tf
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.prefetch import prefetch
-from bert_horovod.batches.rows import Rows, special_ids
+from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.schedule import step_positions
+from bert_horovod.batches.vocabulary import special_ids
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Phase, Recipe
@@ -63,7 +64,7 @@ class _Run:
         self.stop_signal = False
         self._require_equal(bytes.fromhex(job.store.hash), "token store")
         self.state = self._first_state()
-        shapes = parameter_shapes(self.recipe.model, self.recipe.objective.next_sentence)
+        shapes = parameter_shapes(self.recipe.model, self.recipe.objective.pairs)
         self.reducer = GradientReducer(world, shapes, self.recipe.execution.bucket_bytes, self.recipe.numerics.wire)
         if self.state.progress.wire_maxima:
             self._restore_wire_maxima()
@@ -103,7 +104,7 @@ class _Run:
         held_out = self._rows(phase, "held_out", HELD_OUT_STREAM)
         evaluator = Evaluator(
             self.recipe.model,
-            self.recipe.objective.next_sentence,
+            self.recipe.objective.pairs,
             self.recipe.numerics.precision,
             held_out,
             self.recipe.execution.evaluate_rows,
@@ -150,7 +151,7 @@ class _Run:
         found = checkpoint.load_newest(self.job.output_dir) if self.world.rank == 0 else None
         progress = found.progress if found else Progress(loss_scale=self._first_loss_scale())
         if found is None:
-            parameters = initial_parameters(recipe.model, recipe.objective.next_sentence, recipe.data.seed)
+            parameters = initial_parameters(recipe.model, recipe.objective.pairs, recipe.data.seed)
             if self.job.init_checkpoint and self.world.rank == 0:
                 parameters |= load_initial(self.job.init_checkpoint, recipe, self.job.store)
         state = TrainingState(
@@ -181,7 +182,8 @@ class _Run:
 
     def _rows(self, phase: Phase, split: str, stream: int) -> Rows:
         recipe, store = self.recipe, self.job.store
-        arguments = (store, phase.sequence_length, recipe.objective.next_sentence, split, self.job.index_dir)
+        pair, packing = recipe.objective.pair, recipe.data.packing
+        arguments = (store, phase.sequence_length, pair, packing, split, self.job.index_dir)
         if self.world.local_rank == 0:  # one process a host builds it, the others map it
             open_index(*arguments)
         self.world.barrier()
@@ -216,7 +218,8 @@ class _Run:
         """The step's counts over all ranks, or None if any rank was asked to stop: one small all-reduce."""
         stop = self.stop_signal or (self.world.rank == 0 and stop_requested(self.job.output_dir))
         totals = self.world.all_reduce(tf.constant([*counts, float(stop)], tf.float64), "counts").numpy()
-        return None if totals[-1] else totals[:-1]
+        # Pairs may be missing from a small global batch: their loss is 0 then, not 0 / 0.
+        return None if totals[-1] else np.maximum(totals[:-1], 1)
 
     def _step_inputs(
         self, phase: Phase, step_in_phase: int, totals: np.ndarray, micro_batches: int
@@ -268,7 +271,7 @@ class _Run:
         progress = self.state.progress
         means = result.sums / [masked, masked, sequences, sequences]
         position = self._position(i, begin, rows_per_epoch)
-        pairs = self.recipe.objective.next_sentence
+        pairs = self.recipe.objective.pairs
         metrics = {
             "step": progress.step,
             "phase": i,

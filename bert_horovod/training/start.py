@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from packaging.requirements import Requirement
 
-from bert_horovod.batches.rows import special_ids
+from bert_horovod.batches.vocabulary import special_ids
 from bert_horovod.config import Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
@@ -48,7 +48,7 @@ def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.
             f"--init_checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} the "
             f"opposite; prepare the data {'without' if found.lowercase else 'with'} --cased"
         )
-    shapes = parameter_shapes(recipe.model, recipe.objective.next_sentence)
+    shapes = parameter_shapes(recipe.model, recipe.objective.pairs)
     for name, value in found.parameters.items():
         if name in shapes and shapes[name] != value.shape:
             raise UserError(

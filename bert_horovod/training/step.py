@@ -27,7 +27,7 @@ class StepInputs(NamedTuple):
     """What all micro-batches of an optimizer step share, as tensors: a Python number would retrace the graph."""
 
     masked_tokens: tf.Tensor  # float32 scalar, over all ranks
-    sequences: tf.Tensor  # float32 scalar, over all ranks
+    sequences: tf.Tensor  # float32 scalar, over all ranks: sequences that count for the pair loss
     backward_scale: (
         tf.Tensor
     )  # float32 scalar: what the loss is multiplied by before backward, and gradients divided by after
@@ -148,7 +148,7 @@ def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 def _forward_backward(recipe: Recipe) -> Callable:
     dtype = tf.as_dtype(recipe.numerics.precision)
-    next_sentence = recipe.objective.next_sentence
+    next_sentence = recipe.objective.pairs
 
     def forward_backward(
         parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs

@@ -1,128 +1,148 @@
 import errno
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bert_horovod.batches.index import capacity, open_index, shard_windows
-from bert_horovod.corpus.store import Shard
+from bert_horovod.batches import index as index_module
+from bert_horovod.batches.index import open_index, positions_of
+from bert_horovod.batches.windows import cut_windows
 from bert_horovod.errors import UserError
+from tests.batches.reading import Window, index_windows, token_documents
 
 
-def reference_windows(store, limit: int, held_out: bool) -> list[tuple[int, int, int, int, list[int]]]:
-    """Shard, first token, tokens, document and sentence ends of each window, by a plain loop."""
-    windows = []
-    document = -1
-    for number, shard in enumerate(store.shards):
-        for section in range(len(shard.sections) - 1):
-            if section in shard.documents[:-1]:
-                document += 1
-            if shard.held_out[section] != held_out:
-                continue
-            pieces = []
-            for sentence in range(shard.sections[section], shard.sections[section + 1]):
-                start, end = int(shard.sentences[sentence]), int(shard.sentences[sentence + 1])
-                pieces += [(at, min(at + limit, end)) for at in range(start, end, limit)]
-            while pieces:
-                start = pieces[0][0]
-                inside = [end - start for _, end in pieces if end - start <= limit]
-                windows.append((number, start, inside[-1], document, inside))
-                pieces = pieces[len(inside) :]
-    return windows
+def reference_windows(store, limit: int, held_out: bool, pairs: bool) -> list[Window]:
+    """All greedy windows as the index should hold them: by second segment, then as in the store."""
+    windows, base = [], 0
+    for shard in store.shards:
+        cut = cut_windows(shard, limit, np.asarray(shard.held_out) == held_out, pairs)
+        parts = (cut.start + base, cut.first, cut.second)
+        windows += [Window(*window) for window in zip(*(part.tolist() for part in parts), strict=True)]
+        base += len(shard.tokens)
+    return sorted(windows, key=lambda window: window.second)
 
 
-def index_windows(index) -> list[tuple]:
-    ends = [[]] * index.windows
-    if index.next_sentence:
-        bounds = zip(index.first_end[:-1], index.first_end[1:], strict=True)
-        ends = [index.ends[low:high].tolist() for low, high in bounds]
-    return list(
-        zip(*(array.tolist() for array in (index.shard, index.start, index.count, index.document)), ends, strict=True)
-    )
-
-
-@pytest.mark.parametrize("sequence_length", [8, 13, 32, 128, 2000])
 @pytest.mark.parametrize("split", ["train", "held_out"])
-def test_windows_are_those_of_a_plain_loop(make_store, sequence_length, split):
+@pytest.mark.parametrize(("pair", "specials"), [("next_sentence", 3), ("sentence_order", 3), ("none", 2)])
+def test_unpacked_windows_are_the_greedy_ones_sorted(make_store, split, pair, specials):
     store = make_store(held_out=0.3)
-    index = open_index(store, sequence_length, True, split)
-    assert index_windows(index) == reference_windows(store, sequence_length - 3, split == "held_out")
+    index = open_index(store, 32, pair, False, split)
+    assert index_windows(index) == reference_windows(store, 32 - specials, split == "held_out", pair != "none")
+    assert index.rows == index.windows
+    assert index.sequences == 1
 
 
-def test_single_segments_have_one_token_more(make_store):
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("pair", ["next_sentence", "none"])
+def test_an_index_counts_what_it_holds(make_store, pair, packing):
+    store = make_store(sections=1, sentences=100)
+    index = open_index(store, 48, pair, packing)
+    windows = index_windows(index)
+    first, second = (np.array([window[i] for window in windows]) for i in (1, 2))
+    positions = positions_of(first, second)
+    assert positions.max() <= 48
+    assert np.array_equal(index.classes.windows, np.bincount(second, minlength=49))
+    assert np.array_equal(index.classes.sequences, np.bincount(positions, minlength=49))
+    for length in np.unique(positions):
+        assert index.classes.tokens[length] == (first + second)[positions == length].max()
+    assert sorted(index.by_length) == list(range(index.windows))
+    assert np.all(np.diff(positions[index.by_length]) >= 0)
+    document = token_documents(store)[[window.start for window in windows]]
+    for number in np.unique(second):
+        here = document[second == number]
+        largest = np.bincount(here).max()
+        assert index.classes.largest_run[number] == largest
+        end = index.classes.run_end[number]
+        assert len(set(here[end - largest : end])) == 1
+
+
+def test_windows_are_drawn_short_as_far_as_rows_need_it(make_store, monkeypatch):
+    stores = [make_store(documents=5, sections=1, sentences=2000, longest=60), make_store(documents=2000)]
+    drawn = [index_module._short_share(index_module._Cutter(store, 512, "none", "train")) for store in stores]
+    assert 0 < drawn[0] < 0.8
+    assert drawn[1] == 0
+    monkeypatch.setattr(index_module, "_ENOUGH_FILL", 2)
+    assert index_module._short_share(index_module._Cutter(stores[1], 512, "none", "train")) == 0.8
+
+
+def test_sorting_in_chunks_is_sorting(make_store, monkeypatch):
     store = make_store()
-    index = open_index(store, 16, False)
-    expected = [(*window[:4], []) for window in reference_windows(store, 14, False)]
-    assert index_windows(index) == expected
-    assert index.count.max() == capacity(16, False) == 14
+    whole = open_index(store, 32, "next_sentence", True)
+    whole_order = whole.by_length.copy()
+    shutil.rmtree(whole.path)
+    monkeypatch.setattr(index_module, "_CHUNK", 7)
+    assert np.array_equal(open_index(store, 32, "next_sentence", True).by_length, whole_order)
 
 
-@pytest.mark.parametrize("next_sentence", [True, False])
-def test_each_token_is_in_one_window_of_one_split(make_store, next_sentence):
-    store = make_store(held_out=0.3, longest=60)
-    seen = [np.zeros(len(shard.tokens), int) for shard in store.shards]
-    for split in ("train", "held_out"):
-        index = open_index(store, 24, next_sentence, split)
-        for number, start, count, *_ in index_windows(index):
-            seen[number][start : start + count] += 1
-            section = np.searchsorted(store.shards[number].sentences[store.shards[number].sections], start, "right") - 1
-            assert store.shards[number].held_out[section] == (split == "held_out")
-    assert all(np.all(count == 1) for count in seen)
-
-
-def test_windows_of_a_document_are_one_run(make_store):
-    store = make_store(held_out=0.5)
-    index = open_index(store, 16, True)
-    assert len(index.first_window) == 1 + sum(len(shard.documents) - 1 for shard in store.shards)
-    for document, (low, high) in enumerate(zip(index.first_window[:-1], index.first_window[1:], strict=True)):
-        assert np.array_equal(np.flatnonzero(index.document == document), np.arange(low, high))
+@pytest.mark.parametrize("packing", [True, False])
+def test_documents_that_repeat_others_have_no_windows(make_store, packing):
+    store = make_store(documents=20)
+    document = token_documents(store)
+    plain = open_index(store, 32, "none", packing)
+    listed = np.array([0, 3, 19, 20, 21, 59])
+    index = open_index(replace(store, duplicates=listed), 32, "none", packing)
+    assert index.path != plain.path
+    seen = np.zeros(len(document), int)
+    for start, first, second in index_windows(index):
+        seen[start : start + first + second] += 1
+    assert np.array_equal(seen, ~np.isin(document, listed))
+    with pytest.raises(UserError, match="nothing to train on"):
+        open_index(replace(store, duplicates=np.arange(60)), 32, "none", packing)
 
 
 def test_an_index_is_built_once_and_then_opened(make_store):
     store = make_store()
     with pytest.raises(UserError, match="--index_dir"):
-        open_index(store, 16, True, build=False)
-    built = open_index(store, 16, True)
+        open_index(store, 16, "none", True, build=False)
+    built = open_index(store, 16, "none", True)
     assert built.path.parent == store.path / "index"
     before = {file: file.stat().st_mtime_ns for file in built.path.iterdir()}
-    opened = open_index(store, 16, True, build=False)
+    opened = open_index(store, 16, "none", True, build=False)
     assert index_windows(opened) == index_windows(built)
     assert {file: file.stat().st_mtime_ns for file in opened.path.iterdir()} == before
     assert [path.name for path in (store.path / "index").iterdir()] == [built.path.name]
 
 
-def test_other_settings_have_another_index(make_store, tmp_path):
+def test_other_settings_have_another_index_and_the_same_ones_the_same_bytes(make_store, tmp_path):
     store, other = make_store(held_out=0.5), make_store(held_out=0.5)
     paths = [
         open_index(*settings, directory=tmp_path / "indexes").path
         for settings in (
-            (store, 16, True, "train"),
-            (store, 17, True, "train"),
-            (store, 16, False, "train"),
-            (store, 16, True, "held_out"),
-            (other, 16, True, "train"),
+            (store, 16, "next_sentence", True, "train"),
+            (store, 17, "next_sentence", True, "train"),
+            (store, 16, "none", True, "train"),
+            (store, 16, "sentence_order", True, "train"),
+            (store, 16, "next_sentence", False, "train"),
+            (store, 16, "next_sentence", True, "held_out"),
+            (other, 16, "next_sentence", True, "train"),
         )
     ]
-    assert len(set(paths)) == 5
+    assert len(set(paths)) == 7
     assert {path.parent for path in paths} == {tmp_path / "indexes"}
     assert not (store.path / "index").exists()
+    again = open_index(store, 16, "next_sentence", True, directory=tmp_path / "again").path
+    assert again.name == paths[0].name
+    for file in again.iterdir():
+        assert file.read_bytes() == (paths[0] / file.name).read_bytes()
 
 
 def test_a_directory_that_cannot_be_written_is_refused_by_flag(make_store, tmp_path):
     store = make_store()
     (store.path / "index").write_text("in the way")
     with pytest.raises(UserError, match="--index_dir"):
-        open_index(store, 16, True)
-    assert open_index(store, 16, True, directory=tmp_path / "elsewhere").windows
+        open_index(store, 16, "none", True)
+    assert open_index(store, 16, "none", True, directory=tmp_path / "elsewhere").windows
 
 
-def test_a_damaged_index_is_refused_by_name(make_store):
+@pytest.mark.parametrize("name", ["start", "classes", "template_rows"])
+def test_a_damaged_index_is_refused_by_name(make_store, name):
     store = make_store()
-    path = open_index(store, 16, True).path
-    (path / "start.npy").write_bytes(b"")
-    with pytest.raises(UserError, match=r"start\.npy.*remove"):
-        open_index(store, 16, True)
+    path = open_index(store, 16, "none", True).path
+    (path / f"{name}.npy").write_bytes(b"")
+    with pytest.raises(UserError, match=rf"{name}\.npy.*remove"):
+        open_index(store, 16, "none", True)
 
 
 def test_an_index_that_another_host_finished_first_is_taken(make_store, monkeypatch):
@@ -134,40 +154,45 @@ def test_an_index_that_another_host_finished_first_is_taken(make_store, monkeypa
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", another_is_faster)
-    index = open_index(store, 16, True)
-    assert index_windows(index) == reference_windows(store, 13, False)
+    index = open_index(store, 16, "none", False)
+    assert index_windows(index) == reference_windows(store, 14, False, False)
     assert [path.name for path in (store.path / "index").iterdir()] == [index.path.name]
 
 
-def test_a_failed_build_leaves_nothing_behind(make_store, monkeypatch):
+@pytest.mark.parametrize("call", ["fsync", "posix_fallocate"])
+def test_a_failed_build_leaves_nothing_behind(make_store, monkeypatch, call):
     store = make_store()
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, call, full)
     with pytest.raises(UserError, match=r"No space left on device.*--index_dir"):
-        open_index(store, 16, True)
+        open_index(store, 16, "none", True)
     assert list((store.path / "index").iterdir()) == []
-
-
-def test_a_shard_without_documents_is_passed_over():
-    empty = np.zeros(1, np.uint32)
-    shard = Shard(np.zeros(0, np.uint16), empty, empty, empty, np.zeros(0, bool), np.zeros((0, 2), np.uint64))
-    assert [len(array) for array in shard_windows(shard, 5, False)] == [0] * 5
 
 
 def test_a_split_without_windows_is_refused(make_store):
     store = make_store(held_out=0.0)
     with pytest.raises(UserError, match=r"no held-out sections.*larger --held_out"):
-        open_index(store, 16, True, "held_out")
+        open_index(store, 16, "none", True, "held_out")
     with pytest.raises(UserError, match=r"nothing to train on.*smaller --held_out"):
-        open_index(make_store(held_out=1.0), 16, True)
+        open_index(make_store(held_out=1.0), 16, "none", True)
     assert list((store.path / "index").iterdir()) == []
 
 
-def test_pairs_of_a_single_document_are_refused(make_store):
-    store = make_store(shards=1, documents=1)
-    with pytest.raises(UserError, match=r"objective\.next_sentence = false"):
-        open_index(store, 16, True)
-    assert open_index(store, 16, False).windows
+@pytest.mark.parametrize("packing", [True, False])
+def test_next_sentence_pairs_of_a_single_document_are_refused(make_store, packing):
+    store = make_store(shards=1, documents=1, sections=1, sentences=2000, longest=12)
+    with pytest.raises(UserError, match=r"one document; .* objective\.pair = \"sentence_order\" or \"none\""):
+        open_index(store, 32, "next_sentence", packing)
+    assert open_index(store, 32, "sentence_order", packing).windows
+    assert open_index(store, 32, "none", packing).windows
+
+
+@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order"])
+def test_pairs_without_two_sentences_that_fit_are_refused(make_store, pair):
+    store = make_store(sentences=1, sections=1)
+    with pytest.raises(UserError, match=r"no two sentences that fit .* = 32 .* objective\.pair = \"none\""):
+        open_index(store, 32, pair, True)
+    assert open_index(store, 32, "none", True).windows

@@ -23,6 +23,13 @@ def test_permute_takes_one_key_per_element():
     assert np.array_equal(permute(index, 300, keys), expected)
 
 
+def test_permute_takes_one_size_per_element():
+    sizes = np.repeat([1, 2, 65, 1000], [1, 2, 65, 1000])
+    index = np.concatenate([np.arange(size) for size in (1, 2, 65, 1000)])
+    expected = np.concatenate([permute(np.arange(size), size, 3) for size in (1, 2, 65, 1000)])
+    assert np.array_equal(permute(index, sizes, 3), expected)
+
+
 def test_permute_leaves_no_order_behind():
     moved = permute(np.arange(10_000), 10_000, 1)
     assert abs(np.corrcoef(np.arange(10_000), moved)[0, 1]) < 0.04
@@ -37,8 +44,11 @@ def test_permute_sends_each_element_everywhere():
 
 
 def test_permute_refuses_what_is_outside():
-    with pytest.raises(ValueError, match=r"\[0, 5\)"):
-        permute(np.array([5]), 5, 0)
+    for index in (5, -1):
+        with pytest.raises(ValueError, match=r"\[0, n\)"):
+            permute(np.array([index]), 5, 0)
+    with pytest.raises(ValueError, match=r"\[0, n\)"):
+        permute(np.array([2, 2]), np.array([3, 2]), 0)
 
 
 def test_keyed_hash_bits_are_fair_and_streams_differ():

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.commands.evaluate import evaluate
+from bert_horovod.commands.evaluate import evaluate, summary
 from bert_horovod.config import Execution, Objective, Phase, Recipe
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
@@ -58,14 +58,14 @@ def test_without_the_pair_head_there_is_no_next_sentence(toys, tmp_path, capsys)
     assert "next sentence" not in out
 
 
-@pytest.mark.parametrize("next_sentence", [True, False])
-def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, next_sentence):
+@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
+def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
     from bert_horovod.collectives.world import World
     from bert_horovod.training.loop import Job, pretrain
 
     recipe = Recipe(
         model=MODEL,
-        objective=Objective(next_sentence=next_sentence),
+        objective=Objective(pair=pair),
         phase=(Phase(sequence_length=16, global_batch=4, steps=2),),
         execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"),
     )
@@ -78,6 +78,8 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, next_sent
     assert {name for name in found if name.startswith("held_out")} == logged.keys() - {"step"}
     for name in logged.keys() - {"step"}:
         assert found[name] == pytest.approx(logged[name], rel=1e-6)
+    assert found["pair"] == pair
+    assert ("sentence order  loss" in summary(found)) == (pair == "sentence_order")
 
 
 @pytest.mark.parametrize(

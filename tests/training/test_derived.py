@@ -66,7 +66,7 @@ def test_parameters_are_counted_with_the_heads_that_the_objective_needs():
     # head: 4 x 4 + 4, LayerNorm, 10 biases; pooler 4 x 4 + 4 and pair head 2 x 4 + 2
     shared = (20 * 4 + 8) + 2 * (4 * 20 + 30 + 28 + 16) + (20 + 8 + 10)
     assert derive(RECIPE, PHASE, 1).parameters == shared + 20 + 10
-    without = dataclasses.replace(RECIPE, objective=Objective(next_sentence=False))
+    without = dataclasses.replace(RECIPE, objective=Objective(pair="none"))
     assert derive(without, PHASE, 1).parameters == shared
 
 

@@ -107,8 +107,15 @@ def test_execution_may_change_on_resume_and_is_recorded(earlier):
 
 
 def test_another_recipe_is_refused_by_the_names_of_its_keys(earlier):
-    changed = toy_recipe(optimizer={"beta_1": 0.8}, phase={"steps": 21}, execution={"micro_batch": 8})
+    changed = toy_recipe(
+        data={"packing": False},
+        objective={"pair": "none"},
+        optimizer={"beta_1": 0.8},
+        phase={"steps": 21},
+        execution={"micro_batch": 8},
+    )
     text = refusal(earlier, changed)
+    assert "data.packing: True -> False; objective.pair: 'next_sentence' -> 'none'; " in text
     assert "optimizer.beta_1: 0.9 -> 0.8; phase.0.steps: 20 -> 21" in text
     assert "micro_batch" not in text
 

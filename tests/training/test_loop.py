@@ -98,6 +98,22 @@ def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store,
         train(store, tmp_path, max_steps=1)
 
 
+def test_a_global_batch_without_pairs_has_no_pair_loss(store, tmp_path, monkeypatch):
+    assemble = Rows.assemble
+
+    def single_segments(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
+        batch = assemble(self, positions)
+        return batch | {"sequence_weights": np.zeros_like(batch["sequence_weights"])}
+
+    monkeypatch.setattr(Rows, "assemble", single_segments)
+    train(store, tmp_path, max_steps=1)
+    line = metrics(tmp_path)[0]
+    assert line["nsp_loss"] == line["nsp_accuracy"] == 0
+    assert line["loss"] == line["mlm_loss"] > 0
+    evaluated = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert evaluated["held_out_nsp_loss"] == 0
+
+
 def test_starting_from_a_checkpoint_takes_its_parameters(store, tmp_path):
     train(store, tmp_path / "first", max_steps=20)
     train(store, tmp_path / "second", max_steps=1, init_checkpoint=tmp_path / "first" / "checkpoints" / "step-00000020")

@@ -80,7 +80,7 @@ def test_parameters_to_start_from_are_read(tmp_path, store):
 
 
 def test_heads_that_the_run_has_not_are_left_out_and_missing_ones_are_left_to_be_initialised(tmp_path, store):
-    without = recipe_from_table(toy_recipe_table(objective={"next_sentence": False}))
+    without = recipe_from_table(toy_recipe_table(objective={"pair": "none"}))
     with_heads = write_model(tmp_path / "with", store)
     assert load_initial(tmp_path / "with", without, store).keys() == with_heads.keys() - PAIR_HEAD
     write_model(tmp_path / "without", store, next_sentence=False)

@@ -28,14 +28,15 @@ report["differ_before"] = ranks_that_differ(world, state.hash(), "before")
 state.broadcast(world)
 report["differ_after"] = ranks_that_differ(world, state.hash(), "after")
 
-windows: list[int] = []
+windows: list[list[int]] = []  # of each row
 assemble = Rows.assemble
 
 
 def recording(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
     if not report.get("evaluating"):
-        windows.extend(int(window) for window in self.windows(positions[positions >= 0]))
+        windows.extend(row[row >= 0].tolist() for row in self.windows(positions[positions >= 0]))
         report["rows_per_epoch"] = self.count
+        report["windows_per_epoch"] = self._index.windows
     return assemble(self, positions)
 
 

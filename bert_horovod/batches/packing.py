@@ -1,0 +1,108 @@
+"""Packing: which lengths of sequences share a row.
+
+Lengths are packed, not sequences: best-fit decreasing (Johnson 1973) over the histogram, all rows of equal content
+at once. The result is a short table of templates, such as 128 = 90 + 38, each with the number of rows made so.
+"""
+
+import bisect
+from dataclasses import dataclass
+
+import numpy as np
+
+_MOST_SEQUENCES = 64
+_LEAST_POSITIONS = 8
+
+
+@dataclass(frozen=True)
+class Templates:
+    """What rows hold."""
+
+    rows: np.ndarray  # int64 [templates]: rows of an epoch that are made so
+    lengths: np.ndarray  # uint16 [templates, sequences]: positions of each sequence, descending; 0: none
+
+
+def most_sequences(sequence_length: int) -> int:
+    """Sequences in a row, at most.
+
+    Every row has slots for as many as the fullest template holds: one for each 8 positions keeps the pair head, a
+    product of hidden x hidden a slot, far below one layer's cost. More than that, or more than 64, would be rows of
+    snippets with three or four words each.
+    """
+    return max(1, min(_MOST_SEQUENCES, sequence_length // _LEAST_POSITIONS))
+
+
+def single(histogram: np.ndarray) -> Templates:
+    """Templates of one sequence each, for a histogram as `pack` takes it."""
+    lengths = np.flatnonzero(histogram)
+    return Templates(histogram[lengths], lengths.astype(np.uint16)[:, None])
+
+
+def pack(histogram: np.ndarray, sequence_length: int) -> Templates:
+    """Best-fit decreasing: each sequence, the longest first, goes into the row where it leaves the smallest hole.
+
+    Args:
+        histogram: int64 [sequence_length + 1]: sequences of each length.
+        sequence_length: positions per row.
+    """
+    rows = _OpenRows(sequence_length, most_sequences(sequence_length))
+    for length in np.flatnonzero(histogram)[::-1].tolist():
+        left = int(histogram[length])
+        while left:
+            left -= rows.place(length, left)
+    content = rows.all()
+    width = max((len(lengths) for lengths in content), default=1)
+    table = np.zeros((len(content), width), np.uint16)
+    for row, lengths in zip(table, content, strict=True):
+        row[: len(lengths)] = lengths
+    return Templates(np.array(list(content.values()), np.int64), table)
+
+
+def fill(templates: Templates, sequence_length: int) -> float:
+    """Positions that hold a sequence, as a share of all positions."""
+    return float(templates.rows @ templates.lengths.sum(axis=1)) / (sequence_length * max(1, templates.rows.sum()))
+
+
+class _OpenRows:
+    """Rows in the making, by the space that is left in them and then by content."""
+
+    def __init__(self, sequence_length: int, most: int) -> None:
+        self._most = most
+        self._length = sequence_length
+        self._spaces: list[int] = []  # ascending, those of `_open`
+        self._open: dict[int, dict[tuple[int, ...], int]] = {}
+        self._closed: dict[tuple[int, ...], int] = {}
+
+    def place(self, length: int, count: int) -> int:
+        """Put up to `count` sequences where they fit best, into rows of one content; returns how many."""
+        at = bisect.bisect_left(self._spaces, length)
+        if at == len(self._spaces):  # no open row has room
+            space, content, rows = self._length, (), count
+        else:
+            space = self._spaces[at]
+            content, rows = self._open[space].popitem()
+            if not self._open[space]:
+                del self._open[space], self._spaces[at]
+        each = min(space // length, self._most - len(content), count)
+        used = min(rows, count // each)
+        if content:
+            self._put(space, content, rows - used)
+        self._put(space - each * length, content + (length,) * each, used)
+        return used * each
+
+    def all(self) -> dict[tuple[int, ...], int]:
+        """Rows by content, open ones included."""
+        rows = dict(self._closed)
+        for contents in self._open.values():
+            rows |= contents
+        return rows
+
+    def _put(self, space: int, content: tuple[int, ...], rows: int) -> None:
+        if not rows:
+            return
+        if len(content) == self._most:
+            target = self._closed
+        else:
+            if space not in self._open:
+                bisect.insort(self._spaces, space)
+            target = self._open.setdefault(space, {})
+        target[content] = target.get(content, 0) + rows

@@ -1,0 +1,49 @@
+"""What a vocabulary's entries are, as far as rows need to know."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert_horovod.errors import UserError
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids of the tokens that have a meaning of their own."""
+
+    pad: int
+    unknown: int
+    cls: int
+    sep: int
+    mask: int
+
+
+def special_ids(vocabulary: list[str]) -> SpecialIds:
+    """Ids of [PAD], [UNK], [CLS], [SEP] and [MASK]; raises UserError if one is missing."""
+    ids = {token: number for number, token in enumerate(vocabulary)}
+    names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    missing = [name for name in names if name not in ids]
+    if missing:
+        raise UserError(
+            f"the vocabulary has no {', '.join(missing)}; expected all of {', '.join(names)}: "
+            "prepare the data with a BERT vocabulary"
+        )
+    return SpecialIds(*(ids[name] for name in names))
+
+
+def ordinary_ids(vocabulary: list[str], special: SpecialIds) -> np.ndarray:
+    """Ids that text is made of, int32, ascending: not special, not [unused...]; raises UserError if there is none."""
+    reserved = {special.pad, special.unknown, special.cls, special.sep, special.mask}
+    ordinary = [
+        number
+        for number, token in enumerate(vocabulary)
+        if number not in reserved and not (token.startswith("[unused") and token.endswith("]"))
+    ]
+    if not ordinary:
+        raise UserError("the vocabulary has no ordinary tokens; prepare the data with a BERT vocabulary")
+    return np.array(ordinary, np.int32)
+
+
+def continuation_pieces(vocabulary: list[str]) -> np.ndarray:
+    """Which entries go on with a word that another began, bool [entries]: those that begin with ##."""
+    return np.array([token.startswith("##") and len(token) > 2 for token in vocabulary])

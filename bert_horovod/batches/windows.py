@@ -1,0 +1,95 @@
+"""Windows: a shard's sections cut at sentence ends into what becomes one sequence each.
+
+Sections are cut greedily: as many whole sentences as fit. A sentence that is longer than a window is cut into pieces
+first. Greedy windows leave holes of half a sentence at the ends of their rows, and nothing in a long document is short
+enough to fill them; so for packing a share of the windows is drawn short: one sentence of at most `SHORT_TOKENS`.
+
+With pairs, a window of two and more sentences is split at one of its inner sentence ends, always the same one: of the
+lengths that its second segment could have, it takes the one that comes first in a fixed random order of all lengths.
+So few lengths are common, each by many windows, and second segments of equal length can change places in a small
+corpus too. A window of one sentence stays a single segment.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert_horovod.batches.order import keyed_hash, permute
+from bert_horovod.corpus.store import Shard
+
+SHORT_TOKENS = 64  # longer ones fit few holes, whatever the sequence length: holes are as long as sentences
+_KEY = 0  # windows do not depend on a run's seed
+_SHORT_STREAM, _SPLIT_STREAM = range(2)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows in the order of their text; int64 [windows] each."""
+
+    start: np.ndarray  # first token in the shard
+    first: np.ndarray  # tokens of the first segment, at least 1
+    second: np.ndarray  # tokens of the second segment; 0: there is none
+    document: np.ndarray  # in the shard
+
+
+def cut_windows(
+    shard: Shard, limit: int, chosen: np.ndarray, pairs: bool, short_share: float = 0.0, token_base: int = 0
+) -> Windows:
+    """Cut a shard's sections into windows, all sections in lockstep.
+
+    Args:
+        shard: the shard's arrays.
+        limit: tokens in a window, at most; a longer sentence is cut into pieces of this length, from its start.
+        chosen: bool [sections], which sections are cut.
+        pairs: whether windows are split into two segments.
+        short_share: probability that a window is drawn short where the section goes on for longer than a window.
+        token_base: tokens of the store before this shard; with a window's start the key of its draw.
+    """
+    sentences, sections, documents = (
+        np.asarray(array, np.int64) for array in (shard.sentences, shard.sections, shard.documents)
+    )
+    pieces = -(-np.diff(sentences) // limit)  # per sentence
+    first_piece = np.concatenate(([0], np.cumsum(pieces)))
+    sentence = np.repeat(np.arange(len(pieces)), pieces)  # per piece
+    bounds = sentences[sentence] + limit * (np.arange(len(sentence)) - first_piece[sentence])
+    bounds = np.append(bounds, sentences[-1:])
+    section_piece = first_piece[sections]
+    stop = np.repeat(section_piece[1:], np.diff(section_piece))  # per piece: where its section ends
+    # Where a window that begins at a piece ends.
+    reach = np.minimum(np.searchsorted(bounds, bounds[:-1] + limit, side="right") - 1, stop)
+    if short_share:
+        draw = keyed_hash(_KEY, _SHORT_STREAM, index=(token_base + bounds[:-1]).astype(np.uint64))
+        short = draw < np.uint64(int(short_share * 2**64))
+        short &= np.diff(bounds) <= min(SHORT_TOKENS, limit // 2)
+        short &= bounds[stop] - bounds[:-1] > limit
+        reach = np.where(short, np.arange(1, len(reach) + 1), reach)
+
+    here, end = section_piece[:-1][chosen], section_piece[1:][chosen]
+    begins = np.zeros(len(sentence), bool)
+    while (inside := here < end).any():
+        here, end = here[inside], end[inside]
+        begins[here] = True
+        here = reach[here]
+
+    piece = np.flatnonzero(begins)
+    section = np.searchsorted(section_piece, piece, side="right") - 1
+    count = bounds[reach[piece]] - bounds[piece]
+    second = _second_tokens(bounds, piece, reach[piece], limit) if pairs else np.zeros_like(count)
+    document = np.searchsorted(documents, section, side="right") - 1
+    return Windows(bounds[piece], count - second, second, document)
+
+
+def _second_tokens(bounds: np.ndarray, piece: np.ndarray, end: np.ndarray, limit: int) -> np.ndarray:
+    """Tokens of the windows' second segments, int64 [windows]; 0 where a window has no inner sentence end."""
+    second = np.zeros(len(piece), np.int64)
+    inner = end - piece - 1
+    several = np.flatnonzero(inner)
+    if not len(several):
+        return second
+    count = inner[several]
+    offset = np.cumsum(count) - count
+    place = np.arange(count.sum()) + np.repeat(piece[several] + 1 - offset, count)
+    length = bounds[np.repeat(end[several], count)] - bounds[place]
+    rank = permute(np.arange(limit), limit, keyed_hash(_KEY, _SPLIT_STREAM, index=np.zeros(1, np.uint64)))
+    second[several] = np.argsort(rank)[np.minimum.reduceat(rank[length], offset)]
+    return second

@@ -1,0 +1,85 @@
+"""Rows and indexes read back, for the tests of rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_horovod.batches.index import RowIndex, open_index
+from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.vocabulary import special_ids
+from bert_horovod.config import Objective
+from tests.toys import SPECIAL
+
+PAD, UNKNOWN, CLS, SEP, MASK = 0, 3, 4, 5, 6  # of the toy vocabulary
+ORDINARY = 7  # the first ordinary id
+# As toys.VOCABULARY, but that two of five entries go on with a word.
+WITH_PIECES = SPECIAL + [f"##piece{i}" if i % 5 < 2 else f"word{i}" for i in range(993)]
+
+
+class Window(NamedTuple):
+    """A window; tokens are counted over all shards."""
+
+    start: int
+    first: int
+    second: int
+
+
+def index_windows(index: RowIndex) -> list[Window]:
+    """The windows of an index by their numbers."""
+    second = np.repeat(np.arange(len(index.classes.windows)), index.classes.windows)
+    return [Window(*map(int, window)) for window in zip(index.start, index.first, second, strict=True)]
+
+
+def store_tokens(store) -> np.ndarray:
+    """All tokens of a store."""
+    return np.concatenate([shard.tokens for shard in store.shards])
+
+
+def token_documents(store) -> np.ndarray:
+    """The document of each token of a store."""
+    lengths = []
+    for shard in store.shards:
+        lengths.append(np.diff(np.asarray(shard.sentences, np.int64)[shard.sections][shard.documents]))
+    lengths = np.concatenate(lengths)
+    return np.repeat(np.arange(len(lengths)), lengths)
+
+
+def make_rows(
+    store,
+    length: int = 32,
+    pair: str = "next_sentence",
+    packing: bool = True,
+    seed: int = 1,
+    split: str = "train",
+    **objective,
+) -> Rows:
+    """Rows of a store; `objective` are further settings of the recipe's section."""
+    return Rows(
+        store,
+        open_index(store, length, pair, packing, split),
+        special_ids(store.vocabulary),
+        length,
+        Objective(pair=pair, **objective),
+        seed,
+    )
+
+
+def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
+    """The rows' ids as they were before masking."""
+    ids = batch["input_ids"].copy()
+    row, slot = np.nonzero(batch["masked_weights"])
+    ids[row, batch["masked_positions"][row, slot]] = batch["masked_ids"][row, slot]
+    return ids
+
+
+def segments(ids: list[int]) -> list[list[int]]:
+    """A sequence's segments, without [CLS] and [SEP]."""
+    assert ids[0] == CLS
+    assert ids[-1] == SEP
+    parts: list[list[int]] = [[]]
+    for token in ids[1:-1]:
+        if token == SEP:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts

@@ -1,0 +1,55 @@
+"""Rows as batches/ packs them, through the model."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.batches.index import open_index
+from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.vocabulary import special_ids
+from bert_horovod.config import Model, Objective
+from bert_horovod.model.bert import encode
+from bert_horovod.model.heads import next_sentence_logits
+from tests.model.reference import random_parameters
+from tests.toys import SMALL_VOCABULARY, write_toy_store
+
+LENGTH = 48
+MODEL = Model(
+    vocab_size=len(SMALL_VOCABULARY),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=LENGTH,
+)
+PARAMETERS = random_parameters(MODEL, next_sentence=True)
+
+
+@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
+def test_a_packed_row_gives_each_sequence_the_hidden_states_and_the_pair_scores_it_has_alone(tmp_path, pair):
+    store = write_toy_store(tmp_path / "store", longest=8, vocabulary=SMALL_VOCABULARY)
+    index = open_index(store, LENGTH, pair, True)
+    rows = Rows(store, index, special_ids(store.vocabulary), LENGTH, Objective(pair=pair), seed=1)
+    batch = rows.assemble(np.arange(40))
+    row, slot = np.nonzero(np.arange(1, rows.sequences + 1) <= batch["sequence_ids"].max(axis=1, keepdims=True))
+    assert len(row) > 60
+    # The same sequences, one in a row of its own each.
+    names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+    alone = {name: np.zeros((len(row), LENGTH), np.int32) for name in names}
+    for i, (r, s) in enumerate(zip(row, slot, strict=True)):
+        place = batch["sequence_ids"][r] == s + 1
+        for name in names:
+            alone[name][i, : place.sum()] = 1 if name == "sequence_ids" else batch[name][r, place]
+    parameters = {name: tf.constant(value) for name, value in PARAMETERS.items()}
+
+    def states(arrays: dict[str, np.ndarray]) -> tf.Tensor:
+        return encode(parameters, MODEL, {name: tf.constant(arrays[name]) for name in names}, tf.float32)[-1]
+
+    together, apart = states(batch), states(alone)
+    for i, (r, s) in enumerate(zip(row, slot, strict=True)):
+        place = batch["sequence_ids"][r] == s + 1
+        np.testing.assert_allclose(together[r][place], apart[i][: place.sum()], rtol=1e-5, atol=1e-5)
+    starts = tf.constant(batch["sequence_starts"])
+    scores = next_sentence_logits(parameters, together, starts).numpy()[row, slot]
+    expected = next_sentence_logits(parameters, apart, tf.zeros([len(row), 1], tf.int32)).numpy()[:, 0]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
