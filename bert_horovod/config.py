@@ -5,6 +5,7 @@ A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[o
 changes the result beyond rounding.
 """
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -172,13 +173,17 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
+    return recipe_from_table(table, overrides)
+
+
+def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+    """Build a checked recipe from parsed TOML, with `key.path=value` overrides.
+
+    Raises UserError that names the key, the value and what is allowed.
+    """
+    table = copy.deepcopy(table)
     for override in overrides:
         _override(table, override)
-    return recipe_from_table(table)
-
-
-def recipe_from_table(table: dict[str, Any]) -> Recipe:
-    """Build a checked recipe from parsed TOML; raises UserError that names the key, the value and what is allowed."""
     sections = {section.name: section for section in dataclasses.fields(Recipe)}
     _refuse_unknown(table, sections, "")
     values: dict[str, Any] = {}

@@ -7,19 +7,22 @@ number among all of its length, and a bijection over these says which window tha
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.batches.index import RowIndex
+from bert_horovod.batches.index import RowIndex, open_index
 from bert_horovod.batches.masks import Masker, masked_count
-from bert_horovod.batches.order import keyed_hash, permute
+from bert_horovod.batches.order import keyed_hash, permute, stream_seed
 from bert_horovod.batches.pairs import Exchange
-from bert_horovod.batches.vocabulary import SpecialIds
-from bert_horovod.config import Objective
+from bert_horovod.batches.vocabulary import SpecialIds, special_ids
+from bert_horovod.config import Objective, Recipe
 from bert_horovod.corpus.store import Store
 
 # What a hash is drawn for.
 _ROWS, _WINDOWS, _SWAP = range(3)
+# Streams of the recipe's seed; phase i trains on the first + i.
+_PHASE_STREAM, _HELD_OUT_STREAM = 102, 103
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,27 @@ class Rows:
             tokens = self._tokens[number]
             base = self._shard_end[number] - len(tokens)
             flat[place[low:high]] = tokens[source[low:high] - base]
+
+
+def open_rows(
+    store: Store, recipe: Recipe, phase: int, split: str, index_dir: Path | None = None, build: bool = True
+) -> Rows:
+    """The rows that a run of this recipe reads in a phase: whoever wants a run's rows has them from here.
+
+    Args:
+        store: the token store.
+        recipe: what is trained.
+        phase: its number, from 0.
+        split: "train" or "held_out"; held-out rows are ordered and masked alike in all phases.
+        index_dir: see open_index, as `build` is.
+
+    Raises:
+        UserError: as open_index and special_ids.
+    """
+    length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
+    index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
+    seed = stream_seed(recipe.data.seed, _PHASE_STREAM + phase if split == "train" else _HELD_OUT_STREAM)
+    return Rows(store, index, special_ids(store.vocabulary), length, recipe.objective, seed)
 
 
 def _first_numbers(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bert_horovod.config import Recipe
+from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 
 
@@ -29,6 +31,17 @@ def special_ids(vocabulary: list[str]) -> SpecialIds:
             "prepare the data with a BERT vocabulary"
         )
     return SpecialIds(*(ids[name] for name in names))
+
+
+def check_vocabulary(recipe: Recipe, store: Store) -> None:
+    """Raise UserError where the recipe's model has not the store's vocabulary, or that is not BERT's."""
+    if recipe.model.vocab_size != len(store.vocabulary):
+        raise UserError(
+            f"model.vocab_size = {recipe.model.vocab_size}, but the token store {store.path} was made with a "
+            f"vocabulary of {len(store.vocabulary)}; set model.vocab_size = {len(store.vocabulary)}, "
+            "or prepare the data with the other vocabulary"
+        )
+    special_ids(store.vocabulary)
 
 
 def ordinary_ids(vocabulary: list[str], special: SpecialIds) -> np.ndarray:

@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.index import open_index
-from bert_horovod.batches.order import keyed_hash, stream_seed
+from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.prefetch import prefetch
-from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.schedule import step_positions
-from bert_horovod.batches.vocabulary import special_ids
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Phase, Recipe
@@ -33,8 +31,8 @@ from bert_horovod.training.state import Progress, TrainingState, ranks_that_diff
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep
 from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
 
-# Streams of the counter-based generator, apart from those of batches/
-_DROPOUT_STREAM, _PHASE_STREAM, HELD_OUT_STREAM = 101, 102, 103
+# A stream of the recipe's seed, apart from those of batches/rows.py.
+_DROPOUT_STREAM = 101
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,8 @@ class _Run:
     def _phase(self, i: int, phase: Phase, begin: int, end: int) -> bool:
         """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
         derived = derive(self.recipe, phase, self.world.size)
-        rows = self._rows(phase, "train", _PHASE_STREAM + i)
-        held_out = self._rows(phase, "held_out", HELD_OUT_STREAM)
+        rows = self._rows(i, "train")
+        held_out = self._rows(i, "held_out")
         evaluator = Evaluator(
             self.recipe.model,
             self.recipe.objective.pairs,
@@ -180,16 +178,12 @@ class _Run:
                 "and the same version of this program"
             )
 
-    def _rows(self, phase: Phase, split: str, stream: int) -> Rows:
-        recipe, store = self.recipe, self.job.store
-        pair, packing = recipe.objective.pair, recipe.data.packing
-        arguments = (store, phase.sequence_length, pair, packing, split, self.job.index_dir)
-        if self.world.local_rank == 0:  # one process a host builds it, the others map it
-            open_index(*arguments)
+    def _rows(self, phase: int, split: str) -> Rows:
+        arguments = (self.job.store, self.recipe, phase, split, self.job.index_dir)
+        if self.world.local_rank == 0:  # one process a host builds the index, the others map it
+            open_rows(*arguments)
         self.world.barrier()
-        index = open_index(*arguments, build=False)
-        seed = stream_seed(recipe.data.seed, stream)
-        return Rows(store, index, special_ids(store.vocabulary), phase.sequence_length, recipe.objective, seed)
+        return open_rows(*arguments, build=False)
 
     def _inputs(self, rows: Rows, phase: Phase, first: int, last: int) -> Iterator:
         """Per step: micro-batches of this rank, their first rows; counts of masked tokens, sequences, real tokens."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from packaging.requirements import Requirement
 
-from bert_horovod.batches.vocabulary import special_ids
+from bert_horovod.batches.vocabulary import check_vocabulary
 from bert_horovod.config import Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
@@ -17,13 +17,7 @@ from bert_horovod.training.derived import derive
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
     """Raise UserError where the recipe does not fit the store or the number of ranks."""
-    if recipe.model.vocab_size != len(store.vocabulary):
-        raise UserError(
-            f"model.vocab_size = {recipe.model.vocab_size}, but the token store {store.path} was made with a "
-            f"vocabulary of {len(store.vocabulary)}; set model.vocab_size = {len(store.vocabulary)}, "
-            "or prepare the data with the other vocabulary"
-        )
-    special_ids(store.vocabulary)
+    check_vocabulary(recipe, store)
     for phase in recipe.phase:
         derive(recipe, phase, world_size)
 
