@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store
     from bert_horovod.interchange.huggingface import Pretrained
 
+DEFAULT_LENGTH = 128  # of rows, where nothing says what the checkpoint was trained at
+_WHY_LENGTH = {
+    "flag": "",
+    "checkpoint": " (as it was trained)",
+    "default": " (the default: the checkpoint does not tell what it was trained at)",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -35,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="token store with a held-out part, made by: bert-horovod prepare",
     )
     parser.add_argument(
-        "--sequence_length", type=int, default=128, metavar="N", help="tokens per row (default: %(default)s)"
+        "--sequence_length",
+        type=int,
+        metavar="N",
+        help="tokens per row (default: what the run trained at when it saved the checkpoint; 128 for a checkpoint of "
+        "other origin)",
     )
     parser.add_argument(
         "--rows", type=int, default=1024, metavar="N", help="held-out rows, at most (default: %(default)s)"
@@ -64,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int | None:
 def evaluate(
     checkpoint: Path,
     data_dir: Path,
-    sequence_length: int = 128,
+    sequence_length: int | None = None,
     rows: int = 1024,
     micro_batch: int = 32,
     index_dir: Path | None = None,
@@ -72,10 +83,11 @@ def evaluate(
     """Evaluate a checkpoint on a token store's held-out rows; the arguments are those of the command.
 
     Returns:
-        checkpoint, sequence_length, rows (as many as there were), pair (the run's objective.pair; next_sentence for a
-        checkpoint of other origin with a sentence-pair head); held_out_mlm_loss and, with that head,
-        held_out_nsp_loss in nats, held_out_mlm_accuracy and held_out_nsp_accuracy as fractions;
-        unigram_cross_entropy of the held-out tokens, and gain: by how many nats the masked-token loss is lower.
+        checkpoint, sequence_length, sequence_length_from ("flag", "checkpoint" or "default"), rows (as many as there
+        were), pair (the run's objective.pair; next_sentence for a checkpoint of other origin with a sentence-pair
+        head); held_out_mlm_loss and, with that head, held_out_nsp_loss in nats, held_out_mlm_accuracy and
+        held_out_nsp_accuracy as fractions; unigram_cross_entropy of the held-out tokens, and gain: by how many nats
+        the masked-token loss is lower.
 
     Raises:
         UserError: checkpoint, store or an argument is not what it should be, or they do not fit together.
@@ -85,23 +97,21 @@ def evaluate(
             raise UserError(f"--{name} {value}: expected at least 1")
     import_tensorflow()
 
-    from bert_horovod.batches.index import open_index
-    from bert_horovod.batches.order import stream_seed
-    from bert_horovod.batches.rows import Rows
-    from bert_horovod.batches.vocabulary import special_ids
+    from bert_horovod.batches.rows import open_rows
     from bert_horovod.collectives.world import World
-    from bert_horovod.config import Data, Objective
+    from bert_horovod.config import Objective, Phase, Recipe
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import open_store
-    from bert_horovod.training.checkpoint import recorded_pair
+    from bert_horovod.training.checkpoint import recorded_length, recorded_pair
     from bert_horovod.training.evaluation import Evaluator
-    from bert_horovod.training.loop import HELD_OUT_STREAM
     from bert_horovod.training.prediction import find_checkpoint, read_masked_model
 
     store = open_store(data_dir)
     directory = find_checkpoint(checkpoint)
     found = read_masked_model(directory)
     _refuse_another_vocabulary(directory, found, store)
+    lengths = {"flag": sequence_length, "checkpoint": recorded_length(directory), "default": DEFAULT_LENGTH}
+    length_from, sequence_length = next((known, length) for known, length in lengths.items() if length is not None)
     if not 8 <= sequence_length <= found.model.max_position_embeddings:
         raise UserError(
             f"--sequence_length {sequence_length}: expected 8 to {found.model.max_position_embeddings}, "
@@ -109,14 +119,14 @@ def evaluate(
         )
     unigrams = unigram_cross_entropy(store)
     pair = (recorded_pair(directory) or "next_sentence") if found.next_sentence else "none"
-    index = open_index(store, sequence_length, pair, Data().packing, "held_out", index_dir)
-    seed = stream_seed(0, HELD_OUT_STREAM)
-    held_out = Rows(store, index, special_ids(store.vocabulary), sequence_length, Objective(pair=pair), seed)
+    recipe = Recipe(objective=Objective(pair=pair), phase=(Phase(sequence_length=sequence_length),))
+    held_out = open_rows(store, recipe, 0, "held_out", index_dir)
     evaluator = Evaluator(found.model, found.next_sentence, "float32", held_out, rows, micro_batch, World())
     means = evaluator.evaluate(found.parameters)
     return {
         "checkpoint": str(directory),
         "sequence_length": sequence_length,
+        "sequence_length_from": length_from,
         "rows": evaluator.count,
         "pair": pair,
         **means,
@@ -127,8 +137,9 @@ def evaluate(
 
 def summary(result: dict[str, Any]) -> str:
     """The result of `evaluate`, for people."""
+    why = _WHY_LENGTH[result["sequence_length_from"]]
     lines = [
-        f"{result['checkpoint']} on {result['rows']:,} held-out rows of {result['sequence_length']}:",
+        f"{result['checkpoint']} on {result['rows']:,} held-out rows of {result['sequence_length']} positions{why}:",
         f"  masked tokens   loss {result['held_out_mlm_loss']:.4f} nats   "
         f"accuracy {result['held_out_mlm_accuracy']:.1%}",
     ]

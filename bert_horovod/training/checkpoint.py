@@ -16,6 +16,7 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -101,9 +102,17 @@ def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, p
 def recorded_pair(directory: Path) -> str | None:
     """The objective.pair that a checkpoint was trained with, as its state says; None if no run of ours wrote it."""
     try:
-        record = json.loads((directory / "training" / "state.json").read_text(encoding="utf-8"))
-        return record["recipe"]["objective"]["pair"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return _state(directory)["recipe"]["objective"]["pair"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def recorded_length(directory: Path) -> int | None:
+    """The sequence length of the phase that a checkpoint was saved in; None if no run of ours wrote it."""
+    try:
+        record = _state(directory)
+        return record["recipe"]["phase"][record["position"]["phase"]]["sequence_length"]
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
@@ -140,12 +149,16 @@ def _paths(output_dir: Path) -> list[Path]:
 
 
 def _load(path: Path) -> Checkpoint:
-    record = json.loads((path / "training" / "state.json").read_text(encoding="utf-8"))
+    record = _state(path)
     slots: dict[str, dict[str, np.ndarray]] = {}
     for key, value in safetensors.numpy.load_file(path / "training" / "optimizer.safetensors").items():
         slot, name = key.split("/", 1)
         slots.setdefault(slot, {})[name] = value
     return Checkpoint(path, read_directory(path).parameters, slots, Progress(**record["progress"]))
+
+
+def _state(path: Path) -> dict[str, Any]:
+    return json.loads((path / "training" / "state.json").read_text(encoding="utf-8"))
 
 
 def _hashes(directory: Path) -> dict[str, str]:

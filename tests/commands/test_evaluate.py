@@ -1,5 +1,6 @@
 """The evaluate command, as it is typed."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -12,6 +13,8 @@ from bert_horovod.commands.evaluate import evaluate, summary
 from bert_horovod.config import Execution, Objective, Phase, Recipe
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.model.bert import initial_parameters
 from tests.commands.conftest import MODEL, WORDS, write_checkpoint
 
 LENGTH = ("--sequence_length", "16")
@@ -32,6 +35,7 @@ def test_a_fresh_model_knows_as_much_as_chance(toys, capsys):
     assert found["unigram_cross_entropy"] == unigram_cross_entropy(open_store(toys.store))
     assert found["gain"] == found["unigram_cross_entropy"] - found["held_out_mlm_loss"]
     assert (found["checkpoint"], found["sequence_length"]) == (str(toys.checkpoint), 16)
+    assert found["sequence_length_from"] == "flag"
     assert found["rows"] > 20
 
 
@@ -72,7 +76,9 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
     run = tmp_path / "run"
     run.mkdir()
     pretrain(Job(recipe, open_store(toys.store), run), World())
-    found = evaluate(run, toys.store, 16, micro_batch=4)
+    found = evaluate(run, toys.store, micro_batch=4)
+    assert (found["sequence_length"], found["sequence_length_from"]) == (16, "checkpoint")
+    assert "held-out rows of 16 positions (as it was trained):" in summary(found)
     assert found["checkpoint"] == str(run / "checkpoints" / "step-00000002")
     logged = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert {name for name in found if name.startswith("held_out")} == logged.keys() - {"step"}
@@ -80,6 +86,16 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
         assert found[name] == pytest.approx(logged[name], rel=1e-6)
     assert found["pair"] == pair
     assert ("sentence order  loss" in summary(found)) == (pair == "sentence_order")
+
+
+def test_a_checkpoint_of_other_origin_is_measured_at_128(tmp_path, toys, capsys):
+    model = dataclasses.replace(MODEL, max_position_embeddings=128)
+    parameters = initial_parameters(model, True, 0)
+    write_directory(tmp_path / "longer", model, True, parameters, WORDS, True)
+    toys = toys._replace(checkpoint=tmp_path / "longer")
+    assert command(toys) == 0
+    out = capsys.readouterr().out
+    assert "held-out rows of 128 positions (the default: the checkpoint does not tell what it was trained at):" in out
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_horovod.config import recipe_to_table
+from bert_horovod.config import Objective, Phase, recipe_to_table
 from bert_horovod.errors import UserError
 from bert_horovod.model.bert import parameter_shapes
-from bert_horovod.training.checkpoint import load_newest, save
+from bert_horovod.training.checkpoint import load_newest, recorded_length, recorded_pair, save
 from bert_horovod.training.state import Progress, TrainingState
 from tests.toys import toy_recipe
 
@@ -203,3 +203,21 @@ def test_a_full_disk_is_a_users_error_and_leaves_the_earlier_checkpoint_whole(sm
         save(small_disk, states[20], RECIPE, store, POSITION)
     assert names(small_disk) == ["step-00000010"]
     assert_same_bits(load_newest(small_disk).parameters, states[10].arrays())
+
+
+def test_a_checkpoint_tells_the_pair_and_the_sequence_length_of_the_phase_that_it_was_saved_in(tmp_path, states, store):
+    first, second = Phase(sequence_length=16), Phase(sequence_length=32)
+    recipe = dataclasses.replace(RECIPE, phase=(first, second), objective=Objective(pair="sentence_order"))
+    for step, phase in ((10, 0), (20, 1)):
+        path = save(tmp_path, states[step], recipe, store, POSITION | {"phase": phase})
+        assert recorded_length(path) == recipe.phase[phase].sequence_length
+        assert recorded_pair(path) == "sentence_order"
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"recipe": {"phase": []}, "position": {"phase": 0}}'])
+def test_a_directory_without_a_whole_state_tells_nothing(tmp_path, text):
+    if text is not None:
+        (tmp_path / "training").mkdir()
+        (tmp_path / "training" / "state.json").write_text(text, encoding="utf-8")
+    assert recorded_length(tmp_path) is None
+    assert recorded_pair(tmp_path) is None
