@@ -18,6 +18,7 @@ from bert_horovod.corpus.plan import Settings, Task, plan_tasks
 from bert_horovod.corpus.pool import local_pool, run_jobs
 from bert_horovod.corpus.progress import Progress
 from bert_horovod.corpus.sources import Source, find_sources
+from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import COUNTS, FORMAT, open_shard, write_duplicates, write_manifest
 from bert_horovod.corpus.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.work import Done, Job, disk_error, do
@@ -122,10 +123,9 @@ def summary(result: Result) -> str:
     if manifest["passed_over"]:
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(manifest["passed_over"].items()))
         lines.append(f"passed over: {counts}")
-    silent = [source["name"] for source in manifest["sources"] if source["bytes"] and not source["tokens"]]
+    silent = silent_sources(manifest)
     if silent:
-        names = f"{', '.join(silent[:3])}{', ...' if len(silent) > 3 else ''}"
-        lines.append(f"warning: {len(silent)} of {len(manifest['sources'])} files gave no text: {names}")
+        lines.append(f"warning: {len(silent)} of {len(manifest['sources'])} files gave no text: {some(silent)}")
     if result.made:
         lines.append(_speed(result))
     if not totals["held_out_sections"] and manifest["settings"]["held_out"]:

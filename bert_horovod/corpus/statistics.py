@@ -1,5 +1,9 @@
 """What can be said about a token store without a model."""
 
+import heapq
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from bert_horovod.corpus.store import Shard, Store
@@ -30,10 +34,15 @@ def kept_sections(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
 
     `duplicates`: int64, documents counted from the shard's first; numbers outside of the shard are passed over.
     """
+    return np.repeat(kept_documents(shard, duplicates), np.diff(shard.documents))
+
+
+def kept_documents(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
+    """Which documents are no duplicates: bool [documents]; `duplicates` as in kept_sections."""
     documents = len(shard.documents) - 1
     kept = np.ones(documents, bool)
     kept[duplicates[(duplicates >= 0) & (duplicates < documents)]] = False
-    return np.repeat(kept, np.diff(shard.documents))
+    return kept
 
 
 def section_token_starts(shard: Shard) -> np.ndarray:
@@ -53,3 +62,74 @@ def unigram_cross_entropy(store: Store) -> float:
         raise UserError(f"{store.path} has no held-out tokens; prepare the data with a larger --held_out")
     log_probability = np.log((training + 1) / (training.sum() + len(training)))
     return float(-(held_out * log_probability).sum() / held_out.sum())
+
+
+@dataclass(frozen=True)
+class LongDocument:
+    """One of the longest documents."""
+
+    tokens: int
+    shard: str
+    number: int  # in the shard, from 0
+    title: str  # may be empty
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long documents and sentences are; duplicates of documents do not count, as they are never read.
+
+    A histogram is int64 [33]: entry i counts the lengths from 2^i to 2^(i + 1) - 1 tokens.
+    """
+
+    documents: np.ndarray
+    sentences: np.ndarray
+    tokens: int
+    longest: list[LongDocument]  # descending
+
+
+def measure_lengths(store: Store, longest: int = 5) -> Lengths:
+    """Measure a store shard by shard, and find so many of its longest documents."""
+    documents, sentences = np.zeros(33, np.int64), np.zeros(33, np.int64)
+    tokens = first = 0
+    top: list[
+        tuple[int, int, int]
+    ] = []  # tokens, and negated, so that of equal ones the first is kept: shard, document
+    for number, shard in enumerate(store.shards):
+        kept = kept_documents(shard, store.duplicates - first)
+        first += len(kept)
+        sizes = np.diff(section_token_starts(shard)[np.asarray(shard.documents)]).astype(np.int64)
+        per_document = np.diff(np.asarray(shard.sections)[np.asarray(shard.documents)])
+        documents += _powers(sizes[kept])
+        sentences += _powers(np.diff(np.asarray(shard.sentences))[np.repeat(kept, per_document)])
+        sizes[~kept] = 0
+        tokens += int(sizes.sum())
+        best = np.argsort(-sizes, kind="stable")[:longest]
+        top = heapq.nlargest(longest, top + [(int(sizes[i]), -number, -int(i)) for i in best if sizes[i]])
+    found = [
+        LongDocument(size, store.manifest["shards"][-shard]["name"], -i, document_title(store.shards[-shard], -i))
+        for size, shard, i in top
+    ]
+    return Lengths(documents, sentences, tokens, found)
+
+
+def document_title(shard: Shard, number: int) -> str:
+    """The title of a shard's document; empty where it has none."""
+    titles = np.asarray(shard.titles)
+    ends = np.flatnonzero(titles == ord("\n"))
+    begin = ends[number - 1] + 1 if number else 0
+    return titles[begin : ends[number]].tobytes().decode(errors="replace")
+
+
+def silent_sources(manifest: dict[str, Any]) -> list[str]:
+    """Names of the files of a store's input that are not empty but gave no text."""
+    return [source["name"] for source in manifest["sources"] if source["bytes"] and not source["tokens"]]
+
+
+def some(names: list[str]) -> str:
+    """The first three of these names, for a message."""
+    return f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+
+
+def _powers(lengths: np.ndarray) -> np.ndarray:
+    """Counts of lengths, all at least 1 and below 2^33, by the power of two that they reach: int64 [33]."""
+    return np.bincount(np.frexp(lengths.astype(np.float64))[1] - 1, minlength=33)

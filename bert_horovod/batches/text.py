@@ -1,0 +1,86 @@
+"""Rows as text, for people."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bert_horovod.batches.vocabulary import SpecialIds, continuation_pieces
+
+LEGEND = (
+    "[MASK:word]: word is to be predicted, the model sees [MASK]; [word→other]: it sees another; "
+    "[word=]: it sees the word itself"
+)
+_PAIRS = {
+    ("next_sentence", 0): "B continues A",
+    ("next_sentence", 1): "B is from another document",
+    ("sentence_order", 0): "B continues A",
+    ("sentence_order", 1): "B and A are swapped",
+}
+
+
+class RowText:
+    """Writes rows as text.
+
+    Args:
+        vocabulary: the store's.
+        special: its special ids.
+        pair: the recipe's objective.pair.
+    """
+
+    def __init__(self, vocabulary: list[str], special: SpecialIds, pair: str) -> None:
+        self._vocabulary = vocabulary
+        self._special = special
+        self._pair = pair
+        self._continuation = continuation_pieces(vocabulary)
+
+    def lines(self, row: dict[str, np.ndarray]) -> list[str]:
+        """A row's text: how full it is, then each sequence with its pair label and segments.
+
+        Args:
+            row: what Rows.assemble makes, of one row, without the first axis.
+        """
+        sequence_ids = row["sequence_ids"]
+        used, length, count = np.count_nonzero(sequence_ids), len(sequence_ids), int(sequence_ids.max())
+        masked = int(np.count_nonzero(row["masked_weights"]))
+        sequences = f"{count} sequence{'s' if count > 1 else ''}"
+        lines = [f"{used} of {length} positions used ({used / length:.1%}), {sequences}, {masked} tokens masked"]
+        for sequence in range(1, count + 1):
+            lines += self._sequence(row, sequence)
+        return lines
+
+    def _sequence(self, row: dict[str, np.ndarray], sequence: int) -> Iterator[str]:
+        places = np.flatnonzero(row["sequence_ids"] == sequence)
+        label = ""
+        if self._pair != "none" and row["sequence_weights"][sequence - 1]:
+            label = ": " + _PAIRS[self._pair, int(row["next_sentence_labels"][sequence - 1])]
+        yield f"  sequence {sequence}, {len(places)} positions{label}"
+        used = row["masked_weights"] > 0
+        masked = dict(zip(row["masked_positions"][used].tolist(), row["masked_ids"][used].tolist(), strict=True))
+        for name, segment in zip("AB", _segments(row["token_type_ids"], places), strict=False):
+            yield f"    {name}: {self._text(row['input_ids'], segment, masked)}"
+
+    def _text(self, ids: np.ndarray, segment: list[int], masked: dict[int, int]) -> str:
+        text = ""
+        for place in segment:
+            seen = int(ids[place])
+            original = masked.get(place, seen)
+            goes_on = self._continuation[original] and place != segment[0]
+            token = self._vocabulary[original]
+            if place in masked:
+                token = self._marked(token, original, seen)
+            elif goes_on:
+                token = token[2:]
+            text += token if goes_on else f" {token}"
+        return text.strip()
+
+    def _marked(self, token: str, original: int, seen: int) -> str:
+        if seen == self._special.mask:
+            return f"[MASK:{token}]"
+        return f"[{token}=]" if seen == original else f"[{token}→{self._vocabulary[seen]}]"
+
+
+def _segments(token_types: np.ndarray, places: np.ndarray) -> list[list[int]]:
+    """The places of a sequence's segments, without [CLS] and [SEP]."""
+    second = token_types[places] == 1
+    segments = [places[~second][1:-1], places[second][:-1]]
+    return [segment.tolist() for segment in segments if len(segment)]

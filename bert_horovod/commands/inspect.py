@@ -1,0 +1,124 @@
+"""Look into a token store: what it holds and what looks wrong, or rows as training sees them.
+
+bert-horovod inspect --data_dir D                           totals, lengths, unknown tokens by source, warnings
+bert-horovod inspect --data_dir D --row 0 --recipe F        the first row of the recipe's first phase, masked
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_horovod.config import Recipe, load_recipe, recipe_from_table
+from bert_horovod.errors import UserError
+
+if TYPE_CHECKING:
+    from bert_horovod.batches.rows import Rows
+    from bert_horovod.corpus.store import Store
+
+_DEFAULT_LENGTH = 128
+_EPOCHS = 1_000_000  # positions stay within 64 bits
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
+    )
+    parser.add_argument(
+        "--row", type=int, metavar="N", help="print this row of an epoch, from 0, as text with its masks and pairs"
+    )
+    rows = parser.add_argument_group("with --row")
+    rows.add_argument("--rows", type=int, default=1, metavar="COUNT", help="so many from there (default: %(default)s)")
+    rows.add_argument("--epoch", type=int, default=0, metavar="E", help="from 0 (default: %(default)s)")
+    rows.add_argument(
+        "--split", choices=("train", "held_out"), default="train", help="which part of the store (default: %(default)s)"
+    )
+    rows.add_argument("--recipe", type=Path, metavar="FILE", help="recipe in TOML (default: every setting's default)")
+    rows.add_argument("--phase", type=int, default=0, metavar="I", help="of the recipe, from 0 (default: %(default)s)")
+    rows.add_argument(
+        "--sequence_length",
+        type=int,
+        metavar="N",
+        help=f"positions per row, where no recipe says it (default: {_DEFAULT_LENGTH})",
+    )
+    rows.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="override a setting of the recipe, as in --set objective.whole_word_masking=true; repeatable",
+    )
+    rows.add_argument(
+        "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int | None:
+    """Print what was asked for."""
+    from bert_horovod.corpus.store import open_store
+
+    store = open_store(arguments.data_dir)
+    if arguments.row is None:
+        from bert_horovod.corpus.report import report
+
+        print(report(store))
+        return None
+    recipe = _recipe(arguments, store)
+    _print_rows(arguments, store, recipe)
+    return None
+
+
+def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
+    """The recipe, or the defaults, checked against the store and the flags."""
+    from bert_horovod.batches.vocabulary import check_vocabulary
+
+    if arguments.recipe is None:
+        length = _DEFAULT_LENGTH if arguments.sequence_length is None else arguments.sequence_length
+        recipe = recipe_from_table({"phase": [{"sequence_length": length}]}, arguments.overrides)
+    else:
+        if arguments.sequence_length is not None:
+            raise UserError(
+                f"--sequence_length {arguments.sequence_length} and --recipe {arguments.recipe}: the recipe says how "
+                f"long rows are; use --set phase.{arguments.phase}.sequence_length={arguments.sequence_length}"
+            )
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        check_vocabulary(recipe, store)
+    if not 0 <= arguments.phase < len(recipe.phase):
+        raise UserError(
+            f"--phase {arguments.phase}: the recipe has {len(recipe.phase)} [[phase]] table(s), counted from 0"
+        )
+    return recipe
+
+
+def _print_rows(arguments: argparse.Namespace, store: "Store", recipe: Recipe) -> None:
+    import numpy as np
+
+    from bert_horovod.batches.rows import open_rows
+    from bert_horovod.batches.text import LEGEND, RowText
+    from bert_horovod.batches.vocabulary import special_ids
+
+    rows = open_rows(store, recipe, arguments.phase, arguments.split, arguments.index_dir)
+    _refuse_outside(arguments, rows)
+    print(
+        f"{arguments.split}, epoch {arguments.epoch}, {rows.count:,} rows of "
+        f"{recipe.phase[arguments.phase].sequence_length} positions an epoch, seed {recipe.data.seed}\n{LEGEND}"
+    )
+    text = RowText(store.vocabulary, special_ids(store.vocabulary), recipe.objective.pair)
+    for number in range(arguments.row, arguments.row + arguments.rows):
+        batch = rows.assemble(np.array([arguments.epoch * rows.count + number]))
+        print(f"\nrow {number}: " + "\n".join(text.lines({name: array[0] for name, array in batch.items()})))
+
+
+def _refuse_outside(arguments: argparse.Namespace, rows: "Rows") -> None:
+    if arguments.rows < 1:
+        raise UserError(f"--rows {arguments.rows}: expected at least 1")
+    if not 0 <= arguments.epoch < _EPOCHS:
+        raise UserError(f"--epoch {arguments.epoch}: expected 0 to {_EPOCHS - 1:,}")
+    last = arguments.row + arguments.rows - 1
+    if not 0 <= arguments.row <= last < rows.count:
+        asked = f"--row {arguments.row}" + (f" --rows {arguments.rows}" if arguments.rows > 1 else "")
+        raise UserError(
+            f"{asked}: an epoch of the {arguments.split} rows has {rows.count:,}; expected rows from 0 to "
+            f"{rows.count - 1:,}"
+        )

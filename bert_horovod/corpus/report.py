@@ -1,0 +1,130 @@
+"""A token store described for people: what it holds, how long it is, what looks wrong."""
+
+from typing import Any
+
+import numpy as np
+
+from bert_horovod.corpus.statistics import Lengths, LongDocument, measure_lengths, silent_sources, some
+from bert_horovod.corpus.store import Store
+
+_BAR = 40  # characters of the longest bar
+_WORST_SOURCES = 20
+_MUCH_UNKNOWN = 0.05  # of the tokens
+_MOST_TOKENS = 0.5  # in one document
+_MANY_DUPLICATES = 0.1  # of the documents
+_SHORT = 5  # a power of two: documents under 32 tokens are very short
+
+
+def report(store: Store) -> str:
+    """Totals, lengths, unknown tokens by source, the longest documents and warnings."""
+    lengths = measure_lengths(store)
+    parts = [
+        [f"{store.path}: token store {store.hash}", *_totals(store.manifest)],
+        ["documents by tokens, without duplicates:", *histogram(lengths.documents)],
+        ["sentences by tokens:", *histogram(lengths.sentences)],
+        _unknown(store.manifest["sources"]),
+        ["longest documents:", *map(_described, lengths.longest)],
+        [f"warning: {warning}" for warning in warnings(store.manifest, lengths)] or ["nothing looks wrong"],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def histogram(counts: np.ndarray) -> list[str]:
+    """Lines with a bar for each power of two, from the first that occurs to the last; `counts` as in Lengths."""
+    occurs = np.flatnonzero(counts)
+    if not len(occurs):
+        return ["  none"]
+    lines = []
+    for power in range(occurs[0], occurs[-1] + 1):
+        count = int(counts[power])
+        bar = "#" * -(-count * _BAR // int(counts.max()))  # rounded up: what occurs is seen
+        lines.append(f"{1 << power:13,} to {(2 << power) - 1:13,} {count:13,} {bar}".rstrip())
+    return lines
+
+
+def warnings(manifest: dict[str, Any], lengths: Lengths) -> list[str]:
+    """What looks wrong, each with what to look at."""
+    totals, sources = manifest["totals"], manifest["sources"]
+    found = []
+    rate = totals["unknown_tokens"] / totals["tokens"]
+    if rate > _MUCH_UNKNOWN:
+        found.append(
+            f"{rate:.1%} of all tokens are [UNK]: is the vocabulary for this language, and --cased given to prepare "
+            "exactly when it is a cased one?"
+        )
+    strange = [source["name"] for source in _by_rate(sources) if _rate(source) > _MUCH_UNKNOWN]
+    if strange:
+        found.append(
+            f"{len(strange)} of {len(sources)} sources have over {_MUCH_UNKNOWN:.0%} [UNK]: {some(strange)}: "
+            "another language, or no text?"
+        )
+    if lengths.longest and lengths.longest[0].tokens > _MOST_TOKENS * lengths.tokens:
+        found.append(
+            f"one document has {lengths.longest[0].tokens / lengths.tokens:.1%} of all tokens "
+            f"({_name(lengths.longest[0])}): does its file hold many documents? See --documents of prepare"
+        )
+    short, documents = int(lengths.documents[:_SHORT].sum()), int(lengths.documents.sum())
+    if 2 * short > documents:
+        found.append(
+            f"{short:,} of {documents:,} documents have fewer than {1 << _SHORT} tokens: are they whole documents? "
+            "See --documents of prepare"
+        )
+    silent = silent_sources(manifest)
+    if silent:
+        found.append(f"{len(silent)} of {len(sources)} sources gave no text: {some(silent)}")
+    if not totals["held_out_sections"]:
+        found.append("nothing is held out, so that evaluation is impossible; prepare with a larger --held_out")
+    duplicates = manifest["duplicates"]["documents"]
+    if duplicates > _MANY_DUPLICATES * totals["documents"]:
+        found.append(
+            f"{duplicates:,} of {totals['documents']:,} documents repeat others and are never read: "
+            "was a part of the input given twice?"
+        )
+    return found
+
+
+def _totals(manifest: dict[str, Any]) -> list[str]:
+    totals, duplicates, vocabulary = manifest["totals"], manifest["duplicates"], manifest["vocabulary"]
+    passed_over = ", ".join(f"{count:,} {what}" for what, count in sorted(manifest["passed_over"].items()))
+    described = {
+        "documents": f"{totals['documents']:,}",
+        "sections": f"{totals['sections']:,}",
+        "sentences": f"{totals['sentences']:,}",
+        "tokens": f"{totals['tokens']:,}",
+        "unknown tokens": f"{totals['unknown_tokens']:,} ({totals['unknown_tokens'] / totals['tokens']:.2%})",
+        "held out": f"{totals['held_out_sections']:,} sections, {totals['held_out_tokens']:,} tokens",
+        "duplicates": f"{duplicates['documents']:,} documents, {duplicates['tokens']:,} tokens: never read",
+        "dropped": f"{totals['dropped_documents']:,} documents without tokens",
+        "passed over": passed_over or "nothing",
+        "vocabulary": f"{vocabulary['size']:,} entries, {'uncased' if vocabulary['lowercase'] else 'cased'}",
+    }
+    return [f"  {name:15} {text}" for name, text in described.items()]
+
+
+def _unknown(sources: list[dict[str, Any]]) -> list[str]:
+    ordered = _by_rate(sources)
+    lines = ["unknown tokens by source, the worst first:"]
+    lines += [
+        f"  {_rate(source):7.2%} of {source['tokens']:15,} tokens  {source['name']}"
+        for source in ordered[:_WORST_SOURCES]
+    ]
+    if len(ordered) > _WORST_SOURCES:
+        lines.append(f"  and {len(ordered) - _WORST_SOURCES:,} more sources, none with a higher rate than these")
+    return lines
+
+
+def _by_rate(sources: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sources that gave text, by their share of unknown tokens, descending."""
+    return sorted((source for source in sources if source["tokens"]), key=_rate, reverse=True)
+
+
+def _rate(source: dict[str, Any]) -> float:
+    return source["unknown_tokens"] / source["tokens"] if source["tokens"] else 0.0
+
+
+def _described(document: LongDocument) -> str:
+    return f"{document.tokens:13,} tokens  {_name(document)}"
+
+
+def _name(document: LongDocument) -> str:
+    return document.title or f"document {document.number} of {document.shard}"

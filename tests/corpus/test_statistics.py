@@ -1,0 +1,71 @@
+"""Lengths of documents and sentences, and the longest ones, over shards and without duplicates."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from bert_horovod.corpus.statistics import document_title, measure_lengths, silent_sources, some
+from tests.toys import write_toy_store
+
+DUPLICATES = np.array([0, 7, 8, 23, 44], np.int64)
+TITLES = [f"Titel {number} über" if number % 3 else "" for number in range(20)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Three shards of 20 documents with titles, the longest document of all a duplicate."""
+    store = write_toy_store(tmp_path / "store")
+    titles = np.frombuffer("".join(f"{title}\n" for title in TITLES).encode(), np.uint8)
+    shards = [dataclasses.replace(shard, titles=titles) for shard in store.shards]
+    longest = np.argmax([tokens for tokens, _, _ in documents_of(store)])
+    return dataclasses.replace(store, shards=shards, duplicates=np.unique(np.append(DUPLICATES, longest)))
+
+
+def documents_of(store) -> list[tuple[int, int, int]]:
+    """Tokens, shard and number of each document, counted one by one."""
+    found = []
+    for number, shard in enumerate(store.shards):
+        starts = [int(shard.sentences[shard.sections[section]]) for section in shard.documents]
+        found += [(end - begin, number, i) for i, (begin, end) in enumerate(itertools.pairwise(starts))]
+    return found
+
+
+def test_lengths_are_those_of_what_is_read(store):
+    read = [document for i, document in enumerate(documents_of(store)) if i not in store.duplicates]
+    lengths = measure_lengths(store)
+    expected = [sum(1 << power <= tokens < 2 << power for tokens, _, _ in read) for power in range(33)]
+    assert lengths.documents.tolist() == expected
+    assert lengths.tokens == sum(tokens for tokens, _, _ in read)
+    sentences = [0] * 33
+    for _, number, document in read:
+        shard = store.shards[number]
+        for section in range(shard.documents[document], shard.documents[document + 1]):
+            for i in range(shard.sections[section], shard.sections[section + 1]):
+                sentences[int(shard.sentences[i + 1] - shard.sentences[i]).bit_length() - 1] += 1
+    assert lengths.sentences.tolist() == sentences
+
+
+def test_the_longest_documents_are_named(store):
+    read = [document for i, document in enumerate(documents_of(store)) if i not in store.duplicates]
+    expected = sorted(read, key=lambda document: (-document[0], *document[1:]))[:5]
+    assert [
+        (document.tokens, document.shard, document.number, document.title)
+        for document in measure_lengths(store).longest
+    ] == [(tokens, f"shard-{shard:05d}", number, TITLES[number]) for tokens, shard, number in expected]
+
+
+def test_there_may_be_fewer_documents_than_are_asked_for(tmp_path):
+    assert len(measure_lengths(write_toy_store(tmp_path / "store", shards=1, documents=2)).longest) == 2
+
+
+def test_titles_are_found_by_number(store):
+    assert [document_title(store.shards[1], number) for number in range(20)] == TITLES
+
+
+def test_a_source_is_silent_if_it_is_not_empty_but_gave_no_tokens():
+    sources = [("a", 5, 0), ("b", 5, 1), ("c", 0, 0)]
+    manifest = {"sources": [{"name": name, "bytes": size, "tokens": tokens} for name, size, tokens in sources]}
+    assert silent_sources(manifest) == ["a"]
+    assert (some(["a", "b", "c"]), some(["a", "b", "c", "d"])) == ("a, b, c", "a, b, c, ...")
