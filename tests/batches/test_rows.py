@@ -3,10 +3,11 @@ import pytest
 
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.masks import masked_count
-from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.order import stream_seed
+from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.schedule import step_positions
 from bert_horovod.batches.vocabulary import special_ids
-from bert_horovod.config import Objective
+from bert_horovod.config import Data, Objective, Phase, Recipe
 from tests.batches.reading import (
     PAD,
     WITH_PIECES,
@@ -299,3 +300,20 @@ def test_a_corpus_of_one_window_has_one_row(make_store, packing):
     tokens = store_tokens(store)
     assert segments(ids[0, : len(tokens) + 2].tolist()) == [tokens.tolist()]
     assert rows.masked_slots == masked_count(len(tokens), 0.15) == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "split", "stream"), [(0, "train", 102), (1, "train", 103), (0, "held_out", 103), (1, "held_out", 103)]
+)
+def test_a_recipes_rows_stay_the_same_so_that_runs_can_be_resumed(make_store, phase, split, stream):
+    store = make_store(held_out=0.3)
+    recipe = Recipe(
+        data=Data(seed=5, packing=False),
+        objective=Objective(pair="sentence_order", masked_fraction=0.3),
+        phase=(Phase(sequence_length=16), Phase(sequence_length=24)),
+    )
+    seed = stream_seed(5, stream)
+    expected = make_rows(store, (16, 24)[phase], "sentence_order", False, seed, split, masked_fraction=0.3)
+    batches = [rows.assemble(np.arange(4)) for rows in (open_rows(store, recipe, phase, split), expected)]
+    for name, array in batches[0].items():
+        assert np.array_equal(array, batches[1][name]), name
