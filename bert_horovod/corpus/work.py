@@ -3,6 +3,7 @@
 import errno
 import functools
 import resource
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -41,9 +42,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Done:
-    """What a worker gives back: its parts and its memory in bytes, before the first text and at the most."""
+    """What a worker gives back: its parts, its time, and its memory in bytes, before the first text and at the most."""
 
     parts: list[Part]
+    seconds: float  # without its start
     memory_before: int
     memory_peak: int
 
@@ -56,7 +58,7 @@ def do(job: Job | Source, report: Report) -> "Done | str":
 def make_parts(job: Job, report: Report) -> Done:
     """Make the parts of a job; raises UserError for bad input and for a disk without room."""
     tokenizer = _tokenizer(job.store / "vocab.txt", job.lowercase)
-    before = _peak_memory()
+    before, start = _peak_memory(), time.monotonic()
     builder = ShardBuilder(
         tokenizer,
         len(tokenizer.vocabulary),
@@ -70,7 +72,7 @@ def make_parts(job: Job, report: Report) -> Done:
             parts = list(_parts(job, builder, report))
         except OSError as error:
             raise disk_error(error, job.store) from error
-    return Done(parts, before, _peak_memory())
+    return Done(parts, time.monotonic() - start, before, _peak_memory())
 
 
 def hash_source(source: Source) -> str:
