@@ -79,8 +79,8 @@ def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
 def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, documents: str = "file") -> list[str]:
     """Learn a WordPiece vocabulary; the same sources give the same vocabulary, byte for byte.
 
-    Ids are in this order: the special tokens and 99 unused ones as in Google's vocabularies; single characters by code point; the same as "##" continuations; then
-    pieces in the order in which they were learned, frequent ones first. A small corpus may give fewer than `size`
+    Ids are in this order: the special tokens and 99 unused ones as in Google's vocabularies; single characters by code
+    point; the same as "##" continuations; then pieces in the order in which they were learned, frequent ones first. A small corpus may give fewer than `size`
     tokens. Raises UserError for input that cannot be read or holds no words.
     """
     if size < MINIMUM_SIZE:
