@@ -80,8 +80,8 @@ def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, document
     """Learn a WordPiece vocabulary; the same sources give the same vocabulary, byte for byte.
 
     Ids are in this order: the special tokens and 99 unused ones as in Google's vocabularies; single characters by code
-    point; the same as "##" continuations; then pieces in the order in which they were learned, frequent ones first. A small corpus may give fewer than `size`
-    tokens. Raises UserError for input that cannot be read or holds no words.
+    point; the same as "##" continuations; then pieces in the order in which they were learned, frequent ones first. A
+    small corpus may give fewer than `size` tokens. Raises UserError for input that cannot be read or holds no words.
     """
     if size < MINIMUM_SIZE:
         raise UserError(f"--size {size}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too")
