@@ -66,12 +66,12 @@ def run(arguments: argparse.Namespace) -> None:
 
         with mpi_pool(launched.size) as executor:
             if executor is not None:
-                _prepare(arguments, executor)
+                _prepare(arguments, launched.size - 1, executor)
     else:
-        _prepare(arguments, None)
+        _prepare(arguments, arguments.workers, None)
 
 
-def _prepare(arguments: argparse.Namespace, executor: "Executor | None") -> None:
+def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
     from bert_horovod.corpus.plan import Settings
     from bert_horovod.corpus.prepare import prepare, summary
 
@@ -82,7 +82,7 @@ def _prepare(arguments: argparse.Namespace, executor: "Executor | None") -> None
         arguments.output_dir,
         lowercase=not arguments.cased,
         settings=settings,
-        workers=arguments.workers,
+        workers=workers,
         executor=executor,
     )
     print(summary(result))

@@ -38,6 +38,8 @@ class Result:
     seconds: float  # of reading and tokenizing; with workers, their start included
     made: bool  # false: the store was there already, and is whole
     workers: int = 0
+    worker_seconds: float = 0.0  # of all workers, without their start
+    made_bytes: int = 0  # of text, in the shards that this call made
     kept_parts: int = 0  # shards that an earlier run had finished
     memory_before: int = 0  # bytes, of the largest worker, before it read any text
     memory_peak: int = 0
@@ -61,8 +63,9 @@ def prepare(
         output_dir: a directory that is new, empty, or holds an unfinished or finished store.
         lowercase: whether the model is uncased.
         settings: see Settings.
-        workers: processes on this machine; None: as many as there are cores and work for them.
-        executor: other workers than those, such as the ranks of an MPI world; they must see the same files.
+        workers: processes; None: as many as there are cores and work for them.
+        executor: who works instead of processes on this machine, such as `workers` ranks of an MPI world; they must
+            see the same files.
 
     Raises UserError for every mistake in input, settings or directory. Shards that were finished by then are kept, and
     the same call goes on with them; where there are none, nothing that this call made is left.
@@ -97,7 +100,19 @@ def prepare(
         except OSError as error:
             raise disk_error(error, path) from error
         seconds = time.monotonic() - start
-        return Result(path, manifest, _size(path), seconds, True, made.workers, len(kept), *made.memory)
+        made_bytes = sum(part.counts["bytes"] for part in made.parts.values())
+        return Result(
+            path,
+            manifest,
+            _size(path),
+            seconds,
+            True,
+            made.workers,
+            made.seconds,
+            made_bytes,
+            len(kept),
+            *made.memory,
+        )
 
 
 def summary(result: Result) -> str:
@@ -137,13 +152,12 @@ def summary(result: Result) -> str:
 
 
 def _speed(result: Result) -> str:
-    megabytes = result.manifest["totals"]["bytes"] / 1e6
-    seconds = max(result.seconds, 1e-9)
-    rate = f", {megabytes / seconds:.1f} MB/s" if not result.kept_parts else f"; {result.kept_parts} shards were there"
+    megabytes = result.made_bytes / 1e6
+    kept = f"; {result.kept_parts} shards were finished before" if result.kept_parts else ""
     return (
-        f"{megabytes:,.1f} MB of text in {seconds:.1f} s{rate}, {max(1, result.workers)} workers; "
-        f"memory of a worker at most {result.memory_peak / 1e6:,.0f} MB, "
-        f"of which {result.memory_before / 1e6:,.0f} MB before the first text"
+        f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s by {result.workers} workers, "
+        f"{megabytes / max(result.worker_seconds, 1e-9):.1f} MB/s each once started{kept}; memory of a worker at most "
+        f"{result.memory_peak / 1e6:,.0f} MB, of which {result.memory_before / 1e6:,.0f} MB before the first text"
     )
 
 
@@ -154,6 +168,7 @@ class _Made:
     parts: dict[tuple[str, int], Part]
     hashes: dict[Source, str]
     workers: int = 0
+    seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
 
     def take(self, job: Job | Source, result: Done | str) -> None:
@@ -161,6 +176,7 @@ class _Made:
         if isinstance(job, Source):
             self.hashes[job] = result
             return
+        self.seconds += result.seconds
         self.parts |= {(part.task, part.number): part for part in result.parts}
         self.memory = max(self.memory, (result.memory_before, result.memory_peak), key=lambda memory: memory[1])
 

@@ -162,5 +162,11 @@ class Tokenizer:
 
 
 def _longest_word_bytes(data: bytes) -> int:
+    """Bytes of the longest word, or 0 where none can be over the limit."""
+    # A word over the limit would fill one of these blocks, without a space or a line end.
+    width = MAXIMUM_WORD_CHARACTERS // 2
+    blocks = np.frombuffer(data, np.uint8, len(data) // width * width).reshape(-1, width)
+    if (blocks <= ord(" ")).any(axis=1).all():
+        return 0
     breaks = np.flatnonzero(_IS_BREAK[np.frombuffer(data, np.uint8)])
     return int(np.diff(breaks, prepend=-1, append=len(data)).max()) - 1

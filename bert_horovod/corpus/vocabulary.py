@@ -13,7 +13,9 @@ from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MINIMUM_SIZE = 256
+# Where Google's vocabularies have them: [PAD] is 0, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
+_PLACED = ("[PAD]", *(f"[unused{i}]" for i in range(99)), *SPECIAL_TOKENS[1:])
+MINIMUM_SIZE = 512
 _COVERAGE = 0.9998  # of all characters, by the ones that get an entry; the ASCII ones that occur always do
 _WORD = re.compile("[^ \n!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]")
 _MAXIMUM_WORDS = 1 << 22  # different words held in memory
@@ -77,14 +79,14 @@ def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
 def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, documents: str = "file") -> list[str]:
     """Learn a WordPiece vocabulary; the same sources give the same vocabulary, byte for byte.
 
-    Ids are in this order: the special tokens; single characters by code point; the same as "##" continuations; then
-    pieces in the order in which they were learned, frequent ones first. A small corpus may give fewer than `size`
-    tokens. Raises UserError for input that cannot be read or holds no words.
+    Ids are in this order: the special tokens and 99 unused ones as in Google's vocabularies; single characters by code
+    point; the same as "##" continuations; then pieces in the order in which they were learned, frequent ones first. A
+    small corpus may give fewer than `size` tokens. Raises UserError for input that cannot be read or holds no words.
     """
     if size < MINIMUM_SIZE:
         raise UserError(f"--size {size}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too")
     counts = count_words(sources, lowercase, documents)
-    alphabet = _alphabet(counts, (size - len(SPECIAL_TOKENS)) // 3)
+    alphabet = _alphabet(counts, (size - len(_PLACED)) // 3)
     words = {word: count for word, count in sorted(counts.items()) if alphabet.issuperset(word)}
     continuations = sorted({f"##{character}" for word in words for character in word[1:]})
     return _train(words, size, sorted(alphabet), continuations)
@@ -139,7 +141,7 @@ def _train(words: dict[str, int], size: int, alphabet: list[str], continuations:
 
     # Ties between equally frequent pairs go by id, and the trainer gives ids to "##" pieces in the order of a hash
     # table, which varies from run to run, unless they are declared beforehand.
-    first = [*SPECIAL_TOKENS, *alphabet, *continuations]
+    first = [*_PLACED, *alphabet, *continuations]
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=max(size, len(first)),
         min_frequency=2,

@@ -2,10 +2,10 @@
 
 import errno
 import functools
-import resource
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,9 +41,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Done:
-    """What a worker gives back: its parts and its memory in bytes, before the first text and at the most."""
+    """What a worker gives back: its parts, its time, and its memory in bytes, before the first text and at the most."""
 
     parts: list[Part]
+    seconds: float  # without its start
     memory_before: int
     memory_peak: int
 
@@ -56,7 +57,7 @@ def do(job: Job | Source, report: Report) -> "Done | str":
 def make_parts(job: Job, report: Report) -> Done:
     """Make the parts of a job; raises UserError for bad input and for a disk without room."""
     tokenizer = _tokenizer(job.store / "vocab.txt", job.lowercase)
-    before = _peak_memory()
+    before, start = _forget_peak(), time.monotonic()
     builder = ShardBuilder(
         tokenizer,
         len(tokenizer.vocabulary),
@@ -70,7 +71,7 @@ def make_parts(job: Job, report: Report) -> Done:
             parts = list(_parts(job, builder, report))
         except OSError as error:
             raise disk_error(error, job.store) from error
-    return Done(parts, before, _peak_memory())
+    return Done(parts, time.monotonic() - start, before, _peak_memory())
 
 
 def hash_source(source: Source) -> str:
@@ -176,5 +177,13 @@ def _tokenizer(vocabulary: Path, lowercase: bool) -> "Tokenizer":
     return Tokenizer(read_vocabulary(vocabulary), lowercase)
 
 
+def _forget_peak() -> int:
+    """Let the peak of this process's memory begin anew, where the system allows it; returns it in bytes."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _peak_memory()
+
+
 def _peak_memory() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

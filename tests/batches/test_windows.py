@@ -91,7 +91,8 @@ def test_draws_depend_on_the_place_in_the_store(make_store):
 
 def test_a_shard_without_documents_is_passed_over():
     empty = np.zeros(1, np.uint32)
-    shard = Shard(np.zeros(0, np.uint16), empty, empty, empty, np.zeros(0, bool), np.zeros((0, 2), np.uint64))
+    hashes, titles = np.zeros((0, 2), np.uint64), np.zeros(0, np.uint8)
+    shard = Shard(np.zeros(0, np.uint16), empty, empty, empty, np.zeros(0, bool), hashes, titles)
     for share in (0.0, 0.5):
         windows = cut_windows(shard, 5, np.zeros(0, bool), True, share)
         assert [len(array) for array in vars(windows).values()] == [0] * 4

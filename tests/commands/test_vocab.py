@@ -7,7 +7,7 @@ from bert_horovod.corpus.vocabulary import read_vocabulary
 def test_vocab_writes_a_vocabulary_and_names_the_next_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("Some words here and some there. " * 9, encoding="utf-8")
-    words = ["vocab", "--input", "a.txt", "--size", "300", "--output", "v.txt", "--cased"]
+    words = ["vocab", "--input", "a.txt", "--size", "600", "--output", "v.txt", "--cased"]
     assert dispatch(parse(["bert-horovod", *words])) == 0
     assert "Some" in read_vocabulary("v.txt")
     out = capsys.readouterr().out

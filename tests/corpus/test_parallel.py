@@ -1,7 +1,9 @@
 """Preparation by several processes, interrupted and gone on with: always the same bytes."""
 
+import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,7 +55,7 @@ def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp
             text=True,
             check=True,
         )
-        assert f"{workers} workers" in done.stdout
+        assert f"by {workers} workers" in done.stdout
     assert len(verify(tmp_path / "1").shards) > 5
     assert tree(tmp_path / "1") == tree(tmp_path / "2")
 
@@ -212,3 +214,37 @@ def test_senseless_workers_are_refused(vocabulary, text, tmp_path):
 
     with pytest.raises(UserError, match="--workers 0"):
         prepare([str(text)], vocabulary, tmp_path / "store", workers=0)
+
+
+def test_ranks_under_mpirun_write_the_bytes_that_one_process_writes(make_store, many_files, vocabulary, tmp_path):
+    if shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("needs mpirun and mpi4py: set up again with an MPI on the machine")
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"]
+    done = subprocess.run(
+        [*mpirun, "3", *command(many_files, vocabulary, tmp_path / "mpi")], capture_output=True, text=True, check=True
+    )
+    assert "by 2 workers" in done.stdout
+    assert done.stdout.count("finished") == 1  # said once, by rank 0
+    make_store(many_files, shard_bytes=20_000)
+    assert tree(tmp_path / "mpi") == tree(tmp_path / "store")
+    wrong = subprocess.run(
+        [*mpirun, "2", *command(tmp_path / "none", vocabulary, tmp_path / "other")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert wrong.returncode == 2
+    assert wrong.stderr.count("no such file") == 1
+
+
+def test_horovodrun_is_not_how_to_prepare(many_files, vocabulary, tmp_path):
+    world = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0"}
+    done = subprocess.run(
+        command(many_files, vocabulary, tmp_path / "store"),
+        env=os.environ | world,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "start it with mpirun or srun, or with --workers" in done.stderr

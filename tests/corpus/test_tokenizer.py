@@ -167,3 +167,11 @@ def test_a_sentence_does_not_depend_on_its_neighbours():
 def test_no_sentences_give_no_ids():
     ids, lengths = Tokenizer(SMALL, True)([])
     assert ids.shape == lengths.shape == (0,)
+
+
+@pytest.mark.parametrize("length", [99, 100, 101, 149, 150, 200])
+def test_a_word_over_the_limit_is_unknown_wherever_it_stands(length):
+    tokenizer = Tokenizer(SMALL, True)
+    for before in range(0, 120, 7):
+        ids, _ = tokenizer([f"{'a ' * (before // 2)}{'.' * (before % 2)}{'c' * length}", "the cat"])
+        assert (ids == tokenizer.unknown_id).sum() == (length > 100)

@@ -64,29 +64,35 @@ def test_learning_gives_the_same_bytes_in_every_process(tied, tmp_path):
     program = (
         "import sys; from bert_horovod.corpus.vocabulary import learn_vocabulary, write_vocabulary; "
         "from bert_horovod.corpus.sources import find_sources; "
-        "write_vocabulary(sys.argv[2], learn_vocabulary(find_sources([sys.argv[1]]), 400, True))"
+        "write_vocabulary(sys.argv[2], learn_vocabulary(find_sources([sys.argv[1]]), 512, True))"
     )
     for i in range(4):
         subprocess.run([sys.executable, "-c", program, tied, tmp_path / f"vocab-{i}"], check=True)
     assert len({(tmp_path / f"vocab-{i}").read_bytes() for i in range(4)}) == 1
-    assert len(read_vocabulary(tmp_path / "vocab-0")) == 400
+    assert len(read_vocabulary(tmp_path / "vocab-0")) == 512
 
 
 def test_a_learned_vocabulary_knows_its_text(tied):
-    vocabulary = learn_vocabulary(find_sources([str(tied)]), 300, True)
-    assert vocabulary[:5] == list(SPECIAL_TOKENS)
-    assert len(set(vocabulary)) == len(vocabulary) == 300
-    assert not any(token.lower() != token for token in vocabulary[5:])
+    vocabulary = learn_vocabulary(find_sources([str(tied)]), 512, True)
+    assert len(set(vocabulary)) == len(vocabulary) == 512
+    assert not any(token.lower() != token for token in vocabulary[104:])
     tokenizer = Tokenizer(vocabulary, True)
     ids, _ = tokenizer(tied.read_text(encoding="utf-8").split("\n\n"))
     assert (ids == tokenizer.unknown_id).mean() < 0.001
-    cased = learn_vocabulary(find_sources([str(tied)]), 300, False)
+    cased = learn_vocabulary(find_sources([str(tied)]), 512, False)
     assert {"Ç", "é"} & {token.removeprefix("##") for token in cased}
+
+
+def test_special_tokens_lie_where_googles_do(tied, shared_data):
+    vocabulary = learn_vocabulary(find_sources([str(tied)]), 512, True)
+    assert [vocabulary.index(token) for token in SPECIAL_TOKENS] == [0, 100, 101, 102, 103]
+    assert vocabulary[1:100] == [f"[unused{i}]" for i in range(99)]
+    assert read_vocabulary(shared_data / "vocab" / "bert-base-uncased-vocab.txt")[:104] == vocabulary[:104]
 
 
 def test_frequent_words_become_tokens(tmp_path):
     (tmp_path / "a.txt").write_text("sunflower moon. " * 500 + "rare", encoding="utf-8")
-    vocabulary = learn_vocabulary(find_sources([str(tmp_path)]), 256, True)
+    vocabulary = learn_vocabulary(find_sources([str(tmp_path)]), 512, True)
     assert {"sunflower", "moon", "."} <= set(vocabulary)
 
 
