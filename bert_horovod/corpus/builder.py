@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,10 +40,7 @@ class _Waiting(NamedTuple):
 
 
 class ShardBuilder:
-    """Takes sections in order and holds them until they make a shard.
-
-    Sentences go to the tokenizer in batches, and one batch is tokenized while the next is being read.
-    """
+    """Takes sections in order and holds them until they make a shard; sentences go to the tokenizer in batches."""
 
     def __init__(
         self,
@@ -71,8 +67,6 @@ class ShardBuilder:
         self._held_out_below = int(held_out * 2**64)
         self._shard_bytes = shard_bytes
         self._dtype = token_dtype(vocabulary_size)
-        self._executor = ThreadPoolExecutor(1)
-        self._pending: tuple[Future, list[_Waiting]] | None = None
         self._open_document()
         self._open_batch()
         self._open_shard()
@@ -95,13 +89,12 @@ class ShardBuilder:
         if ends:
             self._open_document()
         if self._characters >= _BATCH_CHARACTERS:
-            self._send_batch()
+            self._end_batch()
         return ends and self._text_bytes >= self._shard_bytes
 
     def take(self) -> tuple[Shard, ShardTotals]:
         """The shard of all sections so far, the last of which must have ended its document; begins the next."""
-        self._send_batch()
-        self._receive_batch()
+        self._end_batch()
         shard = Shard(
             tokens=np.concatenate([*self._tokens, np.zeros(0, self._dtype)]),
             sentences=_offsets(np.concatenate([*self._lengths, np.zeros(0, np.int64)])),
@@ -114,10 +107,6 @@ class ShardBuilder:
         totals = self._totals
         self._open_shard()
         return shard, totals
-
-    def close(self) -> None:
-        """End the tokenizing thread."""
-        self._executor.shutdown(cancel_futures=True)
 
     def _open_document(self) -> None:
         self._document_hash, self._document_bytes = hashlib.sha256(), 0
@@ -139,18 +128,8 @@ class ShardBuilder:
         self._titles: list[str] = []
         self._open_sections = 0  # sections that the document has so far
 
-    def _send_batch(self) -> None:
-        future = self._executor.submit(self._tokenize, self._sentences), self._batch
-        self._receive_batch()
-        self._pending = future
-        self._open_batch()
-
-    def _receive_batch(self) -> None:
-        if self._pending is None:
-            return
-        future, batch = self._pending
-        self._pending = None
-        ids, lengths = future.result()
+    def _end_batch(self) -> None:
+        ids, lengths = self._tokenize(self._sentences)
         self._tokens.append(ids.astype(self._dtype))
         self._lengths.append(lengths[lengths > 0])
         # Sums up to each sentence: kept sentences, tokens, unknown tokens.
@@ -158,7 +137,7 @@ class ShardBuilder:
         tokens = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.searchsorted(np.flatnonzero(ids == self._unknown_id), tokens)
         begin = 0
-        for waiting in batch:
+        for waiting in self._batch:
             end = begin + waiting.sentences
             if kept[end] > kept[begin]:
                 sums = (int(sums[end] - sums[begin]) for sums in (kept, tokens, unknown))
@@ -166,6 +145,7 @@ class ShardBuilder:
             if waiting.document_hash is not None:
                 self._end_document(waiting)
             begin = end
+        self._open_batch()
 
     def _end_section(self, section: _Waiting, sentences: int, tokens: int, unknown: int) -> None:
         self._section_sentences.append(sentences)

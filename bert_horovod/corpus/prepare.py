@@ -41,8 +41,8 @@ class Result:
     worker_seconds: float = 0.0  # of all workers, without their start
     made_bytes: int = 0  # of text, in the shards that this call made
     kept_parts: int = 0  # shards that an earlier run had finished
-    memory_before: int = 0  # bytes, of the largest worker, before it read any text
-    memory_peak: int = 0
+    memory_before: int = 0  # bytes, of the smallest worker, before it read any text
+    memory_peak: int = 0  # bytes, of the largest worker
 
 
 def prepare(
@@ -178,7 +178,8 @@ class _Made:
             return
         self.seconds += result.seconds
         self.parts |= {(part.task, part.number): part for part in result.parts}
-        self.memory = max(self.memory, (result.memory_before, result.memory_peak), key=lambda memory: memory[1])
+        before, peak = self.memory
+        self.memory = min(before or result.memory_before, result.memory_before), max(peak, result.memory_peak)
 
 
 def _work(

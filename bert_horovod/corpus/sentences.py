@@ -118,6 +118,7 @@ _BEFORE_NUMBERS = frozenset(
         "Dec",
     )
 )
+_ABBREVIATIONS = _TITLES | _BEFORE_NUMBERS
 _END_ALL_THE_SAME = frozenset(("a.m", "p.m", "A.M", "P.M", "B.C", "A.D"))
 
 
@@ -135,7 +136,8 @@ def split_sentences(text: str) -> list[str]:
         start, end = match.span()
         if text[start] == "." and not _full_stop_ends(text, begin, start, end):
             continue
-        if end < len(text) and not text[end].isascii() and text[start] in ".!?…" and text[end].islower():
+        following = text[end : end + 1]
+        if following > "\x7f" and text[start] in ".!?…" and following.islower():
             continue
         sentence = text[begin:end].strip()
         if sentence:
@@ -151,7 +153,10 @@ def _full_stop_ends(text: str, begin: int, stop: int, end: int) -> bool:
     if stop + 2 != end:  # closing quotes are between the stop and the space
         return True
     word_begin = max(begin, text.rfind(" ", begin, stop) + 1)
-    word = text[word_begin:stop].lstrip("\"'“‘«([—–-_")
+    word = text[word_begin:stop]
+    if len(word) > 1 and word.islower() and word.isalpha() and word not in _ABBREVIATIONS:  # most are decided here
+        return True
+    word = word.lstrip("\"'“‘«([—–-_")
     if len(word) == 1:
         return word == "I" or not (
             word.isupper()

@@ -132,23 +132,22 @@ def _is_endless(paragraph: str) -> bool:
 def _paragraphs(lines: Iterator[Paragraph], reader: SourceReader) -> Iterator[Paragraph]:
     first, held, characters = 1, [], 0
     for number, line in lines:
-        words = _single_spaces(line)
-        if words:
+        if line and not line.isspace():
             first = first if held else number
-            held.append(words)
-            characters += len(words)
+            held.append(line)
+            characters += len(line)
         elif held:
-            yield first, " ".join(held)
+            yield first, _single_spaces(" ".join(held))
             held, characters = [], 0
         if characters > _HELD_CHARACTERS:
-            text = " ".join(held)
+            text = _single_spaces(" ".join(held))
             rest = split_sentences(text)[-1]
             if len(rest) < len(text):
                 yield first, text[: len(text) - len(rest)].rstrip()
             first, held, characters = number, [rest], len(rest)
             _refuse_endless(rest, first, reader)
     if held:
-        yield first, " ".join(held)
+        yield first, _single_spaces(" ".join(held))
 
 
 def _sentence_lines(lines: Iterator[Paragraph]) -> Iterator[Paragraph | None]:

@@ -5,7 +5,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,11 +66,10 @@ def make_parts(job: Job, report: Report) -> Done:
         held_out=job.settings.held_out,
         shard_bytes=job.settings.shard_bytes,
     )
-    with closing(builder):
-        try:
-            parts = list(_parts(job, builder, report))
-        except OSError as error:
-            raise disk_error(error, job.store) from error
+    try:
+        parts = list(_parts(job, builder, report))
+    except OSError as error:
+        raise disk_error(error, job.store) from error
     return Done(parts, time.monotonic() - start, before, _peak_memory())
 
 
