@@ -134,10 +134,10 @@ def split_sentences(text: str) -> list[str]:
     begin = 0
     for match in _CANDIDATE.finditer(text):
         start, end = match.span()
-        if text[start] == "." and not _full_stop_ends(text, begin, start, end):
+        terminator, following = text[start], text[end : end + 1]
+        if terminator == "." and not _full_stop_ends(text, begin, start, end):
             continue
-        following = text[end : end + 1]
-        if following > "\x7f" and text[start] in ".!?…" and following.islower():
+        if following > "\x7f" and terminator in ".!?…" and following.islower():
             continue
         sentence = text[begin:end].strip()
         if sentence:

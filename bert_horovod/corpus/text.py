@@ -160,7 +160,7 @@ def _sentence_lines(lines: Iterator[Paragraph]) -> Iterator[Paragraph | None]:
 def _single_spaces(line: str) -> str:
     line = line.strip()
     # Of all white space only the plain space is printable; most lines need no more than this look.
-    return line if line.isprintable() and "  " not in line else " ".join(line.split())
+    return line if "  " not in line and line.isprintable() else " ".join(line.split())
 
 
 def _until_blank(first: Paragraph, stream: Iterator[Paragraph | None]) -> Iterator[Paragraph]:

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -173,7 +174,9 @@ def _tokenizer(vocabulary: Path, lowercase: bool) -> "Tokenizer":
     import_tensorflow()
     from bert_horovod.corpus.tokenizer import Tokenizer
 
-    return Tokenizer(read_vocabulary(vocabulary), lowercase)
+    tokenizer = Tokenizer(read_vocabulary(vocabulary), lowercase)
+    gc.freeze()  # TensorFlow's objects stay: the collector need not visit them again and again
+    return tokenizer
 
 
 def _forget_peak() -> int:
