@@ -1,6 +1,8 @@
 """Preparation by several processes, interrupted and gone on with: always the same bytes."""
 
+import bz2
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -248,3 +250,26 @@ def test_horovodrun_is_not_how_to_prepare(many_files, vocabulary, tmp_path):
     )
     assert done.returncode == 2
     assert "start it with mpirun or srun, or with --workers" in done.stderr
+
+
+def test_workers_share_a_multistream_dump(make_store, shared_data, vocabulary, tmp_path):
+    [single] = (shared_data / "wikipedia").glob("*.xml.bz2")
+    xml = bz2.decompress(single.read_bytes())
+    pages = [*range(0, len(xml), 200_000), len(xml)]  # streams that end in the middle of pages
+    dump = tmp_path / "wiki-pages-articles-multistream.xml.bz2"
+    dump.write_bytes(b"".join(bz2.compress(xml[a:b]) for a, b in itertools.pairwise(pages)))
+    done = subprocess.run(
+        command(dump, vocabulary, tmp_path / "two", "--workers", "2", "--shard_bytes", 1 << 20),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "8 disambiguation pages" in done.stdout
+    assert "100 redirects" in done.stdout
+    one = make_store(dump, output=tmp_path / "one", shard_bytes=1 << 20)
+    assert len(one.manifest["shards"]) > 2
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    whole = make_store(single, output=tmp_path / "whole", shard_bytes=1 << 20)
+    for name in ("documents", "sentences", "tokens", "bytes", "unknown_tokens"):
+        assert one.manifest["totals"][name] == whole.manifest["totals"][name]
+    assert one.manifest["passed_over"] == whole.manifest["passed_over"]
