@@ -14,7 +14,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 MAXIMUM_WORD_CHARACTERS = 100  # a longer word is [UNK]
 _RUN = re.compile("[^\n\x20-\x7e]+")
-_PRINTABLE = bytes([10, *range(0x20, 0x7F)])
+_PRINTABLE = bytes([10, *range(0x20, 0x7F), *range(0x80, 0x100)])  # all that is not an ASCII control character
 # What ends a word: white space and ASCII punctuation; other punctuation has spaces around it by then.
 _BREAKS = " \n!-/:-@\\[-`{-~"
 _LONG_WORD = re.compile(f"[^{_BREAKS}]{{{MAXIMUM_WORD_CHARACTERS + 1},}}")
@@ -147,9 +147,12 @@ class Tokenizer:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
         text = "\n".join(sentences)
         if text.count("\n") != len(sentences) - 1:
-            text = "\n".join(sentence.replace("\n", " ") for sentence in sentences)
-        if not text.isascii() or text.encode().translate(None, _PRINTABLE):
+            sentences = [sentence.replace("\n", " ") for sentence in sentences]
+            text = "\n".join(sentences)
+        if text.encode().translate(None, _PRINTABLE):
             text = self._normaliser(text)
+        elif not text.isascii():  # most sentences of most books are
+            text = "\n".join(s if s.isascii() else self._normaliser(s) for s in sentences)
         data = text.encode()
         if _longest_word_bytes(data) > MAXIMUM_WORD_CHARACTERS:
             data = _LONG_WORD.sub(_NO_TOKEN, text).encode()
