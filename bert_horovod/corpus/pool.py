@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,11 +40,12 @@ def run_jobs(
             yield number, work(job, functools.partial(report, number))
         return
     words = [directory / f".worker-{number}" for number in range(len(jobs))]
-    futures = {
-        executor.submit(_work, work, job, word): n for n, (job, word) in enumerate(zip(jobs, words, strict=True))
-    }
-    pending = set(futures)
+    futures: dict[Future, int] = {}
+    pending: set[Future] = set()
     try:
+        for number, (job, word) in enumerate(zip(jobs, words, strict=True)):
+            futures[executor.submit(_work, work, job, word)] = number
+        pending = set(futures)
         while pending:
             done, pending = wait(pending, timeout=_REPORT_EVERY_S, return_when=FIRST_COMPLETED)
             for future in pending:
@@ -52,9 +53,9 @@ def run_jobs(
                     _pass_on(words[futures[future]], functools.partial(report, futures[future]))
             for future in done:
                 yield futures[future], future.result()
-    except BrokenProcessPool as error:
+    except (BrokenProcessPool, BrokenPipeError) as error:  # the latter: while it was being started
         raise UserError(
-            "a worker has died (killed, or out of memory: each needs about 1.5 GB); what is finished is kept: run the "
+            "a worker has died (killed, or out of memory: each needs about 0.7 GB); what is finished is kept: run the "
             "same command again, with fewer --workers"
         ) from error
     finally:

@@ -96,14 +96,16 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
         assert tree(tmp_path / "store") == before
 
 
-def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path):
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 1.0])  # while being started, and later
+def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path, after_s):
     process = subprocess.Popen(
         command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.PIPE, text=True
     )
     [worker, *_] = wait_until(process, lambda: children(process.pid))
+    time.sleep(after_s)
     os.kill(worker, signal.SIGKILL)
     error = process.communicate()[1]
-    assert process.returncode == 2
+    assert process.returncode == 2, error
     assert "a worker has died" in error
     assert "Traceback" not in error
 
