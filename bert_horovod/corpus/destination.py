@@ -49,6 +49,7 @@ def own(path: Path) -> Iterator[None]:
 
 
 def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Path) -> None:
+    """Raise UserError if the directory holds what prepare did not make, or the vocabulary that is to be read."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -70,7 +71,7 @@ def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pat
         )
 
 
-def begin(path: Path, head: dict[str, Any], sources: list[Source], known: bool) -> set[str]:
+def begin(path: Path, head: dict[str, Any], sources: list[Source], known: bool) -> set[Source]:
     """Write down what is going to be made, in plan.json, and make the directory an unfinished store.
 
     Args:
@@ -80,11 +81,11 @@ def begin(path: Path, head: dict[str, Any], sources: list[Source], known: bool) 
         known: whether the shards that are there are known to be of this very input.
 
     Returns:
-        Names of the sources whose finished parts are to be made again, as they may have changed since.
+        The sources whose finished parts are to be made again, as they may have changed since.
 
     Raises UserError if the directory holds an unfinished store that was made otherwise.
     """
-    described = {source.name: [source.bytes, source.path.stat().st_mtime_ns] for source in sources}
+    state = {source: [source.bytes, source.path.stat().st_mtime_ns] for source in sources}
     plan = _read_plan(path)
     if plan is not None:
         changed = _differences(plan["head"], head)
@@ -93,11 +94,12 @@ def begin(path: Path, head: dict[str, Any], sources: list[Source], known: bool) 
                 f"--output_dir {path} holds an unfinished store that was made otherwise ({'; '.join(changed[:3])}); "
                 "expected the same command, which goes on where it stopped; or remove the directory"
             )
-        untrusted = {name for name, value in described.items() if plan["sources"].get(name) != value}
+        untrusted = {source for source, value in state.items() if plan["sources"].get(_place(source)) != value}
     else:
-        untrusted = set() if known else set(described)
+        untrusted = set() if known else set(sources)
     for left in (*path.glob(".worker-*"), *path.glob(".*.partial")):
         shutil.rmtree(left) if left.is_dir() else left.unlink()
+    described = {_place(source): value for source, value in state.items()}
     write_atomically(path / "plan.json", json.dumps({"head": head, "sources": described}) + "\n")
     (path / "manifest.json").unlink(missing_ok=True)
     return untrusted
@@ -112,6 +114,10 @@ def clear(path: Path) -> None:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
+
+
+def _place(source: Source) -> str:
+    return os.path.realpath(source.path)  # names repeat in different directories
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:

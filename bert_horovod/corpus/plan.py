@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,14 +72,13 @@ def plan_tasks(sources: list[Source], head: dict[str, Any]) -> list[Task]:
                 group_bytes = 0
             groups[-1].append(piece)
             group_bytes += text_bytes
-    described = [[[p.source.name, p.source.bytes, p.begin, p.end] for p in group] for group in groups]
-    texts = [json.dumps([head, pieces], sort_keys=True) for pieces in described]
-    # Files of one name and size from different directories: told apart by their order.
-    return [
-        Task(_key(f"{texts[:i].count(text)} {text}"), tuple(group))
-        for i, (text, group) in enumerate(zip(texts, groups, strict=True))
-    ]
-
-
-def _key(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    seen: Counter[str] = Counter()
+    tasks = []
+    for group in groups:
+        described = [[piece.source.name, piece.source.bytes, piece.begin, piece.end] for piece in group]
+        text = json.dumps([head, described], sort_keys=True)
+        # Files of one name and size from different directories are told apart by their order.
+        key = hashlib.sha256(f"{seen[text]} {text}".encode()).hexdigest()[:24]
+        seen[text] += 1
+        tasks.append(Task(key, tuple(group)))
+    return tasks

@@ -26,7 +26,7 @@ Work = Callable[[Any, Report], Any]  # of a job; it reports two numbers that ris
 def run_jobs(
     executor: Executor | None, work: Work, jobs: list[Any], directory: Path, report: Callable[[int, int, int], None]
 ) -> Iterator[tuple[int, Any]]:
-    """Do jobs, longest wait first come, and yield (the job's number, its result) as they are done.
+    """Do jobs and yield (the job's number, its result) as they are done.
 
     Args:
         executor: who does them; None: this process, one after another.

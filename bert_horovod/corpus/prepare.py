@@ -93,7 +93,7 @@ def prepare(
             (path / "vocab.txt").unlink(missing_ok=True)
             write_vocabulary(path / "vocab.txt", vocabulary)
             tasks = plan_tasks(sources, head)
-            trusted = [task for task in tasks if not untrusted & {piece.source.name for piece in task.pieces}]
+            trusted = [task for task in tasks if untrusted.isdisjoint(piece.source for piece in task.pieces)]
             kept = find_parts(path, trusted)
             made = _work(path, tasks, kept, settings, lowercase, workers, executor)
             manifest = _finish(path, head, sources, tasks, kept | made.parts, made.hashes)

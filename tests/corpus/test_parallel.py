@@ -275,3 +275,21 @@ def test_workers_share_a_multistream_dump(make_store, shared_data, vocabulary, t
     for name in ("documents", "sentences", "tokens", "bytes", "unknown_tokens"):
         assert one.manifest["totals"][name] == whole.manifest["totals"][name]
     assert one.manifest["passed_over"] == whole.manifest["passed_over"]
+
+
+def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp_path):
+    files = [tmp_path / str(i) / "a.txt" for i in range(2)]
+    for i, word in enumerate(("cat", "dog")):
+        files[i].parent.mkdir()
+        files[i].write_text(f"The {word}. " * 10, encoding="utf-8")
+    bad = tmp_path / "b.jsonl"
+    bad.write_text("{" * 100, encoding="utf-8")
+    with pytest.raises(UserError, match="not JSON"):
+        make_store(*files, bad, shard_bytes=95)
+    assert len(list((tmp_path / "store").glob("shard-*"))) == 2
+    files[0].write_text("The sat. " * 10, encoding="utf-8")
+    os.utime(files[0], ns=(1, 1))
+    write_json_lines(bad, ["One. " * 20])
+    assert make_store(*files, bad, shard_bytes=95).kept_parts == 1
+    make_store(*files, bad, shard_bytes=95, output=tmp_path / "fresh")
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
