@@ -136,7 +136,11 @@ class Execution:
     """How the work is done: changes speed, memory and logging, never the result beyond rounding."""
 
     micro_batch: int = setting(32, minimum=1)  # rows a device works on at once
-    xla: str = setting("auto", choices=("auto", "on", "off"))  # auto: on for GPUs, off for CPUs
+    # What XLA compiles: "layers" whole layers, one program for all; "elementwise" what lies between matrix products,
+    # which are left to TensorFlow's library; auto: layers on GPUs, elementwise on CPUs
+    xla: str = setting("auto", choices=("auto", "layers", "elementwise", "off"))
+    # What backward computes again instead of keeping it: probabilities of attention, or all of each layer
+    recompute: str = setting("none", choices=("none", "attention", "layer"))
     threads: int = setting(0, minimum=0)  # TensorFlow's threads per rank on CPU; 0: cores / ranks on the host
     bucket_bytes: int = setting(16 << 20, minimum=1)  # float32 bytes of gradients per all-reduce, at most
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl

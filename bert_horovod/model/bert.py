@@ -3,14 +3,19 @@
 Names and layout of parameters ([out, in] for weights) are Hugging Face's, so that a checkpoint is a dump of the dict.
 """
 
-import math
+import functools
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from bert_horovod.config import Model
-from bert_horovod.model.dropout import DropoutState, dropout
+from bert_horovod.model.compute import Compute
+from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
+from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, split_heads
+from bert_horovod.model.working import layer_weights
+from bert_horovod.xla import compiled
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; site 0 is the embeddings'
 
@@ -71,122 +76,169 @@ def initial_parameters(model: Model, next_sentence: bool, seed: int) -> dict[str
 
 
 def encode(
-    parameters: dict[str, tf.Tensor],
+    weights: dict[str, tf.Tensor],
     model: Model,
     batch: dict[str, tf.Tensor],
-    dtype: tf.DType,
+    compute: Compute,
     state: DropoutState | None = None,
 ) -> list[tf.Tensor]:
     """Hidden states of a micro-batch: the embeddings' and each layer's output.
 
     Args:
-      parameters: float32, by name.
+      weights: of `working_weights`.
       model: the sizes.
       batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
-      tokens attend
-        to those of the same number alone, so a row may hold several sequences).
-      dtype: of the matrix products and of what is kept between them.
+      tokens attend to those of the same number alone, so a row may hold several sequences).
+      compute: how.
       state: what dropout masks are made of; None outside training.
 
     Returns:
-      num_hidden_layers + 1 tensors of `dtype` [rows, length, hidden].
+      num_hidden_layers + 1 tensors of the compute dtype, [rows, length, hidden].
     """
-    x = _embed(parameters, model, batch, state)
-    x = tf.cast(x, dtype)
-    bias = attention_bias(batch["sequence_ids"])
-    states = [x]
-    for i in range(model.num_hidden_layers):
-        x = _layer(parameters, model, i, x, bias, state)
-        states.append(x)
-    return states
+    states = _hidden_layers(weights, model, batch, compute, state, model.num_hidden_layers)
+    return [tf.reshape(x, [*batch["input_ids"].shape, model.hidden_size]) for x in states]
 
 
-def attention_bias(sequence_ids: tf.Tensor) -> tf.Tensor:
-    """What is added to scores: 0 within a sequence, -1e9 across sequences; float32 [rows, 1, length, length]."""
-    same = tf.equal(sequence_ids[:, :, None], sequence_ids[:, None, :])
+def encode_at(
+    weights: dict[str, tf.Tensor],
+    model: Model,
+    batch: dict[str, tf.Tensor],
+    positions: tf.Tensor,
+    compute: Compute,
+    state: DropoutState | None = None,
+) -> tf.Tensor:
+    """The last layer's output at some positions of each row, and no work of that layer on the others.
+
+    Args:
+      positions: int32 [rows, places].
+      others: see `encode`.
+
+    Returns:
+      [rows, places, hidden], what `encode` gives there; masks of the last layer's dropout are drawn by place.
+    """
+    last = model.num_hidden_layers - 1
+    x = _hidden_layers(weights, model, batch, compute, state, last)[-1]
+    rows, length = batch["input_ids"].shape
+    places = positions + length * tf.range(rows)[:, None]
+    bias = attention_bias(tf.gather(batch["sequence_ids"], positions, batch_dims=1), batch["sequence_ids"])
+    layer = _layer_function(model, compute)
+    x = layer(x, layer_weights(weights, last), bias, _site(last), state, tf.reshape(places, [-1]))
+    return tf.reshape(x, [*positions.shape, model.hidden_size])
+
+
+def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
+    """What is added to scores: 0 within a sequence, -1e9 across sequences; float32 [rows, 1, queries, keys]."""
+    same = tf.equal(query_ids[:, :, None], key_ids[:, None, :])
     return tf.where(same, 0.0, -1e9)[:, None]
 
 
-def dense(parameters: dict[str, tf.Tensor], name: str, x: tf.Tensor) -> tf.Tensor:
-    """x W^T + b over the last axis, in x's dtype: [..., in] to [..., out]."""
-    weight = tf.cast(parameters[f"{name}.weight"], x.dtype)
-    bias = tf.cast(parameters[f"{name}.bias"], x.dtype)
-    flat = tf.reshape(x, [-1, x.shape[-1]])  # (rows * length, in): one large product
-    flat = tf.nn.bias_add(tf.matmul(flat, weight, transpose_b=True), bias)
-    return tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [weight.shape[0]]], 0))
-
-
-def layer_norm(parameters: dict[str, tf.Tensor], name: str, x: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """LayerNorm over the last axis, computed in float32, returned in x's dtype (Ba et al. 2016, arXiv 1607.06450)."""
-    wide = tf.cast(x, tf.float32)
-    centred = wide - tf.reduce_mean(wide, -1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
-    scaled = centred * tf.math.rsqrt(variance + epsilon)
-    return tf.cast(scaled * parameters[f"{name}.LayerNorm.weight"] + parameters[f"{name}.LayerNorm.bias"], x.dtype)
-
-
-def activation(model: Model, x: tf.Tensor) -> tf.Tensor:
-    """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415)."""
-    return tf.nn.gelu(x, approximate=model.hidden_act == "gelu_new")
+def _hidden_layers(
+    weights: dict[str, tf.Tensor],
+    model: Model,
+    batch: dict[str, tf.Tensor],
+    compute: Compute,
+    state: DropoutState | None,
+    count: int,
+) -> list[tf.Tensor]:
+    """The embeddings' and the first layers' outputs, [rows * length, hidden] each."""
+    states = [_embed(weights, model, batch, compute, state)]
+    bias = attention_bias(batch["sequence_ids"], batch["sequence_ids"])
+    layer = _layer_function(model, compute)
+    for i in range(count):
+        states.append(layer(states[-1], layer_weights(weights, i), bias, _site(i), state, None))
+    return states
 
 
 def _embed(
-    parameters: dict[str, tf.Tensor], model: Model, batch: dict[str, tf.Tensor], state: DropoutState | None
+    weights: dict[str, tf.Tensor],
+    model: Model,
+    batch: dict[str, tf.Tensor],
+    compute: Compute,
+    state: DropoutState | None,
 ) -> tf.Tensor:
     prefix = "bert.embeddings"
-    x = tf.gather(parameters[f"{prefix}.word_embeddings.weight"], batch["input_ids"])  # (rows, length, hidden)
-    x += tf.gather(parameters[f"{prefix}.position_embeddings.weight"], batch["position_ids"])
-    x += tf.gather(parameters[f"{prefix}.token_type_embeddings.weight"], batch["token_type_ids"])
-    x = layer_norm(parameters, prefix, x, model.layer_norm_eps)
-    x = tf.ensure_shape(x, [None, batch["input_ids"].shape[1], model.hidden_size])
-    return dropout(x, model.hidden_dropout_prob, 0, state)
+    x = tf.gather(weights[f"{prefix}.word_embeddings.weight"], batch["input_ids"])  # (rows, length, hidden)
+    x += tf.gather(weights[f"{prefix}.position_embeddings.weight"], batch["position_ids"])
+    x += tf.gather(weights[f"{prefix}.token_type_embeddings.weight"], batch["token_type_ids"])
+    norm = (weights[f"{prefix}.LayerNorm.weight"], weights[f"{prefix}.LayerNorm.bias"])
+    x = layer_norm(tf.reshape(x, [-1, model.hidden_size]), *norm, model.layer_norm_eps, compute)
+    shape = [*batch["input_ids"].shape, model.hidden_size]
+    return dropped(x, model.hidden_dropout_prob, random_bytes(shape, model.hidden_dropout_prob, 0, state))
+
+
+def _site(layer: int) -> tf.Tensor:
+    """The number of a layer's first dropout; a tensor, so that all layers are one program."""
+    return tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
+
+
+def _layer_function(model: Model, compute: Compute) -> Callable:
+    """`_layer` for these sizes: whole, compiled or recomputed, as `compute` says."""
+
+    def layer(*arguments) -> tf.Tensor:
+        return _layer(model, compute, *arguments)
+
+    if compute.xla == "layers":
+        layer = _compiled_layer(model, compute)
+    if compute.recompute == "layer":
+        layer = _recomputed(layer)
+    return layer
+
+
+@functools.cache
+def _compiled_layer(model: Model, compute: Compute) -> Callable:
+    """One program for all equal layers."""
+    return compiled(functools.partial(_layer, model, compute))
+
+
+def _recomputed(layer: Callable) -> Callable:
+    """A layer of which nothing is kept for backward but its input."""
+
+    def call(x, weights, bias, site, state, places) -> tf.Tensor:
+        names = list(weights)
+        forward = tf.recompute_grad(
+            lambda x, *values: layer(x, dict(zip(names, values, strict=True)), bias, site, state, places)
+        )
+        return forward(x, *weights.values())
+
+    return call
 
 
 def _layer(
-    parameters: dict[str, tf.Tensor], model: Model, i: int, x: tf.Tensor, bias: tf.Tensor, state: DropoutState | None
-) -> tf.Tensor:
-    name = f"bert.encoder.layer.{i}"
-    site = 1 + i * SITES_PER_LAYER
-    length = x.shape[1]
-    attended = _attend(parameters, model, f"{name}.attention.self", x, bias, site, state)
-    attended = dense(parameters, f"{name}.attention.output.dense", attended)
-    attended = tf.ensure_shape(attended, [None, length, model.hidden_size])
-    x = layer_norm(
-        parameters,
-        f"{name}.attention.output",
-        x + dropout(attended, model.hidden_dropout_prob, site + 1, state),
-        model.layer_norm_eps,
-    )
-    inner = activation(model, dense(parameters, f"{name}.intermediate.dense", x))
-    outer = dense(parameters, f"{name}.output.dense", tf.ensure_shape(inner, [None, length, model.intermediate_size]))
-    outer = tf.ensure_shape(outer, [None, length, model.hidden_size])
-    return layer_norm(
-        parameters,
-        f"{name}.output",
-        x + dropout(outer, model.hidden_dropout_prob, site + 2, state),
-        model.layer_norm_eps,
-    )
-
-
-def _attend(
-    parameters: dict[str, tf.Tensor],
     model: Model,
-    name: str,
+    compute: Compute,
     x: tf.Tensor,
+    weights: dict[str, tf.Tensor],
     bias: tf.Tensor,
-    site: int,
+    site: tf.Tensor,
     state: DropoutState | None,
+    places: tf.Tensor | None,
 ) -> tf.Tensor:
-    heads, length = model.num_attention_heads, x.shape[1]
-    head_size = model.hidden_size // heads
+    """One layer on x [rows * length, hidden]; with `places` int32 [n] in x only those come out: [n, hidden]."""
+    rows, heads = bias.shape[0], model.num_attention_heads
+    if places is None:
+        qkv = dense(x, weights["attention.self.qkv.weight"], weights["attention.self.qkv.bias"])
+        query, key, value = tf.unstack(split_heads(qkv, rows, 3, heads, compute))
+    else:
+        hidden = model.hidden_size
+        weight, offset = weights["attention.self.qkv.weight"], weights["attention.self.qkv.bias"]
+        key, value = tf.unstack(split_heads(dense(x, weight[hidden:], offset[hidden:]), rows, 2, heads, compute))
+        x = tf.gather(x, places)
+        (query,) = tf.unstack(split_heads(dense(x, weight[:hidden], offset[:hidden]), rows, 1, heads, compute))
+    context = attention(query, key, value, bias, model.attention_probs_dropout_prob, site, state, compute)
+    attended = dense(merge_heads(context), *_pair(weights, "attention.output.dense"))
+    x = _add_and_norm(model, compute, x, attended, weights, "attention.output", site + 1, state, rows)
+    inner = gelu(dense(x, *_pair(weights, "intermediate.dense")), model.hidden_act == "gelu_new", compute)
+    outer = dense(inner, *_pair(weights, "output.dense"))
+    return _add_and_norm(model, compute, x, outer, weights, "output", site + 2, state, rows)
 
-    def split(part: str) -> tf.Tensor:
-        projected = tf.reshape(dense(parameters, f"{name}.{part}", x), [-1, length, heads, head_size])
-        return tf.transpose(projected, [0, 2, 1, 3])  # (rows, heads, length, head_size)
 
-    scores = tf.matmul(split("query"), split("key"), transpose_b=True)  # (rows, heads, length, length)
-    scores = tf.cast(scores, tf.float32) * (1 / math.sqrt(head_size)) + bias
-    probabilities = tf.cast(tf.nn.softmax(scores), x.dtype)
-    probabilities = dropout(probabilities, model.attention_probs_dropout_prob, site, state)
-    context = tf.transpose(tf.matmul(probabilities, split("value")), [0, 2, 1, 3])
-    return tf.reshape(context, [-1, length, model.hidden_size])
+def _add_and_norm(model, compute, x, branch, weights, name, site, state, rows) -> tf.Tensor:
+    rate = model.hidden_dropout_prob
+    draws = random_bytes([rows, x.shape[0] // rows, model.hidden_size], rate, site, state)
+    if draws is not None:
+        draws = tf.reshape(draws, x.shape)
+    return layer_norm(x, *_pair(weights, f"{name}.LayerNorm"), model.layer_norm_eps, compute, branch, rate, draws)
+
+
+def _pair(weights: dict[str, tf.Tensor], name: str) -> tuple[tf.Tensor, tf.Tensor]:
+    return weights[f"{name}.weight"], weights[f"{name}.bias"]

@@ -20,26 +20,52 @@ class DropoutState(NamedTuple):
     first_row: tf.Tensor  # uint64 scalar: the first row's place in the global batch
 
 
-def dropout(x: tf.Tensor, rate: float, site: int, state: DropoutState | None) -> tf.Tensor:
-    """Set elements to zero with probability round(256 rate) / 256 and scale the rest so that the mean stays.
+def random_bytes(
+    shape: list[int], rate: float, site: int | tf.Tensor, state: DropoutState | None
+) -> tf.Tensor | None:
+    """What decides who is dropped: uint8 of a shape [rows, ...], to go to `dropped`; None where nobody is.
 
     Args:
-      x: [rows, ...] with a static shape but for the rows.
-      rate: 0 to 0.9; 0 leaves x as it is.
+      shape: [rows, ...], all known.
+      rate: 0 to 0.9.
       site: which dropout of the model this is; each has masks of its own.
       state: None outside training.
     """
-    threshold = round(rate * 256)
-    if state is None or threshold == 0:
-        return x
-    row_shape = x.shape[1:]
-    row_bytes = row_shape.num_elements()
+    if state is None or _threshold(rate) == 0:
+        return None
+    rows, *row_shape = shape
+    row_bytes = tf.TensorShape(row_shape).num_elements()
     blocks = -(-row_bytes // BYTES_PER_BLOCK)
-    rows = tf.shape(x)[0]
-    counter = tf.stack([state.first_row * blocks, tf.constant(site, tf.uint64)])
+    counter = tf.stack([state.first_row * blocks, tf.cast(site, tf.uint64)])
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=tf.stack([rows, blocks * 4]), key=state.key, counter=counter, alg=PHILOX, dtype=tf.uint32
+        shape=[rows, blocks * 4], key=state.key, counter=counter, alg=PHILOX, dtype=tf.uint32
     )
-    draws = tf.reshape(tf.bitcast(words, tf.uint8), [-1, blocks * BYTES_PER_BLOCK])[:, :row_bytes]
-    keep = tf.reshape(draws, [-1, *row_shape]) >= tf.constant(threshold, tf.uint8)
-    return tf.where(keep, x * tf.constant(256 / (256 - threshold), x.dtype), tf.zeros([], x.dtype))
+    found = tf.reshape(tf.bitcast(words, tf.uint8), [rows, blocks * BYTES_PER_BLOCK])
+    return tf.reshape(found[:, :row_bytes], shape)
+
+
+def dropped(x: tf.Tensor, rate: float, draws: tf.Tensor | None) -> tf.Tensor:
+    """Set elements to zero with probability round(256 rate) / 256 and scale the rest so that the mean stays.
+
+    Args:
+      x: any shape; being linear in x, this is also its own gradient.
+      rate: 0 to 0.9.
+      draws: `random_bytes` of x's number of elements; None leaves x as it is.
+    """
+    if draws is None:
+        return x
+    return tf.where(kept(rate, tf.reshape(draws, x.shape)), x * tf.constant(keep_scale(rate), x.dtype), tf.zeros([], x.dtype))
+
+
+def kept(rate: float, draws: tf.Tensor) -> tf.Tensor:
+    """Which elements stay: bool of the draws' shape."""
+    return draws >= tf.constant(_threshold(rate), tf.uint8)
+
+
+def keep_scale(rate: float) -> float:
+    """What those that stay are multiplied by."""
+    return 256 / (256 - _threshold(rate))
+
+
+def _threshold(rate: float) -> int:
+    return round(rate * 256)

@@ -3,16 +3,25 @@
 Each rule is a module with
 
     SLOTS: names of what the rule remembers per tensor; every slot starts as zeros of the parameter's shape
-    update(x, g, slots, t, learning_rate, decay, settings) -> (new x, new slots)
+    ADAPTIVE: whether its rates depend on norms
+    NORMALIZED: whether each tensor's gradient is first divided by its norm
+    directions(x, g, slots, t, decay, settings): what x moves along, from the new slots; elementwise, of x's shape each
+    rates(learning_rate, norms, decay, settings): how far along each direction, from the norms of x and of each; scalars
 
-A rule returns new values and assigns nothing. Norms are per tensor, a tensor being one of Hugging Face's.
+and `update` puts them together for one tensor: x - sum of rate direction. Norms are per tensor, a tensor being one of
+Hugging Face's.
 """
 
+import functools
+from collections.abc import Callable
 from types import ModuleType
 
 import tensorflow as tf
 
+from bert_horovod.config import Optimizer
 from bert_horovod.optimizers import adamw, lamb, lans
+from bert_horovod.optimizers.moments import next_moments
+from bert_horovod.xla import compiled
 
 _RULES = {"adamw": adamw, "lamb": lamb, "lans": lans}
 
@@ -47,3 +56,79 @@ def clip_factor(global_norm: tf.Tensor, max_grad_norm: float) -> tf.Tensor:
     if max_grad_norm == 0:
         return tf.constant(1.0, tf.float32)
     return 1.0 / tf.maximum(1.0, tf.cast(global_norm, tf.float32) / max_grad_norm)
+
+
+def update(
+    x: tf.Tensor,
+    g: tf.Tensor,
+    slots: dict[str, tf.Tensor],
+    t: tf.Tensor,
+    learning_rate: tf.Tensor,
+    factor: tf.Tensor,
+    decay: bool,
+    settings: Optimizer,
+    xla: bool = False,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """One step of the rule `settings.name` for one tensor; assigns nothing.
+
+    Args:
+        x: float32, any shape: the parameter.
+        g: its averaged gradient, of x's shape and any float dtype.
+        slots: float32 of the shape of x, one for each of the rule's SLOTS.
+        t: float32 scalar: 1 at the first update; skipped steps do not count.
+        learning_rate: float32 scalar.
+        factor: float32 scalar, what g is multiplied by: clipping's.
+        decay: whether weight decay applies to this tensor (`decays`).
+        settings: the recipe's.
+        xla: compile what reads and writes whole tensors.
+
+    Returns:
+        The new parameter and the new slots.
+    """
+    advance, apply = _passes(settings, decay)
+    if xla:
+        advance, apply = compiled(advance), compiled(apply)
+    chosen = rule(settings.name)
+    if chosen.NORMALIZED:
+        norm = _norm(square_sums(g, xla)) * factor
+        factor = tf.where(norm > 0, factor / (norm + settings.epsilon), factor)
+    slots, squares = advance(x, g, slots, t, factor)
+    rates = chosen.rates(learning_rate, tuple(_norm(each) for each in squares), decay, settings)
+    return apply(x, g, slots, t, factor, rates), slots
+
+
+def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
+    """Sums of squares over the last axis, float32 [n]; to be summed up once more.
+
+    XLA would work out the one sum of a large tensor on one core.
+    """
+    return (compiled(_square_sums) if xla else _square_sums)(x)
+
+
+def _square_sums(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.square(tf.cast(tf.reshape(x, [-1, x.shape[-1]]), tf.float32)), -1)
+
+
+def _norm(squares: tf.Tensor) -> tf.Tensor:
+    return tf.sqrt(tf.reduce_sum(squares))
+
+
+@functools.cache
+def _passes(settings: Optimizer, decay: bool) -> tuple[Callable, Callable]:
+    """The two passes over a tensor's memory: new slots with squares for the norms, then the new parameter."""
+    chosen = rule(settings.name)
+
+    def advance(x, g, slots, t, factor) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, ...]]:
+        g = tf.cast(g, tf.float32) * factor
+        slots = next_moments(g, slots, settings)
+        if not chosen.ADAPTIVE:
+            return slots, ()
+        return slots, tuple(_square_sums(each) for each in (x, *chosen.directions(x, g, slots, t, decay, settings)))
+
+    def apply(x, g, slots, t, factor, rates) -> tf.Tensor:
+        g = tf.cast(g, tf.float32) * factor
+        for rate, direction in zip(rates, chosen.directions(x, g, slots, t, decay, settings), strict=True):
+            x -= rate * direction
+        return x
+
+    return advance, apply

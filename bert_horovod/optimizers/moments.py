@@ -2,6 +2,16 @@
 
 import tensorflow as tf
 
+from bert_horovod.config import Optimizer
+
+
+def next_moments(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
+    """First and second moment, m and v, after the gradient g."""
+    return {
+        "m": moving_average(slots["m"], g, settings.beta_1),
+        "v": moving_average(slots["v"], tf.square(g), settings.beta_2),
+    }
+
 
 def moving_average(old: tf.Tensor, new: tf.Tensor, beta: float) -> tf.Tensor:
     """beta old + (1 - beta) new; written as a correction of `old`, because float32 cannot hold beta exactly."""
@@ -17,9 +27,10 @@ def bias_corrected(average: tf.Tensor, beta: float, t: tf.Tensor) -> tf.Tensor:
     return average / tf.cast(correction, average.dtype)
 
 
-def adam_direction(m: tf.Tensor, v: tf.Tensor, beta_1: float, beta_2: float, epsilon: float, t: tf.Tensor) -> tf.Tensor:
+def adam_direction(slots: dict[str, tf.Tensor], settings: Optimizer, t: tf.Tensor) -> tf.Tensor:
     """m_hat / (sqrt(v_hat) + epsilon), both moments bias-corrected."""
-    return bias_corrected(m, beta_1, t) / (tf.sqrt(bias_corrected(v, beta_2, t)) + epsilon)
+    v = bias_corrected(slots["v"], settings.beta_2, t)
+    return bias_corrected(slots["m"], settings.beta_1, t) / (tf.sqrt(v) + settings.epsilon)
 
 
 def trust_ratio(x_norm: tf.Tensor, direction_norm: tf.Tensor) -> tf.Tensor:

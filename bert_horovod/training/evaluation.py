@@ -6,8 +6,9 @@ import tensorflow as tf
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Model
-from bert_horovod.model.bert import encode
+from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import loss_sums
+from bert_horovod.model.working import working_weights
 from bert_horovod.training.step import as_tensors
 
 
@@ -15,7 +16,7 @@ class Evaluator:
     """Evaluates on the first `count` held-out rows, the same ones with the same masks every time."""
 
     def __init__(
-        self, model: Model, next_sentence: bool, precision: str, rows: Rows, count: int, micro_batch: int, world: World
+        self, model: Model, next_sentence: bool, compute: Compute, rows: Rows, count: int, micro_batch: int, world: World
     ) -> None:
         self.count = min(count, rows.count)
         self._rows = rows
@@ -25,8 +26,8 @@ class Evaluator:
 
         @tf.function(autograph=False)
         def forward(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-            hidden = encode(parameters, model, batch, tf.as_dtype(precision))[-1]
-            sums = loss_sums(parameters, model, next_sentence, hidden, batch)
+            weights = working_weights(parameters, compute.dtype)
+            sums = loss_sums(weights, model, next_sentence, batch, compute)
             counts = [tf.reduce_sum(batch["masked_weights"]), tf.reduce_sum(batch["sequence_weights"])]
             return tf.cast(tf.stack([*sums, *counts]), tf.float64)
 

@@ -20,6 +20,7 @@ from bert_horovod.config import Phase, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from bert_horovod.model.compute import Compute
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training import checkpoint
@@ -28,7 +29,7 @@ from bert_horovod.training.directory import stop_requested
 from bert_horovod.training.evaluation import Evaluator
 from bert_horovod.training.start import load_initial
 from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
-from bert_horovod.training.step import StepInputs, StepResult, TrainStep
+from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
 from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
 
 # A stream of the recipe's seed, apart from those of batches/rows.py.
@@ -55,9 +56,7 @@ def pretrain(job: Job, world: World) -> None:
 class _Run:
     def __init__(self, job: Job, world: World) -> None:
         self.job, self.world, self.recipe = job, world, job.recipe
-        self.xla = {"on": True, "off": False, "auto": bool(tf.config.get_visible_devices("GPU"))}[
-            self.recipe.execution.xla
-        ]
+        self.xla = xla_mode(self.recipe)
         self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
         self.stop_signal = False
         self._require_equal(bytes.fromhex(job.store.hash), "token store")
@@ -103,7 +102,7 @@ class _Run:
         evaluator = Evaluator(
             self.recipe.model,
             self.recipe.objective.pairs,
-            self.recipe.numerics.precision,
+            Compute(tf.as_dtype(self.recipe.numerics.precision), self.xla),
             held_out,
             self.recipe.execution.evaluate_rows,
             self.recipe.execution.micro_batch,
@@ -114,7 +113,7 @@ class _Run:
         if self.telemetry:
             self.telemetry.say(
                 f"phase {i}: sequence length {phase.sequence_length}, {rows.count:,} rows an epoch; "
-                f"{'compiling with XLA' if self.xla else 'tracing'} the first step"
+                f"{'tracing' if self.xla == 'off' else 'compiling with XLA'} the first step"
             )
         progress, execution = self.state.progress, self.recipe.execution
         interval = Interval()
@@ -322,7 +321,7 @@ class _Run:
 
     def _print_start(self) -> None:
         print(
-            f"world: {self.world.size} rank(s); XLA {'on' if self.xla else 'off'}\n"
+            f"world: {self.world.size} rank(s); XLA {self.xla}\n"
             f"{describe(self.recipe, self.world.size)}\n"
             f"reduced per step: {self.reducer.bytes_reduced:,} bytes in {len(self.reducer.buckets)} bucket(s)"
         )

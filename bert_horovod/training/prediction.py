@@ -10,8 +10,10 @@ from bert_horovod.batches.vocabulary import special_ids
 from bert_horovod.corpus.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory
-from bert_horovod.model.bert import encode, parameter_shapes
+from bert_horovod.model.bert import encode_at, parameter_shapes
+from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import masked_token_logits
+from bert_horovod.model.working import working_weights
 
 MASK = "[MASK]"
 
@@ -74,7 +76,9 @@ class MaskedTokenPredictor:
         self.vocabulary = found.vocabulary
         self._special = special_ids(found.vocabulary)
         self._model = found.model
-        self._parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+        self._compute = Compute()
+        parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+        self._weights = working_weights(parameters, self._compute.dtype)
         self._tokenizer = Tokenizer(found.vocabulary, found.lowercase)
 
     def guess(self, texts: list[str], count: int) -> list[list[list[Guess]]]:
@@ -111,9 +115,9 @@ class MaskedTokenPredictor:
             "sequence_ids": np.ones_like(ids),
         }
         batch = {name: tf.constant(values[None], tf.int32) for name, values in batch.items()}
-        hidden = encode(self._parameters, self._model, batch, tf.float32)[-1]
         positions = tf.constant(masked[None], tf.int32)
-        logits = masked_token_logits(self._parameters, self._model, hidden, positions)[0]  # (masks, vocabulary)
+        hidden = encode_at(self._weights, self._model, batch, positions, self._compute)[0]
+        logits = masked_token_logits(self._weights, self._model, hidden, self._compute)  # (masks, vocabulary)
         values, tokens = tf.math.top_k(tf.nn.softmax(logits), min(count, len(self.vocabulary)))
         return [
             [Guess(self.vocabulary[token], float(value)) for value, token in zip(*place, strict=True)]

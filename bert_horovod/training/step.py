@@ -5,7 +5,6 @@ does not depend on how a global batch is split over micro-batches and ranks. The
 accumulate, in float32; in the last one each bucket of gradients goes to the reducer as soon as backward has made it.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +14,10 @@ from bert_horovod import optimizers
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe
-from bert_horovod.model.bert import encode
+from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import Sums, loss_sums
+from bert_horovod.model.working import parameter_gradients, working_weights
 from bert_horovod.training.state import TrainingState
 
 BATCH_DTYPES = {"masked_weights": tf.float32, "sequence_weights": tf.float32}  # the others are int32
@@ -46,7 +46,16 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """The compiled step of one phase."""
+    """The compiled step of one phase.
+
+    Args:
+        recipe: the run's.
+        state: what is trained.
+        reducer: sums gradients over ranks.
+        world: sums losses over ranks.
+        micro_batches: K, per rank.
+        xla: see Compute.
+    """
 
     def __init__(
         self,
@@ -55,10 +64,14 @@ class TrainStep:
         reducer: GradientReducer,
         world: World,
         micro_batches: int,
-        xla: bool,
+        xla: str,
     ) -> None:
+        self._recipe = recipe
         self._state = state
+        self._reducer = reducer
+        self._world = world
         self._micro_batches = micro_batches
+        self._compute = Compute(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
         self._accumulators = None
         if micro_batches > 1:
             self._accumulators = {
@@ -66,9 +79,15 @@ class TrainStep:
                 for name, variable in state.parameters.items()
             }
         self._sums = tf.Variable(tf.zeros([len(Sums._fields)], tf.float64), trainable=False)
-        forward_backward = tf.function(_forward_backward(recipe), jit_compile=xla, autograph=False)
-        self._accumulate = tf.function(self._make_accumulate(forward_backward), autograph=False)
-        self._finish = tf.function(self._make_finish(forward_backward, recipe, reducer, world), autograph=False)
+        # Cast and joined once a step; what working weights share with the parameters is read from these.
+        made = working_weights(_values(state.parameters), self._compute.dtype)
+        self._made = {
+            name: tf.Variable(value, trainable=False)
+            for name, value in made.items()
+            if name not in state.parameters or value.dtype != tf.float32 or value.shape != state.parameters[name].shape
+        }
+        self._accumulate = tf.function(self._accumulate_micro_batch, autograph=False)
+        self._finish = tf.function(self._finish_step, autograph=False)
 
     def run(self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs) -> StepResult:
         """Train on this rank's K micro-batches of a global batch."""
@@ -84,91 +103,98 @@ class TrainStep:
         """How many graphs were traced so far: stays the same after a phase's first step."""
         return self._accumulate.experimental_get_tracing_count() + self._finish.experimental_get_tracing_count()
 
-    def _make_accumulate(self, forward_backward: Callable) -> Callable:
-        def accumulate(batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs) -> None:
-            gradients, sums = forward_backward(_values(self._state.parameters), batch, first_row, inputs)
-            for name, gradient in gradients.items():
-                self._accumulators[name].assign_add(gradient)
-            self._sums.assign_add(sums)
+    def _accumulate_micro_batch(
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> None:
+        gradients, sums = self._forward_backward(batch, first_row, inputs)
+        for name, gradient in gradients.items():
+            self._accumulators[name].assign_add(tf.cast(gradient, tf.float32))
+        self._sums.assign_add(sums)
 
-        return accumulate
+    def _finish_step(
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> tuple[tf.Tensor, ...]:
+        gradients, sums = self._forward_backward(batch, first_row, inputs)
+        if self._accumulators is not None:
+            gradients = {
+                name: self._accumulators[name] + tf.cast(gradient, tf.float32) for name, gradient in gradients.items()
+            }
+        # Inlining drops control edges from a call's outputs, but not from what is made of them.
+        gradients = {name: tf.identity(gradient) for name, gradient in gradients.items()}
+        with tf.control_dependencies(list(gradients.values())):
+            computed = tf.timestamp()
+        gradients = self._reducer.reduce(gradients)
+        with tf.control_dependencies(list(gradients.values())):
+            reduced = tf.timestamp()
+        fused = self._compute.xla != "off"
+        norm = tf.sqrt(tf.add_n([tf.reduce_sum(optimizers.square_sums(each, fused)) for each in gradients.values()]))
+        finite = tf.math.is_finite(norm)
+        tf.cond(finite, lambda: self._update(gradients, norm, inputs, fused), lambda: None)
+        sums = self._world.all_reduce(self._sums + sums, "sums")
+        with tf.control_dependencies([sums, norm]):
+            self._sums.assign(tf.zeros_like(self._sums))
+            for accumulator in (self._accumulators or {}).values():
+                accumulator.assign(tf.zeros_like(accumulator))
+        return sums, norm, finite, reduced - computed
 
-    def _make_finish(
-        self, forward_backward: Callable, recipe: Recipe, reducer: GradientReducer, world: World
-    ) -> Callable:
-        def finish(batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs) -> tuple[tf.Tensor, ...]:
-            gradients, sums = forward_backward(_values(self._state.parameters), batch, first_row, inputs)
-            if self._accumulators is not None:
-                gradients = {name: self._accumulators[name] + gradient for name, gradient in gradients.items()}
-            # Inlining drops control edges from a call's outputs, but not from what is made of them.
-            gradients = {name: tf.identity(gradient) for name, gradient in gradients.items()}
-            with tf.control_dependencies(list(gradients.values())):
-                computed = tf.timestamp()
-            gradients = reducer.reduce(gradients)
-            with tf.control_dependencies(list(gradients.values())):
-                reduced = tf.timestamp()
-            norm = tf.linalg.global_norm(list(gradients.values()))
-            finite = tf.math.is_finite(norm)
-            tf.cond(finite, lambda: self._update(recipe, gradients, norm, inputs), lambda: None)
-            sums = world.all_reduce(self._sums + sums, "sums")
-            with tf.control_dependencies([sums, norm]):
-                self._sums.assign(tf.zeros_like(self._sums))
-                for accumulator in (self._accumulators or {}).values():
-                    accumulator.assign(tf.zeros_like(accumulator))
-            return sums, norm, finite, reduced - computed
+    def _forward_backward(
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """This micro-batch's share of the global gradient, dense, by name, and its loss sums, float64 [4].
 
-        return finish
+        Gradients are of the dtype that they were computed in; in float16 of float32, as they leave the loss scale.
+        """
+        weights = _values({**self._state.parameters, **self._made})
+        state = DropoutState(inputs.dropout_key, first_row)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            sums = loss_sums(weights, self._recipe.model, self._recipe.objective.pairs, batch, self._compute, state)
+            loss = (sums.mlm_loss / inputs.masked_tokens + sums.nsp_loss / inputs.sequences) * inputs.backward_scale
+        shapes = {name: variable.shape for name, variable in self._state.parameters.items()}
+        gradients = parameter_gradients(tape.gradient(loss, weights), shapes)
+        if self._compute.dtype == tf.float16:
+            gradients = {
+                name: tf.cast(gradient, tf.float32) / inputs.backward_scale for name, gradient in gradients.items()
+            }
+        return gradients, tf.cast(tf.stack(sums), tf.float64)
 
-    def _update(self, recipe: Recipe, gradients: dict[str, tf.Tensor], norm: tf.Tensor, inputs: StepInputs) -> None:
-        settings = recipe.optimizer
-        rule = optimizers.rule(settings.name)
+    def _update(self, gradients: dict[str, tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> None:
+        settings = self._recipe.optimizer
         factor = tf.constant(1.0)
         if optimizers.uses_clipping(settings.name):
             factor = optimizers.clip_factor(norm, settings.max_grad_norm)
+        parameters = {}
         for name, variable in self._state.parameters.items():
             slots = {slot: variables[name] for slot, variables in self._state.slots.items()}
-            value, new_slots = rule.update(
+            parameters[name], new_slots = optimizers.update(
                 tf.convert_to_tensor(variable),
-                gradients[name] * factor,
+                gradients[name],
                 _values(slots),
                 inputs.update,
                 inputs.learning_rate,
+                factor,
                 optimizers.decays(name),
                 settings,
+                fused,
             )
-            variable.assign(value)
+            variable.assign(parameters[name])
             for slot, new_value in new_slots.items():
                 slots[slot].assign(new_value)
+        made = working_weights(parameters, self._compute.dtype)
+        for name, variable in self._made.items():
+            variable.assign(made[name])
+
+
+def xla_mode(recipe: Recipe) -> str:
+    """What XLA compiles on this rank's device: "layers", "elementwise" or "off"."""
+    if recipe.execution.xla != "auto":
+        return recipe.execution.xla
+    return "layers" if tf.config.get_visible_devices("GPU") else "elementwise"
 
 
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     """A micro-batch's arrays as tensors of the dtypes that the graphs take."""
     return {name: tf.constant(array, BATCH_DTYPES.get(name, tf.int32)) for name, array in batch.items()}
-
-
-def _forward_backward(recipe: Recipe) -> Callable:
-    dtype = tf.as_dtype(recipe.numerics.precision)
-    next_sentence = recipe.objective.pairs
-
-    def forward_backward(
-        parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """This micro-batch's share of the global gradient, dense float32 by name, and its loss sums, float64 [4]."""
-        state = DropoutState(inputs.dropout_key, first_row)
-        with tf.GradientTape() as tape:
-            tape.watch(parameters)
-            hidden = encode(parameters, recipe.model, batch, dtype, state)[-1]
-            sums = loss_sums(parameters, recipe.model, next_sentence, hidden, batch)
-            loss = (sums.mlm_loss / inputs.masked_tokens + sums.nsp_loss / inputs.sequences) * inputs.backward_scale
-        gradients = tape.gradient(loss, parameters)
-        # The lookup's gradient comes as slices: made dense here, so that it is never gathered slice by slice over
-        # ranks.
-        gradients = {
-            name: tf.convert_to_tensor(gradient) / inputs.backward_scale for name, gradient in gradients.items()
-        }
-        return gradients, tf.cast(tf.stack(sums), tf.float64)
-
-    return forward_backward
 
 
 def _values(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:

@@ -1,0 +1,72 @@
+"""Working weights: parameters in the form that products read them in, made once an optimizer step.
+
+Parameters are float32 by Hugging Face's names. Products read narrow matrices, one for query, key and value together,
+and a vocabulary of a multiple of 64 entries, as tensor cores want it. None of this leaves the model: gradients are
+brought back to the parameters' names and shapes.
+"""
+
+import tensorflow as tf
+
+LOOKUP = "bert.embeddings.word_embeddings.weight"
+DECODER = "cls.predictions.decoder.weight"  # Hugging Face's name for the tied output weights
+DECODER_BIAS = "cls.predictions.bias"
+QKV = ("query", "key", "value")
+VOCABULARY_MULTIPLE = 64
+_LAYER = "bert.encoder.layer."
+
+
+def working_weights(parameters: dict[str, tf.Tensor], dtype: tf.DType) -> dict[str, tf.Tensor]:
+    """The weights that `bert` and `heads` compute with.
+
+    Embeddings and LayerNorms stay as they are; the rest is of `dtype`. query, key and value become one
+    `attention.self.qkv`; the head's matrix is the word embeddings with rows of zeros behind, DECODER.
+    """
+    weights = {}
+    for name, value in parameters.items():
+        if name.startswith("bert.embeddings.") or "LayerNorm" in name:
+            weights[name] = value
+        elif name == DECODER_BIAS:
+            weights[name] = _padded(value)  # float32: it is added to float32 logits
+        elif (part := _qkv_part(name)) is None:
+            weights[name] = tf.cast(value, dtype)
+        elif part == "query":
+            together = [parameters[name.replace("query", each)] for each in QKV]
+            weights[name.replace("query", "qkv")] = tf.concat([tf.cast(each, dtype) for each in together], 0)
+    weights[DECODER] = _padded(tf.cast(parameters[LOOKUP], dtype))
+    return weights
+
+
+def parameter_gradients(
+    gradients: dict[str, tf.Tensor | tf.IndexedSlices], shapes: dict[str, tuple[int, ...]]
+) -> dict[str, tf.Tensor]:
+    """Gradients by the parameters' names and shapes from those of the working weights, dense, each in its own dtype."""
+    found = {}
+    for name, shape in shapes.items():
+        part = _qkv_part(name)
+        if part is not None:
+            together = gradients[name.replace(part, "qkv")]
+            found[name] = tf.split(together, 3)[QKV.index(part)]
+        elif name == LOOKUP:
+            head = tf.cast(gradients[DECODER][: shape[0]], tf.float32)
+            lookup = gradients[LOOKUP]
+            ids = tf.reshape(lookup.indices, [-1, 1])
+            found[name] = tf.tensor_scatter_nd_add(head, ids, tf.reshape(lookup.values, [-1, shape[1]]))
+        else:
+            found[name] = tf.convert_to_tensor(gradients[name])[: shape[0]]
+    return found
+
+
+def layer_weights(weights: dict[str, tf.Tensor], layer: int) -> dict[str, tf.Tensor]:
+    """The working weights of one layer, under names that are the same in all."""
+    prefix = f"{_LAYER}{layer}."
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def _qkv_part(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[-2] if len(parts) > 2 and parts[-3] == "self" else None
+
+
+def _padded(value: tf.Tensor) -> tf.Tensor:
+    missing = -value.shape[0] % VOCABULARY_MULTIPLE
+    return tf.pad(value, [[0, missing]] + [[0, 0]] * (len(value.shape) - 1))
