@@ -217,13 +217,14 @@ def _layer(
     rows, heads = bias.shape[0], model.num_attention_heads
     if places is None:
         qkv = dense(x, weights["attention.self.qkv.weight"], weights["attention.self.qkv.bias"])
-        query, key, value = tf.unstack(split_heads(qkv, rows, 3, heads, compute))
+        query, key, value = split_heads(qkv, rows, 3, heads, compute)
     else:
-        hidden = model.hidden_size
-        weight, offset = weights["attention.self.qkv.weight"], weights["attention.self.qkv.bias"]
-        key, value = tf.unstack(split_heads(dense(x, weight[hidden:], offset[hidden:]), rows, 2, heads, compute))
+        sizes = [model.hidden_size, 2 * model.hidden_size]
+        query_weight, weight = tf.split(weights["attention.self.qkv.weight"], sizes)
+        query_offset, offset = tf.split(weights["attention.self.qkv.bias"], sizes)
+        key, value = split_heads(dense(x, weight, offset), rows, 2, heads, compute)
         x = tf.gather(x, places)
-        (query,) = tf.unstack(split_heads(dense(x, weight[:hidden], offset[:hidden]), rows, 1, heads, compute))
+        (query,) = split_heads(dense(x, query_weight, query_offset), rows, 1, heads, compute)
     context = attention(query, key, value, bias, model.attention_probs_dropout_prob, site, state, compute)
     attended = dense(merge_heads(context), *_pair(weights, "attention.output.dense"))
     x = _add_and_norm(model, compute, x, attended, weights, "attention.output", site + 1, state, rows)

@@ -39,7 +39,10 @@ def working_weights(parameters: dict[str, tf.Tensor], dtype: tf.DType) -> dict[s
 def parameter_gradients(
     gradients: dict[str, tf.Tensor | tf.IndexedSlices], shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, tf.Tensor]:
-    """Gradients by the parameters' names and shapes from those of the working weights, dense, each in its own dtype."""
+    """Gradients by the parameters' names and shapes from those of the working weights, dense.
+
+    Matrices stay in the dtype that they were computed in, vectors become float32.
+    """
     found = {}
     for name, shape in shapes.items():
         part = _qkv_part(name)
@@ -53,6 +56,8 @@ def parameter_gradients(
             found[name] = tf.tensor_scatter_nd_add(head, ids, tf.reshape(lookup.values, [-1, shape[1]]))
         else:
             found[name] = tf.convert_to_tensor(gradients[name])[: shape[0]]
+        if len(shape) == 1:
+            found[name] = tf.cast(found[name], tf.float32)
     return found
 
 

@@ -6,10 +6,9 @@ Each rule is a module with
     ADAPTIVE: whether its rates depend on norms
     NORMALIZED: whether each tensor's gradient is first divided by its norm
     directions(x, g, slots, t, decay, settings): what x moves along, from the new slots; elementwise, of x's shape each
-    rates(learning_rate, norms, decay, settings): how far along each direction, from the norms of x and of each; scalars
+    rates(learning_rate, norms, decay, settings): how far along each direction, from the norms of x and of each
 
-and `update` puts them together for one tensor: x - sum of rate direction. Norms are per tensor, a tensor being one of
-Hugging Face's.
+and `update` puts them together: x - sum of rate direction. Norms are per tensor, a tensor being one of Hugging Face's.
 """
 
 import functools
@@ -69,53 +68,55 @@ def update(
     settings: Optimizer,
     xla: bool = False,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """One step of the rule `settings.name` for one tensor; assigns nothing.
+    """One step of the rule `settings.name` for n tensors of one shape; assigns nothing.
 
     Args:
-        x: float32, any shape: the parameter.
-        g: its averaged gradient, of x's shape and any float dtype.
+        x: float32 [n, ...]: the parameters.
+        g: their averaged gradients, of x's shape and any float dtype.
         slots: float32 of the shape of x, one for each of the rule's SLOTS.
         t: float32 scalar: 1 at the first update; skipped steps do not count.
         learning_rate: float32 scalar.
         factor: float32 scalar, what g is multiplied by: clipping's.
-        decay: whether weight decay applies to this tensor (`decays`).
+        decay: whether weight decay applies to these tensors (`decays`).
         settings: the recipe's.
         xla: compile what reads and writes whole tensors.
 
     Returns:
-        The new parameter and the new slots.
+        The new parameters and the new slots.
     """
     advance, apply = _passes(settings, decay)
     if xla:
         advance, apply = compiled(advance), compiled(apply)
     chosen = rule(settings.name)
     if chosen.NORMALIZED:
-        norm = _norm(square_sums(g, xla)) * factor
-        factor = tf.where(norm > 0, factor / (norm + settings.epsilon), factor)
+        norms = tf.sqrt(square_sums(g, xla)) * factor
+        factor = tf.where(norms > 0, factor / (norms + settings.epsilon), factor)
+    factor = _per_tensor(factor, x)
     slots, squares = advance(x, g, slots, t, factor)
-    rates = chosen.rates(learning_rate, tuple(_norm(each) for each in squares), decay, settings)
-    return apply(x, g, slots, t, factor, rates), slots
+    norms = tuple(tf.sqrt(tf.reduce_sum(each, 1)) for each in squares)
+    rates = chosen.rates(learning_rate, norms, decay, settings)
+    return apply(x, g, slots, t, factor, tuple(_per_tensor(rate, x) for rate in rates)), slots
 
 
 def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
-    """Sums of squares over the last axis, float32 [n]; to be summed up once more.
-
-    XLA would work out the one sum of a large tensor on one core.
-    """
-    return (compiled(_square_sums) if xla else _square_sums)(x)
+    """The sum of squares of each of n tensors [n, ...] of any float dtype: float32 [n]."""
+    return tf.reduce_sum((compiled(_square_sums) if xla else _square_sums)(x), 1)
 
 
 def _square_sums(x: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.square(tf.cast(tf.reshape(x, [-1, x.shape[-1]]), tf.float32)), -1)
+    """[n, ...] to [n, m]; what is left is summed up outside, as XLA would work out one large sum on one core."""
+    n, *_, last = x.shape
+    return tf.reduce_sum(tf.square(tf.cast(tf.reshape(x, [n, -1, last]), tf.float32)), -1)
 
 
-def _norm(squares: tf.Tensor) -> tf.Tensor:
-    return tf.sqrt(tf.reduce_sum(squares))
+def _per_tensor(scalars: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """A scalar, or n of them, to be multiplied with x [n, ...]."""
+    return tf.reshape(scalars, [-1] + [1] * (len(x.shape) - 1))
 
 
 @functools.cache
 def _passes(settings: Optimizer, decay: bool) -> tuple[Callable, Callable]:
-    """The two passes over a tensor's memory: new slots with squares for the norms, then the new parameter."""
+    """The two passes over memory: new slots with squares for the norms, then the new parameters."""
     chosen = rule(settings.name)
 
     def advance(x, g, slots, t, factor) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, ...]]:

@@ -86,6 +86,7 @@ class TrainStep:
             for name, value in made.items()
             if name not in state.parameters or value.dtype != tf.float32 or value.shape != state.parameters[name].shape
         }
+        self._groups = _groups(state.parameters)
         self._accumulate = tf.function(self._accumulate_micro_batch, autograph=False)
         self._finish = tf.function(self._finish_step, autograph=False)
 
@@ -127,9 +128,10 @@ class TrainStep:
         with tf.control_dependencies(list(gradients.values())):
             reduced = tf.timestamp()
         fused = self._compute.xla != "off"
-        norm = tf.sqrt(tf.add_n([tf.reduce_sum(optimizers.square_sums(each, fused)) for each in gradients.values()]))
+        groups = [tf.stack([gradients[name] for name in group]) for group in self._groups]
+        norm = tf.sqrt(tf.add_n([tf.reduce_sum(optimizers.square_sums(group, fused)) for group in groups]))
         finite = tf.math.is_finite(norm)
-        tf.cond(finite, lambda: self._update(gradients, norm, inputs, fused), lambda: None)
+        tf.cond(finite, lambda: self._update(groups, norm, inputs, fused), lambda: None)
         sums = self._world.all_reduce(self._sums + sums, "sums")
         with tf.control_dependencies([sums, norm]):
             self._sums.assign(tf.zeros_like(self._sums))
@@ -158,28 +160,31 @@ class TrainStep:
             }
         return gradients, tf.cast(tf.stack(sums), tf.float64)
 
-    def _update(self, gradients: dict[str, tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> None:
+    def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> None:
         settings = self._recipe.optimizer
         factor = tf.constant(1.0)
         if optimizers.uses_clipping(settings.name):
             factor = optimizers.clip_factor(norm, settings.max_grad_norm)
         parameters = {}
-        for name, variable in self._state.parameters.items():
-            slots = {slot: variables[name] for slot, variables in self._state.slots.items()}
-            parameters[name], new_slots = optimizers.update(
-                tf.convert_to_tensor(variable),
-                gradients[name],
-                _values(slots),
+        for group, gradient in zip(self._groups, gradients, strict=True):
+            variables = {"": self._state.parameters, **self._state.slots}
+            old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}
+            value, slots = optimizers.update(
+                old.pop(""),
+                gradient,
+                old,
                 inputs.update,
                 inputs.learning_rate,
                 factor,
-                optimizers.decays(name),
+                optimizers.decays(group[0]),
                 settings,
                 fused,
             )
-            variable.assign(parameters[name])
-            for slot, new_value in new_slots.items():
-                slots[slot].assign(new_value)
+            for slot, values in {"": value, **slots}.items():
+                for name, new in zip(group, tf.unstack(values), strict=True):
+                    variables[slot][name].assign(new)
+                    if slot == "":
+                        parameters[name] = new
         made = working_weights(parameters, self._compute.dtype)
         for name, variable in self._made.items():
             variable.assign(made[name])
@@ -195,6 +200,15 @@ def xla_mode(recipe: Recipe) -> str:
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     """A micro-batch's arrays as tensors of the dtypes that the graphs take."""
     return {name: tf.constant(array, BATCH_DTYPES.get(name, tf.int32)) for name, array in batch.items()}
+
+
+def _groups(parameters: dict[str, tf.Variable]) -> list[list[str]]:
+    """The parameters in the groups that are updated together: matrices alone, vectors with all of their kind."""
+    groups: dict[tuple, list[str]] = {}
+    for name, variable in parameters.items():
+        alone = len(variable.shape) > 1
+        groups.setdefault((name,) if alone else (variable.shape[0], optimizers.decays(name)), []).append(name)
+    return list(groups.values())
 
 
 def _values(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
