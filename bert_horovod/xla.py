@@ -5,6 +5,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+# TensorFlow takes a kernel that is traced for a handful of shapes, once each, for a mistake.
+tf.get_logger().addFilter(lambda record: "triggered tf.function retracing" not in str(record.msg))
+
 
 @functools.cache
 def compiled(function: Callable) -> Callable:

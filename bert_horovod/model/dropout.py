@@ -20,9 +20,7 @@ class DropoutState(NamedTuple):
     first_row: tf.Tensor  # uint64 scalar: the first row's place in the global batch
 
 
-def random_bytes(
-    shape: list[int], rate: float, site: int | tf.Tensor, state: DropoutState | None
-) -> tf.Tensor | None:
+def random_bytes(shape: list[int], rate: float, site: int | tf.Tensor, state: DropoutState | None) -> tf.Tensor | None:
     """What decides who is dropped: uint8 of a shape [rows, ...], to go to `dropped`; None where nobody is.
 
     Args:
@@ -54,7 +52,9 @@ def dropped(x: tf.Tensor, rate: float, draws: tf.Tensor | None) -> tf.Tensor:
     """
     if draws is None:
         return x
-    return tf.where(kept(rate, tf.reshape(draws, x.shape)), x * tf.constant(keep_scale(rate), x.dtype), tf.zeros([], x.dtype))
+    return tf.where(
+        kept(rate, tf.reshape(draws, x.shape)), x * tf.constant(keep_scale(rate), x.dtype), tf.zeros([], x.dtype)
+    )
 
 
 def kept(rate: float, draws: tf.Tensor) -> tf.Tensor:

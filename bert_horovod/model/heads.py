@@ -5,9 +5,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_horovod.config import Model
+from bert_horovod.model.bert import encode_at
 from bert_horovod.model.compute import Compute, kernel
 from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.bert import encode_at
 from bert_horovod.model.layers import column_sums, dense, gelu, layer_norm
 from bert_horovod.model.working import DECODER, DECODER_BIAS
 
@@ -21,9 +21,7 @@ class Sums(NamedTuple):
     nsp_correct: tf.Tensor
 
 
-def masked_token_logits(
-    weights: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, compute: Compute
-) -> tf.Tensor:
+def masked_token_logits(weights: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, compute: Compute) -> tf.Tensor:
     """Scores of every vocabulary entry.
 
     Args:
@@ -58,7 +56,9 @@ def loss_sums(
     """
     masked, starts = batch["masked_positions"], batch["sequence_starts"]
     slots = masked.shape[1]
-    hidden = encode_at(weights, model, batch, tf.concat([masked, starts], 1) if next_sentence else masked, compute, state)
+    hidden = encode_at(
+        weights, model, batch, tf.concat([masked, starts], 1) if next_sentence else masked, compute, state
+    )
     x = _transformed(weights, model, _flat(hidden[:, :slots]), compute)
     labels, counts = tf.reshape(batch["masked_ids"], [-1]), tf.reshape(batch["masked_weights"], [-1])
     mlm = _vocabulary_sums(x, weights[DECODER], weights[DECODER_BIAS], labels, counts, model.vocab_size, compute)

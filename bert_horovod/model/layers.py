@@ -14,6 +14,7 @@ from bert_horovod.model.dropout import DropoutState, dropped, keep_scale, kept, 
 
 REDUCTION_LANES = 32  # fastest of 8 to 64 on a CPU with AVX-512
 
+
 @tf.custom_gradient
 def dense(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """x W^T + b, all of one dtype: [n, in], [out, in], [out] to [n, out]."""

@@ -16,7 +16,14 @@ class Evaluator:
     """Evaluates on the first `count` held-out rows, the same ones with the same masks every time."""
 
     def __init__(
-        self, model: Model, next_sentence: bool, compute: Compute, rows: Rows, count: int, micro_batch: int, world: World
+        self,
+        model: Model,
+        next_sentence: bool,
+        compute: Compute,
+        rows: Rows,
+        count: int,
+        micro_batch: int,
+        world: World,
     ) -> None:
         self.count = min(count, rows.count)
         self._rows = rows

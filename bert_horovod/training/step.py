@@ -104,9 +104,7 @@ class TrainStep:
         """How many graphs were traced so far: stays the same after a phase's first step."""
         return self._accumulate.experimental_get_tracing_count() + self._finish.experimental_get_tracing_count()
 
-    def _accumulate_micro_batch(
-        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
-    ) -> None:
+    def _accumulate_micro_batch(self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs) -> None:
         gradients, sums = self._forward_backward(batch, first_row, inputs)
         for name, gradient in gradients.items():
             self._accumulators[name].assign_add(tf.cast(gradient, tf.float32))

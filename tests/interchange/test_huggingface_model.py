@@ -7,6 +7,8 @@ import torch
 
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model import bert, heads
+from bert_horovod.model.compute import Compute
+from bert_horovod.model.working import working_weights
 from tests.interchange.conftest import SIZES, random_model
 
 LENGTHS = (16, 9, 1)  # real tokens per row; the rest is padding
@@ -39,12 +41,13 @@ def test_hidden_states_and_logits_agree_with_transformers(tmp_path, act):
         "sequence_ids": tf.constant(real.astype(np.int32)),
     }
     parameters = {name: tf.constant(values) for name, values in pretrained.parameters.items()}
-    states = bert.encode(parameters, pretrained.model, batch, tf.float32)
-    tokens = heads.masked_token_logits(parameters, pretrained.model, states[-1], tf.constant(positions))
-    pairs = heads.next_sentence_logits(parameters, states[-1], tf.zeros([rows, 1], tf.int32))
+    weights = working_weights(parameters, tf.float32)
+    states = bert.encode(weights, pretrained.model, batch, Compute())
+    tokens = heads.masked_token_logits(weights, pretrained.model, states[-1][real], Compute())
+    pairs = heads.next_sentence_logits(weights, states[-1][:, 0])
 
     assert len(states) == len(theirs.hidden_states)
     for ours, expected in zip(states, theirs.hidden_states, strict=True):
         np.testing.assert_allclose(ours.numpy()[real], expected.numpy()[real], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(tokens.numpy()[real], theirs.prediction_logits.numpy()[real], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(pairs.numpy()[:, 0], theirs.seq_relationship_logits.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(tokens.numpy(), theirs.prediction_logits.numpy()[real], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(pairs.numpy(), theirs.seq_relationship_logits.numpy(), rtol=1e-4, atol=1e-4)

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState, dropout
+from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 
 # Bytes of a row: multiples of a Philox block of 16, and not.
 ROW_SHAPES = [(16,), (48,), (1,), (5,), (17,), (3, 7), (2, 5, 5), (33, 3)]
+
+
+def dropout(x: tf.Tensor, rate: float, site: int | tf.Tensor, state: DropoutState | None) -> tf.Tensor:
+    """Draw and apply."""
+    return dropped(x, rate, random_bytes(x.shape, rate, site, state))
 
 
 def masked(
@@ -102,3 +107,9 @@ def test_at_rate_zero_and_outside_training_nothing_is_dropped():
     x = tf.ones([4, 30])
     assert dropout(x, 0.0, 3, DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))) is x
     assert dropout(x, 0.5, 3, None) is x
+
+
+def test_a_site_may_be_a_tensor():
+    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    x = tf.ones([4, 30])
+    np.testing.assert_array_equal(dropout(x, 0.5, tf.constant(3, tf.uint64), state), dropout(x, 0.5, 3, state))

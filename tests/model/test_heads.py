@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.bert import encode
+from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, next_sentence_logits
-from tests.model.reference import LENGTH, MODEL, Reference, add_targets, random_batch, random_parameters
+from bert_horovod.model.working import parameter_gradients, working_weights
+from tests.model.reference import MODEL, Reference, add_targets, random_batch, random_parameters
 
 PARAMETERS = random_parameters(MODEL, next_sentence=True)
 BATCH = add_targets(random_batch(((16,), (9,), (7, 6), (5, 4, 7))))
 # Masked positions are real tokens only, as the transcription knows no padding.
 BATCH["masked_positions"] %= (BATCH["sequence_ids"] > 0).sum(1, keepdims=True).astype(np.int32)
+PLAIN = Compute()
 WORDS = "bert.embeddings.word_embeddings.weight"
 
 
@@ -22,13 +24,24 @@ def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 
 def forward(
-    parameters: dict[str, tf.Tensor],
+    parameters: dict[str, np.ndarray],
     batch: dict[str, np.ndarray] = BATCH,
     next_sentence: bool = True,
-    head: dict[str, tf.Tensor] | None = None,
+    compute: Compute = PLAIN,
 ) -> Sums:
-    hidden = encode(parameters, MODEL, tensors(batch), tf.float32)[-1]
-    return loss_sums(head or parameters, MODEL, next_sentence, hidden, tensors(batch))
+    weights = working_weights(tensors(parameters), compute.dtype)
+    return loss_sums(weights, MODEL, next_sentence, tensors(batch), compute)
+
+
+def gradients(batch: dict[str, np.ndarray] = BATCH, compute: Compute = PLAIN) -> dict[str, np.ndarray]:
+    """Of the summed losses, by parameter."""
+    weights = working_weights(tensors(PARAMETERS), compute.dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        sums = loss_sums(weights, MODEL, True, tensors(batch), compute)
+        loss = sums.mlm_loss + sums.nsp_loss
+    found = parameter_gradients(tape.gradient(loss, weights), {name: v.shape for name, v in PARAMETERS.items()})
+    return {name: tf.cast(value, tf.float32).numpy() for name, value in found.items()}
 
 
 def reference_sums(parameters: dict[str, np.ndarray]) -> list[float]:
@@ -39,15 +52,13 @@ def reference_sums(parameters: dict[str, np.ndarray]) -> list[float]:
 @pytest.mark.parametrize("act", ["gelu", "gelu_new"])
 def test_logits_are_those_of_the_transcription(act):
     model = dataclasses.replace(MODEL, hidden_act=act)
-    hidden = np.random.default_rng(0).standard_normal((2, LENGTH, MODEL.hidden_size)).astype(np.float32)
-    positions = np.array([[3, 0, 15], [7, 7, 1]], np.int32)
+    hidden = np.random.default_rng(0).standard_normal((6, MODEL.hidden_size)).astype(np.float32)
     reference = Reference(model, PARAMETERS)
-    tokens = masked_token_logits(tensors(PARAMETERS), model, tf.constant(hidden), tf.constant(positions))
-    pairs = next_sentence_logits(tensors(PARAMETERS), tf.constant(hidden), tf.constant(positions))
-    for row in range(2):
-        at = hidden[row][positions[row]].astype(np.float64)
-        np.testing.assert_allclose(tokens[row], reference.token_logits(at), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(pairs[row], reference.pair_logits(at), rtol=1e-5, atol=1e-5)
+    weights = working_weights(tensors(PARAMETERS), tf.float32)
+    tokens = masked_token_logits(weights, model, tf.constant(hidden), Compute())
+    pairs = next_sentence_logits(weights, tf.constant(hidden))
+    np.testing.assert_allclose(tokens, reference.token_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(pairs, reference.pair_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
 
 
 def test_loss_sums_and_hits_are_those_of_the_transcription():
@@ -62,7 +73,7 @@ def test_loss_sums_and_hits_are_those_of_the_transcription():
     expected = Reference(MODEL, PARAMETERS).loss_sums(batch, hidden)
     assert expected[1] > 2
     assert 0 < expected[3] < batch["sequence_weights"].sum()
-    np.testing.assert_allclose(forward(tensors(PARAMETERS), batch), expected, rtol=1e-5)
+    np.testing.assert_allclose(forward(PARAMETERS, batch), expected, rtol=1e-5)
 
 
 def test_slots_of_weight_zero_count_nothing():
@@ -73,49 +84,30 @@ def test_slots_of_weight_zero_count_nothing():
     changed["masked_positions"] = np.where(empty, 0, BATCH["masked_positions"])
     absent = BATCH["sequence_weights"] == 0
     changed["next_sentence_labels"] = np.where(absent, 1 - BATCH["next_sentence_labels"], BATCH["next_sentence_labels"])
-    np.testing.assert_allclose(forward(tensors(PARAMETERS), changed), forward(tensors(PARAMETERS)), rtol=1e-6)
+    np.testing.assert_allclose(forward(PARAMETERS, changed), forward(PARAMETERS), rtol=1e-6)
 
 
 def test_a_batch_of_weight_zero_has_sums_and_gradients_of_zero():
     batch = BATCH | {name: np.zeros_like(BATCH[name]) for name in ("masked_weights", "sequence_weights")}
-    parameters = tensors(PARAMETERS)
-    with tf.GradientTape() as tape:
-        tape.watch(parameters)
-        sums = forward(parameters, batch)
-        loss = sums.mlm_loss + sums.nsp_loss
-    assert [float(value) for value in sums] == [0.0] * 4
-    for gradient in tape.gradient(loss, parameters).values():
-        assert not tf.convert_to_tensor(gradient).numpy().any()
+    assert [float(value) for value in forward(PARAMETERS, batch)] == [0.0] * 4
+    for gradient in gradients(batch).values():
+        assert not gradient.any()
 
 
 def test_without_the_pair_head_its_sums_are_zero_and_the_masked_tokens_stay():
-    parameters = tensors(
-        {
-            name: value
-            for name, value in PARAMETERS.items()
-            if not name.startswith(("bert.pooler", "cls.seq_relationship"))
-        }
-    )
-    sums, both = forward(parameters, next_sentence=False), forward(tensors(PARAMETERS))
+    parameters = {
+        name: value
+        for name, value in PARAMETERS.items()
+        if not name.startswith(("bert.pooler", "cls.seq_relationship"))
+    }
+    sums, both = forward(parameters, next_sentence=False), forward(PARAMETERS)
     assert (float(sums.nsp_loss), float(sums.nsp_correct)) == (0.0, 0.0)
     assert (float(sums.mlm_loss), float(sums.mlm_correct)) == (float(both.mlm_loss), float(both.mlm_correct))
 
 
 def test_the_sums_of_a_batch_are_those_of_its_rows():
-    rows = [forward(tensors(PARAMETERS), {name: array[i : i + 1] for name, array in BATCH.items()}) for i in range(4)]
-    np.testing.assert_allclose(np.sum(rows, 0), forward(tensors(PARAMETERS)), rtol=1e-5)
-
-
-def test_the_gradient_of_the_tied_embeddings_is_the_lookups_and_the_heads_together():
-    tied, lookup, head = (tensors(PARAMETERS) for _ in range(3))
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch([tied, lookup, head])
-        together = forward(tied).mlm_loss
-        apart = forward(lookup, head=head).mlm_loss
-    found = tf.convert_to_tensor(tape.gradient(together, tied[WORDS])).numpy()
-    parts = [tf.convert_to_tensor(tape.gradient(apart, part[WORDS])).numpy() for part in (lookup, head)]
-    assert all(np.abs(part).max() > 0.01 for part in parts)
-    np.testing.assert_allclose(found, parts[0] + parts[1], rtol=1e-4, atol=1e-5)
+    rows = [forward(PARAMETERS, {name: array[i : i + 1] for name, array in BATCH.items()}) for i in range(4)]
+    np.testing.assert_allclose(np.sum(rows, 0), forward(PARAMETERS), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -131,12 +123,7 @@ def test_the_gradient_of_the_tied_embeddings_is_the_lookups_and_the_heads_togeth
     ],
 )
 def test_gradients_are_the_transcriptions_finite_differences(name):
-    parameters = tensors(PARAMETERS)
-    with tf.GradientTape() as tape:
-        tape.watch(parameters)
-        sums = forward(parameters)
-        loss = sums.mlm_loss + sums.nsp_loss
-    gradient = tf.convert_to_tensor(tape.gradient(loss, parameters)[name]).numpy()
+    gradient = gradients()[name]
     step = 1e-5
     for place in np.random.default_rng(0).choice(gradient.size, min(3, gradient.size), replace=False):
         losses = []
@@ -146,3 +133,41 @@ def test_gradients_are_the_transcriptions_finite_differences(name):
             sums = reference_sums(shifted)
             losses.append(sums[0] + sums[2])
         assert gradient.flat[place] == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        Compute(xla="elementwise"),
+        Compute(xla="layers"),
+        Compute(recompute="attention"),
+        Compute(recompute="layer"),
+        Compute(xla="elementwise", recompute="attention"),
+        Compute(xla="layers", recompute="layer"),
+    ],
+    ids=lambda compute: f"{compute.xla} {compute.recompute}",
+)
+def test_gradients_are_the_same_however_they_are_computed(compute):
+    expected = gradients()
+    for name, found in gradients(compute=compute).items():
+        np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("dtype", "resolution"), [(tf.bfloat16, 2**-8), (tf.float16, 2**-11)])
+def test_gradients_in_half_precision_are_those_of_float32_but_for_rounding(dtype, resolution):
+    exact, half = gradients(), gradients(compute=Compute(dtype))
+    largest = max(np.linalg.norm(expected) for expected in exact.values())  # the key bias's own is 0
+    for name, expected in exact.items():
+        error = np.linalg.norm(half[name] - expected)
+        assert error <= 16 * resolution * np.linalg.norm(expected) + resolution * largest, name
+
+
+@pytest.mark.parametrize("compute", [Compute(), Compute(xla="elementwise")], ids=lambda compute: compute.xla)
+def test_of_equal_scores_the_first_entry_is_the_guess(compute):
+    parameters = dict(PARAMETERS)
+    for name in (WORDS, "cls.predictions.bias"):
+        parameters[name] = np.zeros_like(PARAMETERS[name])
+    for label in (0, 1, MODEL.vocab_size - 1):
+        sums = forward(parameters, BATCH | {"masked_ids": np.full_like(BATCH["masked_ids"], label)}, compute=compute)
+        assert float(sums.mlm_correct) == (BATCH["masked_weights"].sum() if label == 0 else 0)
+        assert float(sums.mlm_loss) == pytest.approx(BATCH["masked_weights"].sum() * np.log(MODEL.vocab_size), rel=1e-5)

@@ -9,7 +9,9 @@ from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.vocabulary import special_ids
 from bert_horovod.config import Model, Objective
 from bert_horovod.model.bert import encode
+from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import next_sentence_logits
+from bert_horovod.model.working import working_weights
 from tests.model.reference import random_parameters
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 
@@ -40,16 +42,16 @@ def test_a_packed_row_gives_each_sequence_the_hidden_states_and_the_pair_scores_
         place = batch["sequence_ids"][r] == s + 1
         for name in names:
             alone[name][i, : place.sum()] = 1 if name == "sequence_ids" else batch[name][r, place]
-    parameters = {name: tf.constant(value) for name, value in PARAMETERS.items()}
+    weights = working_weights({name: tf.constant(value) for name, value in PARAMETERS.items()}, tf.float32)
 
     def states(arrays: dict[str, np.ndarray]) -> tf.Tensor:
-        return encode(parameters, MODEL, {name: tf.constant(arrays[name]) for name in names}, tf.float32)[-1]
+        return encode(weights, MODEL, {name: tf.constant(arrays[name]) for name in names}, Compute())[-1]
 
     together, apart = states(batch), states(alone)
     for i, (r, s) in enumerate(zip(row, slot, strict=True)):
         place = batch["sequence_ids"][r] == s + 1
         np.testing.assert_allclose(together[r][place], apart[i][: place.sum()], rtol=1e-5, atol=1e-5)
-    starts = tf.constant(batch["sequence_starts"])
-    scores = next_sentence_logits(parameters, together, starts).numpy()[row, slot]
-    expected = next_sentence_logits(parameters, apart, tf.zeros([len(row), 1], tf.int32)).numpy()[:, 0]
+    starts = batch["sequence_starts"][row, slot]
+    scores = next_sentence_logits(weights, tf.constant(together.numpy()[row, starts]))
+    expected = next_sentence_logits(weights, apart[:, 0])
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)

@@ -111,20 +111,24 @@ def run_numpy(settings, clipping, rule=None, scale=1.0, steps=STEPS):
 
 
 @functools.cache  # tracing is what takes the time
-def run_tensorflow(settings, scale=1.0, steps=STEPS, **function_options):
+def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_options):
     """Parameters after the last step, as the training step would compute them."""
     rule = optimizers.rule(settings.name)
 
     @tf.function(**function_options)
     def step(parameters, slots, gradients, t, rate):
+        factor = tf.constant(1.0)
         if optimizers.uses_clipping(settings.name):
             factor = optimizers.clip_factor(tf.linalg.global_norm(list(gradients.values())), settings.max_grad_norm)
-            gradients = {name: g * factor for name, g in gradients.items()}
-        updated = {
-            name: rule.update(x, gradients[name], slots[name], t, rate, optimizers.decays(name), settings)
-            for name, x in parameters.items()
-        }
-        return {name: new[0] for name, new in updated.items()}, {name: new[1] for name, new in updated.items()}
+        updated = {}
+        for name, x in parameters.items():
+            old = {slot: value[None] for slot, value in slots[name].items()}
+            decay = optimizers.decays(name)
+            updated[name] = optimizers.update(
+                x[None], gradients[name][None], old, t, rate, factor, decay, settings, xla
+            )
+        new_slots = {name: {slot: value[0] for slot, value in new[1].items()} for name, new in updated.items()}
+        return {name: new[0][0] for name, new in updated.items()}, new_slots
 
     parameters = {name: tf.constant(x) for name, x in initial_parameters().items()}
     slots = {name: {slot: tf.zeros(shape) for slot in rule.SLOTS} for name, shape in SHAPES.items()}
@@ -168,7 +172,7 @@ def test_rule_follows_its_formula(settings):
 @pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
 def test_rule_is_the_same_under_xla(name):
     settings = Optimizer(name=name)
-    assert close(run_tensorflow(settings, steps=3, jit_compile=True), run_tensorflow(settings, steps=3))
+    assert close(run_tensorflow(settings, steps=3, xla=True), run_tensorflow(settings, steps=3))
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
@@ -190,13 +194,41 @@ def test_tensors_without_gradient_or_parameter_stay_finite(name):
 
 
 def test_update_leaves_its_arguments_alone():
-    x, g = tf.Variable([1.0, 2.0]), tf.constant([0.5, -0.5])
-    slots = {"m": tf.Variable([0.0, 0.0]), "v": tf.Variable([0.0, 0.0])}
+    x, g, one = tf.Variable([[1.0, 2.0]]), tf.constant([[0.5, -0.5]]), tf.constant(1.0)
+    slots = {"m": tf.Variable([[0.0, 0.0]]), "v": tf.Variable([[0.0, 0.0]])}
     for name in ("adamw", "lamb", "lans"):
-        optimizers.rule(name).update(x, g, slots, tf.constant(1.0), tf.constant(0.1), True, Optimizer(name=name))
-    np.testing.assert_array_equal(x, [1, 2])
+        values = {slot: tf.convert_to_tensor(variable) for slot, variable in slots.items()}
+        optimizers.update(tf.convert_to_tensor(x), g, values, one, one, one, True, Optimizer(name=name))
+    np.testing.assert_array_equal(x, [[1, 2]])
     np.testing.assert_array_equal(slots["m"], 0)
     np.testing.assert_array_equal(slots["v"], 0)
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+def test_tensors_updated_together_are_updated_as_alone(name, xla):
+    random = np.random.default_rng(0)
+    x, g, m = (tf.constant(random.normal(size=(3, 4, 5)), tf.float32) for _ in range(3))
+    g *= tf.constant([0.0, 1.0, 100.0])[:, None, None]
+    slots, one = {"m": m, "v": tf.square(m)}, tf.constant(1.0)
+    together, moments = optimizers.update(x, g, slots, one, one, 0.5 * one, True, Optimizer(name=name), xla)
+    for i in range(3):
+        mine = {slot: value[i : i + 1] for slot, value in slots.items()}
+        alone, moment = optimizers.update(
+            x[i : i + 1], g[i : i + 1], mine, one, one, 0.5 * one, True, Optimizer(name=name), xla
+        )
+        np.testing.assert_allclose(together[i], alone[0], rtol=1e-5)
+        np.testing.assert_allclose(moments["m"][i], moment["m"][0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+def test_a_narrow_gradient_is_taken_as_what_it_is_in_float32(dtype):
+    x = tf.constant(np.random.default_rng(0).normal(size=(1, 4, 5)), tf.float32)
+    narrow, one, slots = tf.cast(2 * x, dtype), tf.constant(1.0), {"m": tf.zeros_like(x), "v": tf.zeros_like(x)}
+    settings = Optimizer(name="lans")
+    found, _ = optimizers.update(x, narrow, slots, one, one, one, True, settings)
+    expected, _ = optimizers.update(x, tf.cast(narrow, tf.float32), slots, one, one, one, True, settings)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_lamb_adapt_decayed_drops_the_ratio_of_biases_and_layer_norm():

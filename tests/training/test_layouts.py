@@ -129,8 +129,14 @@ def test_narrow_precision_stays_in_a_band_around_float32(precision, wire, band, 
         assert math.isclose(a["mlm_loss"], b["mlm_loss"], rel_tol=band), (a["step"], a["mlm_loss"], b["mlm_loss"])
 
 
-def test_xla_gives_the_same_losses(whole, pretrain):
-    assert_same_curves(whole, pretrain(execution={"xla": "on"}), tolerance=1e-4)
+@pytest.mark.parametrize("xla", ["off", "layers"])
+def test_xla_gives_the_same_losses(whole, pretrain, xla):
+    assert_same_curves(whole, pretrain(execution={"xla": xla}), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("recompute", ["attention", "layer"])
+def test_recomputation_gives_the_same_losses(whole, pretrain, recompute):
+    assert_same_curves(whole, pretrain(execution={"recompute": recompute}))
 
 
 @pytest.mark.parametrize("name", ["lamb", "lans"])
