@@ -41,9 +41,11 @@ def main() -> None:
                     )
                 ),
                 cls_heads=[
-                    bert.ClsHeadConfig(inner_dim=model["hidden_size"], num_classes=2, dropout_rate=0.1, name="next_sentence")
+                    bert.ClsHeadConfig(
+                        inner_dim=model["hidden_size"], num_classes=2, dropout_rate=0.1, name="next_sentence"
+                    )
                 ],
-            )
+            ),
         )
     )
     network = task.build_model()
