@@ -26,7 +26,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
@@ -46,13 +46,6 @@ SHAPES = {  # model's size, rows, length
 }
 PRECISIONS = ("float32", "bfloat16", "float16")
 WARM_UP = 3  # steps
-
-
-class Group(NamedTuple):
-    """What is compared with each other: one shape in one precision."""
-
-    recipes: dict[str, Recipe]  # ours, by execution.xla
-    peers: dict[str, Path]  # the Python of each
 
 
 class Contestant:
@@ -134,10 +127,10 @@ def environment(name: str, directory: Path) -> Path:
     return python
 
 
-def commands(group: Group, threads: int) -> Iterator[tuple[str, list[str]]]:
-    """Name and command of each contestant: ours by XLA, their matrix products alone, peers."""
+def commands(recipes: dict[str, Recipe], peers: dict[str, Path], threads: int) -> Iterator[tuple[str, list[str]]]:
+    """Name and command of each contestant: ours by XLA, their matrix products alone, peers by their Python."""
     ours = [sys.executable, "-m", "bert_horovod.performance.compute"]
-    for xla, recipe in group.recipes.items():
+    for xla, recipe in recipes.items():
         yield xla, [*ours, json.dumps({"recipe": recipe_to_table(recipe)})]
     yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})]
     shape = {
@@ -150,15 +143,17 @@ def commands(group: Group, threads: int) -> Iterator[tuple[str, list[str]]]:
         "optimizer": recipe.optimizer.name,
         "threads": threads,
     }
-    for name, python in group.peers.items():
+    for name, python in peers.items():
         yield name, [str(python), str(PROJECT / "benchmarks" / "peers" / f"{name}.py"), json.dumps(shape)]
 
 
-def compete(group: Group, threads: int, rounds: int, steps: int) -> dict[str, Contestant]:
+def compete(
+    recipes: dict[str, Recipe], peers: dict[str, Path], threads: int, rounds: int, steps: int
+) -> dict[str, Contestant]:
     """Run all contestants in turn; those that died are not in what is returned."""
     contestants: dict[str, Contestant] = {}
     try:
-        for name, command in commands(group, threads):
+        for name, command in commands(recipes, peers, threads):
             contestants[name] = Contestant(name, command)
             seconds = _ask(contestants, name, 1 if name == "products" else WARM_UP, "compiles")
             if seconds:
@@ -206,10 +201,10 @@ class _Ticking:
             say(f"{self._name}: {minutes} min so far")
 
 
-def results(group: Group, contestants: dict[str, Contestant]) -> list[dict[str, Any]]:
+def results(recipes: dict[str, Recipe], contestants: dict[str, Contestant]) -> list[dict[str, Any]]:
     """A line of the table for each contestant but the products, which are our lines' share."""
     lines = []
-    recipe = next(iter(group.recipes.values()))
+    recipe = next(iter(recipes.values()))
     rows, length = recipe.execution.micro_batch, recipe.phase[0].sequence_length
     products = contestants.get("products")
     for name, contestant in contestants.items():
@@ -223,8 +218,8 @@ def results(group: Group, contestants: dict[str, Contestant]) -> list[dict[str, 
             "memory_bytes": contestant.memory_bytes,
             "first_step_s": contestant.first_s,
         }
-        if name in group.recipes:
-            line["configuration"] = describe(group.recipes[name])
+        if name in recipes:
+            line["configuration"] = describe(recipes[name])
             line["flops_per_s"] = step_flops(recipe) / seconds
             line["share"] = _median_ratio(products, contestant) if products else None
             line |= {peer: _median_ratio(contestants[peer], contestant) for peer in PEERS if peer in contestants}
@@ -295,19 +290,19 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def groups(arguments: argparse.Namespace) -> Iterator[Group]:
-    """What the flags ask for; raises UserError for a setting that cannot be."""
+def groups(arguments: argparse.Namespace) -> Iterator[dict[str, Recipe]]:
+    """What is compared with each other, one shape in one precision: recipes by execution.xla.
+
+    Raises UserError for a setting that cannot be.
+    """
     for shape in arguments.shape:
         size, rows, length = SHAPES[shape]
         for precision in arguments.precision:
             settings = [f"numerics.precision={precision}", f"optimizer.name={arguments.optimizer}"]
-            yield Group(
-                {
-                    xla: size_recipe(size, [*settings, f"execution.xla={xla}", *arguments.overrides], rows, length)
-                    for xla in arguments.xla
-                },
-                {},
-            )
+            yield {
+                xla: size_recipe(size, [*settings, f"execution.xla={xla}", *arguments.overrides], rows, length)
+                for xla in arguments.xla
+            }
 
 
 def main() -> int:
@@ -319,10 +314,10 @@ def main() -> int:
         asked = list(groups(arguments))  # before anything takes time
         names = {"all": list(PEERS), "none": []}.get(arguments.peer, [arguments.peer])
         peers = {name: environment(name, arguments.environments.absolute()) for name in names}
-        for group in (group._replace(peers=peers) for group in asked):
-            say(describe(next(iter(group.recipes.values()))).rsplit(", XLA", 1)[0])
-            found = compete(group, threads, arguments.rounds, arguments.steps)
-            lines += results(group, found)
+        for recipes in asked:
+            say(describe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
+            found = compete(recipes, peers, threads, arguments.rounds, arguments.steps)
+            lines += results(recipes, found)
     except UserError as error:
         say(f"error: {error}")
         return 2
