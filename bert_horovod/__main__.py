@@ -17,7 +17,7 @@ from bert_horovod.errors import UserError
 
 def command_names() -> list[str]:
     """The commands that there are: the modules of `bert_horovod.commands`."""
-    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if not module.ispkg)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

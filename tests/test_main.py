@@ -15,6 +15,7 @@ REQUIRED = object()
 
 # Other people's scripts depend on these: flags are added here, never renamed or taken away.
 FLAGS = {
+    "bench": {"BENCHMARK": REQUIRED},
     "evaluate": {
         "--checkpoint": REQUIRED,
         "--data_dir": REQUIRED,

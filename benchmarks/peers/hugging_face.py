@@ -1,4 +1,4 @@
-"""Hugging Face's BertForPreTraining in compiled PyTorch, timed on request (see benchmarks/compute.py)."""
+"""Hugging Face's BertForPreTraining in compiled PyTorch, timed on request; benchmarks/compute.py says how."""
 
 import json
 import sys

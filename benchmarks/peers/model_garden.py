@@ -1,4 +1,4 @@
-"""TensorFlow Model Garden's pre-training step, timed on request (see benchmarks/compute.py)."""
+"""TensorFlow Model Garden's pre-training step, timed on request; benchmarks/compute.py says how."""
 
 import os
 
@@ -49,10 +49,15 @@ def main() -> None:
         )
     )
     network = task.build_model()
+    optimizers = {
+        "adamw": {"weight_decay_rate": 0.01, "gradient_clip_norm": 1.0},
+        "lamb": {"weight_decay_rate": 0.01, "global_clipnorm": 1.0},
+    }
+    name = shape.get("optimizer", "adamw")
     optimizer = task.create_optimizer(
         optimization.OptimizationConfig(
             {
-                "optimizer": {"type": "adamw", "adamw": {"weight_decay_rate": 0.01, "gradient_clip_norm": 1.0}},
+                "optimizer": {"type": name, name: optimizers[name]},
                 "learning_rate": {"type": "constant", "constant": {"learning_rate": 1e-4}},
             }
         )

@@ -20,6 +20,11 @@ def masked_count(tokens: np.ndarray | int, fraction: float) -> np.ndarray:
     return np.maximum(1, np.rint(fraction * np.asarray(tokens))).astype(np.int64)
 
 
+def full_row_slots(objective: Objective, length: int) -> int:
+    """Masked positions of a row that one sequence fills: all but [CLS], [SEP], and a pair's second [SEP], can be."""
+    return int(masked_count(length - (3 if objective.pairs else 2), objective.masked_fraction))
+
+
 class Masked(NamedTuple):
     """What is to be predicted, [rows, slots] each."""
 

@@ -3,9 +3,11 @@
 import math
 from dataclasses import dataclass
 
+from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.schedule import micro_batch_count
 from bert_horovod.config import Model, Phase, Recipe
 from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.products import matrix_products
 from bert_horovod.optimizers import rule
 
 
@@ -20,15 +22,24 @@ class Derived:
     memory_bytes: int  # of a rank: parameters, slots, gradients, activations; an estimate
 
 
-def derive(recipe: Recipe, phase: Phase, world_size: int) -> Derived:
-    """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch."""
+def derive(
+    recipe: Recipe, phase: Phase, world_size: int, masked_slots: int | None = None, sequences: int = 1
+) -> Derived:
+    """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch.
+
+    `masked_slots` and `sequences` are those of a row, at most; before rows exist, those of a row of one sequence.
+    """
+    if masked_slots is None:
+        masked_slots = full_row_slots(recipe.objective, phase.sequence_length)
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
     parameters = sum(math.prod(shape) for shape in parameter_shapes(recipe.model, recipe.objective.pairs).values())
     return Derived(
         micro_batches=micro_batches,
         tokens_per_step=phase.global_batch * phase.sequence_length,
         parameters=parameters,
-        flops_per_row=flops_per_row(recipe.model, phase.sequence_length, recipe.objective.masked_fraction),
+        flops_per_row=flops_per_row(
+            recipe.model, phase.sequence_length, masked_slots, sequences, recipe.objective.pairs
+        ),
         memory_bytes=_memory_bytes(recipe, phase, parameters, micro_batches),
     )
 
@@ -49,13 +60,9 @@ def describe(recipe: Recipe, world_size: int) -> str:
     return "\n".join(lines)
 
 
-def flops_per_row(model: Model, length: int, masked_fraction: float) -> float:
-    """Floating point operations of a row's matrix products: two per multiply-add, backward twice forward."""
-    hidden, inner = model.hidden_size, model.intermediate_size
-    layer = length * (4 * hidden * hidden + 2 * hidden * inner) + 2 * length * length * hidden
-    masked = max(1, round(masked_fraction * length))
-    head = masked * (hidden * hidden + hidden * model.vocab_size)
-    return 6.0 * (model.num_hidden_layers * layer + head)
+def flops_per_row(model: Model, length: int, masked_slots: int, sequences: int, pairs: bool) -> float:
+    """Floating point operations of a row's matrix products, forward and backward; see model/products.py."""
+    return 3.0 * sum(product.flops for product in matrix_products(model, 1, length, masked_slots, sequences, pairs))
 
 
 def _memory_bytes(recipe: Recipe, phase: Phase, parameters: int, micro_batches: int) -> int:

@@ -96,8 +96,8 @@ class _Run:
 
     def _phase(self, i: int, phase: Phase, begin: int, end: int) -> bool:
         """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
-        derived = derive(self.recipe, phase, self.world.size)
         rows = self._rows(i, "train")
+        derived = derive(self.recipe, phase, self.world.size, rows.masked_slots, rows.sequences)
         held_out = self._rows(i, "held_out")
         evaluator = Evaluator(
             self.recipe.model,

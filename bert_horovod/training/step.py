@@ -99,6 +99,10 @@ class TrainStep:
         sums, norm, finite, wait = result
         return StepResult(sums.numpy(), float(norm), bool(finite), float(wait))
 
+    def accumulate(self, batch: dict[str, np.ndarray], first_row: int, inputs: StepInputs) -> None:
+        """Forward and backward of one micro-batch that is not the step's last, of a step of several."""
+        self._accumulate(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
+
     @property
     def traces(self) -> int:
         """How many graphs were traced so far: stays the same after a phase's first step."""

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.masks import masked_count
+from bert_horovod.batches.masks import full_row_slots, masked_count
+from bert_horovod.config import Objective
 from tests.batches.reading import MASK, ORDINARY, WITH_PIECES, make_rows, unmasked
 
 BOTH = pytest.mark.parametrize("whole_words", [True, False])
@@ -120,3 +121,17 @@ def test_a_sequence_of_few_tokens_has_one_mask(make_store, whole_words):
 @pytest.mark.parametrize(("tokens", "expected"), [(1, 1), (3, 1), (29, 4), (30, 4), (32, 5), (509, 76), (510, 76)])
 def test_the_count_is_rounded_and_at_least_one(tokens, expected):
     assert masked_count(tokens, 0.15) == expected
+
+
+@pytest.mark.parametrize(
+    ("pair", "length", "expected"),
+    [
+        ("next_sentence", 128, 19),
+        ("none", 128, 19),
+        ("next_sentence", 512, 76),
+        ("none", 23, 3),
+        ("next_sentence", 8, 1),
+    ],
+)
+def test_a_row_of_one_full_sequence_has_the_masked_positions_of_its_ordinary_tokens(pair, length, expected):
+    assert full_row_slots(Objective(pair=pair), length) == expected

@@ -26,17 +26,26 @@ def with_execution(**settings) -> Recipe:
 
 def test_operations_of_a_row_are_those_of_its_matrix_products():
     # Multiply-adds of a layer: query, key, value, output: 4 of 8 x 4 x 4; scores and context: 2 of 8 x 8 x 4;
-    # feed-forward: 8 x 4 x 6 and 8 x 6 x 4. The head sees 1 masked token: 4 x 4, and 4 x 10 for the vocabulary.
+    # feed-forward: 8 x 4 x 6 and 8 x 6 x 4. The last layer computes the masked token and the sequence's first alone,
+    # but keys and values of all. The head sees 1 masked token: 4 x 4, and 4 x 64 for the vocabulary, rounded up; the
+    # pair's 4 x 4 and 4 x 2.
     layer = 4 * (8 * 4 * 4) + 2 * (8 * 8 * 4) + 2 * (8 * 4 * 6)
-    forward = 2 * layer + 1 * (4 * 4 + 4 * 10)
-    assert flops_per_row(MODEL, 8, 0.15) == 2 * 3 * forward  # 2 operations each, backward twice forward
-    assert flops_per_row(MODEL, 8, 0.5) - flops_per_row(MODEL, 8, 0.15) == 2 * 3 * 3 * (4 * 4 + 4 * 10)
+    last = 2 * (8 * 4 * 4) + 2 * (2 * 4 * 4) + 2 * (2 * 8 * 4) + 2 * (2 * 4 * 6)
+    forward = layer + last + (4 * 4 + 4 * 64) + (4 * 4 + 4 * 2)
+    assert flops_per_row(MODEL, 8, 1, 1, True) == 2 * 3 * forward  # 2 operations each, backward twice forward
+    assert derive(RECIPE, PHASE, 1).flops_per_row == 2 * 3 * forward
+
+
+def test_operations_are_those_of_the_rows_that_there_are():
+    packed = derive(RECIPE, PHASE, 1, masked_slots=2, sequences=3)
+    assert packed.flops_per_row == flops_per_row(MODEL, 8, 2, 3, True) > derive(RECIPE, PHASE, 1).flops_per_row
 
 
 def test_operations_of_a_row_of_bert_base_are_six_per_parameter_and_token_and_the_attention():
     encoder = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
     attention = 6 * 12 * 2 * 128 * 128 * 768
-    assert flops_per_row(Model(), 128, 0.15) == pytest.approx(6 * 128 * encoder + attention, rel=0.05)  # and the head
+    found = flops_per_row(Model(), 128, 19, 1, True)
+    assert found == pytest.approx(6 * 128 * encoder + attention, rel=0.05)  # and the head
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""The matrix products of a forward pass as data: what a step must compute, whoever computes it."""
+
+from typing import NamedTuple
+
+from bert_horovod.config import Model
+
+
+class Product(NamedTuple):
+    """C = A B, with A [m, k] and C [m, n]; `batch` of them at once, `count` times in a forward pass."""
+
+    name: str
+    count: int
+    batch: int  # 1: B is a weight
+    m: int
+    n: int
+    k: int
+    transposed: bool = True  # B is stored [n, k], as weights are; else [k, n]
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of all of them: two per multiply-add."""
+        return 2 * self.count * self.batch * self.m * self.n * self.k
+
+
+def matrix_products(
+    model: Model, rows: int, length: int, masked_slots: int, sequences: int, pairs: bool
+) -> list[Product]:
+    """The products of a micro-batch's forward pass; backward does two of the same size for each.
+
+    The last layer computes only the positions that a head reads, but keys and values for all.
+
+    Args:
+      model: the sizes.
+      rows: in the micro-batch.
+      length: positions per row.
+      masked_slots: masked positions per row, used or not.
+      sequences: per row, at most.
+      pairs: whether there is a pair head, which reads each sequence's first position.
+    """
+    layers, hidden = model.num_hidden_layers, model.hidden_size
+    kept = masked_slots + (sequences if pairs else 0)
+    products = []
+    whole = layers if kept >= length else layers - 1
+    if whole:
+        products.append(Product("query, key and value", whole, 1, rows * length, 3 * hidden, hidden))
+        products += _layer(model, "", whole, rows, length, length)
+    if kept < length:
+        products.append(Product("last layer: query", 1, 1, rows * kept, hidden, hidden))
+        products.append(Product("last layer: key and value", 1, 1, rows * length, 2 * hidden, hidden))
+        products += _layer(model, "last layer: ", 1, rows, kept, length)
+    vocabulary = -(-model.vocab_size // 64) * 64
+    products.append(Product("head: transform", 1, 1, rows * masked_slots, hidden, hidden))
+    products.append(Product("head: vocabulary", 1, 1, rows * masked_slots, vocabulary, hidden))
+    if pairs:
+        products.append(Product("head: pooler", 1, 1, rows * sequences, hidden, hidden))
+        products.append(Product("head: pairs", 1, 1, rows * sequences, 2, hidden))
+    return products
+
+
+def _layer(model: Model, prefix: str, count: int, rows: int, queries: int, length: int) -> list[Product]:
+    """What a layer does for `queries` positions of each row that attend to `length`, after its projections."""
+    hidden, inner, heads = model.hidden_size, model.intermediate_size, model.num_attention_heads
+    head_size = hidden // heads
+    return [
+        Product(f"{prefix}scores", count, rows * heads, queries, length, head_size),
+        Product(f"{prefix}context", count, rows * heads, queries, head_size, length, transposed=False),
+        Product(f"{prefix}attention output", count, 1, rows * queries, hidden, hidden),
+        Product(f"{prefix}intermediate", count, 1, rows * queries, inner, hidden),
+        Product(f"{prefix}output", count, 1, rows * queries, hidden, inner),
+    ]

@@ -1,0 +1,195 @@
+"""The training step alone, on synthetic rows: no input pipeline, no other ranks.
+
+As a program it holds the step of one recipe and times it on request, as the scripts in benchmarks/peers do:
+
+    python -m bert_horovod.performance.compute '{"recipe": {...}}'
+
+reads numbers of steps, one a line, and answers each with a line: the steps' seconds, as a JSON list. With
+"products": true it times the step's matrix products alone instead: a "step" is all of them, one after another.
+"""
+
+import json
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.config import Recipe, recipe_from_table
+from bert_horovod.performance.configuration import describe, step_flops, step_products
+from bert_horovod.quiet import import_tensorflow
+
+import_tensorflow()
+import tensorflow as tf  # noqa: E402
+
+from bert_horovod.collectives.reducer import GradientReducer  # noqa: E402
+from bert_horovod.collectives.world import World, use_devices  # noqa: E402
+from bert_horovod.model.bert import initial_parameters, parameter_shapes  # noqa: E402
+from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
+from bert_horovod.performance.matrix import matrix_seconds, total_seconds  # noqa: E402
+from bert_horovod.training.state import Progress, TrainingState  # noqa: E402
+from bert_horovod.training.step import StepInputs, TrainStep  # noqa: E402
+from bert_horovod.training.telemetry import peak_memory_bytes  # noqa: E402
+
+WARM_UP = 3  # steps, the first of which compiles
+_LEARNING_RATE = 1e-4  # no schedule: it is the same work at any rate
+_LARGEST_SEARCH = 16  # steps in which float16's loss scale may settle
+
+
+class SyntheticStep:
+    """The step of a recipe's first phase, one micro-batch an optimizer step.
+
+    Args:
+      recipe: model, objective, optimizer, numerics, execution.xla and execution.micro_batch are what is measured.
+      state: parameters and slots; fresh ones if None.
+    """
+
+    def __init__(self, recipe: Recipe, state: TrainingState | None = None) -> None:
+        half = recipe.numerics.precision == "float16"
+        scale = recipe.numerics.initial_loss_scale if half else 1.0
+        pairs = recipe.objective.pairs
+        self.recipe = recipe
+        self.state = state or TrainingState(
+            initial_parameters(recipe.model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
+        )
+        self.batch = synthetic_batch(recipe)
+        self._steps: dict[int, TrainStep] = {}  # by micro-batches a step
+
+    def run(self) -> float:
+        """One optimizer step; its seconds."""
+        step = self._step(1)
+        started = time.perf_counter()
+        result = step.run([self.batch], [0], self._inputs(1))
+        seconds = time.perf_counter() - started
+        self._after(result.finite)
+        return seconds
+
+    def forward_backward(self) -> float:
+        """The seconds of a micro-batch that only adds its gradients to the accumulators."""
+        step = self._step(2)
+        inputs = self._inputs(2)
+        started = time.perf_counter()
+        step.accumulate(self.batch, 0, inputs)
+        tf.test.experimental.sync_devices()
+        return time.perf_counter() - started
+
+    def warm_up(self) -> float:
+        """Compile, and run until times and float16's loss scale have settled; the first step's seconds."""
+        first = self.run()
+        for i in range(1, _LARGEST_SEARCH):
+            if i >= WARM_UP and self.state.progress.skipped_in_a_row == 0:
+                break
+            self.run()
+        return first
+
+    def _step(self, micro_batches: int) -> TrainStep:
+        if micro_batches not in self._steps:
+            world = World()
+            shapes = parameter_shapes(self.recipe.model, self.recipe.objective.pairs)
+            execution = self.recipe.execution
+            reducer = GradientReducer(world, shapes, execution.bucket_bytes, self.recipe.numerics.wire)
+            self._steps[micro_batches] = TrainStep(
+                self.recipe, self.state, reducer, world, micro_batches, _xla(execution.xla)
+            )
+        return self._steps[micro_batches]
+
+    def _inputs(self, micro_batches: int) -> StepInputs:
+        progress = self.state.progress
+        half = self.recipe.numerics.precision == "float16"
+        values = (
+            self.batch["masked_weights"].sum() * micro_batches,
+            max(1, self.batch["sequence_weights"].sum()) * micro_batches,
+            progress.loss_scale * micro_batches if half else 1.0,
+        )
+        return StepInputs(
+            *(tf.constant(value, tf.float32) for value in values),
+            tf.constant([progress.step], tf.uint64),
+            *(tf.constant(value, tf.float32) for value in (_LEARNING_RATE, progress.updates + 1)),
+        )
+
+    def _after(self, finite: bool) -> None:
+        progress, numerics = self.state.progress, self.recipe.numerics
+        progress.step += 1
+        progress.updates += finite
+        progress.skipped_in_a_row = 0 if finite else progress.skipped_in_a_row + 1
+        if numerics.precision == "float16":
+            progress.loss_scale, progress.good_steps = next_loss_scale(
+                progress.loss_scale, progress.good_steps, finite, numerics.loss_scale_growth_steps
+            )
+
+
+def _xla(setting: str) -> bool:
+    """What TrainStep takes for execution.xla, as training/loop.py has it."""
+    return {"on": True, "off": False, "auto": bool(tf.config.get_visible_devices("GPU"))}[setting]
+
+
+def synthetic_batch(recipe: Recipe) -> dict[str, np.ndarray]:
+    """A micro-batch of random ids, every position real, one sequence a row; arrays as batches/rows.py makes them."""
+    random = np.random.default_rng(0)
+    rows, length = recipe.execution.micro_batch, recipe.phase[0].sequence_length
+    slots = full_row_slots(recipe.objective, length)
+    pairs = recipe.objective.pairs
+    places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    return {
+        "input_ids": random.integers(0, recipe.model.vocab_size, (rows, length), np.int32),
+        "token_type_ids": ((places > length // 2) & pairs).astype(np.int32),
+        "position_ids": places,
+        "sequence_ids": np.ones((rows, length), np.int32),
+        "masked_positions": np.sort(random.permuted(places[:, 1:], axis=1)[:, :slots], axis=1),
+        "masked_ids": random.integers(0, recipe.model.vocab_size, (rows, slots), np.int32),
+        "masked_weights": np.ones((rows, slots), np.float32),
+        "sequence_starts": np.zeros((rows, 1), np.int32),
+        "next_sentence_labels": random.integers(0, 2, (rows, 1), np.int32) * np.int32(pairs),
+        "sequence_weights": np.ones((rows, 1), np.float32),
+    }
+
+
+def measure(step: SyntheticStep, steps: int) -> dict[str, Any]:
+    """Time `steps` optimizer steps, as many forward and backward passes, and their matrix products alone.
+
+    The peak memory is the process's: measure one configuration a process.
+    """
+    recipe = step.recipe
+    first = step.warm_up()
+    seconds = statistics.median(step.run() for _ in range(steps))
+    memory = peak_memory_bytes()
+    for _ in range(WARM_UP):
+        step.forward_backward()
+    forward_backward = statistics.median(step.forward_backward() for _ in range(steps))
+    products = total_seconds(matrix_seconds(step_products(recipe), recipe.numerics.precision))
+    rows = recipe.execution.micro_batch
+    return {
+        "configuration": describe(recipe),
+        "step_s": seconds,
+        "rows_per_s": rows / seconds,
+        "tokens_per_s": rows * recipe.phase[0].sequence_length / seconds,
+        "flops_per_s": step_flops(recipe) / seconds,
+        "products_s": products,
+        "share": products / seconds,
+        "forward_backward_s": forward_backward,
+        "forward_backward_share": products / forward_backward,
+        "memory_bytes": memory,
+        "first_step_s": first,
+    }
+
+
+def main() -> None:
+    """Answer requests for timed steps until standard input ends."""
+    request = json.loads(sys.argv[1])
+    recipe = recipe_from_table(request["recipe"])
+    use_devices(World(), recipe.execution.threads)
+    if request.get("products"):
+        products = step_products(recipe)
+
+        def run() -> float:
+            return total_seconds(matrix_seconds(products, recipe.numerics.precision))
+    else:
+        run = SyntheticStep(recipe).run
+    for line in sys.stdin:
+        print(json.dumps([run() for _ in range(int(line))]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

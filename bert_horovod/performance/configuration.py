@@ -1,0 +1,61 @@
+"""What a benchmark of the step runs: the usual models at the usual batches, as recipes."""
+
+import dataclasses
+from typing import NamedTuple
+
+from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.config import Execution, Recipe, recipe_from_table
+from bert_horovod.model.products import Product, matrix_products
+
+
+class Size(NamedTuple):
+    """A model, and the batch at which it is measured unless flags say otherwise."""
+
+    model: dict[str, int]  # what differs from the recipe's defaults
+    rows: int
+    length: int
+
+
+SIZES = {
+    "mini": Size(
+        {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}, 64, 64
+    ),
+    "base": Size({}, 16, 128),
+    "large": Size(
+        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}, 4, 128
+    ),
+}
+XLA_CHOICES = next(entry for entry in dataclasses.fields(Execution) if entry.name == "xla").metadata["choices"]
+
+
+def size_recipe(name: str, overrides: list[str], rows: int | None = None, length: int | None = None) -> Recipe:
+    """The recipe of one of SIZES, its rows and length perhaps others; raises UserError as recipe_from_table does."""
+    size = SIZES[name]
+    table = {
+        "model": size.model,
+        "phase": [{"sequence_length": length or size.length}],
+        "execution": {"micro_batch": rows or size.rows},
+    }
+    return recipe_from_table(table, overrides)
+
+
+def step_products(recipe: Recipe) -> list[Product]:
+    """The products of a forward pass over one micro-batch of the first phase, each row filled by one sequence."""
+    length = recipe.phase[0].sequence_length
+    slots = full_row_slots(recipe.objective, length)
+    return matrix_products(recipe.model, recipe.execution.micro_batch, length, slots, 1, recipe.objective.pairs)
+
+
+def step_flops(recipe: Recipe) -> float:
+    """Floating point operations of the products of forward and backward over that micro-batch."""
+    return 3.0 * sum(product.flops for product in step_products(recipe))
+
+
+def describe(recipe: Recipe) -> str:
+    """The configuration in a few words."""
+    model = recipe.model
+    return (
+        f"{model.num_hidden_layers} x {model.hidden_size}, {recipe.execution.micro_batch} rows x "
+        f"{recipe.phase[0].sequence_length}, {recipe.numerics.precision}, {recipe.optimizer.name}, "
+        f"XLA {recipe.execution.xla}"
+    )

@@ -1,0 +1,97 @@
+"""How long a step's matrix products take alone, one after another: what no step that computes them so can beat."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from bert_horovod.model.products import Product
+
+WARM_UP = 3  # calls; a process's first are slow
+SAMPLES = 7
+LONG_ENOUGH_S = 0.004  # of a sample: else a call from Python, about 0.2 ms, would count
+MOST_CALLS = 16
+
+
+class ProductSeconds(NamedTuple):
+    """Seconds of a product C = A B, once."""
+
+    product: Product
+    forward_s: float
+    left_s: float  # dA = dC B^T, the input's gradient
+    right_s: float  # dB = A^T dC, the weight's gradient
+
+
+def matrix_seconds(products: Iterable[Product], dtype: str, samples: int = SAMPLES) -> list[ProductSeconds]:
+    """Time each product and its two gradients alone: medians, in the layouts that the model uses.
+
+    Args:
+      products: of a forward pass; those of one size are timed once.
+      dtype: float32, bfloat16 or float16.
+      samples: calls per median.
+    """
+    timed: dict[tuple, tuple[float, ...]] = {}
+    found = []
+    for product in products:
+        size = (product.batch, product.m, product.n, product.k, product.transposed)
+        if size not in timed:
+            timed[size] = _seconds(product, tf.as_dtype(dtype), samples)
+        found.append(ProductSeconds(product, *timed[size]))
+    return found
+
+
+def total_seconds(timed: Iterable[ProductSeconds]) -> float:
+    """Seconds of all products of forward and backward, one after another."""
+    return sum(entry.product.count * (entry.forward_s + entry.left_s + entry.right_s) for entry in timed)
+
+
+def _seconds(product: Product, dtype: tf.DType, samples: int) -> tuple[float, ...]:
+    batch = (product.batch,) if product.batch > 1 else ()
+    shape_b = (product.n, product.k) if product.transposed else (product.k, product.n)
+    a, b, c = (
+        tf.cast(tf.random.stateless_normal((*batch, *shape), [0, i]), dtype)
+        for i, shape in enumerate([(product.m, product.k), shape_b, (product.m, product.n)])
+    )
+    if product.transposed:
+        calls = (
+            (lambda a, b: tf.matmul(a, b, transpose_b=True), a, b),
+            (tf.matmul, c, b),
+            (lambda c, a: tf.matmul(c, a, transpose_a=True), c, a),
+        )
+    else:
+        calls = (
+            (tf.matmul, a, b),
+            (lambda c, b: tf.matmul(c, b, transpose_b=True), c, b),
+            (lambda a, c: tf.matmul(a, c, transpose_a=True), a, c),
+        )
+    return tuple(_median_seconds(function, left, right, samples) for function, left, right in calls)
+
+
+def _median_seconds(function: Callable, left: tf.Tensor, right: tf.Tensor, samples: int) -> float:
+    seconds = _samples(function, left, right, 1, samples)
+    calls = min(MOST_CALLS, math.ceil(LONG_ENOUGH_S / seconds))
+    return seconds if calls == 1 else _samples(function, left, right, calls, samples) / calls
+
+
+def _samples(function: Callable, left: tf.Tensor, right: tf.Tensor, calls: int, samples: int) -> float:
+    """The median seconds of a graph that calls the function so many times, one after the other."""
+    lefts = [tf.identity(left + i) for i in range(calls)]  # equal products would be computed once
+
+    def run(lefts: list[tf.Tensor], right: tf.Tensor) -> tf.Tensor:
+        kept: list[tf.Tensor] = []  # a number of each: what nothing needs is not computed
+        for left in lefts:
+            with tf.control_dependencies(kept[-1:]):
+                kept.append(tf.reshape(function(left, right), [-1])[0])
+        return tf.stack(kept)
+
+    compiled = tf.function(run, jit_compile=False, autograph=False)
+    seconds = []
+    for _ in range(WARM_UP + samples):
+        started = time.perf_counter()
+        compiled(lefts, right)
+        tf.test.experimental.sync_devices()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[WARM_UP:])

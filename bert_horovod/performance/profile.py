@@ -1,0 +1,108 @@
+"""Where a step's time goes: a TensorBoard trace of some steps, and its operations by total time."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from bert_horovod.errors import UserError
+
+STEPS = 2
+TOP = 25
+_OPERATION = re.compile(r"[^:]*[^:]:([A-Za-z_]\w*)")  # node name, kind; the executor's own events have ::
+_MODULE = re.compile(r"a_(?:inference_+)?(.*?)(?:_\d+)*_*\.\d+")  # what XLA makes of a tf.function's name
+
+
+class Operation(NamedTuple):
+    """What one kind of operation took; time is summed over threads, without that of operations inside it."""
+
+    name: str
+    ms_per_step: float
+    calls_per_step: float
+
+
+def trace(run: Callable[[], object], directory: Path, steps: int = STEPS) -> Path:
+    """Write a trace of `steps` calls below the directory, for TensorBoard; returns the file *.xplane.pb.
+
+    Raises UserError where the directory cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        before = set(directory.rglob("*.xplane.pb"))
+        tf.profiler.experimental.start(str(directory))
+        for _ in range(steps):
+            run()
+        tf.profiler.experimental.stop()
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"--profile {directory}: cannot write a trace there ({error}); name another directory"
+        ) from error
+    written = set(directory.rglob("*.xplane.pb")) - before
+    if not written:
+        raise UserError(f"--profile {directory}: the profiler wrote no trace there; see that the disk has room")
+    return max(written)
+
+
+def operations(path: Path, steps: int = STEPS) -> list[Operation]:
+    """A trace's operations by kind, the longest first; of compiled functions, by function and kind."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(path.read_bytes())
+    durations: dict[str, float] = defaultdict(float)
+    calls: dict[str, int] = defaultdict(int)
+    for plane in space.planes:
+        if plane.name != "/host:CPU" and not plane.name.startswith("/device:GPU"):
+            continue
+        for line in plane.lines:
+            for name, duration_ps in _own_times(plane, line):
+                durations[name] += duration_ps / 1e9 / steps
+                calls[name] += 1
+    found = [Operation(name, duration, calls[name] / steps) for name, duration in durations.items()]
+    return sorted(found, key=lambda operation: -operation.ms_per_step)
+
+
+def table(found: list[Operation]) -> str:
+    """The operations as lines for people, under a heading."""
+    lines = [f"{'ms a step':>10} {'calls':>8}  operation (time summed over threads)"]
+    lines += [f"{entry.ms_per_step:>10.2f} {entry.calls_per_step:>8.1f}  {entry.name}" for entry in found[:TOP]]
+    return "\n".join(lines)
+
+
+def _own_times(plane, line) -> list[tuple[str, int]]:
+    """Name and picoseconds of each operation of a thread; what an operation inside it took is taken off.
+
+    XLA's "call" of a fusion encloses it and is nothing itself: such a one is left out.
+    """
+    events = []
+    for event in line.events:
+        name = _name(plane, event)
+        if name is not None:
+            events.append((event.offset_ps, -event.duration_ps, name))
+    own: list[list] = []
+    open_events: list[tuple[int, int]] = []  # end, index in own
+    for start, negative, name in sorted(events):
+        while open_events and open_events[-1][0] <= start:
+            open_events.pop()
+        if open_events:
+            own[open_events[-1][1]][1] += negative
+            own[open_events[-1][1]][2] = False
+        open_events.append((start - negative, len(own)))
+        own.append([name, -negative, True])
+    return [(name, max(0, duration)) for name, duration, leaf in own if leaf or not name.endswith(": call")]
+
+
+def _name(plane, event) -> str | None:
+    """`_MklMatMul` of the event MatMul_82:_MklMatMul, `XLA layer: fusion` of a compiled one; None: no operation."""
+    name = plane.event_metadata[event.metadata_id].name
+    for stat in event.stats:
+        if plane.stat_metadata[stat.metadata_id].name == "hlo_module":
+            module = stat.str_value or plane.stat_metadata[stat.ref_value].name
+            matched = _MODULE.fullmatch(module)
+            kind = re.sub(r"(\.\d+|\.clone)+$", "", name)
+            return f"XLA {matched[1] if matched else module}: {kind}"
+    matched = _OPERATION.fullmatch(name)
+    return matched[1] if matched else None

@@ -1,0 +1,144 @@
+"""`bert-horovod bench compute`, as it is typed."""
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands import benchmarks
+from bert_horovod.config import recipe_from_table, recipe_to_toml
+
+PROJECT = Path(__file__).resolve().parents[2]
+# Other people's scripts depend on these too: see tests/test_main.py.
+FLAGS = {
+    "compute": {
+        "--recipe": None,
+        "--model": None,
+        "--set": [],
+        "--rows": None,
+        "--length": None,
+        "--steps": 10,
+        "--profile": None,
+        "--json": False,
+    },
+}
+TOY = {
+    "model": {
+        "vocab_size": 100,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 32,
+    },
+    "phase": [{"sequence_length": 32}],
+    "execution": {"micro_batch": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "toy.toml"
+    path.write_text(recipe_to_toml(recipe_from_table(TOY)), encoding="utf-8")
+    return path
+
+
+def bench(*words: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_horovod", "bench", "compute", *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=PROJECT,
+        env=os.environ | {"PYTHONPATH": str(PROJECT), "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_benchmarks_and_their_flags_are_those_that_were_promised():
+    found = {}
+    for module in pkgutil.iter_modules(benchmarks.__path__):
+        parser = argparse.ArgumentParser(add_help=False)
+        importlib.import_module(f"{benchmarks.__name__}.{module.name}").add_arguments(parser)
+        found[module.name] = {action.option_strings[0]: action.default for action in parser._actions}
+    assert found == FLAGS
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_help_of_a_benchmark_names_its_flags_and_imports_no_tensorflow(name):
+    program = (
+        f"import sys\nfrom bert_horovod.__main__ import parse\ntry:\n    parse(['x', 'bench', '{name}', '--help'])\n"
+    )
+    program += "except SystemExit as end:\n    assert end.code == 0\nassert 'tensorflow' not in sys.modules\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=PROJECT)
+    assert done.returncode == 0, done.stderr
+    assert all(flag in done.stdout for flag in FLAGS[name])
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_the_numbers_of_a_step_agree_with_each_other(recipe, precision):
+    words = ("--recipe", str(recipe), "--set", f"numerics.precision={precision}", "--steps", "3", "--json")
+    found = json.loads(bench(*words))
+    assert found["rows_per_s"] * found["step_s"] == pytest.approx(4)
+    assert found["tokens_per_s"] == pytest.approx(32 * found["rows_per_s"])
+    assert found["share"] * found["step_s"] == pytest.approx(found["products_s"])
+    assert found["forward_backward_share"] * found["forward_backward_s"] == pytest.approx(found["products_s"])
+    assert 0 < found["step_s"] < found["first_step_s"]
+    assert found["memory_bytes"] > 100 << 20
+    assert precision in found["configuration"]
+
+
+def test_the_profile_is_a_trace_and_a_list_of_the_models_operations(recipe, tmp_path):
+    words = ("--rows", "2", "--length", "16", "--steps", "2", "--profile", str(tmp_path / "trace"))
+    heading, row, *lines = bench("--recipe", str(recipe), *words).splitlines()
+    for column in (
+        "configuration",
+        "step s",
+        "rows/s",
+        "tokens/s",
+        "GFLOP/s",
+        "products/step",
+        "peak GiB",
+        "first step s",
+    ):
+        assert column in heading
+    assert "2 x 32, 2 rows x 16, float32, adamw, XLA" in row
+    assert list((tmp_path / "trace").rglob("*.xplane.pb"))
+    kinds = {line.split()[-1] for line in lines if line[:1] == " "}
+    assert any("MatMul" in kind for kind in kinds)
+    assert not any("Executor" in kind or "Threadpool" in kind for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--steps", "0"], "--steps 0: expected at least 1"),
+        (["--rows", "-1"], "--rows -1: expected at least 1"),
+        (["--length", "7"], "--length 7: expected at least 8"),
+        (["--length", "1000"], "phase.0.sequence_length = 1000: expected at most"),
+        (["--set", "numerics.precision=int8"], "numerics.precision = 'int8': expected one of"),
+        (["--recipe", "absent.toml"], "cannot read the recipe absent.toml"),
+        (["--profile", __file__], "that is a file"),
+    ],
+)
+def test_a_bad_value_is_one_message(words, message, capsys):
+    assert dispatch(parse(["bert-horovod", "bench", "compute", *words])) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--model", "huge"], ["--model", "mini", "--recipe", "r"], ["--steps", "few"]])
+def test_flags_that_cannot_be_read_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(["bert-horovod", "bench", "compute", *words])
+    assert end.value.code == 2
+    assert words[-2] in capsys.readouterr().err

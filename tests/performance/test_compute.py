@@ -1,0 +1,100 @@
+"""The step on synthetic rows: what it computes, and the process that times it on request."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.config import Recipe, recipe_from_table, recipe_to_table
+from bert_horovod.performance.compute import WARM_UP, SyntheticStep, synthetic_batch
+from bert_horovod.performance.configuration import SIZES, describe, size_recipe, step_flops, step_products
+from bert_horovod.training.derived import derive
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def toy(**sections) -> Recipe:
+    table = {
+        "model": {
+            "vocab_size": 100,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+            "max_position_embeddings": 32,
+        },
+        "phase": [{"sequence_length": 32}],
+        "execution": {"micro_batch": 4},
+    }
+    return recipe_from_table(table | sections)
+
+
+@pytest.mark.parametrize("pair", ["next_sentence", "none"])
+def test_synthetic_rows_are_full_and_masked_as_real_ones(pair):
+    recipe = toy(objective={"pair": pair})
+    batch = synthetic_batch(recipe)
+    slots = full_row_slots(recipe.objective, 32)
+    assert {name: array.shape for name, array in batch.items() if "mask" in name} == {
+        "masked_positions": (4, slots),
+        "masked_ids": (4, slots),
+        "masked_weights": (4, slots),
+    }
+    assert (batch["sequence_ids"] == 1).all()
+    assert (np.diff(batch["masked_positions"], axis=1) > 0).all()
+    assert batch["masked_positions"].min() > 0  # not [CLS]
+    assert batch["input_ids"].max() < 100
+    assert batch["token_type_ids"].any() == batch["next_sentence_labels"].any() == (pair != "none")
+
+
+def test_the_step_trains():
+    step = SyntheticStep(toy())
+    before = step.state.arrays()
+    step.warm_up()
+    assert step.state.progress.step == step.state.progress.updates == WARM_UP
+    changed = [name for name, value in step.state.arrays().items() if (value != before[name]).any()]
+    assert len(changed) == len(before)
+
+
+def test_forward_and_backward_alone_change_no_parameter():
+    step = SyntheticStep(toy())
+    before = step.state.hash()
+    assert step.forward_backward() > 0
+    assert step.state.hash() == before
+
+
+def test_the_operations_are_those_that_a_run_would_log():
+    recipe = toy()
+    assert step_flops(recipe) == 4 * derive(recipe, recipe.phase[0], 1).flops_per_row
+    assert sum(product.flops for product in step_products(recipe)) * 3 == step_flops(recipe)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_is_a_recipe_whose_rows_and_settings_may_be_others(name):
+    recipe = size_recipe(name, ["numerics.precision=bfloat16", "execution.xla=off"], rows=3, length=24)
+    assert (recipe.execution.micro_batch, recipe.phase[0].sequence_length) == (3, 24)
+    assert describe(recipe).endswith("3 rows x 24, bfloat16, adamw, XLA off")
+    assert size_recipe(name, []).execution.micro_batch == SIZES[name].rows
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_the_process_answers_each_number_with_as_many_seconds(products):
+    request = {"recipe": recipe_to_table(toy()), "products": products}
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_horovod.performance.compute", json.dumps(request)],
+        input="1\n2\n",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=PROJECT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [len(answer) for answer in answers] == [1, 2]
+    assert all(seconds > 0 for answer in answers for seconds in answer)

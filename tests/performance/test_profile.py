@@ -1,0 +1,52 @@
+"""Traces of real steps, plain and compiled."""
+
+import pytest
+import tensorflow as tf
+
+from bert_horovod.errors import UserError
+from bert_horovod.performance.profile import Operation, operations, table, trace
+
+W = tf.random.stateless_normal([64, 64], [0, 0])
+
+
+@tf.function(jit_compile=True, autograph=False)
+def squashed(x):
+    return tf.nn.softmax(tf.tanh(x) * 2)
+
+
+@tf.function(autograph=False)
+def step():
+    x = tf.matmul(W, W)
+    for _ in range(3):
+        x = tf.linalg.matmul(squashed(x), W)
+    return x
+
+
+def test_a_trace_tells_operations_and_compiled_functions_a_step(tmp_path):
+    step()
+    found = operations(trace(lambda: step().numpy(), tmp_path))
+    by_name = {operation.name: operation for operation in found}
+    products = [operation for operation in found if "MatMul" in operation.name]
+    assert sum(operation.calls_per_step for operation in products) == 4
+    assert any(name.startswith("XLA squashed: ") for name in by_name)
+    assert not any("::" in name or name.startswith("Executor") or name.endswith(": call") for name in by_name)
+    assert [operation.ms_per_step for operation in found] == sorted(
+        (operation.ms_per_step for operation in found), reverse=True
+    )
+
+
+def test_a_second_trace_in_the_same_directory_is_told_from_the_first(tmp_path):
+    first = trace(lambda: step().numpy(), tmp_path / "a")
+    assert trace(lambda: step().numpy(), tmp_path / "b") != first
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write a trace there"):
+        trace(step, tmp_path / "file" / "below")
+
+
+def test_the_table_has_a_line_for_each_of_the_longest():
+    lines = table([Operation(f"op{i}", 100.0 - i, 2.0) for i in range(40)]).splitlines()
+    assert len(lines) == 26
+    assert lines[1].split() == ["100.00", "2.0", "op0"]
