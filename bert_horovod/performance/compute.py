@@ -30,7 +30,7 @@ from bert_horovod.model.bert import initial_parameters, parameter_shapes  # noqa
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
 from bert_horovod.performance.matrix import matrix_seconds, total_seconds  # noqa: E402
 from bert_horovod.training.state import Progress, TrainingState  # noqa: E402
-from bert_horovod.training.step import StepInputs, TrainStep  # noqa: E402
+from bert_horovod.training.step import StepInputs, TrainStep, as_tensors, xla_mode  # noqa: E402
 from bert_horovod.training.telemetry import peak_memory_bytes  # noqa: E402
 
 WARM_UP = 3  # steps, the first of which compiles
@@ -55,23 +55,26 @@ class SyntheticStep:
             initial_parameters(recipe.model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
         )
         self.batch = synthetic_batch(recipe)
-        self._steps: dict[int, TrainStep] = {}  # by micro-batches a step
+        world, execution = World(), recipe.execution
+        shapes = parameter_shapes(recipe.model, pairs)
+        reducer = GradientReducer(world, shapes, execution.bucket_bytes, recipe.numerics.wire)
+        self._step = TrainStep(recipe, self.state, reducer, world, 1, xla_mode(recipe))
+        self._forward_backward = tf.function(self._step.forward_backward, autograph=False)
 
     def run(self) -> float:
         """One optimizer step; its seconds."""
-        step = self._step(1)
+        inputs = self._inputs()
         started = time.perf_counter()
-        result = step.run([self.batch], [0], self._inputs(1))
+        result = self._step.run([self.batch], [0], inputs)
         seconds = time.perf_counter() - started
         self._after(result.finite)
         return seconds
 
     def forward_backward(self) -> float:
-        """The seconds of a micro-batch that only adds its gradients to the accumulators."""
-        step = self._step(2)
-        inputs = self._inputs(2)
+        """The seconds of a micro-batch's forward and backward pass, up to its gradients."""
+        inputs = self._inputs()
         started = time.perf_counter()
-        step.accumulate(self.batch, 0, inputs)
+        self._forward_backward(as_tensors(self.batch), tf.constant(0, tf.uint64), inputs)
         tf.test.experimental.sync_devices()
         return time.perf_counter() - started
 
@@ -84,24 +87,12 @@ class SyntheticStep:
             self.run()
         return first
 
-    def _step(self, micro_batches: int) -> TrainStep:
-        if micro_batches not in self._steps:
-            world = World()
-            shapes = parameter_shapes(self.recipe.model, self.recipe.objective.pairs)
-            execution = self.recipe.execution
-            reducer = GradientReducer(world, shapes, execution.bucket_bytes, self.recipe.numerics.wire)
-            self._steps[micro_batches] = TrainStep(
-                self.recipe, self.state, reducer, world, micro_batches, _xla(execution.xla)
-            )
-        return self._steps[micro_batches]
-
-    def _inputs(self, micro_batches: int) -> StepInputs:
+    def _inputs(self) -> StepInputs:
         progress = self.state.progress
-        half = self.recipe.numerics.precision == "float16"
         values = (
-            self.batch["masked_weights"].sum() * micro_batches,
-            max(1, self.batch["sequence_weights"].sum()) * micro_batches,
-            progress.loss_scale * micro_batches if half else 1.0,
+            self.batch["masked_weights"].sum(),
+            max(1, self.batch["sequence_weights"].sum()),
+            progress.loss_scale if self.recipe.numerics.precision == "float16" else 1.0,
         )
         return StepInputs(
             *(tf.constant(value, tf.float32) for value in values),
@@ -118,11 +109,6 @@ class SyntheticStep:
             progress.loss_scale, progress.good_steps = next_loss_scale(
                 progress.loss_scale, progress.good_steps, finite, numerics.loss_scale_growth_steps
             )
-
-
-def _xla(setting: str) -> bool:
-    """What TrainStep takes for execution.xla, as training/loop.py has it."""
-    return {"on": True, "off": False, "auto": bool(tf.config.get_visible_devices("GPU"))}[setting]
 
 
 def synthetic_batch(recipe: Recipe) -> dict[str, np.ndarray]:

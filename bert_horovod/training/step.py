@@ -99,9 +99,26 @@ class TrainStep:
         sums, norm, finite, wait = result
         return StepResult(sums.numpy(), float(norm), bool(finite), float(wait))
 
-    def accumulate(self, batch: dict[str, np.ndarray], first_row: int, inputs: StepInputs) -> None:
-        """Forward and backward of one micro-batch that is not the step's last, of a step of several."""
-        self._accumulate(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
+    def forward_backward(
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """This micro-batch's share of the global gradient, dense, by name, and its loss sums, float64 [4].
+
+        Gradients are of the dtype that they were computed in; in float16 of float32, as they leave the loss scale.
+        """
+        weights = _values({**self._state.parameters, **self._made})
+        state = DropoutState(inputs.dropout_key, first_row)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            sums = loss_sums(weights, self._recipe.model, self._recipe.objective.pairs, batch, self._compute, state)
+            loss = (sums.mlm_loss / inputs.masked_tokens + sums.nsp_loss / inputs.sequences) * inputs.backward_scale
+        shapes = {name: variable.shape for name, variable in self._state.parameters.items()}
+        gradients = parameter_gradients(tape.gradient(loss, weights), shapes)
+        if self._compute.dtype == tf.float16:
+            gradients = {
+                name: tf.cast(gradient, tf.float32) / inputs.backward_scale for name, gradient in gradients.items()
+            }
+        return gradients, tf.cast(tf.stack(sums), tf.float64)
 
     @property
     def traces(self) -> int:
@@ -109,7 +126,7 @@ class TrainStep:
         return self._accumulate.experimental_get_tracing_count() + self._finish.experimental_get_tracing_count()
 
     def _accumulate_micro_batch(self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs) -> None:
-        gradients, sums = self._forward_backward(batch, first_row, inputs)
+        gradients, sums = self.forward_backward(batch, first_row, inputs)
         for name, gradient in gradients.items():
             self._accumulators[name].assign_add(tf.cast(gradient, tf.float32))
         self._sums.assign_add(sums)
@@ -117,7 +134,7 @@ class TrainStep:
     def _finish_step(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[tf.Tensor, ...]:
-        gradients, sums = self._forward_backward(batch, first_row, inputs)
+        gradients, sums = self.forward_backward(batch, first_row, inputs)
         if self._accumulators is not None:
             gradients = {
                 name: self._accumulators[name] + tf.cast(gradient, tf.float32) for name, gradient in gradients.items()
@@ -140,27 +157,6 @@ class TrainStep:
             for accumulator in (self._accumulators or {}).values():
                 accumulator.assign(tf.zeros_like(accumulator))
         return sums, norm, finite, reduced - computed
-
-    def _forward_backward(
-        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """This micro-batch's share of the global gradient, dense, by name, and its loss sums, float64 [4].
-
-        Gradients are of the dtype that they were computed in; in float16 of float32, as they leave the loss scale.
-        """
-        weights = _values({**self._state.parameters, **self._made})
-        state = DropoutState(inputs.dropout_key, first_row)
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            sums = loss_sums(weights, self._recipe.model, self._recipe.objective.pairs, batch, self._compute, state)
-            loss = (sums.mlm_loss / inputs.masked_tokens + sums.nsp_loss / inputs.sequences) * inputs.backward_scale
-        shapes = {name: variable.shape for name, variable in self._state.parameters.items()}
-        gradients = parameter_gradients(tape.gradient(loss, weights), shapes)
-        if self._compute.dtype == tf.float16:
-            gradients = {
-                name: tf.cast(gradient, tf.float32) / inputs.backward_scale for name, gradient in gradients.items()
-            }
-        return gradients, tf.cast(tf.stack(sums), tf.float64)
 
     def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> None:
         settings = self._recipe.optimizer

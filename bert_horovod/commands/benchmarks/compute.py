@@ -1,7 +1,7 @@
 """Time the training step on synthetic full rows, beside its matrix products alone.
 
 bert-horovod bench compute --model base                                     BERT-base, 16 rows of 128
-bert-horovod bench compute --recipe F --set execution.xla=on                a recipe's first phase
+bert-horovod bench compute --recipe F --set execution.xla=layers                a recipe's first phase
 bert-horovod bench compute --model mini --profile trace                     and where the time goes
 
 One process, one micro-batch a step, no input pipeline. docs/speed.md says how to read it.
