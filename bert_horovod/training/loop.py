@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training import checkpoint
 from bert_horovod.training.derived import derive, describe
+from bert_horovod.training.device import describe_peak, find_peak, precision_advice
 from bert_horovod.training.directory import stop_requested
 from bert_horovod.training.evaluation import Evaluator
 from bert_horovod.training.start import load_initial
@@ -67,6 +69,7 @@ class _Run:
         if self.state.progress.wire_maxima:
             self._restore_wire_maxima()
         self.telemetry: Telemetry | None = None  # rank 0's
+        self.peak_flops_per_s: float | None = None  # of all ranks; rank 0's to know
         self.saved_step = -1
         self.held_out: dict[str, float] = {}
 
@@ -278,7 +281,7 @@ class _Run:
             "gradient_norm": result.gradient_norm,
             "loss_scale": progress.loss_scale,
             "skipped_steps": progress.skipped_steps,
-            **interval.rates(float(tokens), flops_per_row),
+            **interval.rates(float(tokens), flops_per_row, self.peak_flops_per_s),
             "bytes_reduced": self.reducer.bytes_reduced,
             "wire_bytes": self.reducer.wire_bytes,
             "memory_bytes": peak_memory_bytes(),
@@ -321,10 +324,17 @@ class _Run:
         self.stop_signal = True
 
     def _print_start(self) -> None:
+        precision = self.recipe.numerics.precision
+        if advice := precision_advice(precision):
+            print(f"bert-horovod: warning: {advice}", file=sys.stderr, flush=True)
+        peak = find_peak(precision, self.recipe.model)  # measured while the other ranks wait for this one
+        if peak.flops_per_s:
+            self.peak_flops_per_s = peak.flops_per_s * self.world.size
         print(
             f"world: {self.world.size} rank(s); XLA {'on' if self.xla else 'off'}\n"
             f"{describe(self.recipe, self.world.size)}\n"
-            f"reduced per step: {self.reducer.bytes_reduced:,} bytes in {len(self.reducer.buckets)} bucket(s)"
+            f"reduced per step: {self.reducer.bytes_reduced:,} bytes in {len(self.reducer.buckets)} bucket(s)\n"
+            f"{describe_peak(peak, precision)}"
         )
         start = self.job.init_checkpoint or "fresh parameters"
         print(f"resuming from {self.resumed_from}" if self.resumed_from else f"starting from {start}", flush=True)
