@@ -1,5 +1,6 @@
 """The training run: phases of optimizer steps from a token store to a checkpoint."""
 
+import contextlib
 import json
 import signal
 import sys
@@ -28,6 +29,7 @@ from bert_horovod.training.derived import derive, describe
 from bert_horovod.training.device import describe_peak, find_peak, precision_advice
 from bert_horovod.training.directory import stop_requested
 from bert_horovod.training.evaluation import Evaluator
+from bert_horovod.training.profile import StepProfiler
 from bert_horovod.training.start import load_initial
 from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep
@@ -69,6 +71,7 @@ class _Run:
         if self.state.progress.wire_maxima:
             self._restore_wire_maxima()
         self.telemetry: Telemetry | None = None  # rank 0's
+        self.profiler: StepProfiler | None = None  # rank 0's
         self.peak_flops_per_s: float | None = None  # of all ranks; rank 0's to know
         self.saved_step = -1
         self.held_out: dict[str, float] = {}
@@ -80,23 +83,33 @@ class _Run:
             self.telemetry = Telemetry(
                 self.job.output_dir, first_step, self.last_step, self.recipe.execution.tensorboard
             )
+            self.profiler = StepProfiler(
+                self.job.output_dir / "tensorboard", self.recipe.execution.profile_steps, self.telemetry.say
+            )
             if first_step >= self.last_step:
                 self.telemetry.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
         started = time.monotonic()
-        begin = 0
-        for i, phase in enumerate(self.recipe.phase):
-            end = min(begin + phase.steps, self.last_step)
-            if self.state.progress.step < end and not self._phase(i, phase, begin, end):
-                break
-            begin += phase.steps
+        try:
+            self._phases()
+        finally:
+            if self.profiler:
+                self.profiler.close(self.state.progress.step)
         steps = self.state.progress.step - first_step
         if self.telemetry:
             if steps:
                 self._print_end(steps, time.monotonic() - started)
             self.telemetry.close()
         self.world.barrier()  # no rank leaves while rank 0 still writes
+
+    def _phases(self) -> None:
+        begin = 0
+        for i, phase in enumerate(self.recipe.phase):
+            end = min(begin + phase.steps, self.last_step)
+            if self.state.progress.step < end and not self._phase(i, phase, begin, end):
+                break
+            begin += phase.steps
 
     def _phase(self, i: int, phase: Phase, begin: int, end: int) -> bool:
         """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
@@ -131,7 +144,8 @@ class _Run:
                 steps.close()
                 return False
             inputs, rate = self._step_inputs(phase, progress.step - begin, totals, derived.micro_batches)
-            result = step_function.run(batches, first_rows, inputs)
+            with self.profiler.step(progress.step + 1) if self.profiler else contextlib.nullcontext():
+                result = step_function.run(batches, first_rows, inputs)
             self._after_update(result)
             interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
             logged = progress.step % execution.log_steps == 0 or progress.step == end
