@@ -32,7 +32,7 @@ from bert_horovod.training.evaluation import Evaluator
 from bert_horovod.training.profile import StepProfiler
 from bert_horovod.training.start import load_initial
 from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
-from bert_horovod.training.step import StepInputs, StepResult, TrainStep
+from bert_horovod.training.step import StepInputs, StepResult, TrainStep, as_tensors
 from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
 
 # A stream of the recipe's seed, apart from those of batches/rows.py.
@@ -203,9 +203,15 @@ class _Run:
         return open_rows(*arguments, build=False)
 
     def _inputs(self, rows: Rows, phase: Phase, first: int, last: int) -> Iterator:
-        """Per step: micro-batches of this rank, their first rows; counts of masked tokens, sequences, real tokens."""
+        """Per step: micro-batches of this rank, their first rows; counts of masked tokens, sequences, real tokens.
 
-        def make(step: int) -> tuple[list[dict[str, np.ndarray]], list[int], np.ndarray]:
+        All that the host does for an input is done in the background thread, the making of tensors and the copy to a
+        GPU too. (Eagerly made int32 tensors stay in the host's memory: TensorFlow copies those when the step takes
+        them.)
+        """
+        device = "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
+
+        def make(step: int) -> tuple[list[dict[str, tf.Tensor]], list[int], np.ndarray]:
             taken = step_positions(
                 step, phase.global_batch, self.world.rank, self.world.size, self.recipe.execution.micro_batch
             )
@@ -220,7 +226,8 @@ class _Run:
                 np.float64,
             )
             parts = {name: np.split(array, len(taken)) for name, array in together.items()}
-            batches = [{name: part[k] for name, part in parts.items()} for k in range(len(taken))]
+            with tf.device(device):
+                batches = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(taken))]
             return batches, [first_row for _, first_row in taken], counts
 
         return prefetch(make, first, last, depth=2)
