@@ -16,8 +16,9 @@ from bert_horovod.errors import UserError
 
 
 def command_names() -> list[str]:
-    """The commands that there are: the modules of `bert_horovod.commands`."""
-    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+    """The commands that there are: the modules of `bert_horovod.commands`, but for the parts of `bench`."""
+    names = (module.name for module in pkgutil.iter_modules(commands.__path__))
+    return sorted(name for name in names if not name.startswith("bench_"))
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
