@@ -149,6 +149,7 @@ class Execution:
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at the end only
     evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
+    profile_steps: tuple[int, ...] = setting(())  # [first, last] step traced to output_dir/tensorboard; []: none
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,7 @@ def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
     """The recipe as nested dicts and lists, every setting present; the inverse of recipe_from_table."""
     table = dataclasses.asdict(recipe)
     table["phase"] = list(table["phase"])
+    table["execution"]["profile_steps"] = list(recipe.execution.profile_steps)
     return table
 
 
@@ -281,6 +283,12 @@ def _section(kind: type, table: dict[str, Any], name: str) -> Any:
 
 
 def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) -> Any:
+    if kind == tuple[int, ...]:
+        wrong = [item for item in value if type(item) is not int] if type(value) is list else [value]
+        if wrong:
+            found = _KIND_NAMES.get(type(wrong[0]), type(wrong[0]).__name__)
+            raise UserError(f"{name} = {value!r}: expected a list of whole numbers, found {found}")
+        return tuple(value)
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not kind:
@@ -330,6 +338,12 @@ def _check_combinations(recipe: Recipe) -> None:
         raise UserError(
             f"model.type_vocab_size = {model.type_vocab_size}: objective.pair = {recipe.objective.pair!r} "
             "needs at least 2"
+        )
+    steps = recipe.execution.profile_steps
+    if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
+        raise UserError(
+            f"execution.profile_steps = {list(steps)}: expected [first, last] with 1 <= first <= last, "
+            "or [] for no trace"
         )
     for i, phase in enumerate(recipe.phase):
         if phase.sequence_length > model.max_position_embeddings:

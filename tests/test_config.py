@@ -53,6 +53,8 @@ def another(field: dataclasses.Field):
     default, limits = field.default, field.metadata
     if isinstance(default, bool):
         return not default
+    if isinstance(default, tuple):
+        return [3, 5]
     if "choices" in limits:
         return next(choice for choice in limits["choices"] if choice != default)
     if isinstance(default, int):
@@ -103,8 +105,15 @@ def test_a_value_of_another_type_is_refused_by_key_value_and_type(section, field
         float: [True, "0.5", [0.5]],
         bool: [0, 1, "true"],
         str: [1, True, ["adamw"]],
+        tuple: [3, "3", {"a": 1}, [3, "5"], [3.0, 5], [True, 5]],
     }
-    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    expected = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a string",
+        tuple: "a list of whole numbers",
+    }
     kind = type(field.default)
     for value in wrong[kind]:
         assert f"{key_of(section, field.name)} = {value!r}: expected {expected[kind]}, found " in refusal(
@@ -152,6 +161,10 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
             ("model.type_vocab_size = 1", "objective.pair = 'next_sentence'", "at least 2"),
         ),
         ({"model": {"hidden_dropout_prob": 1 / 512}}, ("model.hidden_dropout_prob = 0.00195", "0, or more than 1/512")),
+        *(
+            ({"execution": {"profile_steps": steps}}, (f"execution.profile_steps = {steps}", "1 <= first <= last"))
+            for steps in ([3], [0, 3], [5, 3], [1, 2, 3], [-2, -1])
+        ),
         ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
     ],
 )
@@ -243,6 +256,8 @@ def test_total_steps_are_those_of_all_phases():
         ("optimizer.weight_decay=1e-2", "optimizer", "weight_decay", 0.01),
         ("objective.pair=none", "objective", "pair", "none"),
         ("optimizer.name=lamb", "optimizer", "name", "lamb"),
+        ("execution.profile_steps=[100,110]", "execution", "profile_steps", (100, 110)),
+        ("execution.profile_steps=[]", "execution", "profile_steps", ()),
         ('optimizer.name="lamb"', "optimizer", "name", "lamb"),
     ],
 )

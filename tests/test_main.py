@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import command_names, dispatch, parse
+from bert_horovod.commands.bench import benchmark_names
 from bert_horovod.errors import UserError
 from tests.horovod_runs import clean_environment
 
@@ -16,6 +17,17 @@ REQUIRED = object()
 # Other people's scripts depend on these: flags are added here, never renamed or taken away.
 FLAGS = {
     "bench": {"BENCHMARK": REQUIRED},
+    "bench compute": {
+        "--recipe": None,
+        "--model": None,
+        "--set": [],
+        "--rows": None,
+        "--length": None,
+        "--steps": 10,
+        "--profile": None,
+        "--json": False,
+    },
+    "bench memory": {"--recipe": REQUIRED, "--limit": REQUIRED, "--world_size": 1, "--set": [], "--json": False},
     "evaluate": {
         "--checkpoint": REQUIRED,
         "--data_dir": REQUIRED,
@@ -62,6 +74,11 @@ FLAGS = {
 }
 
 
+def module_of(command: str):
+    path = command.replace("bench ", "benchmarks.").replace("-", "_")
+    return importlib.import_module(f"bert_horovod.commands.{path}")
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False, env=clean_environment()
@@ -69,13 +86,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_the_commands_are_those_that_were_promised():
-    assert {name.replace("_", "-") for name in command_names()} == set(FLAGS)
+    benchmarks = {f"bench {name.replace('_', '-')}" for name in benchmark_names()}
+    assert {name.replace("_", "-") for name in command_names()} | benchmarks == set(FLAGS)
 
 
 @pytest.mark.parametrize("command", FLAGS)
 def test_a_command_takes_the_flags_that_were_promised(command):
     parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(f"bert_horovod.commands.{command.replace('-', '_')}").add_arguments(parser)
+    module_of(command).add_arguments(parser)
     found = {
         (action.option_strings or [action.metavar or action.dest])[0]: REQUIRED if action.required else action.default
         for action in parser._actions
@@ -88,7 +106,8 @@ def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
         "-c",
         "import sys\n"
         "from bert_horovod.__main__ import command_names, parse\n"
-        "for command in ['', *command_names()]:\n"
+        "from bert_horovod.commands.bench import benchmark_names\n"
+        "for command in ['', *command_names(), *('bench ' + name for name in benchmark_names())]:\n"
         "    try:\n"
         "        parse(['bert-horovod', *command.replace('_', '-').split(), '--help'])\n"
         "    except SystemExit as end:\n"
@@ -106,9 +125,10 @@ def test_help_names_every_command_with_its_purpose():
     done = run("-m", "bert_horovod", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     for command in FLAGS:
-        module = importlib.import_module(f"bert_horovod.commands.{command.replace('-', '_')}")
+        if " " in command:  # in the help of the command that it is part of
+            continue
         assert command in done.stdout
-        assert module.__doc__.strip().splitlines()[0].split()[0] in done.stdout
+        assert module_of(command).__doc__.strip().splitlines()[0].split()[0] in done.stdout
 
 
 def test_the_version_is_the_packages(capsys):

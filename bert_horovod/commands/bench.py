@@ -7,10 +7,15 @@ import pkgutil
 from bert_horovod.commands import benchmarks
 
 
+def benchmark_names() -> list[str]:
+    """The benchmarks that there are: the modules of `bert_horovod.commands.benchmarks`."""
+    return sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmarks, each with its flags."""
     subparsers = parser.add_subparsers(metavar="BENCHMARK", required=True, parser_class=argparse.ArgumentParser)
-    for name in sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__)):
+    for name in benchmark_names():
         module = importlib.import_module(f"{benchmarks.__name__}.{name}")
         description = module.__doc__.strip()
         subparser = subparsers.add_parser(

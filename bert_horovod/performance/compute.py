@@ -14,8 +14,6 @@ import sys
 import time
 from typing import Any
 
-import numpy as np
-
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.config import Recipe, recipe_from_table
 from bert_horovod.performance.configuration import describe, step_flops, step_products
@@ -29,6 +27,7 @@ from bert_horovod.collectives.world import World, use_devices  # noqa: E402
 from bert_horovod.model.bert import initial_parameters, parameter_shapes  # noqa: E402
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
 from bert_horovod.performance.matrix import matrix_seconds, total_seconds  # noqa: E402
+from bert_horovod.performance.synthetic import synthetic_batch  # noqa: E402
 from bert_horovod.training.state import Progress, TrainingState  # noqa: E402
 from bert_horovod.training.step import StepInputs, TrainStep, as_tensors, xla_mode  # noqa: E402
 from bert_horovod.training.telemetry import peak_memory_bytes  # noqa: E402
@@ -38,7 +37,7 @@ _LEARNING_RATE = 1e-4  # no schedule: it is the same work at any rate
 _LARGEST_SEARCH = 16  # steps in which float16's loss scale may settle
 
 
-class SyntheticStep:
+class TimedStep:
     """The step of a recipe's first phase, one micro-batch an optimizer step.
 
     Args:
@@ -54,7 +53,9 @@ class SyntheticStep:
         self.state = state or TrainingState(
             initial_parameters(recipe.model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
         )
-        self.batch = synthetic_batch(recipe)
+        length = recipe.phase[0].sequence_length
+        slots = full_row_slots(recipe.objective, length)
+        self.batch = synthetic_batch(recipe.model, recipe.execution.micro_batch, length, slots, 1)
         world, execution = World(), recipe.execution
         shapes = parameter_shapes(recipe.model, pairs)
         reducer = GradientReducer(world, shapes, execution.bucket_bytes, recipe.numerics.wire)
@@ -111,28 +112,7 @@ class SyntheticStep:
             )
 
 
-def synthetic_batch(recipe: Recipe) -> dict[str, np.ndarray]:
-    """A micro-batch of random ids, every position real, one sequence a row; arrays as batches/rows.py makes them."""
-    random = np.random.default_rng(0)
-    rows, length = recipe.execution.micro_batch, recipe.phase[0].sequence_length
-    slots = full_row_slots(recipe.objective, length)
-    pairs = recipe.objective.pairs
-    places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    return {
-        "input_ids": random.integers(0, recipe.model.vocab_size, (rows, length), np.int32),
-        "token_type_ids": ((places > length // 2) & pairs).astype(np.int32),
-        "position_ids": places,
-        "sequence_ids": np.ones((rows, length), np.int32),
-        "masked_positions": np.sort(random.permuted(places[:, 1:], axis=1)[:, :slots], axis=1),
-        "masked_ids": random.integers(0, recipe.model.vocab_size, (rows, slots), np.int32),
-        "masked_weights": np.ones((rows, slots), np.float32),
-        "sequence_starts": np.zeros((rows, 1), np.int32),
-        "next_sentence_labels": random.integers(0, 2, (rows, 1), np.int32) * np.int32(pairs),
-        "sequence_weights": np.ones((rows, 1), np.float32),
-    }
-
-
-def measure(step: SyntheticStep, steps: int) -> dict[str, Any]:
+def measure(step: TimedStep, steps: int) -> dict[str, Any]:
     """Time `steps` optimizer steps, as many forward and backward passes, and their matrix products alone.
 
     The peak memory is the process's: measure one configuration a process.
@@ -172,7 +152,7 @@ def main() -> None:
         def run() -> float:
             return total_seconds(matrix_seconds(products, recipe.numerics.precision))
     else:
-        run = SyntheticStep(recipe).run
+        run = TimedStep(recipe).run
     for line in sys.stdin:
         print(json.dumps([run() for _ in range(int(line))]), flush=True)
 

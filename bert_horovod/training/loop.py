@@ -1,7 +1,9 @@
 """The training run: phases of optimizer steps from a token store to a checkpoint."""
 
+import contextlib
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -25,11 +27,13 @@ from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training import checkpoint
 from bert_horovod.training.derived import derive, describe
+from bert_horovod.training.device import describe_peak, find_peak, precision_advice
 from bert_horovod.training.directory import stop_requested
 from bert_horovod.training.evaluation import Evaluator
+from bert_horovod.training.profile import StepProfiler
 from bert_horovod.training.start import load_initial
 from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
-from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
+from bert_horovod.training.step import StepInputs, StepResult, TrainStep, as_tensors, xla_mode
 from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
 
 # A stream of the recipe's seed, apart from those of batches/rows.py.
@@ -66,6 +70,8 @@ class _Run:
         if self.state.progress.wire_maxima:
             self._restore_wire_maxima()
         self.telemetry: Telemetry | None = None  # rank 0's
+        self.profiler: StepProfiler | None = None  # rank 0's
+        self.peak_flops_per_s: float | None = None  # of all ranks; rank 0's to know
         self.saved_step = -1
         self.held_out: dict[str, float] = {}
 
@@ -76,23 +82,33 @@ class _Run:
             self.telemetry = Telemetry(
                 self.job.output_dir, first_step, self.last_step, self.recipe.execution.tensorboard
             )
+            self.profiler = StepProfiler(
+                self.job.output_dir / "tensorboard", self.recipe.execution.profile_steps, self.telemetry.say
+            )
             if first_step >= self.last_step:
                 self.telemetry.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
         started = time.monotonic()
-        begin = 0
-        for i, phase in enumerate(self.recipe.phase):
-            end = min(begin + phase.steps, self.last_step)
-            if self.state.progress.step < end and not self._phase(i, phase, begin, end):
-                break
-            begin += phase.steps
+        try:
+            self._phases()
+        finally:
+            if self.profiler:
+                self.profiler.close(self.state.progress.step)
         steps = self.state.progress.step - first_step
         if self.telemetry:
             if steps:
                 self._print_end(steps, time.monotonic() - started)
             self.telemetry.close()
         self.world.barrier()  # no rank leaves while rank 0 still writes
+
+    def _phases(self) -> None:
+        begin = 0
+        for i, phase in enumerate(self.recipe.phase):
+            end = min(begin + phase.steps, self.last_step)
+            if self.state.progress.step < end and not self._phase(i, phase, begin, end):
+                break
+            begin += phase.steps
 
     def _phase(self, i: int, phase: Phase, begin: int, end: int) -> bool:
         """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
@@ -127,7 +143,8 @@ class _Run:
                 steps.close()
                 return False
             inputs, rate = self._step_inputs(phase, progress.step - begin, totals, derived.micro_batches)
-            result = step_function.run(batches, first_rows, inputs)
+            with self.profiler.step(progress.step + 1) if self.profiler else contextlib.nullcontext():
+                result = step_function.run(batches, first_rows, inputs)
             self._after_update(result)
             interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
             logged = progress.step % execution.log_steps == 0 or progress.step == end
@@ -185,9 +202,15 @@ class _Run:
         return open_rows(*arguments, build=False)
 
     def _inputs(self, rows: Rows, phase: Phase, first: int, last: int) -> Iterator:
-        """Per step: micro-batches of this rank, their first rows; counts of masked tokens, sequences, real tokens."""
+        """Per step: micro-batches of this rank, their first rows; counts of masked tokens, sequences, real tokens.
 
-        def make(step: int) -> tuple[list[dict[str, np.ndarray]], list[int], np.ndarray]:
+        All that the host does for an input is done in the background thread, the making of tensors and the copy to a
+        GPU too. (Eagerly made int32 tensors stay in the host's memory: TensorFlow copies those when the step takes
+        them.)
+        """
+        device = "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
+
+        def make(step: int) -> tuple[list[dict[str, tf.Tensor]], list[int], np.ndarray]:
             taken = step_positions(
                 step, phase.global_batch, self.world.rank, self.world.size, self.recipe.execution.micro_batch
             )
@@ -202,7 +225,8 @@ class _Run:
                 np.float64,
             )
             parts = {name: np.split(array, len(taken)) for name, array in together.items()}
-            batches = [{name: part[k] for name, part in parts.items()} for k in range(len(taken))]
+            with tf.device(device):
+                batches = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(taken))]
             return batches, [first_row for _, first_row in taken], counts
 
         return prefetch(make, first, last, depth=2)
@@ -277,7 +301,7 @@ class _Run:
             "gradient_norm": result.gradient_norm,
             "loss_scale": progress.loss_scale,
             "skipped_steps": progress.skipped_steps,
-            **interval.rates(float(tokens), flops_per_row),
+            **interval.rates(float(tokens), flops_per_row, self.peak_flops_per_s),
             "bytes_reduced": self.reducer.bytes_reduced,
             "wire_bytes": self.reducer.wire_bytes,
             "memory_bytes": peak_memory_bytes(),
@@ -320,10 +344,17 @@ class _Run:
         self.stop_signal = True
 
     def _print_start(self) -> None:
+        precision = self.recipe.numerics.precision
+        if advice := precision_advice(precision):
+            print(f"bert-horovod: warning: {advice}", file=sys.stderr, flush=True)
+        peak = find_peak(precision, self.recipe.model)  # measured while the other ranks wait for this one
+        if peak.flops_per_s:
+            self.peak_flops_per_s = peak.flops_per_s * self.world.size
         print(
             f"world: {self.world.size} rank(s); XLA {self.xla}\n"
             f"{describe(self.recipe, self.world.size)}\n"
-            f"reduced per step: {self.reducer.bytes_reduced:,} bytes in {len(self.reducer.buckets)} bucket(s)"
+            f"reduced per step: {self.reducer.bytes_reduced:,} bytes in {len(self.reducer.buckets)} bucket(s)\n"
+            f"{describe_peak(peak, precision)}"
         )
         start = self.job.init_checkpoint or "fresh parameters"
         print(f"resuming from {self.resumed_from}" if self.resumed_from else f"starting from {start}", flush=True)

@@ -96,8 +96,8 @@ class TrainStep:
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
             work = self._finish if k == self._micro_batches - 1 else self._accumulate
             result = work(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
-        sums, norm, finite, wait = result
-        return StepResult(sums.numpy(), float(norm), bool(finite), float(wait))
+        *sums, norm, finite, wait = result.numpy()  # the one time that the host waits for the device
+        return StepResult(np.array(sums), float(norm), bool(finite), float(wait))
 
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
@@ -131,9 +131,8 @@ class TrainStep:
             self._accumulators[name].assign_add(tf.cast(gradient, tf.float32))
         self._sums.assign_add(sums)
 
-    def _finish_step(
-        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
-    ) -> tuple[tf.Tensor, ...]:
+    def _finish_step(self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs) -> tf.Tensor:
+        """StepResult in one float64 tensor."""
         gradients, sums = self.forward_backward(batch, first_row, inputs)
         if self._accumulators is not None:
             gradients = {
@@ -156,7 +155,8 @@ class TrainStep:
             self._sums.assign(tf.zeros_like(self._sums))
             for accumulator in (self._accumulators or {}).values():
                 accumulator.assign(tf.zeros_like(accumulator))
-        return sums, norm, finite, reduced - computed
+        scalars = [tf.cast(value, tf.float64) for value in (norm, finite, reduced - computed)]
+        return tf.concat([sums, tf.stack(scalars)], 0)
 
     def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> None:
         settings = self._recipe.optimizer

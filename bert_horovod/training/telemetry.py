@@ -28,14 +28,16 @@ class Telemetry:
         self._first_step = first_step
 
     def record(self, metrics: dict[str, Any]) -> None:
-        """Append one object to metrics.jsonl (null for what is not finite) and its numbers to TensorBoard."""
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        """Append one object to metrics.jsonl (null for None and what is not finite) and its numbers to TensorBoard."""
+        finite = {
+            name: value if value is not None and math.isfinite(value) else None for name, value in metrics.items()
+        }
         self._file.write(json.dumps(finite, allow_nan=False) + "\n")
         self._file.flush()
         if self._summaries is not None:
             with self._summaries.as_default(step=metrics["step"]):
                 for name, value in metrics.items():
-                    if name not in ("step", "time"):
+                    if name not in ("step", "time") and value is not None:
                         tf.summary.scalar(name, value)
 
     def say(self, text: str) -> None:
@@ -86,13 +88,21 @@ class Interval:
         self._reduce_wait_s += reduce_wait_s
         self.tokens += tokens
 
-    def rates(self, tokens: float, flops_per_row: float) -> dict[str, float]:
-        """Throughput of all ranks, and means per step in seconds; `tokens` is the sum over ranks."""
+    def rates(self, tokens: float, flops_per_row: float, peak_flops_per_s: float | None) -> dict[str, float | None]:
+        """Throughput of all ranks, and means per step in seconds.
+
+        Args:
+            tokens: the sum over ranks.
+            flops_per_row: operations of matrix products.
+            peak_flops_per_s: of all ranks together, of which flops_share is a share; None: unknown, as the share is.
+        """
         seconds = time.monotonic() - self._started
+        flops_per_s = self._rows * flops_per_row / seconds
         return {
             "rows_per_s": self._rows / seconds,
             "tokens_per_s": tokens / seconds,
-            "flops_per_s": self._rows * flops_per_row / seconds,
+            "flops_per_s": flops_per_s,
+            "flops_share": flops_per_s / peak_flops_per_s if peak_flops_per_s else None,
             "step_s": seconds / self._steps,
             "input_wait_s": self._input_wait_s / self._steps,
             "reduce_wait_s": self._reduce_wait_s / self._steps,
@@ -115,7 +125,11 @@ def peak_memory_bytes() -> int:
     """Peak memory of this process so far: the GPU's if it has one, else resident memory."""
     if tf.config.get_visible_devices("GPU"):
         return tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:  # the process's own; ru_maxrss counts what started it too
+        with open("/proc/self/status", encoding="utf-8") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _cut_back(path: Path, step: int) -> None:

@@ -6,12 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.config import Recipe, recipe_from_table, recipe_to_table
-from bert_horovod.performance.compute import WARM_UP, SyntheticStep, synthetic_batch
+from bert_horovod.performance.compute import WARM_UP, TimedStep
 from bert_horovod.performance.configuration import SIZES, describe, size_recipe, step_flops, step_products
 from bert_horovod.training.derived import derive
 
@@ -34,25 +32,8 @@ def toy(**sections) -> Recipe:
     return recipe_from_table(table | sections)
 
 
-@pytest.mark.parametrize("pair", ["next_sentence", "none"])
-def test_synthetic_rows_are_full_and_masked_as_real_ones(pair):
-    recipe = toy(objective={"pair": pair})
-    batch = synthetic_batch(recipe)
-    slots = full_row_slots(recipe.objective, 32)
-    assert {name: array.shape for name, array in batch.items() if "mask" in name} == {
-        "masked_positions": (4, slots),
-        "masked_ids": (4, slots),
-        "masked_weights": (4, slots),
-    }
-    assert (batch["sequence_ids"] == 1).all()
-    assert (np.diff(batch["masked_positions"], axis=1) > 0).all()
-    assert batch["masked_positions"].min() > 0  # not [CLS]
-    assert batch["input_ids"].max() < 100
-    assert batch["token_type_ids"].any() == batch["next_sentence_labels"].any() == (pair != "none")
-
-
 def test_the_step_trains():
-    step = SyntheticStep(toy())
+    step = TimedStep(toy())
     before = step.state.arrays()
     step.warm_up()
     assert step.state.progress.step == step.state.progress.updates == WARM_UP
@@ -61,7 +42,7 @@ def test_the_step_trains():
 
 
 def test_forward_and_backward_alone_change_no_parameter():
-    step = SyntheticStep(toy())
+    step = TimedStep(toy())
     before = step.state.hash()
     assert step.forward_backward() > 0
     assert step.state.hash() == before

@@ -103,6 +103,7 @@ def test_a_metrics_line_has_every_field(whole):
         "rows_per_s",
         "tokens_per_s",
         "flops_per_s",
+        "flops_share",
         "step_s",
         "input_wait_s",
         "reduce_wait_s",

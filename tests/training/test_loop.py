@@ -37,6 +37,14 @@ def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path
     assert starved["loss"] == fed["loss"]
 
 
+def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, capsys):
+    train(store, tmp_path, max_steps=2)
+    shown = capsys.readouterr().out
+    assert shown.count("peak of matrix products in float32: ") == 1
+    for line in metrics(tmp_path):
+        assert 0 < line["flops_share"] < 1
+
+
 def test_an_overflow_skips_the_update_and_lowers_the_loss_scale(store, tmp_path):
     train(store, tmp_path, max_steps=6, numerics={"precision": "float16", "initial_loss_scale": 2.0**40})
     lines, progress = metrics(tmp_path), training_state(tmp_path)["progress"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_horovod.training.telemetry import Telemetry, duration, peak_memory_bytes
+from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
 
 METRICS = {"loss": 7.25, "mlm_accuracy": 0.125, "rows_per_s": 33.0}
 
@@ -68,6 +68,34 @@ def test_tensorboard_gets_the_numbers_too(tmp_path):
     telemetry.close()
     events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
     assert all(name.encode() in events for name in METRICS)
+
+
+def test_what_is_unknown_is_null_in_the_metrics_and_absent_from_tensorboard(tmp_path):
+    telemetry = Telemetry(tmp_path, 0, 100, tensorboard=True)
+    telemetry.record({"step": 1, **METRICS, "flops_share": None, "gradient_norm": float("nan")})
+    telemetry.close()
+    line = json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8"))
+    assert (line["flops_share"], line["gradient_norm"], line["loss"]) == (None, None, 7.25)
+    assert b"flops_share" not in b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
+
+
+def test_the_share_of_the_peak_is_that_of_all_ranks_and_null_where_the_peak_is_unknown(monkeypatch):
+    clock = iter([100.0, 104.0, 104.0])
+    monkeypatch.setattr("bert_horovod.training.telemetry.time.monotonic", lambda: next(clock))
+    interval = Interval()
+    for _ in range(2):
+        interval.add(rows=32, input_wait_s=0.5, reduce_wait_s=0.25, tokens=100.0)
+    rates = interval.rates(800.0, flops_per_row=1e6, peak_flops_per_s=64e6)
+    assert rates == {
+        "rows_per_s": 16.0,
+        "tokens_per_s": 200.0,
+        "flops_per_s": 16e6,
+        "flops_share": 0.25,
+        "step_s": 2.0,
+        "input_wait_s": 0.5,
+        "reduce_wait_s": 0.25,
+    }
+    assert interval.rates(800.0, flops_per_row=1e6, peak_flops_per_s=None)["flops_share"] is None
 
 
 def test_without_a_terminal_a_plain_line_shows_step_loss_and_the_time_left(tmp_path, capsys, monkeypatch):

@@ -49,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int | None:
     import_tensorflow()
     from bert_horovod.collectives.world import World, use_devices
     from bert_horovod.performance import profile
-    from bert_horovod.performance.compute import SyntheticStep, measure
+    from bert_horovod.performance.compute import TimedStep, measure
     from bert_horovod.performance.report import table
 
     use_devices(World(), recipe.execution.threads)
-    step = SyntheticStep(recipe)
+    step = TimedStep(recipe)
     found = measure(step, arguments.steps)
     listed, written = [], None
     if arguments.profile:

@@ -1,0 +1,175 @@
+"""What this rank's device can do at its best: the peak rate of matrix products, and which precision it accelerates."""
+
+import re
+import time
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from bert_horovod.config import Model
+
+_TERA = 1e12
+_MEASURED_ROWS = 2048
+_MEASURE_S = 0.4  # of products, after the first ones
+_LONGEST_PRODUCT_S = 0.1  # a product that would take longer is measured on fewer rows
+
+
+class Peaks(NamedTuple):
+    """A GPU's dense peaks in 10^12 operations a second; None: that precision is not accelerated, or is emulated."""
+
+    float32: float
+    tensor_float_32: float | None  # float32 variables, products rounded to 10 bits on tensor cores
+    float16: float  # summed in float32, as TensorFlow does it
+    bfloat16: float | None
+
+
+# From NVIDIA's data sheets of each product (GeForce: the white papers of Turing, GA102 and Ada, reference clocks),
+# at boost clock, without sparsity: where a sheet gives the sparse rate alone, half of it. First match counts.
+GPU_PEAKS = {
+    r"\bV100S\b": Peaks(16.4, None, 130, None),
+    r"\bV100.*PCIE": Peaks(14, None, 112, None),
+    r"\bV100\b": Peaks(15.7, None, 125, None),
+    r"\bT4\b": Peaks(8.1, None, 65, None),
+    r"\bRTX 2080 Ti\b": Peaks(13.4, None, 53.8, None),
+    r"\bA100\b": Peaks(19.5, 156, 312, 312),
+    r"\bA10\b": Peaks(31.2, 62.5, 125, 125),
+    r"\bA30\b": Peaks(10.3, 82, 165, 165),
+    r"\bA40\b": Peaks(37.4, 74.8, 149.7, 149.7),
+    r"\bRTX 3090\b(?! Ti)": Peaks(35.6, 35.6, 71, 71),
+    r"\bRTX 4090\b(?! D| Laptop)": Peaks(82.6, 82.6, 165.2, 165.2),
+    r"\bL4\b": Peaks(30.3, 60, 121, 121),
+    r"\bL40S\b": Peaks(91.6, 183, 362, 362),
+    r"\bH100 PCIe\b": Peaks(51, 378, 756, 756),
+    r"\bH100 NVL\b|\bH200 NVL\b": Peaks(60, 418, 835, 835),
+    r"\bH100\b.*HBM3\b|\bH100 SXM|\bH200\b": Peaks(67, 494, 989, 989),
+    r"\bB200\b": Peaks(75, 1125, 2250, 2250),
+}
+_PART_OF_A_GPU = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b")  # a slice, or a virtual GPU: the sheet does not hold
+
+
+class Peak(NamedTuple):
+    """The best rate of matrix products that a rank can hope for."""
+
+    flops_per_s: float | None  # of one rank; None: unknown
+    source: str  # where the number is from, or why there is none
+
+
+def peak_flops(precision: str, model: Model = Model()) -> float | None:  # noqa: B008 (frozen)
+    """Floating point operations a second that this rank's device reaches in matrix products; None: unknown GPU.
+
+    Args:
+        precision: "float32", "bfloat16" or "float16", as in numerics.precision.
+        model: on a CPU, the sizes of the product that is measured.
+
+    A GPU's is its maker's (`GPU_PEAKS`). A CPU's is measured, in less than a second: the best rate of a product of
+    2048 rows with the feed-forward layer's weight, with the threads that this rank has. Where several ranks share a
+    host, rank 0 alone measures, while the others wait: the peak of the world is taken to be this times the world
+    size, as if no rank slowed another down and all hosts were alike. So what ranks on one host lose to each other
+    (memory bandwidth, clock) is missing from the share that they reach, as it should be.
+    """
+    return find_peak(precision, model).flops_per_s
+
+
+def find_peak(precision: str, model: Model) -> Peak:
+    """As peak_flops, with the source of the number."""
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        rate = measured_peak(precision, model.hidden_size, model.intermediate_size)
+        return Peak(rate, "measured on this CPU")
+    name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "a GPU without a name")
+    tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    rate = gpu_peak(name, precision, tensor_float_32)
+    return Peak(rate, f"{name}, data sheet" if rate else f"{name} has no entry in training/device.py for {precision}")
+
+
+def describe_peak(peak: Peak, precision: str) -> str:
+    """The peak as a line for people."""
+    if peak.flops_per_s is None:
+        return f"peak of matrix products: unknown ({peak.source}); flops_share is null"
+    return f"peak of matrix products in {precision}: {peak.flops_per_s / _TERA:.3g} TFLOP/s a rank ({peak.source})"
+
+
+def gpu_peak(device_name: str, precision: str, tensor_float_32: bool) -> float | None:
+    """The peak of a GPU of this name in operations a second, or None; float32 is TF32 where that is enabled."""
+    if _PART_OF_A_GPU.search(device_name):
+        return None
+    peaks = next((peaks for pattern, peaks in GPU_PEAKS.items() if re.search(pattern, device_name)), None)
+    if peaks is None:
+        return None
+    if precision == "float32" and tensor_float_32 and peaks.tensor_float_32:
+        return peaks.tensor_float_32 * _TERA
+    rate = getattr(peaks, precision)
+    return rate * _TERA if rate else None
+
+
+def measured_peak(precision: str, hidden_size: int, intermediate_size: int) -> float:
+    """The best rate of [2048, hidden] x [intermediate, hidden]^T on the default device, in operations a second."""
+    dtype = tf.as_dtype(precision)
+    product = tf.function(
+        lambda rows, weight: tf.matmul(rows, weight, transpose_b=True),
+        [tf.TensorSpec([None, hidden_size], dtype), tf.TensorSpec([intermediate_size, hidden_size], dtype)],
+        jit_compile=False,
+        autograph=False,
+    )
+    weight = tf.cast(tf.random.stateless_normal([intermediate_size, hidden_size], [0, 1]), dtype)
+    values = tf.cast(tf.random.stateless_normal([_MEASURED_ROWS, hidden_size], [0, 2]), dtype)
+
+    def seconds(rows: int) -> float:
+        began = time.perf_counter()
+        product(values[:rows], weight).numpy()
+        return time.perf_counter() - began
+
+    rows = 64  # a CPU without instructions for this precision may be a thousand times slower than one with them
+    seconds(rows)  # traces
+    while rows < _MEASURED_ROWS and 2 * seconds(rows) < _LONGEST_PRODUCT_S:
+        rows *= 2
+    began = time.perf_counter()
+    best = seconds(rows)
+    while time.perf_counter() - began < _MEASURE_S:
+        best = min(best, seconds(rows))
+    return 2.0 * rows * hidden_size * intermediate_size / best
+
+
+def precision_advice(precision: str) -> str | None:
+    """Which other numerics.precision suits this rank's device better, in one line; None: none does."""
+    gpus = tf.config.get_visible_devices("GPU")
+    if gpus:
+        details = tf.config.experimental.get_device_details(gpus[0])
+        return gpu_advice(precision, details.get("compute_capability"))
+    return cpu_advice(precision, _cpu_flags())
+
+
+def gpu_advice(precision: str, capability: tuple[int, int] | None) -> str | None:
+    """Advice for a GPU of a compute capability (major, minor)."""
+    if capability is None:
+        return None
+    known = f"numerics.precision = {precision}: a GPU of compute capability {capability[0]}.{capability[1]}"
+    if precision == "bfloat16" and capability < (8, 0):
+        better = "float16" if capability >= (7, 0) else "float32"
+        return f"{known} does not accelerate bfloat16; {better} is faster: --set numerics.precision={better}"
+    if precision == "float16" and capability >= (8, 0):
+        return (
+            f"{known} is as fast in bfloat16, which needs no loss scale and skips no steps: "
+            "--set numerics.precision=bfloat16"
+        )
+    return None
+
+
+def cpu_advice(precision: str, flags: set[str]) -> str | None:
+    """Advice for a CPU with these instruction flags, named as in /proc/cpuinfo; none where nothing is known."""
+    needed = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "float16": {"avx512_fp16", "amx_fp16"}}
+    if not flags or precision == "float32" or needed[precision] & flags:
+        return None
+    better = "bfloat16" if needed["bfloat16"] & flags else "float32"
+    return (
+        f"numerics.precision = {precision}: this CPU has no instructions for it "
+        f"({' or '.join(sorted(needed[precision]))}); {better} is faster: --set numerics.precision={better}"
+    )
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((set(line.split(":", 1)[1].split()) for line in file if line.startswith("flags")), set())
+    except OSError:
+        return set()

@@ -1,0 +1,52 @@
+"""Synthetic rows are what the real ones are, but full; a step on them is a real one."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bert_horovod.batches.rows import open_rows
+from bert_horovod.performance.synthetic import LoneRank, build_step, row_slots, synthetic_batch
+from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
+
+
+@pytest.mark.parametrize(("length", "slots", "sequences"), [(32, 5, 4), (16, 16, 1), (17, 3, 5)])
+def test_a_batch_has_the_arrays_of_a_real_one_and_no_padding(tmp_path, length, slots, sequences):
+    recipe = toy_recipe()
+    store = write_toy_store(tmp_path / "store", shards=1, vocabulary=SMALL_VOCABULARY)
+    real = open_rows(store, recipe, 0, "train").assemble(np.arange(3))
+    made = synthetic_batch(recipe.model, 3, length, slots, sequences)
+    assert {name: (array.dtype, array.ndim) for name, array in made.items()} == {
+        name: (array.dtype, array.ndim) for name, array in real.items()
+    }
+    assert made["input_ids"].shape == made["position_ids"].shape == (3, length)
+    assert made["masked_ids"].shape == (3, slots)
+    assert made["sequence_starts"].shape == (3, sequences)
+    assert made["input_ids"].max() < recipe.model.vocab_size
+    assert made["sequence_ids"].min() == 1
+    assert made["sequence_ids"].max() == sequences
+    assert (np.diff(made["masked_positions"], axis=1) > 0).all()
+    assert made["masked_weights"].all()
+    assert made["sequence_weights"].all()
+    for row, starts in zip(made["position_ids"], made["sequence_starts"], strict=True):
+        assert np.flatnonzero(row == 0).tolist() == starts.tolist()
+
+
+def test_slots_are_at_least_those_of_packed_rows(tmp_path):
+    recipe = toy_recipe()
+    rows = open_rows(write_toy_store(tmp_path / "store", shards=1, vocabulary=SMALL_VOCABULARY), recipe, 0, "train")
+    slots, sequences = row_slots(recipe, recipe.phase[0])
+    assert sequences >= rows.sequences
+    assert slots >= rows.masked_slots
+    single = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, packing=False))
+    assert row_slots(single, recipe.phase[0])[1] == 1
+
+
+@pytest.mark.parametrize(("precision", "size"), [("float32", 1), ("float16", 3)])
+def test_a_step_trains_on_its_rows(precision, size):
+    recipe = toy_recipe(execution={"micro_batch": 4}, numerics={"precision": precision, "initial_loss_scale": 128.0})
+    step = build_step(recipe, recipe.phase[0], 2, LoneRank(size))
+    results = [step.run() for _ in range(3)]
+    assert all(result.finite for result in results)
+    assert results[2].sums[0] < results[0].sums[0]
+    assert len(step.batches) == len(step.first_rows) == 2

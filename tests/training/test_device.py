@@ -1,0 +1,147 @@
+"""The peak of a device: the table by a GPU's name, a CPU's by measurement; advice on the precision."""
+
+import math
+
+import pytest
+
+from bert_horovod.config import Model
+from bert_horovod.training.device import (
+    GPU_PEAKS,
+    Peak,
+    cpu_advice,
+    describe_peak,
+    find_peak,
+    gpu_advice,
+    gpu_peak,
+    peak_flops,
+    precision_advice,
+)
+
+TERA = 1e12
+AMD = {"fpu", "avx512f", "avx512_bf16"}
+OLD = {"fpu", "avx2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "float32", "float16", "bfloat16"),
+    [
+        ("Tesla V100-SXM2-16GB", 15.7, 125, None),
+        ("Tesla V100-PCIE-32GB", 14, 112, None),
+        ("Tesla V100S-PCIE-32GB", 16.4, 130, None),
+        ("Tesla T4", 8.1, 65, None),
+        ("NVIDIA GeForce RTX 2080 Ti", 13.4, 53.8, None),
+        ("NVIDIA A100-SXM4-40GB", 19.5, 312, 312),
+        ("NVIDIA A100 80GB PCIe", 19.5, 312, 312),
+        ("NVIDIA A10", 31.2, 125, 125),
+        ("NVIDIA A30", 10.3, 165, 165),
+        ("NVIDIA A40", 37.4, 149.7, 149.7),
+        ("NVIDIA GeForce RTX 3090", 35.6, 71, 71),
+        ("NVIDIA GeForce RTX 4090", 82.6, 165.2, 165.2),
+        ("NVIDIA L4", 30.3, 121, 121),
+        ("NVIDIA L40S", 91.6, 362, 362),
+        ("NVIDIA H100 80GB HBM3", 67, 989, 989),
+        ("NVIDIA H100 PCIe", 51, 756, 756),
+        ("NVIDIA H100 NVL", 60, 835, 835),
+        ("NVIDIA H200", 67, 989, 989),
+        ("NVIDIA B200", 75, 2250, 2250),
+    ],
+)
+def test_a_known_gpu_has_its_makers_peak(name, float32, float16, bfloat16):
+    peaks = [gpu_peak(name, precision, tensor_float_32=False) for precision in ("float32", "float16", "bfloat16")]
+    assert peaks == [value and value * TERA for value in (float32, float16, bfloat16)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA A10G",
+        "NVIDIA L40",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "GRID A100-10C",
+        "NVIDIA A40-12Q",
+        "Some other accelerator",
+    ],
+)
+def test_what_is_not_in_the_table_or_part_of_a_gpu_is_unknown(name):
+    assert gpu_peak(name, "float32", tensor_float_32=True) is None
+
+
+def test_float32_is_tf32_only_where_that_is_enabled_and_there():
+    assert gpu_peak("NVIDIA A100-SXM4-40GB", "float32", tensor_float_32=True) == 156 * TERA
+    assert gpu_peak("NVIDIA A100-SXM4-40GB", "bfloat16", tensor_float_32=True) == 312 * TERA
+    assert gpu_peak("Tesla V100-SXM2-16GB", "float32", tensor_float_32=True) == 15.7 * TERA
+
+
+def test_narrower_is_never_slower_in_the_table():
+    for peaks in GPU_PEAKS.values():
+        assert peaks.float32 <= (peaks.tensor_float_32 or math.inf)
+        assert (peaks.tensor_float_32 or peaks.float32) < peaks.float16
+        assert peaks.bfloat16 in (None, peaks.float16)
+        assert (peaks.bfloat16 is None) == (peaks.tensor_float_32 is None)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_a_cpu_is_measured_in_every_precision(precision):
+    small = Model(hidden_size=64, num_attention_heads=2, intermediate_size=128)
+    assert 1e6 < peak_flops(precision, small) < 1e15
+    assert find_peak(precision, small).source == "measured on this CPU"
+
+
+def test_the_peak_is_said_with_its_source_and_an_unknown_one_too():
+    assert (
+        describe_peak(Peak(312e12, "NVIDIA A100, data sheet"), "bfloat16")
+        == "peak of matrix products in bfloat16: 312 TFLOP/s a rank (NVIDIA A100, data sheet)"
+    )
+    assert "unknown (NVIDIA X" in describe_peak(Peak(None, "NVIDIA X has no entry"), "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "advised"),
+    [
+        ("float32", (7, 0), None),
+        ("float16", (7, 0), None),
+        ("bfloat16", (7, 0), "float16"),
+        ("bfloat16", (7, 5), "float16"),
+        ("bfloat16", (6, 1), "float32"),
+        ("bfloat16", (8, 0), None),
+        ("float16", (8, 0), "bfloat16"),
+        ("float16", (8, 9), "bfloat16"),
+        ("float16", (9, 0), "bfloat16"),
+        ("float16", (10, 0), "bfloat16"),
+        ("float16", None, None),
+    ],
+)
+def test_a_gpus_advice_goes_by_its_compute_capability(precision, capability, advised):
+    advice = gpu_advice(precision, capability)
+    assert (advice is None) == (advised is None)
+    if advice:
+        assert advice.endswith(f"--set numerics.precision={advised}")
+        assert f"numerics.precision = {precision}: " in advice
+        assert "\n" not in advice
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags", "advised"),
+    [
+        ("float32", OLD, None),
+        ("bfloat16", AMD, None),
+        ("bfloat16", OLD | {"amx_bf16"}, None),
+        ("bfloat16", OLD, "float32"),
+        ("float16", OLD, "float32"),
+        ("float16", AMD, "bfloat16"),
+        ("float16", AMD | {"avx512_fp16"}, None),
+        ("bfloat16", set(), None),  # another kind of CPU, of which this file says nothing
+    ],
+)
+def test_a_cpus_advice_goes_by_its_instructions(precision, flags, advised):
+    advice = cpu_advice(precision, flags)
+    assert (advice is None) == (advised is None)
+    if advice:
+        assert advice.endswith(f"--set numerics.precision={advised}")
+
+
+def test_float32_is_never_advised_against():
+    assert precision_advice("float32") is None
