@@ -116,6 +116,8 @@ def encode_at(
     Returns:
       [rows, places, hidden], what `encode` gives there; masks of the last layer's dropout are drawn by place.
     """
+    if positions.shape[1] >= batch["input_ids"].shape[1]:  # nothing to save
+        return tf.gather(encode(weights, model, batch, compute, state)[-1], positions, batch_dims=1)
     last = model.num_hidden_layers - 1
     x = _hidden_layers(weights, model, batch, compute, state, last)[-1]
     rows, length = batch["input_ids"].shape

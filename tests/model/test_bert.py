@@ -87,9 +87,10 @@ def test_half_precision_stays_within_eight_roundings_of_float32(dtype, resolutio
 
 
 @pytest.mark.parametrize("compute", [Compute(), Compute(xla="elementwise"), Compute(xla="layers")], ids=lambda c: c.xla)
-def test_the_last_layer_at_some_positions_is_what_it_is_there(compute):
+@pytest.mark.parametrize("count", [5, LENGTH + 1])
+def test_the_last_layer_at_some_positions_is_what_it_is_there(compute, count):
     batch = constants(random_batch())
-    positions = np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), 5)).astype(np.int32)
+    positions = np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), count)).astype(np.int32)
     weights = working_weights(constants(PARAMETERS), tf.float32)
     found = encode_at(weights, MODEL, batch, tf.constant(positions), compute)
     expected = np.take_along_axis(encode(weights, MODEL, batch, Compute())[-1].numpy(), positions[..., None], 1)
