@@ -58,13 +58,16 @@ class GradientReducer:
         return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced
 
     def reduce(self, gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Sum float32 gradients over ranks; on float16 overflow the sums are not finite, on all ranks alike."""
+        """Sum gradients over ranks, in float32; on float16 overflow the sums are not finite, on all ranks alike.
+
+        In a world of one they stay as they are, in the dtypes that they were computed in.
+        """
         if self._world.size == 1:
             return gradients
         reduced: dict[str, tf.Tensor] = {}
         maxima = []
         for i, bucket in enumerate(self.buckets):
-            flat = tf.concat([tf.reshape(gradients[name], [-1]) for name in bucket], 0)
+            flat = tf.concat([tf.cast(tf.reshape(gradients[name], [-1]), tf.float32) for name in bucket], 0)
             flat = self._reduce_bucket(flat, i)
             if self._wire == tf.float16:
                 maxima.append(tf.reduce_max(tf.abs(flat)))
