@@ -1,0 +1,38 @@
+"""Scripts in benchmarks/: run as a user does, or loaded as modules."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def run_script(name: str, *words: object) -> subprocess.CompletedProcess:
+    """Run benchmarks/<name>.py with these arguments, without a GPU."""
+    command = [sys.executable, DIRECTORY / f"{name}.py", *map(str, words)]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+
+def load_script(name: str) -> ModuleType:
+    """benchmarks/<name>.py as a module."""
+    specification = importlib.util.spec_from_file_location(f"benchmarks_{name}", DIRECTORY / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def cells(line: str) -> list[str]:
+    """The columns of a line of a table."""
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def imported_by_help(name: str) -> str:
+    """The modules that `--help` of a script imports, as Python tells of them."""
+    command = [sys.executable, "-X", "importtime", DIRECTORY / f"{name}.py", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stderr
