@@ -15,12 +15,17 @@ VOCABULARY_MULTIPLE = 64
 _LAYER = "bert.encoder.layer."
 
 
-def working_weights(parameters: dict[str, tf.Tensor], dtype: tf.DType) -> dict[str, tf.Tensor]:
+def working_weights(
+    parameters: dict[str, tf.Tensor], dtype: tf.DType, narrow: dict[str, tf.Tensor] | None = None
+) -> dict[str, tf.Tensor]:
     """The weights that `bert` and `heads` compute with.
 
     Embeddings and LayerNorms stay as they are; the rest is of `dtype`. query, key and value become one
     `attention.self.qkv`; the head's matrix is the word embeddings with rows of zeros behind, DECODER.
+    `narrow` are the parameters in `dtype`, where somebody has them already.
     """
+    if narrow is None:
+        narrow = {name: tf.cast(value, dtype) for name, value in parameters.items()}
     weights = {}
     for name, value in parameters.items():
         if name.startswith("bert.embeddings.") or "LayerNorm" in name:
@@ -28,11 +33,11 @@ def working_weights(parameters: dict[str, tf.Tensor], dtype: tf.DType) -> dict[s
         elif name == DECODER_BIAS:
             weights[name] = _padded(value)  # float32: it is added to float32 logits
         elif (part := _qkv_part(name)) is None:
-            weights[name] = tf.cast(value, dtype)
+            weights[name] = narrow[name]
         elif part == "query":
-            together = [parameters[name.replace("query", each)] for each in QKV]
-            weights[name.replace("query", "qkv")] = tf.concat([tf.cast(each, dtype) for each in together], 0)
-    weights[DECODER] = _padded(tf.cast(parameters[LOOKUP], dtype))
+            together = [narrow[name.replace("query", each)] for each in QKV]
+            weights[name.replace("query", "qkv")] = tf.concat(together, 0)
+    weights[DECODER] = _padded(narrow[LOOKUP])
     return weights
 
 

@@ -22,6 +22,7 @@ from bert_horovod.optimizers import adamw, lamb, lans
 from bert_horovod.optimizers.moments import next_moments
 from bert_horovod.xla import compiled
 
+SUMMANDS = 4
 _RULES = {"adamw": adamw, "lamb": lamb, "lans": lans}
 
 
@@ -66,8 +67,9 @@ def update(
     factor: tf.Tensor,
     decay: bool,
     settings: Optimizer,
+    narrow: tf.DType,
     xla: bool = False,
-) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
     """One step of the rule `settings.name` for n tensors of one shape; assigns nothing.
 
     Args:
@@ -79,23 +81,24 @@ def update(
         factor: float32 scalar, what g is multiplied by: clipping's.
         decay: whether weight decay applies to these tensors (`decays`).
         settings: the recipe's.
+        narrow: the dtype that the model computes in.
         xla: compile what reads and writes whole tensors.
 
     Returns:
-        The new parameters and the new slots.
+        The new parameters, the same in `narrow`, and the new slots.
     """
-    advance, apply = _passes(settings, decay)
-    if xla:
-        advance, apply = compiled(advance), compiled(apply)
     chosen = rule(settings.name)
     if chosen.NORMALIZED:
         norms = tf.sqrt(square_sums(g, xla)) * factor
         factor = tf.where(norms > 0, factor / (norms + settings.epsilon), factor)
+    advance, apply, at_once = (compiled(each) if xla else each for each in _passes(settings, decay, narrow))
     factor = _per_tensor(factor, x)
+    if not chosen.ADAPTIVE:
+        return at_once(x, g, slots, t, factor, learning_rate)
     slots, squares = advance(x, g, slots, t, factor)
     norms = tuple(tf.sqrt(tf.reduce_sum(each, 1)) for each in squares)
     rates = chosen.rates(learning_rate, norms, decay, settings)
-    return apply(x, g, slots, t, factor, tuple(_per_tensor(rate, x) for rate in rates)), slots
+    return *apply(x, g, slots, t, factor, tuple(_per_tensor(rate, x) for rate in rates)), slots
 
 
 def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
@@ -104,9 +107,10 @@ def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
 
 
 def _square_sums(x: tf.Tensor) -> tf.Tensor:
-    """[n, ...] to [n, m]; what is left is summed up outside, as XLA would work out one large sum on one core."""
-    n, *_, last = x.shape
-    return tf.reduce_sum(tf.square(tf.cast(tf.reshape(x, [n, -1, last]), tf.float32)), -1)
+    """[n, ...] to [n, m]: sums of a few squares each, which run at the memory's speed, as XLA's reductions do not."""
+    n, size = x.shape[0], x.shape[1:].num_elements()
+    parts = SUMMANDS if size % SUMMANDS == 0 else 1
+    return tf.add_n([tf.square(tf.cast(each, tf.float32)) for each in tf.split(tf.reshape(x, [n, size]), parts, 1)])
 
 
 def _per_tensor(scalars: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -115,21 +119,23 @@ def _per_tensor(scalars: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 @functools.cache
-def _passes(settings: Optimizer, decay: bool) -> tuple[Callable, Callable]:
-    """The two passes over memory: new slots with squares for the norms, then the new parameters."""
+def _passes(settings: Optimizer, decay: bool, narrow: tf.DType) -> tuple[Callable, Callable, Callable]:
+    """The two passes over memory, new slots with squares for the norms, then the new parameters; and both at once."""
     chosen = rule(settings.name)
 
     def advance(x, g, slots, t, factor) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, ...]]:
         g = tf.cast(g, tf.float32) * factor
         slots = next_moments(g, slots, settings)
-        if not chosen.ADAPTIVE:
-            return slots, ()
         return slots, tuple(_square_sums(each) for each in (x, *chosen.directions(x, g, slots, t, decay, settings)))
 
-    def apply(x, g, slots, t, factor, rates) -> tf.Tensor:
+    def apply(x, g, slots, t, factor, rates) -> tuple[tf.Tensor, tf.Tensor]:
         g = tf.cast(g, tf.float32) * factor
         for rate, direction in zip(rates, chosen.directions(x, g, slots, t, decay, settings), strict=True):
             x -= rate * direction
-        return x
+        return x, tf.cast(x, narrow)
 
-    return advance, apply
+    def at_once(x, g, slots, t, factor, rate) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+        slots = next_moments(tf.cast(g, tf.float32) * factor, slots, settings)
+        return *apply(x, g, slots, t, factor, chosen.rates(rate, (), decay, settings)), slots
+
+    return advance, apply, at_once

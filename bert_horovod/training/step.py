@@ -163,11 +163,11 @@ class TrainStep:
         factor = tf.constant(1.0)
         if optimizers.uses_clipping(settings.name):
             factor = optimizers.clip_factor(norm, settings.max_grad_norm)
-        parameters = {}
+        variables = {"": self._state.parameters, **self._state.slots}
+        parameters, narrow = {}, {}
         for group, gradient in zip(self._groups, gradients, strict=True):
-            variables = {"": self._state.parameters, **self._state.slots}
             old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}
-            value, slots = optimizers.update(
+            value, cast, slots = optimizers.update(
                 old.pop(""),
                 gradient,
                 old,
@@ -176,14 +176,17 @@ class TrainStep:
                 factor,
                 optimizers.decays(group[0]),
                 settings,
+                self._compute.dtype,
                 fused,
             )
-            for slot, values in {"": value, **slots}.items():
+            parameters |= zip(group, tf.unstack(value), strict=True)
+            narrow |= zip(group, tf.unstack(cast), strict=True)
+            for slot, values in slots.items():
                 for name, new in zip(group, tf.unstack(values), strict=True):
                     variables[slot][name].assign(new)
-                    if slot == "":
-                        parameters[name] = new
-        made = working_weights(parameters, self._compute.dtype)
+        for name, new in parameters.items():
+            self._state.parameters[name].assign(new)
+        made = working_weights(parameters, self._compute.dtype, narrow)
         for name, variable in self._made.items():
             variable.assign(made[name])
 

@@ -125,9 +125,9 @@ def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_optio
             old = {slot: value[None] for slot, value in slots[name].items()}
             decay = optimizers.decays(name)
             updated[name] = optimizers.update(
-                x[None], gradients[name][None], old, t, rate, factor, decay, settings, xla
+                x[None], gradients[name][None], old, t, rate, factor, decay, settings, tf.float32, xla
             )
-        new_slots = {name: {slot: value[0] for slot, value in new[1].items()} for name, new in updated.items()}
+        new_slots = {name: {slot: value[0] for slot, value in new[2].items()} for name, new in updated.items()}
         return {name: new[0][0] for name, new in updated.items()}, new_slots
 
     parameters = {name: tf.constant(x) for name, x in initial_parameters().items()}
@@ -198,7 +198,7 @@ def test_update_leaves_its_arguments_alone():
     slots = {"m": tf.Variable([[0.0, 0.0]]), "v": tf.Variable([[0.0, 0.0]])}
     for name in ("adamw", "lamb", "lans"):
         values = {slot: tf.convert_to_tensor(variable) for slot, variable in slots.items()}
-        optimizers.update(tf.convert_to_tensor(x), g, values, one, one, one, True, Optimizer(name=name))
+        optimizers.update(tf.convert_to_tensor(x), g, values, one, one, one, True, Optimizer(name=name), tf.float32)
     np.testing.assert_array_equal(x, [[1, 2]])
     np.testing.assert_array_equal(slots["m"], 0)
     np.testing.assert_array_equal(slots["v"], 0)
@@ -211,11 +211,12 @@ def test_tensors_updated_together_are_updated_as_alone(name, xla):
     x, g, m = (tf.constant(random.normal(size=(3, 4, 5)), tf.float32) for _ in range(3))
     g *= tf.constant([0.0, 1.0, 100.0])[:, None, None]
     slots, one = {"m": m, "v": tf.square(m)}, tf.constant(1.0)
-    together, moments = optimizers.update(x, g, slots, one, one, 0.5 * one, True, Optimizer(name=name), xla)
+    settings = Optimizer(name=name)
+    together, _, moments = optimizers.update(x, g, slots, one, one, 0.5 * one, True, settings, tf.float32, xla)
     for i in range(3):
         mine = {slot: value[i : i + 1] for slot, value in slots.items()}
-        alone, moment = optimizers.update(
-            x[i : i + 1], g[i : i + 1], mine, one, one, 0.5 * one, True, Optimizer(name=name), xla
+        alone, _, moment = optimizers.update(
+            x[i : i + 1], g[i : i + 1], mine, one, one, 0.5 * one, True, settings, tf.float32, xla
         )
         np.testing.assert_allclose(together[i], alone[0], rtol=1e-5)
         np.testing.assert_allclose(moments["m"][i], moment["m"][0], rtol=1e-5)
@@ -226,9 +227,14 @@ def test_a_narrow_gradient_is_taken_as_what_it_is_in_float32(dtype):
     x = tf.constant(np.random.default_rng(0).normal(size=(1, 4, 5)), tf.float32)
     narrow, one, slots = tf.cast(2 * x, dtype), tf.constant(1.0), {"m": tf.zeros_like(x), "v": tf.zeros_like(x)}
     settings = Optimizer(name="lans")
-    found, _ = optimizers.update(x, narrow, slots, one, one, one, True, settings)
-    expected, _ = optimizers.update(x, tf.cast(narrow, tf.float32), slots, one, one, one, True, settings)
+    found, cast, _ = optimizers.update(x, narrow, slots, one, one, one, True, settings, dtype)
+    expected, same, _ = optimizers.update(
+        x, tf.cast(narrow, tf.float32), slots, one, one, one, True, settings, tf.float32
+    )
     np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(same, expected)
+    assert cast.dtype == dtype
+    np.testing.assert_array_equal(tf.cast(cast, tf.float32), tf.cast(tf.cast(expected, dtype), tf.float32))
 
 
 def test_lamb_adapt_decayed_drops_the_ratio_of_biases_and_layer_norm():

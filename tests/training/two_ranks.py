@@ -41,26 +41,21 @@ def recording(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
 
 
 operations: dict[str, int] = {}
-make_finish = TrainStep._make_finish
+finish_step = TrainStep._finish_step
 
 
-def inspected(self: TrainStep, *arguments):
-    finish = make_finish(self, *arguments)
+def inspected(self: TrainStep, *inputs):
+    import tensorflow as tf
 
-    def traced(*inputs):
-        import tensorflow as tf
-
-        result = finish(*inputs)
-        for operation in tf.compat.v1.get_default_graph().get_operations():
-            operations[operation.type] = operations.get(operation.type, 0) + 1
-        report["buckets"] = len(arguments[2].buckets)
-        return result
-
-    return traced
+    result = finish_step(self, *inputs)
+    for operation in tf.compat.v1.get_default_graph().get_operations():
+        operations[operation.type] = operations.get(operation.type, 0) + 1
+    report["buckets"] = len(self._reducer.buckets)
+    return result
 
 
 Rows.assemble = recording
-TrainStep._make_finish = inspected
+TrainStep._finish_step = inspected
 run = loop._Run(loop.Job(recipe, store, Path(output_dir)), world)
 run._evaluate = lambda evaluator: None
 run.run()
