@@ -131,11 +131,13 @@ def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, worl
     """
     import tensorflow as tf
 
+    from bert_horovod.performance.synthetic import row_slots
     from bert_horovod.training.derived import derive
 
     recipe = dataclasses.replace(recipe, execution=dataclasses.replace(recipe.execution, micro_batch=micro_batch))
-    derived = derive(recipe, recipe.phase[phase], world_size)
-    bound = None if tf.config.list_physical_devices("GPU") else int(MARGIN * limit_bytes)
+    gpu = bool(tf.config.list_physical_devices("GPU"))
+    derived = derive(recipe, recipe.phase[phase], world_size, *row_slots(recipe, recipe.phase[phase]), gpu)
+    bound = None if gpu else int(MARGIN * limit_bytes)
     work = {"recipe": recipe_to_table(recipe), "phase": phase, "world_size": world_size}
     peak, ended = _run_within(json.dumps(work), bound)
     fits = not ended and peak <= limit_bytes

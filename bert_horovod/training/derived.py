@@ -8,7 +8,7 @@ from bert_horovod.batches.schedule import micro_batch_count
 from bert_horovod.config import Model, Phase, Recipe
 from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.model.products import matrix_products
-from bert_horovod.optimizers import rule
+from bert_horovod.training.memory import memory_bytes
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,21 @@ class Derived:
     tokens_per_step: int  # positions, padding included, over all ranks
     parameters: int
     flops_per_row: float  # forward and backward, of matrix products
-    memory_bytes: int  # of a rank: parameters, slots, gradients, activations; an estimate
+    memory_bytes: int  # of a rank: an estimate, see memory.py
 
 
 def derive(
-    recipe: Recipe, phase: Phase, world_size: int, masked_slots: int | None = None, sequences: int = 1
+    recipe: Recipe,
+    phase: Phase,
+    world_size: int,
+    masked_slots: int | None = None,
+    sequences: int = 1,
+    gpu: bool = False,
 ) -> Derived:
     """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch.
 
     `masked_slots` and `sequences` are those of a row, at most; before rows exist, those of a row of one sequence.
+    `gpu`: whether ranks have one.
     """
     if masked_slots is None:
         masked_slots = full_row_slots(recipe.objective, phase.sequence_length)
@@ -40,15 +46,17 @@ def derive(
         flops_per_row=flops_per_row(
             recipe.model, phase.sequence_length, masked_slots, sequences, recipe.objective.pairs
         ),
-        memory_bytes=_memory_bytes(recipe, phase, parameters, micro_batches),
+        memory_bytes=memory_bytes(
+            recipe, phase.sequence_length, masked_slots, sequences, micro_batches, world_size, gpu
+        ),
     )
 
 
-def describe(recipe: Recipe, world_size: int) -> str:
+def describe(recipe: Recipe, world_size: int, gpu: bool = False) -> str:
     """What a run amounts to in a world, as lines for people."""
     lines = []
     for i, phase in enumerate(recipe.phase):
-        derived = derive(recipe, phase, world_size)
+        derived = derive(recipe, phase, world_size, gpu=gpu)
         lines.append(
             f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
             f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "
@@ -63,14 +71,3 @@ def describe(recipe: Recipe, world_size: int) -> str:
 def flops_per_row(model: Model, length: int, masked_slots: int, sequences: int, pairs: bool) -> float:
     """Floating point operations of a row's matrix products, forward and backward; see model/products.py."""
     return 3.0 * sum(product.flops for product in matrix_products(model, 1, length, masked_slots, sequences, pairs))
-
-
-def _memory_bytes(recipe: Recipe, phase: Phase, parameters: int, micro_batches: int) -> int:
-    model, length = recipe.model, phase.sequence_length
-    width = {"float32": 4, "bfloat16": 2, "float16": 2}[recipe.numerics.precision]
-    copies = 2 + len(rule(recipe.optimizer.name).SLOTS) + (micro_batches > 1)  # values, gradients, slots, accumulators
-    token = width * (8 * model.hidden_size + 3 * model.intermediate_size) + 24 * model.hidden_size
-    token += model.num_attention_heads * length * (2 * width + 5)  # scores, probabilities and their masks
-    masked = max(1, round(recipe.objective.masked_fraction * length))
-    row = length * token * model.num_hidden_layers + masked * model.vocab_size * 8
-    return 4 * parameters * copies + recipe.execution.micro_batch * row

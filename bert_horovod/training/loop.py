@@ -1,27 +1,23 @@
 """The training run: phases of optimizer steps from a token store to a checkpoint."""
 
 import contextlib
-import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.order import keyed_hash
-from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.rows import Rows, open_rows
-from bert_horovod.batches.schedule import step_positions
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Phase, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
-from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.model.compute import Compute
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.optimizers.schedule import learning_rate
@@ -30,10 +26,11 @@ from bert_horovod.training.derived import derive, describe
 from bert_horovod.training.device import describe_peak, find_peak, precision_advice
 from bert_horovod.training.directory import stop_requested
 from bert_horovod.training.evaluation import Evaluator
+from bert_horovod.training.inputs import step_inputs
 from bert_horovod.training.profile import StepProfiler
-from bert_horovod.training.start import load_initial
-from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
-from bert_horovod.training.step import StepInputs, StepResult, TrainStep, as_tensors, xla_mode
+from bert_horovod.training.start import first_state
+from bert_horovod.training.state import ranks_that_differ
+from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
 from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
 
 # A stream of the recipe's seed, apart from those of batches/rows.py.
@@ -64,7 +61,7 @@ class _Run:
         self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
         self.stop_signal = False
         self._require_equal(bytes.fromhex(job.store.hash), "token store")
-        self.state = self._first_state()
+        self.state, self.resumed_from = first_state(self.recipe, job.store, job.output_dir, job.init_checkpoint, world)
         shapes = parameter_shapes(self.recipe.model, self.recipe.objective.pairs)
         self.reducer = GradientReducer(world, shapes, self.recipe.execution.bucket_bytes, self.recipe.numerics.wire)
         if self.state.progress.wire_maxima:
@@ -129,11 +126,12 @@ class _Run:
         if self.telemetry:
             self.telemetry.say(
                 f"phase {i}: sequence length {phase.sequence_length}, {rows.count:,} rows an epoch; "
-                f"{'tracing' if self.xla == 'off' else 'compiling with XLA'} the first step"
+                f"{'tracing' if self.xla == 'off' else 'compiling with XLA'} for the first step, which takes a while"
             )
+        started: float | None = time.monotonic()
         progress, execution = self.state.progress, self.recipe.execution
         interval = Interval()
-        steps = self._inputs(rows, phase, progress.step - begin, end - begin)
+        steps = step_inputs(self.job.store, self.recipe, phase, rows, self.world, progress.step - begin, end - begin)
         for (batches, first_rows, counts), waited in steps:
             totals = self._agree(counts)
             if totals is None:
@@ -146,6 +144,11 @@ class _Run:
             with self.profiler.step(progress.step + 1) if self.profiler else contextlib.nullcontext():
                 result = step_function.run(batches, first_rows, inputs)
             self._after_update(result)
+            if started is not None and self.telemetry:
+                self.telemetry.say(
+                    f"the first step took {duration(time.monotonic() - started)}, all that precedes it included"
+                )
+            started = None
             interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
             logged = progress.step % execution.log_steps == 0 or progress.step == end
             if logged or progress.step == 1:
@@ -158,33 +161,6 @@ class _Run:
             if progress.step % execution.checkpoint_steps == 0 or progress.step == end:
                 self._save(i, begin, rows.count)
         return True
-
-    def _first_state(self) -> TrainingState:
-        """Rank 0's checkpoint, initial checkpoint or fresh parameters, given to every rank."""
-        recipe = self.recipe
-        found = checkpoint.load_newest(self.job.output_dir) if self.world.rank == 0 else None
-        progress = found.progress if found else Progress(loss_scale=self._first_loss_scale())
-        if found is None:
-            parameters = initial_parameters(recipe.model, recipe.objective.pairs, recipe.data.seed)
-            if self.job.init_checkpoint and self.world.rank == 0:
-                parameters |= load_initial(self.job.init_checkpoint, recipe, self.job.store)
-        state = TrainingState(
-            found.parameters if found else parameters,
-            recipe.optimizer.name,
-            self._broadcast_progress(progress),
-            found.slots if found else None,
-        )
-        state.broadcast(self.world)
-        self.resumed_from = found.path if found else None
-        return state
-
-    def _first_loss_scale(self) -> float:
-        return self.recipe.numerics.initial_loss_scale if self.recipe.numerics.precision == "float16" else 1.0
-
-    def _broadcast_progress(self, progress: Progress) -> Progress:
-        data = np.frombuffer(json.dumps(asdict(progress)).encode(), np.uint8)
-        mine = tf.constant(data if self.world.rank == 0 else data[:0])
-        return Progress(**json.loads(self.world.all_gather(mine, "progress").numpy().tobytes()))
 
     def _require_equal(self, digest: bytes, what: str) -> None:
         others = ranks_that_differ(self.world, digest, what)
@@ -200,36 +176,6 @@ class _Run:
             open_rows(*arguments)
         self.world.barrier()
         return open_rows(*arguments, build=False)
-
-    def _inputs(self, rows: Rows, phase: Phase, first: int, last: int) -> Iterator:
-        """Per step: micro-batches of this rank, their first rows; counts of masked tokens, sequences, real tokens.
-
-        All that the host does for an input is done in the background thread, the making of tensors and the copy to a
-        GPU too. (Eagerly made int32 tensors stay in the host's memory: TensorFlow copies those when the step takes
-        them.)
-        """
-        device = "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
-
-        def make(step: int) -> tuple[list[dict[str, tf.Tensor]], list[int], np.ndarray]:
-            taken = step_positions(
-                step, phase.global_batch, self.world.rank, self.world.size, self.recipe.execution.micro_batch
-            )
-            together = rows.assemble(np.concatenate([positions for positions, _ in taken]))
-            if (highest := together["input_ids"].max()) >= self.recipe.model.vocab_size:
-                raise UserError(
-                    f"the token store holds id {highest}, the model has {self.recipe.model.vocab_size} entries; "
-                    f"see which shard is damaged with: bert-horovod verify --data_dir {self.job.store.path}"
-                )
-            counts = np.array(
-                [np.count_nonzero(together[name]) for name in ("masked_weights", "sequence_weights", "sequence_ids")],
-                np.float64,
-            )
-            parts = {name: np.split(array, len(taken)) for name, array in together.items()}
-            with tf.device(device):
-                batches = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(taken))]
-            return batches, [first_row for _, first_row in taken], counts
-
-        return prefetch(make, first, last, depth=2)
 
     def _agree(self, counts: np.ndarray) -> np.ndarray | None:
         """The step's counts over all ranks, or None if any rank was asked to stop: one small all-reduce."""
@@ -352,7 +298,7 @@ class _Run:
             self.peak_flops_per_s = peak.flops_per_s * self.world.size
         print(
             f"world: {self.world.size} rank(s); XLA {self.xla}\n"
-            f"{describe(self.recipe, self.world.size)}\n"
+            f"{describe(self.recipe, self.world.size, bool(tf.config.get_visible_devices('GPU')))}\n"
             f"reduced per step: {self.reducer.bytes_reduced:,} bytes in {len(self.reducer.buckets)} bucket(s)\n"
             f"{describe_peak(peak, precision)}"
         )

@@ -1,18 +1,24 @@
-"""What is checked before Horovod starts, so that a user's mistake is one clear message."""
+"""How a run starts: what is checked before Horovod starts, so that a user's mistake is one clear message; its state."""
 
 import importlib.metadata
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 from packaging.requirements import Requirement
 
 from bert_horovod.batches.vocabulary import check_vocabulary
+from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from bert_horovod.training import checkpoint
 from bert_horovod.training.derived import derive
+from bert_horovod.training.state import Progress, TrainingState
 
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
@@ -57,6 +63,33 @@ def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.
                 f"set [model] as in {directory / 'config.json'}"
             )
     return {name: value for name, value in found.parameters.items() if name in shapes}
+
+
+def first_state(
+    recipe: Recipe, store: Store, output_dir: Path, init_checkpoint: Path | None, world: World
+) -> tuple[TrainingState, Path | None]:
+    """Rank 0's newest checkpoint (then its path too), initial checkpoint or fresh parameters, given to every rank."""
+    found = checkpoint.load_newest(output_dir) if world.rank == 0 else None
+    half = recipe.numerics.precision == "float16"
+    progress = found.progress if found else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
+    if found is None:
+        parameters = initial_parameters(recipe.model, recipe.objective.pairs, recipe.data.seed)
+        if init_checkpoint and world.rank == 0:
+            parameters |= load_initial(init_checkpoint, recipe, store)
+    state = TrainingState(
+        found.parameters if found else parameters,
+        recipe.optimizer.name,
+        _broadcast_progress(progress, world),
+        found.slots if found else None,
+    )
+    state.broadcast(world)
+    return state, found.path if found else None
+
+
+def _broadcast_progress(progress: Progress, world: World) -> Progress:
+    data = np.frombuffer(json.dumps(asdict(progress)).encode(), np.uint8)
+    mine = tf.constant(data if world.rank == 0 else data[:0])
+    return Progress(**json.loads(world.all_gather(mine, "progress").numpy().tobytes()))
 
 
 def untested_versions() -> list[str]:

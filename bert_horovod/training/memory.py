@@ -1,0 +1,69 @@
+"""What a training step holds in memory, as an estimate before it runs.
+
+Backward reads what forward kept, layer by layer, and leaves gradients behind; the optimizer reads those and makes new
+parameters and slots. The peak is where backward begins or in the optimizer, on top of what stays.
+"""
+
+import math
+
+from bert_horovod.config import Recipe
+from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.optimizers import rule
+
+PROGRAM_BYTES = 930 << 20  # of a process on CPU without a model: Python, TensorFlow, XLA's compiler; measured
+NEW_SHARE = 0.5  # of all new parameters and slots, how many wait to take the old ones' place at once; measured
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def memory_bytes(
+    recipe: Recipe,
+    length: int,
+    masked_slots: int,
+    sequences: int,
+    micro_batches: int,
+    world_size: int,
+    gpu: bool = False,
+) -> int:
+    """Peak bytes of a rank: of the process on CPU, of what TensorFlow allocates on a GPU.
+
+    Args:
+      recipe: model, precision, optimizer, micro-batch and recomputation.
+      length: positions per row.
+      masked_slots, sequences: per row, at most.
+      micro_batches: per optimizer step.
+      world_size: ranks.
+      gpu: whether the rank has one.
+    """
+    model, width = recipe.model, WIDTHS[recipe.numerics.precision]
+    shapes = parameter_shapes(model, recipe.objective.pairs)
+    parameters = sum(math.prod(shape) for shape in shapes.values())
+    words = model.vocab_size * model.hidden_size
+    # Working weights: in float32 only what is joined or padded is a copy.
+    qkv = 3 * model.num_hidden_layers * model.hidden_size**2
+    working = width * (parameters if width < 4 else qkv + words)
+    values = 4 * parameters * (1 + len(rule(recipe.optimizer.name).SLOTS))
+    staying = values + working + 4 * parameters * (micro_batches > 1)
+    # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.
+    gradients = width * parameters + (2 * words if width < 4 else 0)
+    if micro_batches > 1 or world_size > 1 or recipe.numerics.precision == "float16":
+        gradients += 4 * parameters
+    kept = recipe.execution.micro_batch * _kept_bytes(recipe, length, masked_slots, sequences, width)
+    return int((0 if gpu else PROGRAM_BYTES) + staying + gradients + max(kept, NEW_SHARE * values))
+
+
+def _kept_bytes(recipe: Recipe, length: int, masked_slots: int, sequences: int, width: int) -> int:
+    """What forward keeps of a row for backward, and backward's own beginnings; see model/layers.py."""
+    model, recompute = recipe.model, recipe.execution.recompute
+    hidden, heads, layers = model.hidden_size, model.num_attention_heads, model.num_hidden_layers
+    # Input, query, key, value, context twice, two LayerNorms' normal forms, one's output; gelu's argument and value.
+    place = width * (9 * hidden + 2 * model.intermediate_size) + 2 * hidden * (model.hidden_dropout_prob > 0)
+    scores = width * heads * length * length
+    if recompute == "layer":
+        whole = (layers - 1) * length * hidden * width + length * place + scores
+    else:
+        whole = (layers - 1) * (length * place + (scores if recompute == "none" else 0))
+    read = masked_slots + sequences * recipe.objective.pairs  # positions of the last layer's output
+    last = read * place + 3 * length * hidden * width + width * heads * read * length
+    embedded = length * hidden * (2 * width + 5)
+    logits = masked_slots * model.vocab_size * (2 * width + 4)
+    return whole + last + embedded + logits + 4 * scores  # of one layer: scores, probabilities and their gradients
