@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bert_horovod.__main__ import parse
-from bert_horovod.config import Phase, Recipe, recipe_to_toml
+from bert_horovod.config import Phase, Recipe, recipe_from_table, recipe_to_toml
 from bert_horovod.errors import UserError
 from bert_horovod.performance.memory import largest, least_padding, measure, parse_bytes
 from tests.toys import toy_recipe
@@ -79,6 +79,24 @@ def test_a_try_measures_its_own_peak_beside_the_estimate():
     assert (small.micro_batches, large.micro_batches) == (16, 1)
     assert large.estimate_bytes > small.estimate_bytes > 0
     assert small.ratio == small.peak_bytes / small.estimate_bytes
+
+
+@pytest.mark.parametrize("recompute", ["none", "layer"])
+def test_the_estimate_is_within_15_percent_of_the_peak(recompute):
+    table = {
+        "model": {
+            "vocab_size": 8000,
+            "hidden_size": 256,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+        },
+        "data": {"packing": False},
+        "phase": [{"sequence_length": 128, "global_batch": 64}],
+        "execution": {"micro_batch": 64, "recompute": recompute},
+    }
+    found = measure(recipe_from_table(table), 0, 64, 64 << 30)
+    assert 0.85 <= found.ratio <= 1.15
 
 
 def test_a_try_far_above_the_limit_is_ended():

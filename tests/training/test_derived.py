@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_horovod.config import Model, Numerics, Objective, Phase, Recipe
+from bert_horovod.config import Execution, Model, Numerics, Objective, Phase, Recipe
 from bert_horovod.errors import UserError
 from bert_horovod.training.derived import derive, flops_per_row
 
@@ -84,12 +84,25 @@ def test_more_ranks_than_rows_are_refused():
         derive(RECIPE, PHASE, 41)
 
 
+def base_memory(length: int = 128, world_size: int = 1, precision: str = "float32", **execution) -> int:
+    """The estimate for BERT-base with a global batch of 32."""
+    phase = Phase(sequence_length=length, global_batch=32)
+    recipe = Recipe(phase=(phase,), numerics=Numerics(precision=precision), execution=Execution(**execution))
+    return derive(recipe, phase, world_size).memory_bytes
+
+
 def test_estimated_memory_grows_with_what_takes_memory():
-    base = derive(with_execution(micro_batch=40), PHASE, 1)
-    assert base.memory_bytes > 4 * 4 * base.parameters  # parameters, gradients and two moments
-    accumulating = derive(with_execution(micro_batch=20), PHASE, 1)
-    fewer = derive(with_execution(micro_batch=20), PHASE, 2)
-    assert accumulating.memory_bytes - fewer.memory_bytes == 4 * base.parameters  # the accumulators
-    assert fewer.memory_bytes < base.memory_bytes
-    half = dataclasses.replace(with_execution(micro_batch=40), numerics=Numerics(precision="bfloat16"))
-    assert derive(half, PHASE, 1).memory_bytes < base.memory_bytes
+    parameters = derive(Recipe(), Phase(), 1).parameters
+    whole = base_memory(micro_batch=32)
+    assert whole > 4 * 4 * parameters  # parameters, gradients and two moments
+    assert base_memory(micro_batch=32, precision="bfloat16") < whole
+    assert base_memory(micro_batch=16, world_size=2) - base_memory(micro_batch=16) == -4 * parameters  # accumulators
+    assert base_memory(micro_batch=8, world_size=2) > base_memory(micro_batch=8, world_size=4)
+
+
+@pytest.mark.parametrize("length", [128, 512])
+def test_recomputation_keeps_less(length):
+    none, attention, layer = (
+        base_memory(length, micro_batch=32, recompute=recompute) for recompute in ("none", "attention", "layer")
+    )
+    assert layer < attention < none
