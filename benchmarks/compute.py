@@ -252,11 +252,10 @@ class _Append(argparse.Action):
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    xla = tuple(choice for choice in XLA_CHOICES if choice != "auto")
     for flag, choices, default in (
         ("shape", tuple(SHAPES), ["base"]),
         ("precision", PRECISIONS, ["bfloat16"]),
-        ("xla", xla, list(xla)),
+        ("xla", XLA_CHOICES, ["auto"]),
     ):
         parser.add_argument(
             f"--{flag}",
@@ -309,6 +308,7 @@ def main() -> int:
     """Measure and print the table."""
     arguments = parse()
     threads = len(os.sched_getaffinity(0))
+    columns = {peer: (f"rows/s vs {name}", ratio) for peer, name in PEERS.items()}
     lines = []
     try:
         asked = list(groups(arguments))  # before anything takes time
@@ -318,10 +318,11 @@ def main() -> int:
             say(describe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
             found = compete(recipes, peers, threads, arguments.rounds, arguments.steps)
             lines += results(recipes, found)
+            say(table(lines, columns))  # so far: the rest may fail
     except UserError as error:
         say(f"error: {error}")
         return 2
-    print(table(lines, {peer: (f"rows/s vs {name}", ratio) for peer, name in PEERS.items()}))
+    print(table(lines, columns))
     return 0
 
 
