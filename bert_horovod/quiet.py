@@ -1,8 +1,10 @@
-"""TensorFlow without the messages that it prints on import."""
+"""TensorFlow without the messages that it prints on import and when XLA starts."""
 
+import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 
 
 def import_tensorflow() -> None:
@@ -11,12 +13,19 @@ def import_tensorflow() -> None:
     Each rank would print them. Should the import fail, they are shown.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with native_messages_held_back():
+        import tensorflow  # noqa: F401
+
+
+@contextlib.contextmanager
+def native_messages_held_back() -> Iterator[None]:
+    """Keep what is written to standard error, by libraries too, to oneself; show it if there is an exception."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as messages:
         os.dup2(messages.fileno(), 2)
         try:
-            import tensorflow  # noqa: F401
+            yield
         except BaseException:
             messages.seek(0)
             os.write(kept, messages.read())
