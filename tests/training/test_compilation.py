@@ -47,14 +47,20 @@ def counts(directory: Path, xla: str, layers: int) -> list[list[int]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("xla", ["off", "elementwise", "layers"])
-def test_nothing_is_traced_or_compiled_after_the_first_step(tmp_path, xla):
-    first, *later = counts(tmp_path, xla, 2)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[tuple[str, int], list[list[int]]]:
+    """By what XLA compiles and the number of layers."""
+    asked = [("off", 2), ("elementwise", 2), ("layers", 3), ("layers", 6)]
+    return {(xla, layers): counts(tmp_path_factory.mktemp("dump"), xla, layers) for xla, layers in asked}
+
+
+@pytest.mark.parametrize(("xla", "layers"), [("off", 2), ("elementwise", 2), ("layers", 3)])
+def test_nothing_is_traced_or_compiled_after_the_first_step(runs, xla, layers):
+    first, *later = runs[xla, layers]
     assert first[0] == 2  # a micro-batch that accumulates, and the step's last
     assert (first[1] > 0) == (xla != "off")
     assert later == [first, first]
 
 
-def test_one_program_serves_all_equal_layers(tmp_path):
-    few, many = (counts(tmp_path / str(layers), "layers", layers) for layers in (3, 6))
-    assert few == many
+def test_one_program_serves_all_equal_layers(runs):
+    assert runs["layers", 3] == runs["layers", 6]
