@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.config import Recipe, recipe_to_table
 from bert_horovod.errors import UserError
+from bert_horovod.flags import add_overrides
 from bert_horovod.performance.configuration import XLA_CHOICES, describe, size_recipe, step_flops
 from bert_horovod.performance.report import ratio, table
 
@@ -274,14 +275,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         default=PROJECT / "benchmarks" / ".environments",
         help="where the peers' virtual environments are (default: %(default)s)",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="override a setting of every shape, as in --set model.num_hidden_layers=2; repeatable",
-    )
+    add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)
     for flag in ("rounds", "steps"):
         if getattr(arguments, flag) < 1:

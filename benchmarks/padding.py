@@ -31,6 +31,7 @@ from bert_horovod.batches.vocabulary import check_vocabulary
 from bert_horovod.config import Recipe, load_recipe
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.errors import UserError
+from bert_horovod.flags import add_overrides
 from bert_horovod.model.products import matrix_products
 from bert_horovod.performance.configuration import SIZES, describe, size_recipe
 from bert_horovod.performance.report import ratio, table
@@ -186,14 +187,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help=f"of a step (default: the recipe's micro-batch; of --model {ROWS})")
     parser.add_argument("--steps", type=int, default=10, help="of each kind (default: %(default)s)")
     parser.add_argument("--index_dir", type=Path, help="where row indices go if the token store is read-only")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="override a setting, as in --set numerics.precision=bfloat16; repeatable",
-    )
+    add_overrides(parser, "numerics.precision=bfloat16")
     arguments = parser.parse_args(argv)
     if arguments.steps < 1:
         parser.error(f"--steps {arguments.steps}: expected at least 1")

@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.config import load_recipe
 from bert_horovod.errors import UserError
+from bert_horovod.flags import add_overrides
 from bert_horovod.performance.report import table
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -137,14 +138,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         help=f"beside the reference (default: {','.join(VARIANTS)})",
     )
     parser.add_argument("--index_dir", type=Path, help="where row indices go if the token store is read-only")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="override a setting of the recipe, as in --set execution.micro_batch=8; repeatable",
-    )
+    add_overrides(parser)
     arguments = parser.parse_args(argv)
     if arguments.steps < 4:
         parser.error(f"--steps {arguments.steps}: expected at least 4")

@@ -14,6 +14,17 @@ VOCABULARY = SPECIAL + [f"word{i}" for i in range(993)]
 SMALL_VOCABULARY = SPECIAL + [f"word{i}" for i in range(57)]
 
 
+TOY_MODEL = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+}
+TOY_STEP = {"model": TOY_MODEL, "phase": [{"sequence_length": 32}], "execution": {"micro_batch": 4}}
+
+
 def write_toy_store(
     path: Path,
     seed: int = 1,
@@ -85,14 +96,7 @@ def toy_shard(
 def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
     """The table of a recipe that trains in seconds on a store of SMALL_VOCABULARY; sections update its own."""
     table: dict[str, Any] = {
-        "model": {
-            "vocab_size": len(SMALL_VOCABULARY),
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-            "max_position_embeddings": 32,
-        },
+        "model": TOY_MODEL | {"vocab_size": len(SMALL_VOCABULARY)},
         "data": {"seed": 7},
         "objective": {},
         "optimizer": {"name": "adamw", "max_grad_norm": 0.5},

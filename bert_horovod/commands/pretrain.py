@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bert_horovod.config import load_recipe
 from bert_horovod.errors import UserError
+from bert_horovod.flags import add_overrides
 from bert_horovod.quiet import import_tensorflow
 
 
@@ -37,14 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max_steps", type=int, metavar="N", help="stop after step N of the whole run; the schedule stays the recipe's"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="override a setting of the recipe, as in --set execution.micro_batch=8; repeatable",
-    )
+    add_overrides(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

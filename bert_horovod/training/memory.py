@@ -58,12 +58,14 @@ def _kept_bytes(recipe: Recipe, length: int, masked_slots: int, sequences: int, 
     # Input, query, key, value, context twice, two LayerNorms' normal forms, one's output; gelu's argument and value.
     place = width * (9 * hidden + 2 * model.intermediate_size) + 2 * hidden * (model.hidden_dropout_prob > 0)
     scores = width * heads * length * length
+    one_layer = 4 * scores  # in its backward: scores, probabilities and their gradients
     if recompute == "layer":
-        whole = (layers - 1) * length * hidden * width + length * place + scores
+        whole = (layers - 1) * length * hidden * width
+        one_layer += length * place + scores
     else:
         whole = (layers - 1) * (length * place + (scores if recompute == "none" else 0))
     read = masked_slots + sequences * recipe.objective.pairs  # positions of the last layer's output
     last = read * place + 3 * length * hidden * width + width * heads * read * length
     embedded = length * hidden * (2 * width + 5)
     logits = masked_slots * model.vocab_size * (2 * width + 4)
-    return whole + last + embedded + logits + 4 * scores  # of one layer: scores, probabilities and their gradients
+    return whole + last + embedded + max(logits, one_layer)  # the logits are gone when backward comes to the layers

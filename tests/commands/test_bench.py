@@ -10,26 +10,15 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.config import recipe_from_table, recipe_to_toml
+from tests.toys import TOY_STEP
 
 PROJECT = Path(__file__).resolve().parents[2]
-TOY = {
-    "model": {
-        "vocab_size": 100,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 32,
-    },
-    "phase": [{"sequence_length": 32}],
-    "execution": {"micro_batch": 4},
-}
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("recipe") / "toy.toml"
-    path.write_text(recipe_to_toml(recipe_from_table(TOY)), encoding="utf-8")
+    path.write_text(recipe_to_toml(recipe_from_table(TOY_STEP)), encoding="utf-8")
     return path
 
 

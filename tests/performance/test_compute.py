@@ -12,24 +12,13 @@ from bert_horovod.config import Recipe, recipe_from_table, recipe_to_table
 from bert_horovod.performance.compute import WARM_UP, TimedStep
 from bert_horovod.performance.configuration import SIZES, describe, size_recipe, step_flops, step_products
 from bert_horovod.training.derived import derive
+from tests.toys import TOY_STEP
 
 PROJECT = Path(__file__).resolve().parents[2]
 
 
 def toy(**sections) -> Recipe:
-    table = {
-        "model": {
-            "vocab_size": 100,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-            "max_position_embeddings": 32,
-        },
-        "phase": [{"sequence_length": 32}],
-        "execution": {"micro_batch": 4},
-    }
-    return recipe_from_table(table | sections)
+    return recipe_from_table(TOY_STEP | sections)
 
 
 def test_the_step_trains():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bert_horovod.config import Recipe, load_recipe
 from bert_horovod.errors import UserError
+from bert_horovod.flags import add_overrides
 from bert_horovod.performance.configuration import SIZES, size_recipe
 from bert_horovod.quiet import import_tensorflow
 
@@ -24,14 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--recipe", type=Path, metavar="FILE", help="recipe in TOML; its first phase is measured")
     what.add_argument("--model", choices=tuple(SIZES), help="without a recipe: a model's size (default: base)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="override a setting, as in --set numerics.precision=bfloat16; repeatable",
-    )
+    add_overrides(parser, "numerics.precision=bfloat16")
     parser.add_argument("--rows", type=int, metavar="N", help="rows of a step (default: the recipe's micro-batch)")
     parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the recipe's)")
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps (default: %(default)s)")

@@ -11,6 +11,7 @@ import json
 
 from bert_horovod.config import Recipe, load_recipe
 from bert_horovod.errors import UserError
+from bert_horovod.flags import add_overrides
 from bert_horovod.quiet import import_tensorflow
 
 
@@ -27,14 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ranks that will share the global batch (default: %(default)s); only one is run",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="override a setting of the recipe, as in --set numerics.precision=bfloat16; repeatable",
-    )
+    add_overrides(parser, "numerics.precision=bfloat16")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
 
 
