@@ -24,6 +24,10 @@ class Link(NamedTuple):
         """Of one all-reduce."""
         return self.latency_s + payload_bytes * self.s_per_byte
 
+    def slower(self, times: float) -> "Link":
+        """One that carries so many times fewer bytes a second."""
+        return Link(self.latency_s, self.s_per_byte * times)
+
     def bytes_per_s(self, world_size: int) -> float:
         """What a rank sends a second in a ring: 2 (n - 1) / n of the payload."""
         return 2 * (world_size - 1) / world_size / self.s_per_byte

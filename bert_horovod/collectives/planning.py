@@ -15,7 +15,8 @@ from bert_horovod.collectives.link import Link
 
 DEFAULT_BYTES = 16 << 20  # of a bucket, where "auto" has nothing that was measured
 MOST_BUCKETS = 32
-SLACK = 0.01  # a plan with fewer buckets is taken if the step is so much longer at most
+CAUTION = 1.5  # how much slower than measured alone a link is taken to be, beside backward and its noise
+SLACK = 0.005  # a plan with fewer buckets is taken if the step is so much longer at most
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Plan:
 class Profile:
     """When, in seconds after a micro-batch began, its gradients exist."""
 
+    forward_s: float  # of forward
     ready_s: dict[str, float]  # by parameter; a looked-up table's is its dense part's
     end_s: float  # of backward, looked-up rows included
     rows: dict[str, int]  # by table: rows that any rank looked up
@@ -55,7 +57,7 @@ def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["aut
 
 
 def by_profile(shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: Profile, link: Link) -> Plan:
-    """The plan that is expected to end first, of those near it the one with the fewest buckets.
+    """The plan that is expected to end first, on a link CAUTION times slower; with few buckets.
 
     Args:
       shapes: of all parameters.
@@ -64,6 +66,7 @@ def by_profile(shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: 
       link: between the ranks.
     """
     names = sorted(shapes, key=lambda name: profile.ready_s[name])
+    link = link.slower(CAUTION)
     plans = [_best(names, shapes, element_bytes, profile, link, None)]
     plans += [_best(names, shapes, element_bytes, profile, link, table) for table in profile.rows]
     return min(plans, key=lambda plan: seconds(plan, shapes, element_bytes, profile, link))

@@ -87,8 +87,10 @@ class HorovodWorld(World):
         self._horovod.shutdown()
 
 
-def connect(launched: Launch, execution: Execution | None = None) -> World:
+def connect(launched: Launch, execution: Execution | None = None, timeline: bool = False) -> World:
     """Join the world that the launcher made, with Horovod's knobs as `execution` has them; a launcher's flag wins.
+
+    `timeline`: whether record_timeline will be called, if `execution` does not say so.
 
     Raises UserError where Horovod cannot.
     """
@@ -100,7 +102,7 @@ def connect(launched: Launch, execution: Execution | None = None) -> World:
         "HOROVOD_CYCLE_TIME": execution.cycle_time_ms,
         "HOROVOD_HIERARCHICAL_ALLREDUCE": int(execution.hierarchical_allreduce),
         "HOROVOD_AUTOTUNE": int(execution.autotune),
-        **({"HOROVOD_TIMELINE": "DYNAMIC"} if execution.timeline else {}),
+        **({"HOROVOD_TIMELINE": "DYNAMIC"} if execution.timeline or timeline else {}),
     }
     for name, value in knobs.items():
         os.environ.setdefault(name, str(value))

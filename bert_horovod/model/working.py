@@ -12,7 +12,7 @@ DECODER = "cls.predictions.decoder.weight"  # Hugging Face's name for the tied o
 DECODER_BIAS = "cls.predictions.bias"
 QKV = ("query", "key", "value")
 VOCABULARY_MULTIPLE = 64
-_LAYER = "bert.encoder.layer."
+LAYER_PREFIX = "bert.encoder.layer."
 
 
 def working_weights(
@@ -66,7 +66,7 @@ def parameter_gradients(
 
 def layer_weights(weights: dict[str, tf.Tensor], layer: int) -> dict[str, tf.Tensor]:
     """The working weights of one layer, under names that are the same in all."""
-    prefix = f"{_LAYER}{layer}."
+    prefix = f"{LAYER_PREFIX}{layer}."
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 

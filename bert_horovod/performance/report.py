@@ -1,6 +1,6 @@
 """Measurements of the step as one table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -35,6 +35,11 @@ def table(rows: list[dict[str, Any]], extra: dict[str, tuple[str, Callable[[Any]
     }
     cells = [[heading for heading, _ in columns.values()]]
     cells += [["-" if row.get(key) is None else write(row[key]) for key, (_, write) in columns.items()] for row in rows]
+    return lines(cells)
+
+
+def lines(cells: list[Sequence[str]]) -> str:
+    """Rows of words as lines of aligned columns, the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join(

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.packing import most_sequences
-from bert_horovod.collectives.planning import by_size
+from bert_horovod.collectives.planning import Plan, by_size
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Model, Phase, Recipe
@@ -38,10 +38,19 @@ class SyntheticStep:
         return self.step.run(self.batches, self.first_rows, self.inputs)
 
 
-def build_step(recipe: Recipe, phase: Phase, micro_batches: int, world: World | None = None) -> SyntheticStep:
+def build_step(
+    recipe: Recipe,
+    phase: Phase,
+    micro_batches: int,
+    world: World | None = None,
+    plan: Plan | None = None,
+    held_back: bool = False,
+    kind: type[TrainStep] = TrainStep,
+) -> SyntheticStep:
     """A step of `micro_batches` micro-batches of execution.micro_batch rows, all real, on fresh parameters.
 
-    Devices are the caller's to set (collectives.world.use_devices). `world` is a world of one where it is not given.
+    Devices are the caller's to set (collectives.world.use_devices). `world` is a world of one where it is not given,
+    `plan` that of execution.bucket_bytes; `held_back` is GradientReducer's.
     """
     world = world or World()
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
@@ -50,9 +59,10 @@ def build_step(recipe: Recipe, phase: Phase, micro_batches: int, world: World | 
     state = TrainingState(
         initial_parameters(model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
     )
-    plan = by_size(parameter_shapes(model, pairs), recipe.execution.bucket_bytes)
-    reducer = GradientReducer(world, parameter_shapes(model, pairs), plan, recipe.numerics.wire)
-    step = TrainStep(recipe, state, reducer, world, micro_batches, xla_mode(recipe))
+    shapes = parameter_shapes(model, pairs)
+    plan = plan or by_size(shapes, recipe.execution.bucket_bytes)
+    reducer = GradientReducer(world, shapes, plan, recipe.numerics.wire, held_back)
+    step = kind(recipe, state, reducer, world, micro_batches, xla_mode(recipe))
     masked_slots, sequences = row_slots(recipe, phase)
     batch = synthetic_batch(model, rows, phase.sequence_length, masked_slots, sequences)
     counts = [float(batch[name].sum()) * micro_batches for name in ("masked_weights", "sequence_weights")]

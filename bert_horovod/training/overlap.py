@@ -104,11 +104,11 @@ def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepIn
 
     def timed(batch: dict[str, tf.Tensor], inputs: StepInputs) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         begin = clock([batch["input_ids"]])
-        gradients, lookups, _ = step.forward_backward(batch, tf.constant(0, tf.uint64), inputs)
+        gradients, lookups, sums = step.forward_backward(batch, tf.constant(0, tf.uint64), inputs)
         # A clock waits for a number of the gradient: what nothing reads, an optimizer of graphs does not wait for.
         read = [tf.cast(tf.reshape(gradients[name], [-1])[0], tf.float32) for name in names]
         read += [tf.cast(tf.reshape(part.values, [-1])[0], tf.float32) for part in lookups.values()]
-        ready = [clock([number]) for number in read]
+        ready = [clock([number]) for number in [sums, *read]]
         ids = {name: part.indices for name, part in lookups.items()}
         return tf.stack(ready) - begin, tf.add_n(read), ids
 
@@ -124,6 +124,7 @@ def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepIn
         mine = np.zeros(step.shapes[name][0], np.uint8)
         mine[ids.numpy().reshape(-1)] = 1
         rows[name] = int(world.all_reduce_max(tf.constant(mine), "touched.profile").numpy().sum())
-    ready_s = dict(zip(names, times.tolist(), strict=False))  # the looked-up rows' come behind
-    found = {"ready_s": ready_s, "end_s": float(times.max()), "rows": rows}
+    forward, *ready = times.tolist()
+    ready_s = dict(zip(names, ready, strict=False))  # the looked-up rows' come behind
+    found = {"forward_s": forward, "ready_s": ready_s, "end_s": max(ready), "rows": rows}
     return Profile(**from_rank_0(found, world, "profile"))

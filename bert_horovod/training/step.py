@@ -85,7 +85,7 @@ class TrainStep:
     ) -> None:
         self._recipe = recipe
         self._state = state
-        self._reducer = reducer
+        self.reducer = reducer
         self._world = world
         self._micro_batches = micro_batches
         self._compute = Compute(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
@@ -177,7 +177,7 @@ class TrainStep:
         # Inlining drops control edges from a call's outputs, but not from what is made of them.
         gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
-        gradients, ready, done, rows = self._reducer.reduce(gradients, lookups)
+        gradients, ready, done, rows = self.reducer.reduce(gradients, lookups)
         reduced = clock(list(gradients.values()))
         fused = self._compute.xla != "off"
         groups = [tf.stack([gradients[name] for name in group]) for group in self._groups]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.collectives.link import Link, fit
-from bert_horovod.collectives.planning import DEFAULT_BYTES, SLACK, Plan, Profile, by_profile, by_size, seconds
+from bert_horovod.collectives.planning import CAUTION, DEFAULT_BYTES, SLACK, Plan, Profile, by_profile, by_size, seconds
 from bert_horovod.config import Model
 from bert_horovod.model.bert import parameter_shapes
 from tests.collectives.two_ranks import BUCKET_BYTES, BUCKETS, SHAPES
@@ -43,7 +43,7 @@ def example(seed: int) -> tuple[dict[str, tuple[int, ...]], Profile]:
     shapes = {f"p{i}": (int(random.integers(1, 40)), int(random.integers(1, 40))) for i in range(6)}
     shapes["table"] = (200, 10)
     ready = {name: float(value) for name, value in zip(shapes, random.uniform(0, 1, 7), strict=True)}
-    return shapes, Profile(ready, end_s=1.0, rows={"table": int(random.integers(1, 200))})
+    return shapes, Profile(0.0, ready, end_s=1.0, rows={"table": int(random.integers(1, 200))})
 
 
 def every_plan(shapes: dict[str, tuple[int, ...]], profile: Profile) -> list[Plan]:
@@ -69,6 +69,7 @@ def test_the_planned_step_ends_as_early_as_any_to_the_slack(seed, latency_s, s_p
     shapes, profile = example(seed)
     link = Link(latency_s, s_per_byte)
     plan = by_profile(shapes, 2, profile, link)
+    link = link.slower(CAUTION)
     assert sorted(name for bucket in plan.buckets for name in bucket) == sorted(shapes)
     best = min(seconds(each, shapes, 2, profile, link) for each in every_plan(shapes, profile))
     assert best <= seconds(plan, shapes, 2, profile, link) <= best * (1 + 2 * SLACK)
@@ -76,7 +77,7 @@ def test_the_planned_step_ends_as_early_as_any_to_the_slack(seed, latency_s, s_p
 
 def test_the_time_of_a_plan_is_that_of_its_transcription():
     shapes = {"a": (10,), "b": (20,), "table": (100, 2)}
-    profile = Profile({"a": 0.5, "b": 0.2, "table": 0.1}, end_s=1.0, rows={"table": 5})
+    profile = Profile(0.0, {"a": 0.5, "b": 0.2, "table": 0.1}, end_s=1.0, rows={"table": 5})
     link = Link(0.05, 0.001)
     # table: from 0.1, 0.05 + 0.4; b and a: from 0.55, 0.05 + 0.06; rows: from 1.0, 0.05 + 0.02
     assert seconds(Plan([["table"], ["b", "a"]], "table"), shapes, 2, profile, link) == pytest.approx(1.07)
@@ -95,8 +96,8 @@ def test_a_fast_link_makes_one_bucket_and_a_slow_one_starts_early():
 @pytest.mark.parametrize(("touched", "rows"), [(10, "table"), (200, None)])
 def test_rows_are_sent_alone_where_that_is_sooner(touched, rows):
     shapes = {"a": (10,), "table": (200, 10)}
-    profile = Profile({"a": 0.9, "table": 0.5}, end_s=1.0, rows={"table": touched})
-    assert by_profile(shapes, 2, profile, Link(0.001, 1e-4)).rows == rows
+    profile = Profile(0.0, {"a": 0.9, "table": 0.5}, end_s=1.0, rows={"table": touched})
+    assert by_profile(shapes, 2, profile, Link(0.001, 1e-3)).rows == rows
 
 
 def test_a_link_is_fitted_to_what_was_timed():

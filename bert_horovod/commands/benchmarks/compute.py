@@ -11,24 +11,14 @@ import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.config import Recipe, load_recipe
 from bert_horovod.errors import UserError
-from bert_horovod.flags import add_overrides
-from bert_horovod.performance.configuration import SIZES, size_recipe
+from bert_horovod.performance.configuration import add_step, step_recipe
 from bert_horovod.quiet import import_tensorflow
-
-_SHORTEST_ROW = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark's flags."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--recipe", type=Path, metavar="FILE", help="recipe in TOML; its first phase is measured")
-    what.add_argument("--model", choices=tuple(SIZES), help="without a recipe: a model's size (default: base)")
-    add_overrides(parser, "numerics.precision=bfloat16")
-    parser.add_argument("--rows", type=int, metavar="N", help="rows of a step (default: the recipe's micro-batch)")
-    parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the recipe's)")
-    parser.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps (default: %(default)s)")
+    add_step(parser)
     parser.add_argument(
         "--profile", type=Path, metavar="DIR", help="write a TensorBoard trace of two steps there, and list operations"
     )
@@ -37,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Measure, and print what was found."""
-    recipe = _recipe(arguments)
+    recipe = step_recipe(arguments)
     if arguments.profile and arguments.profile.exists() and not arguments.profile.is_dir():
         raise UserError(f"--profile {arguments.profile}: that is a file; name a directory for the trace")
     import_tensorflow()
@@ -64,18 +54,3 @@ def run(arguments: argparse.Namespace) -> int | None:
     if written:
         print(f"\n{profile.table(listed)}\ntrace: {written}")
     return None
-
-
-def _recipe(arguments: argparse.Namespace) -> Recipe:
-    for flag, least in (("steps", 1), ("rows", 1), ("length", _SHORTEST_ROW)):
-        value = getattr(arguments, flag)
-        if value is not None and value < least:
-            raise UserError(f"--{flag} {value}: expected at least {least}")
-    if arguments.recipe is None:
-        return size_recipe(arguments.model or "base", arguments.overrides, arguments.rows, arguments.length)
-    overrides = list(arguments.overrides)
-    if arguments.rows is not None:
-        overrides.append(f"execution.micro_batch={arguments.rows}")
-    if arguments.length is not None:
-        overrides.append(f"phase.0.sequence_length={arguments.length}")
-    return load_recipe(arguments.recipe, overrides)

@@ -1,0 +1,81 @@
+"""Time the training step without communication, with it beside backward, and with all of it after backward.
+
+horovodrun -np 4 -hostfile hosts bert-horovod bench comm --recipe F         a recipe's first phase
+horovodrun -np 2 bert-horovod bench comm --model small --trace DIR       and a trace of one step
+
+On synthetic full rows, with words as frequent as in text. Exposed is what communication adds to the step. The
+prediction is of a link (latency and bytes a second, fitted to all-reduces that are timed first) and of backward's
+own profile, which also choose the buckets; the floor is the part that no choice could hide.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+from bert_horovod.performance.configuration import add_step, step_recipe
+from bert_horovod.quiet import import_tensorflow
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the benchmark's flags."""
+    add_step(parser)
+    parser.add_argument("--trace", type=Path, metavar="DIR", help="write a trace of one overlapped step there")
+    parser.add_argument(
+        "--delay",
+        type=Path,
+        metavar="FILE",
+        help="sleep instead of computing, as FILE says (`delays` of --json): for ranks that share cores",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure on all ranks; rank 0 prints."""
+    recipe = step_recipe(arguments)
+    import_tensorflow()
+    from bert_horovod.collectives.launch import launch
+    from bert_horovod.collectives.world import connect, use_devices
+    from bert_horovod.performance.comm import measure
+    from bert_horovod.performance.delayed import read_delays
+
+    launched = launch()
+    if arguments.trace and launched.size == 1:
+        raise UserError("--trace: one process has no all-reduces; start several with horovodrun -np N")
+    delays = read_delays(arguments.delay, recipe.model.num_hidden_layers) if arguments.delay else None
+    world = connect(launched, recipe.execution, bool(arguments.trace))
+    use_devices(world, recipe.execution.threads)
+    found = measure(recipe, world, arguments.steps, delays, arguments.trace)
+    if world.rank == 0:
+        print(json.dumps(found) if arguments.json else _text(found), flush=True)
+    world.barrier()
+    world.shutdown()
+
+
+def _text(found: dict) -> str:
+    from bert_horovod.performance.report import lines
+
+    step_s = found["step_s"]
+    rows = found["rows_per_s"] * step_s.get("overlapped", step_s["off"])
+    heading = ("communication", "step s", "exposed ms", "rows/s", "sent Mb/s")
+    table = [heading]
+    for name, seconds in step_s.items():
+        sent = "-" if name == "off" else f"{8e-6 * found['wire_bytes'] / seconds:.0f}"
+        table.append((name, f"{seconds:.4f}", f"{1e3 * (seconds - step_s['off']):.1f}", f"{rows / seconds:.1f}", sent))
+    text = (
+        f"{found['configuration']}; {found['world_size']} rank(s), {found['micro_batches']} micro-batch(es)\n"
+        f"{lines(table)}"
+    )
+    if found["world_size"] == 1:
+        return text
+    link, buckets = found["link"], [f"{bucket['bytes'] / 1e6:.1f}" for bucket in found["buckets"]]
+    rows_sent = f", then {found['rows']} looked-up rows" if found["rows"] else ""
+    return (
+        f"{text}\n"
+        f"buckets: {' + '.join(buckets)} MB{rows_sent}; {found['wire_bytes'] / 1e6:.1f} MB sent by a rank in a step\n"
+        f"link: {1e3 * link['latency_s']:.2f} ms, {8e-9 * link['bytes_per_s']:.3f} Gb/s\n"
+        f"of the time of all-reduces {found['hidden_share']:.1%} lies before backward's end; "
+        f"waited {1e3 * found['reduce_wait_s']:.1f} ms after it\n"
+        f"predicted: {found['predicted_s']:.4f} s, of which {1e3 * found['floor_s']:.1f} ms come after backward "
+        "in any plan"
+    )

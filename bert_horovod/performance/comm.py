@@ -1,0 +1,146 @@
+"""The optimizer step with its communication off, overlapped with backward, and held back until backward's end."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from bert_horovod.collectives import planning
+from bert_horovod.collectives.link import measure_link
+from bert_horovod.collectives.planning import Plan
+from bert_horovod.collectives.world import World
+from bert_horovod.config import Recipe
+from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.performance.configuration import describe
+from bert_horovod.performance.delayed import DelayedStep, delays_of
+from bert_horovod.performance.synthetic import LoneRank, SyntheticStep, build_step
+from bert_horovod.training.derived import derive
+from bert_horovod.training.overlap import Expectation, expect, measure_profile
+from bert_horovod.training.step import StepTimes, TrainStep, as_tensors
+from bert_horovod.training.timeline import StepTimeline
+
+WARM_UP = 2  # steps of each kind
+
+
+def measure(
+    recipe: Recipe,
+    world: World,
+    steps: int,
+    delays: dict[str, Any] | None = None,
+    timeline: Path | None = None,
+) -> dict[str, Any]:
+    """Time the step of the recipe's first phase on synthetic rows, the kinds in turn; medians.
+
+    Args:
+      recipe: its global batch is shared by the ranks.
+      world: the ranks; in a world of one there is nothing but the step.
+      steps: timed, of each kind.
+      delays: see delayed.py; sleep instead of computing.
+      timeline: a directory for a trace of one overlapped step.
+
+    Returns:
+      What `bert-horovod bench comm --json` prints; equal on all ranks but for the times.
+    """
+    phase = recipe.phase[0]
+    micro_batches = derive(recipe, phase, world.size).micro_batches
+    kind = DelayedStep if delays else TrainStep
+
+    def build(world: World, plan: Plan | None = None, held_back: bool = False) -> SyntheticStep:
+        made = build_step(recipe, phase, micro_batches, world, plan, held_back, kind)
+        if delays:
+            made.step.delays = delays
+        return made
+
+    off = build(LoneRank(world.size))
+    expectation = _expectation(recipe, world, off)
+    kinds = {"off": off}
+    if world.size > 1:
+        kinds["overlapped"] = build(world, expectation.plan)
+        kinds["held_back"] = build(world, expectation.plan, held_back=True)
+    found = {name: [] for name in kinds}
+    for i in range(WARM_UP + steps):
+        for name, step in kinds.items():
+            world.barrier()
+            result = step.run()
+            if i >= WARM_UP:
+                found[name].append(result)
+    if timeline is not None and world.size > 1:
+        _write_timeline(timeline, kinds["overlapped"], expectation.plan, world)
+
+    def median(kind: str, seconds) -> float:
+        return statistics.median(seconds(result.times) for result in found[kind])
+
+    step_s = {name: median(name, _step_s) for name in kinds}
+    update_s = median("off", lambda times: times.updated - times.reduced)
+    result = {
+        "configuration": describe(recipe),
+        "world_size": world.size,
+        "micro_batches": micro_batches,
+        "step_s": step_s,
+        "rows_per_s": phase.global_batch / step_s["overlapped" if world.size > 1 else "off"],
+        "delays": delays or delays_of(expectation.profile, update_s),
+    }
+    if world.size > 1:
+        shapes, width = kinds["overlapped"].step.shapes, tf.as_dtype(recipe.numerics.wire).size
+        last = found["overlapped"][-1]
+        reducer = kinds["overlapped"].step.reducer
+        result |= {
+            "exposed_s": step_s["overlapped"] - step_s["off"],
+            "exposed_held_back_s": step_s["held_back"] - step_s["off"],
+            "reduce_wait_s": statistics.median(result.reduce_wait_s for result in found["overlapped"]),
+            "hidden_share": median("overlapped", hidden_share),
+            "bytes_reduced": reducer.bytes_reduced(last.rows),
+            "wire_bytes": reducer.wire_bytes(last.rows),
+            "link": {
+                "latency_s": expectation.link.latency_s,
+                "bytes_per_s": expectation.link.bytes_per_s(world.size),
+            },
+            "predicted_s": step_s["off"] + expectation.exposed_s,
+            "floor_s": expectation.floor_s,
+            "buckets": [
+                {"parameters": len(names), "bytes": width * sum(math.prod(shapes[name]) for name in names)}
+                for names in expectation.plan.buckets
+            ],
+            "rows": last.rows,
+        }
+    return result
+
+
+def hidden_share(times: StepTimes) -> float:
+    """The share of the time in which an all-reduce was under way that lies before backward's end."""
+    end = times.micro_batches[-1][1]
+    covered, hidden, until = 0.0, 0.0, float("-inf")
+    for begin, done in sorted(times.all_reduces):
+        begin = max(begin, until)
+        if done > begin:
+            covered += done - begin
+            hidden += max(0.0, min(done, end) - begin)
+            until = done
+    return hidden / covered if covered else 1.0
+
+
+def _step_s(times: StepTimes) -> float:
+    return times.updated - times.micro_batches[0][0]
+
+
+def _expectation(recipe: Recipe, world: World, made: SyntheticStep) -> Expectation:
+    """By a link and a profile that are measured now; the plan is that of execution.bucket_bytes."""
+    wire, shapes = recipe.numerics.wire, parameter_shapes(recipe.model, recipe.objective.pairs)
+    link = measure_link(world, wire)
+    profile = measure_profile(made.step, as_tensors(made.batches[-1]), made.inputs, world)
+    if recipe.execution.bucket_bytes == "auto":
+        plan = planning.by_profile(shapes, tf.as_dtype(wire).size, profile, link)
+    else:
+        plan = planning.by_size(shapes, recipe.execution.bucket_bytes)
+    return expect(plan, shapes, wire, profile, link)
+
+
+def _write_timeline(directory: Path, step: SyntheticStep, plan: Plan, world: World) -> None:
+    if world.rank == 0:
+        directory.mkdir(parents=True, exist_ok=True)
+    world.barrier()
+    timeline = StepTimeline(directory, (1, 1), world, print)
+    timeline.begin(1)
+    timeline.end(1, step.run().times, plan)

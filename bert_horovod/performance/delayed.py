@@ -1,0 +1,103 @@
+"""A step whose compute is sleep: for measuring communication where hosts share a processor."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.clock import clock
+from bert_horovod.collectives.planning import Profile
+from bert_horovod.errors import UserError
+from bert_horovod.model.working import LAYER_PREFIX, LOOKUP
+from bert_horovod.training.step import StepInputs, TrainStep
+
+
+def blocks(names: list[str]) -> list[list[str]]:
+    """Parameters by the part of backward that makes their gradients: head, layers from the last on, embeddings.
+
+    The word embeddings' dense part comes with the head.
+    """
+    layers: dict[int, list[str]] = {}
+    head, embeddings = [], []
+    for name in names:
+        if name.startswith(LAYER_PREFIX):
+            layers.setdefault(int(name.removeprefix(LAYER_PREFIX).split(".")[0]), []).append(name)
+        elif name.startswith("bert.embeddings.") and name != LOOKUP:
+            embeddings.append(name)
+        else:
+            head.append(name)
+    return [head, *(layers[i] for i in sorted(layers, reverse=True)), embeddings]
+
+
+def delays_of(profile: Profile, update_s: float) -> dict[str, float | list[float]]:
+    """Seconds of a step's parts as --delay takes them; layers_s from the last layer on."""
+    ends = [profile.forward_s]
+    for names in blocks(list(profile.ready_s))[:-1]:
+        ends.append(max(ends[-1], *(profile.ready_s[name] for name in names)))
+    head, *layers = np.diff(ends).tolist()
+    return {
+        "forward_s": profile.forward_s,
+        "head_s": head,
+        "layers_s": layers,
+        "embeddings_s": max(0.0, profile.end_s - ends[-1]),
+        "update_s": update_s,
+    }
+
+
+def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
+    """The file of --delay; raises UserError where it is none, or of a model with another number of layers."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        scalars = [found[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
+        seconds = [float(value) for value in [*scalars, *found["layers_s"]]]
+    except OSError as error:
+        raise UserError(f"--delay {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"--delay {path}: expected the JSON object that `bench comm --json` gives as delays ({error!r})"
+        ) from error
+    if len(found["layers_s"]) != layers or not all(value >= 0 and math.isfinite(value) for value in seconds):
+        raise UserError(f"--delay {path}: expected seconds of {layers} layers, found {found['layers_s']}")
+    return found
+
+
+class DelayedStep(TrainStep):
+    """A TrainStep that sleeps through forward, each block's backward and the update; gradients are constants.
+
+    `delays` (see delays_of) is to be set before the first step.
+    """
+
+    delays: dict[str, float | list[float]]
+
+    def forward_backward(
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
+        """See TrainStep; gradients are there after their block's seconds."""
+        delays = self.delays
+        token = _sleep(delays["forward_s"], inputs.backward_scale)
+        sums = tf.fill([4], tf.cast(token, tf.float64))
+        gradients = {}
+        for names, seconds in zip(
+            blocks(list(self.shapes)), [delays["head_s"], *delays["layers_s"], delays["embeddings_s"]], strict=True
+        ):
+            token = _sleep(seconds, token)
+            gradients |= {name: tf.fill(self.shapes[name], token) for name in names}
+        ids = tf.reshape(batch["input_ids"], [-1])
+        values = tf.fill([ids.shape[0], self.shapes[LOOKUP][1]], token)
+        return gradients, {LOOKUP: tf.IndexedSlices(values, ids)}, sums
+
+    def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> tf.Tensor:
+        return clock([_sleep(self.delays["update_s"], norm)])
+
+
+def _sleep(seconds: float, after: tf.Tensor) -> tf.Tensor:
+    """`after`, a float32 scalar, so much later."""
+
+    def sleep(value: np.ndarray) -> np.ndarray:
+        time.sleep(seconds)
+        return value
+
+    return tf.ensure_shape(tf.numpy_function(sleep, [after], tf.float32, stateful=False), [])

@@ -1,0 +1,124 @@
+"""Communication off, overlapped and held back: arithmetic, and real ranks that sleep instead of computing."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from bert_horovod.collectives.planning import Profile
+from bert_horovod.config import Model, recipe_to_toml
+from bert_horovod.errors import UserError
+from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.working import LOOKUP
+from bert_horovod.performance.comm import hidden_share
+from bert_horovod.performance.delayed import DelayedStep, blocks, delays_of, read_delays
+from bert_horovod.performance.synthetic import build_step
+from bert_horovod.training.step import StepTimes
+from tests.horovod_runs import run_ranks
+from tests.toys import toy_recipe
+
+DELAYS = {"forward_s": 0.2, "head_s": 0.1, "layers_s": [0.15, 0.15], "embeddings_s": 0.05, "update_s": 0.02}
+COMMAND = "import sys; from bert_horovod.__main__ import main; sys.argv[0] = 'bert-horovod'; main()"
+
+
+@pytest.mark.parametrize(
+    ("spans", "share"),
+    [
+        ([(1.0, 2.0)], 1.0),
+        ([(9.0, 11.0)], 0.5),
+        ([(1.0, 3.0), (2.0, 4.0), (10.0, 13.0)], 0.5),  # together from 1 to 4, and from 10 to 13
+        ([(1.0, 9.0), (2.0, 3.0)], 1.0),
+        ([], 1.0),
+    ],
+)
+def test_the_share_of_hidden_communication_counts_each_moment_once(spans, share):
+    assert hidden_share(StepTimes([(0.0, 5.0), (5.0, 10.0)], spans, 14.0, 15.0)) == pytest.approx(share)
+
+
+def test_blocks_are_in_backward_order_and_hold_every_parameter_once():
+    shapes = parameter_shapes(Model(num_hidden_layers=12), next_sentence=True)
+    found = blocks(list(shapes))
+    assert sorted(name for names in found for name in names) == sorted(shapes)
+    assert LOOKUP in found[0]
+    assert all(name.startswith("bert.encoder.layer.11.") for name in found[1])
+    assert all(name.startswith("bert.encoder.layer.0.") for name in found[12])
+    assert all(name.startswith("bert.embeddings.") for name in found[13])
+
+
+def test_delays_are_the_differences_of_a_profile():
+    names = list(parameter_shapes(Model(num_hidden_layers=2), next_sentence=False))
+    ends = {"cls": 3.0, "bert.encoder.layer.1": 4.0, "bert.encoder.layer.0": 6.0}
+    ready = {name: next((end for key, end in ends.items() if name.startswith(key)), 6.5) for name in names}
+    ready[LOOKUP] = 2.5
+    found = delays_of(Profile(2.0, ready, 7.0, {LOOKUP: 5}), 0.25)
+    assert found == {"forward_s": 2.0, "head_s": 1.0, "layers_s": [1.0, 2.0], "embeddings_s": 1.0, "update_s": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "expected the JSON object"),
+        ("[]", "expected the JSON object"),
+        (json.dumps(DELAYS | {"head_s": "long"}), "expected the JSON object"),
+        (json.dumps(DELAYS | {"layers_s": [0.1]}), "expected seconds of 2 layers"),
+        (json.dumps(DELAYS | {"layers_s": [0.1, -1]}), "expected seconds of 2 layers"),
+    ],
+)
+def test_a_file_that_is_no_delays_is_refused(tmp_path, text, complaint):
+    path = tmp_path / "delays.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_delays(path, 2)
+    with pytest.raises(UserError, match="No such file"):
+        read_delays(tmp_path / "absent", 2)
+
+
+def test_a_delayed_step_sleeps_as_long_as_it_is_told():
+    recipe = toy_recipe(execution={"micro_batch": 4})
+    step = build_step(recipe, recipe.phase[0], 2, kind=DelayedStep)
+    step.step.delays = DELAYS
+    step.run()
+    before = {name: variable.numpy() for name, variable in step.step._state.parameters.items()}
+    began = time.monotonic()
+    result = step.run()
+    assert time.monotonic() - began >= 2 * 0.65 + 0.02
+    assert result.finite
+    for begin, end in result.times.micro_batches:
+        assert end - begin >= 0.65
+    for name, value in before.items():
+        np.testing.assert_array_equal(step.step._state.parameters[name], value)
+
+
+def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(tmp_path):
+    recipe, delays = tmp_path / "recipe.toml", tmp_path / "delays.json"
+    settings = {"micro_batch": 8, "bucket_bytes": "auto"}
+    recipe.write_text(recipe_to_toml(toy_recipe(execution=settings, numerics={"wire": "float16"})))
+    delays.write_text(json.dumps(DELAYS))
+    trace = tmp_path / "trace"
+    flags = ["bench", "comm", "--recipe", str(recipe), "--steps", "2", "--delay", str(delays), "--trace", str(trace)]
+    done = run_ranks(2, COMMAND, *flags, "--json")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "step_s" in line]
+    found = json.loads(line.partition("{")[1] + line.partition("{")[2])
+    assert (found["world_size"], found["micro_batches"]) == (2, 2)
+    assert all(found["step_s"][kind] >= 2 * 0.65 + 0.02 for kind in ("off", "overlapped", "held_back"))
+    assert found["exposed_s"] == found["step_s"]["overlapped"] - found["step_s"]["off"]
+    assert 0 <= found["hidden_share"] <= 1
+    assert found["wire_bytes"] == found["bytes_reduced"] > sum(bucket["bytes"] for bucket in found["buckets"]) / 2
+    assert found["delays"] == DELAYS
+    assert 0 < found["floor_s"] < 1
+    assert found["predicted_s"] >= found["step_s"]["off"]
+    events = json.loads((trace / "steps-1-1.json").read_text())["traceEvents"]
+    ours = [event for event in events if event["pid"] == 0 and event["ph"] == "X"]
+    horovods = [event for event in events if event["pid"] >= 1000 and event.get("name") == "ALLREDUCE"]
+    backward = next(event for event in ours if event["name"] == "step 1, micro-batch 1")
+    # Horovod's own clock and ours agree: its all-reduces lie within our step.
+    assert horovods
+    begin, end = min(event["ts"] for event in ours), max(event["ts"] + event["dur"] for event in ours)
+    assert all(begin <= event["ts"] <= end for event in horovods)
+    # The head's bucket is under way while backward goes on.
+    early = [
+        event for event in ours if event["tid"] == "all-reduces" and event["ts"] < backward["ts"] + backward["dur"]
+    ]
+    assert early
