@@ -51,6 +51,15 @@ FLAGS = {
         "--set": [],
         "--index_dir": None,
     },
+    "launch": {
+        "-np": None,
+        "-hostfile": None,
+        "-H": None,
+        "--network_interfaces": None,
+        "--ssh_port": None,
+        "--mpi": False,
+        "-- COMMAND ...": REQUIRED,
+    },
     "prepare": {
         "--input": REQUIRED,
         "--cased": False,

@@ -1,0 +1,89 @@
+"""Starts real launchers and looks for what they leave behind."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.horovod_runs import clean_environment
+
+
+def require_mpi() -> None:
+    """Skip where Horovod has no MPI."""
+    horovod = pytest.importorskip("horovod.tensorflow")
+    if not horovod.mpi_built():
+        pytest.skip("needs a Horovod with MPI: install Open MPI, then run/setup.sh builds it")
+
+
+class Launched:
+    """`bert-horovod launch` that runs; what it prints goes to files, so that nothing waits for a reader."""
+
+    def __init__(self, words: list[str], directory: Path, mark: str) -> None:
+        self.mark = mark  # in the command line of all its processes
+        self.stdout, self.stderr = directory / "stdout", directory / "stderr"
+        with self.stdout.open("w") as stdout, self.stderr.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "bert_horovod", "launch", *words],
+                stdout=stdout,
+                stderr=stderr,
+                env=clean_environment(),
+                start_new_session=True,
+            )
+
+    def await_output(self, text: str, timeout: float = 120) -> None:
+        """Wait until rank 0 has printed this."""
+        end = time.monotonic() + timeout
+        while text not in self.stdout.read_text():
+            assert self.process.poll() is None, self.stderr.read_text()
+            assert time.monotonic() < end, self.stdout.read_text()
+            time.sleep(0.05)
+
+    def end(self, timeout: float = 120) -> tuple[int, str, str]:
+        """Wait for the end: exit code, standard output, standard error."""
+        return self.process.wait(timeout), self.stdout.read_text(), self.stderr.read_text()
+
+    def rank(self, number: int) -> int:
+        """The process id of a rank."""
+        wanted = {f"{name}_RANK={number}" for name in ("HOROVOD", "OMPI_COMM_WORLD")}
+        for process in self.processes():
+            words = (Path("/proc") / str(process) / "cmdline").read_text().split("\0")
+            environment = (Path("/proc") / str(process) / "environ").read_text().split("\0")
+            if words[1:4] == ["-m", "bert_horovod", "pretrain"] and wanted & set(environment):
+                return process
+        raise AssertionError(f"found no rank {number}")
+
+    def processes(self) -> list[int]:
+        """All of its processes that there are."""
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if self.mark in _text(path)]
+
+    def await_no_process(self, timeout: float = 20) -> None:
+        """Wait until nothing of it is left."""
+        end = time.monotonic() + timeout
+        while left := self.processes():
+            assert time.monotonic() < end, left
+            time.sleep(0.05)
+
+
+@contextmanager
+def launched(words: list[str], directory: Path, mark: str) -> Iterator[Launched]:
+    """Start the launcher; at the end, nothing of it is left, whatever happened."""
+    found = Launched(words, directory, mark)
+    try:
+        yield found
+    finally:
+        if found.process.poll() is None:
+            found.process.send_signal(signal.SIGKILL)
+            found.process.wait()
+        found.await_no_process()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it has ended meanwhile
+        return ""
