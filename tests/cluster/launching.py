@@ -1,16 +1,20 @@
 """Starts real launchers and looks for what they leave behind."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.horovod_runs import clean_environment
+
+# The recipe that starts quickest.
+QUICK = {"xla": "off", "threads": 1, "evaluate_steps": 0}
 
 
 def require_mpi() -> None:
@@ -23,17 +27,12 @@ def require_mpi() -> None:
 class Launched:
     """`bert-horovod launch` that runs; what it prints goes to files, so that nothing waits for a reader."""
 
-    def __init__(self, words: list[str], directory: Path, mark: str) -> None:
+    def __init__(self, words: list[str], directory: Path, mark: str, start: Callable[..., subprocess.Popen]) -> None:
         self.mark = mark  # in the command line of all its processes
         self.stdout, self.stderr = directory / "stdout", directory / "stderr"
+        command = [sys.executable, "-m", "bert_horovod", "launch", *words]
         with self.stdout.open("w") as stdout, self.stderr.open("w") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "bert_horovod", "launch", *words],
-                stdout=stdout,
-                stderr=stderr,
-                env=clean_environment(),
-                start_new_session=True,
-            )
+            self.process = start(command, stdout=stdout, stderr=stderr, env=clean_environment())
 
     def await_output(self, text: str, timeout: float = 120) -> None:
         """Wait until rank 0 has printed this."""
@@ -47,15 +46,21 @@ class Launched:
         """Wait for the end: exit code, standard output, standard error."""
         return self.process.wait(timeout), self.stdout.read_text(), self.stderr.read_text()
 
+    def signal(self, number: int) -> None:
+        """Send the launcher a signal."""
+        os.kill(self._find("launch", set()), number)
+
     def rank(self, number: int) -> int:
         """The process id of a rank."""
-        wanted = {f"{name}_RANK={number}" for name in ("HOROVOD", "OMPI_COMM_WORLD")}
+        return self._find("pretrain", {f"{name}_RANK={number}" for name in ("HOROVOD", "OMPI_COMM_WORLD")})
+
+    def _find(self, command: str, variables: set[str]) -> int:
         for process in self.processes():
-            words = (Path("/proc") / str(process) / "cmdline").read_text().split("\0")
-            environment = (Path("/proc") / str(process) / "environ").read_text().split("\0")
-            if words[1:4] == ["-m", "bert_horovod", "pretrain"] and wanted & set(environment):
+            words = _text(Path(f"/proc/{process}/cmdline")).split("\0")
+            environment = set(_text(Path(f"/proc/{process}/environ")).split("\0"))
+            if words[1:4] == ["-m", "bert_horovod", command] and (not variables or variables & environment):
                 return process
-        raise AssertionError(f"found no rank {number}")
+        raise AssertionError(f"found no process that runs {command}, {variables}")
 
     def processes(self) -> list[int]:
         """All of its processes that there are."""
@@ -69,15 +74,22 @@ class Launched:
             time.sleep(0.05)
 
 
+def here(command: list[str], **options) -> subprocess.Popen:
+    """Start a command on this host."""
+    return subprocess.Popen(command, start_new_session=True, **options)
+
+
 @contextmanager
-def launched(words: list[str], directory: Path, mark: str) -> Iterator[Launched]:
+def launched(
+    words: list[str], directory: Path, mark: str, start: Callable[..., subprocess.Popen] = here
+) -> Iterator[Launched]:
     """Start the launcher; at the end, nothing of it is left, whatever happened."""
-    found = Launched(words, directory, mark)
+    found = Launched(words, directory, mark, start)
     try:
         yield found
     finally:
         if found.process.poll() is None:
-            found.process.send_signal(signal.SIGKILL)
+            found.signal(signal.SIGKILL)
             found.process.wait()
         found.await_no_process()
 

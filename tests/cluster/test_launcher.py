@@ -9,7 +9,7 @@ import pytest
 
 from bert_horovod.cluster.launcher import Plan, command_line, launch
 from bert_horovod.errors import UserError
-from tests.cluster.launching import launched, require_mpi
+from tests.cluster.launching import QUICK, launched, require_mpi
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
 
@@ -37,7 +37,7 @@ def start(tmp_path, store):
 
     def begin(*flags: str, launch_flags: list[str] | None = None):
         output_dir = tmp_path / "run"
-        arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 100_000})
+        arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 100_000}, execution=QUICK)
         words = [*(launch_flags or []), "-np", "2", "--", "pretrain", *arguments, *flags]
         return launched(words, tmp_path, str(output_dir))
 
@@ -48,7 +48,7 @@ def start(tmp_path, store):
 def test_sigterm_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
     with start() as run:
         run.await_output(FIRST_STEP)
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         code, said, errors = run.end()
     assert code == 0, errors
     assert "asked to stop: saved at step" in said
@@ -80,7 +80,7 @@ def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
     with start() as run:
         while len(run.processes()) < 2:  # horovodrun is there
             time.sleep(0.05)
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         code, said, errors = run.end()
     assert code == 0, errors
     assert "asked to stop: saved at step" in said
@@ -91,9 +91,9 @@ def test_a_second_sigterm_kills(start, controller):
     with start(launch_flags=controller) as run:
         run.await_output(FIRST_STEP)
         os.kill(run.rank(1), signal.SIGSTOP)  # a rank that hangs, so that no vote ends
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         time.sleep(0.5)
-        run.process.send_signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
         code, _, errors = run.end()
         run.await_no_process()
     assert code == 128 + signal.SIGTERM
@@ -125,8 +125,7 @@ def test_a_rank_that_is_killed_is_named_with_its_host(start, controller):
 def test_no_rank_outlives_the_launcher(start, controller):
     with start(launch_flags=controller) as run:
         run.await_output(FIRST_STEP)
-        run.process.kill()
-        run.process.wait()
+        run.signal(signal.SIGKILL)
         run.await_no_process()
 
 
