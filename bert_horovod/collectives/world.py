@@ -72,6 +72,8 @@ def connect(launched: Launch) -> World:
         return World()
     # Horovod's own fusion makes sums depend on timing; our buckets are the fusion. A launcher's flag still wins.
     os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", "0")
+    # Ranks come here minutes apart, when one a host has read a large token store; Gloo aborts those that waited 30 s.
+    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "300")
     try:
         import horovod.tensorflow as horovod
 
