@@ -1,12 +1,12 @@
 """Starts real launchers and looks for what they leave behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,11 @@ def require_mpi() -> None:
 class Launched:
     """`bert-horovod launch` that runs; what it prints goes to files, so that nothing waits for a reader."""
 
-    def __init__(self, words: list[str], directory: Path, mark: str, start: Callable[..., subprocess.Popen]) -> None:
+    def __init__(self, command: list, directory: Path, mark: str, start: Callable[..., subprocess.Popen]) -> None:
         self.mark = mark  # in the command line of all its processes
         self.stdout, self.stderr = directory / "stdout", directory / "stderr"
-        command = [sys.executable, "-m", "bert_horovod", "launch", *words]
         with self.stdout.open("w") as stdout, self.stderr.open("w") as stderr:
-            self.process = start(command, stdout=stdout, stderr=stderr, env=clean_environment())
+            self.process = start(command, stdout=stdout, stderr=stderr)
 
     def await_output(self, text: str, timeout: float = 120) -> None:
         """Wait until rank 0 has printed this."""
@@ -74,22 +73,34 @@ class Launched:
             time.sleep(0.05)
 
 
-def here(command: list[str], **options) -> subprocess.Popen:
+LAUNCH = [sys.executable, "-m", "bert_horovod", "launch"]
+
+
+def here(command: list, **options) -> subprocess.Popen:
     """Start a command on this host."""
-    return subprocess.Popen(command, start_new_session=True, **options)
+    return subprocess.Popen(command, start_new_session=True, env=clean_environment(), **options)
 
 
-@contextmanager
+@contextlib.contextmanager
 def launched(
-    words: list[str], directory: Path, mark: str, start: Callable[..., subprocess.Popen] = here
+    command: list, directory: Path, mark: str, start: Callable[..., subprocess.Popen] = here
 ) -> Iterator[Launched]:
-    """Start the launcher; at the end, nothing of it is left, whatever happened."""
-    found = Launched(words, directory, mark, start)
+    """Start LAUNCH, or a script that does; at the end, nothing of it is left, whatever happened.
+
+    Args:
+      command: with its arguments.
+      directory: where its standard output and error go.
+      mark: what the command lines of all its processes have in them, and no other's.
+      start: takes the command, stdout and stderr.
+    """
+    found = Launched(command, directory, mark, start)
     try:
         yield found
     finally:
         if found.process.poll() is None:
-            found.signal(signal.SIGKILL)
+            for process in found.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             found.process.wait()
         found.await_no_process()
 

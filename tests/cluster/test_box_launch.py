@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launching import QUICK, launched, require_mpi
+from tests.cluster.launching import LAUNCH, QUICK, launched, require_mpi
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
@@ -75,8 +75,16 @@ def start(start_cluster, controller, store, tmp_path):
     def begin():
         box = start_cluster(hosts=2)
         flags = ["--mpi"] if controller == "mpi" else []
-        words = [*flags, "-hostfile", str(box.hostfile), "--", "pretrain", *arguments(tmp_path, store, 100_000)]
-        return launched(words, tmp_path, str(tmp_path / "run"), partial(box.start, "node1"))
+        words = [
+            *LAUNCH,
+            *flags,
+            "-hostfile",
+            str(box.hostfile),
+            "--",
+            "pretrain",
+            *arguments(tmp_path, store, 100_000),
+        ]
+        return launched(words, tmp_path, str(tmp_path / "run"), partial(box.start, "node1", env=environment()))
 
     return begin
 
@@ -112,8 +120,8 @@ def test_no_rank_on_any_host_outlives_the_launcher(start):
 def test_a_host_that_refuses_ssh_is_named(start_cluster, tmp_path):
     pytest.importorskip("horovod")
     box = start_cluster(hosts=1)
-    words = ["launch", "-H", "node1:1,10.77.0.9:1", "--", "verify", "--data_dir", "x"]
-    done = box.run("node1", [sys.executable, "-m", "bert_horovod", *words], timeout=300, env=environment())
+    words = [*LAUNCH, "-H", "node1:1,10.77.0.9:1", "--", "verify", "--data_dir", "x"]
+    done = box.run("node1", words, timeout=300, env=environment())
     assert done.returncode == 1
     assert "10.77.0.9" in done.stderr
     assert "Traceback" not in done.stderr

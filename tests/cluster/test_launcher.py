@@ -9,7 +9,7 @@ import pytest
 
 from bert_horovod.cluster.launcher import Plan, command_line, launch
 from bert_horovod.errors import UserError
-from tests.cluster.launching import QUICK, launched, require_mpi
+from tests.cluster.launching import LAUNCH, QUICK, launched, require_mpi
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
 
@@ -38,7 +38,7 @@ def start(tmp_path, store):
     def begin(*flags: str, launch_flags: list[str] | None = None):
         output_dir = tmp_path / "run"
         arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 100_000}, execution=QUICK)
-        words = [*(launch_flags or []), "-np", "2", "--", "pretrain", *arguments, *flags]
+        words = [*LAUNCH, *(launch_flags or []), "-np", "2", "--", "pretrain", *arguments, *flags]
         return launched(words, tmp_path, str(output_dir))
 
     return begin
@@ -130,7 +130,7 @@ def test_no_rank_outlives_the_launcher(start, controller):
 
 @needs_horovod
 def test_a_host_that_cannot_be_reached_is_named(tmp_path):
-    words = ["-np", "2", "-H", "no-such-host.invalid:2", "--", "fill-mask", "--checkpoint", str(tmp_path), "x"]
+    words = [*LAUNCH, "-np", "2", "-H", "no-such-host.invalid:2", "--", "fill-mask", "--checkpoint", str(tmp_path), "x"]
     with launched(words, tmp_path, str(tmp_path)) as run:
         code, _, errors = run.end()
     assert code == 1
