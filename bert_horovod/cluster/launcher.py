@@ -95,7 +95,7 @@ class _Ranks:
         self.plan = plan
         self.lines: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self.begun: dict[tuple[str, str | None], str] = {}  # of each rank's streams: the beginning of a line
-        self.launchers_lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.launchers_lines: list[str] = []  # horovodrun's or mpirun's own
         self.traceback = False  # rank 0 is printing one: held back until it is known who is to blame
         self.began = False  # rank 0 holds the output directory
         self.asked_by: int | None = None  # the first signal
@@ -126,13 +126,15 @@ class _Ranks:
         finally:
             if self.process.poll() is None and sys.exc_info()[0]:
                 self.process.kill()
+        for (rank, error), text in self.begun.items():
+            self._show(int(rank), bool(error), f"{text}\n")
         code = self.process.wait()
         if self.killed_by:
             return 128 + self.killed_by
         if code == 0:
             _print_error("".join(self.lines[0]))
             return 0
-        return self._explain()
+        return self._explain(code)
 
     def _take(self, line: str) -> None:
         """Take a line of output: pieces of what ranks printed, each after a tag, or words of horovodrun's own."""
@@ -184,28 +186,23 @@ class _Ranks:
         _say(f"{_name(number)}: killing the ranks")
         self.process.kill()  # the ranks follow: see cluster/rank.py
 
-    def _explain(self) -> int:
+    def _explain(self, launchers_code: int) -> int:
         """Print who failed, how, and its last words; returns the exit code."""
         said = "".join(self.launchers_lines)
         found = next((match for pattern in _ENDED if (match := pattern.search(said))), None)
         if found is None:
             _print_error("".join(self.lines[0]))
             said, _, traceback = said.partition("Traceback (most recent call last)")
-            program = "mpirun" if self.plan.mpi else "horovodrun"
-            _say(f"error: {program} failed: {said}{traceback.rpartition('Error: ')[2]}")
+            said = (said + traceback.rpartition("Error: ")[2]).strip() or _how(launchers_code)
+            _say(f"error: {'mpirun' if self.plan.mpi else 'horovodrun'} failed: {said}")
             return 1
-        rank = int(found["rank"])
-        code = int(found.groupdict().get("code") or 0)
+        rank, fields = int(found["rank"]), found.groupdict()
+        code = int(fields.get("code") or 128 + int(fields.get("signal") or 0))
         _print_error("".join(self.lines[rank]))
         if code == 2:  # a user's mistake, which the rank has explained
             return 2
-        number = int(found.groupdict().get("signal") or 0) or (code - 128 if 128 < code < 255 else 0)
-        if number == signal.SIGKILL:
-            how = "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
-        else:
-            how = _name(number) if number else f"exit code {code}{' (ssh lost it)' if code == 255 else ''}"
         hosts = [host for host, slots in self.plan.hosts.items() for _ in range(slots)]
-        _say(f"error: rank {rank} on {hosts[rank]} ended first, with {how}")
+        _say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code)}")
         return 1
 
 
@@ -218,12 +215,22 @@ def _bind_to_launcher() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
+def _how(code: int) -> str:
+    """What an exit code tells: of a shell, 128 + n for signal n; of subprocess, -n."""
+    number = -code if code < 0 else code - 128
+    if number == signal.SIGKILL:
+        return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
+    if number in set(signal.Signals):
+        return _name(number)
+    return f"exit code {code}{' (ssh lost it)' if code == 255 else ''}"
+
+
 def _name(number: int) -> str:
     return signal.Signals(number).name
 
 
 def _say(text: str) -> None:
-    _print_error(f"bert-horovod: {text.rstrip()}\n")
+    os.write(2, f"bert-horovod: {text.rstrip()}\n".encode())  # signal handlers must not print
 
 
 def _print_error(text: str) -> None:

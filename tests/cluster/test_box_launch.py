@@ -42,10 +42,9 @@ def arguments(directory: Path, store, steps: int) -> list[str]:
 
 def test_horovodrun_with_a_hostfile_from_the_directory_of_the_scripts(start_cluster, controller, store, tmp_path):
     box = start_cluster(hosts=4)
+    there = ["bash", "-c", 'cd "$0" && exec "$@"', PROJECT / "run"]
     command = ["horovodrun", f"--{controller}", "-np", "4", "-hostfile", box.hostfile, "python", "run_pretraining.py"]
-    done = box.run(
-        "node1", [*command, *arguments(tmp_path, store, 2)], timeout=300, cwd=PROJECT / "run", env=environment()
-    )
+    done = box.run("node1", [*there, *command, *arguments(tmp_path, store, 2)], timeout=300, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "world: 4 rank(s)" in done.stdout
     assert newest(tmp_path / "run").name == "step-00000002"

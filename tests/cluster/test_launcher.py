@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bert_horovod.cluster.launcher import Plan, command_line, launch
+from bert_horovod.cluster.launcher import Plan, _Ranks, command_line, launch
 from bert_horovod.errors import UserError
 from tests.cluster.launching import LAUNCH, QUICK, launched, require_mpi
 from tests.toys import SMALL_VOCABULARY, write_toy_store
@@ -159,3 +159,45 @@ def test_what_the_user_says_of_the_network_reaches_the_starter():
     words = " ".join(command_line(Plan(**(plan.__dict__ | {"mpi": True})), {"A": "1", "BASH_FUNC_x%%": "", "_": "x"}))
     assert "-mca btl_tcp_if_include eth1 -mca oob_tcp_if_include eth1 -mca plm_rsh_args -p 2222 -x A " in words
     assert "BASH_FUNC" not in words
+
+
+def take(lines: list[str]) -> _Ranks:
+    ranks = _Ranks(Plan(100, {"a": 64, "b": 64}, ["verify"], None))
+    for line in lines:
+        ranks._take(line)
+    return ranks
+
+
+def test_lines_that_open_mpi_has_torn_are_put_together_by_rank(capsys):
+    take(
+        [
+            "[1,0]<stdout>:whole\n",
+            "[1,0]<stdout>:be[1,1]<stdout>:other\n",
+            "[1,0]<stderr>:error\n",
+            "[1,0]<stdout>:gun\n",
+        ]
+    )
+    assert capsys.readouterr() == ("whole\nbegun\n", "error\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("Process 70 exit with status code 1.", "rank 70 on b ended first, with exit code 1"),
+        ("Process 3 exit with status code 255.", "rank 3 on a ended first, with exit code 255 (ssh lost it)"),
+        ("Process 3 exit with status code 139.", "rank 3 on a ended first, with SIGSEGV"),
+        (
+            "process rank 70 with PID 12 on node b exited on signal 9 (Killed).",
+            "rank 70 on b ended first, with SIGKILL",
+        ),
+        ("  Process name: [[9,1],64]\n  Exit code:    3\n", "rank 64 on b ended first, with exit code 3"),
+        ("something else", "horovodrun failed: something else"),
+        ("", "horovodrun failed: SIGKILL"),
+    ],
+)
+def test_the_first_to_end_is_blamed_however_many_follow(capfd, line, message):
+    followers = [f"Process {rank} exit with status code 143.\n" for rank in range(70)] if line[:7] == "Process" else []
+    assert take([f"{line}\n", *followers, "[70]<stderr>:its last words\n"])._explain(-9) == 1
+    errors = capfd.readouterr().err
+    assert message in errors
+    assert ("its last words" in errors) == ("rank 70" in message)
