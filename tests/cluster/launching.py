@@ -15,6 +15,8 @@ from tests.horovod_runs import clean_environment
 
 # The recipe that starts quickest.
 QUICK = {"xla": "off", "threads": 1, "evaluate_steps": 0}
+# Ranks of Open MPI that wait leave their core to others: there are fewer cores than ranks.
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 def require_mpi() -> None:
@@ -78,7 +80,7 @@ LAUNCH = [sys.executable, "-m", "bert_horovod", "launch"]
 
 def here(command: list, **options) -> subprocess.Popen:
     """Start a command on this host."""
-    return subprocess.Popen(command, start_new_session=True, env=clean_environment(), **options)
+    return subprocess.Popen(command, start_new_session=True, env=clean_environment(**YIELD), **options)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launching import LAUNCH, QUICK, launched, require_mpi
+from tests.cluster.launching import LAUNCH, QUICK, YIELD, launched, require_mpi
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
@@ -32,7 +32,7 @@ def controller(request) -> str:
 
 def environment() -> dict[str, str]:
     """With the interpreter of the tests as `python`, as after `source .venv/bin/activate`."""
-    return clean_environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    return clean_environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), **YIELD)
 
 
 def arguments(directory: Path, store, steps: int) -> list[str]:
