@@ -12,6 +12,7 @@ from absl import app
 from absl.flags import argparse_flags
 
 from bert_horovod import __version__, commands
+from bert_horovod.cluster.rank import end_with_launcher
 from bert_horovod.errors import UserError
 
 
@@ -66,6 +67,7 @@ def dispatch(arguments: argparse.Namespace) -> int:
 
 def main() -> None:
     """The `bert-horovod` command."""
+    end_with_launcher()
     app.run(dispatch, flags_parser=parse)
 
 

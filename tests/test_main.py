@@ -38,6 +38,7 @@ FLAGS = {
         "--json": False,
     },
     "fill-mask": {"--checkpoint": REQUIRED, "--top": 5, "TEXT": REQUIRED},
+    "hosts": {"--slots": None, "--output": None},
     "inspect": {
         "--data_dir": REQUIRED,
         "--row": None,
@@ -49,6 +50,15 @@ FLAGS = {
         "--sequence_length": None,
         "--set": [],
         "--index_dir": None,
+    },
+    "launch": {
+        "-np": None,
+        "-hostfile": None,
+        "-H": None,
+        "--network_interfaces": None,
+        "--ssh_port": None,
+        "--mpi": False,
+        "-- COMMAND ...": REQUIRED,
     },
     "prepare": {
         "--input": REQUIRED,

@@ -98,6 +98,9 @@ def connect(launched: Launch, execution: Execution | None = None, timeline: bool
         return World()
     execution = execution or Execution()
     knobs = {
+        # Ranks come here minutes apart, when one a host has read a large store; Gloo aborts those that waited 30 s.
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": 300,
+        # Horovod's own fusion makes sums depend on timing; our buckets are the fusion.
         "HOROVOD_FUSION_THRESHOLD": execution.fusion_bytes,
         "HOROVOD_CYCLE_TIME": execution.cycle_time_ms,
         "HOROVOD_HIERARCHICAL_ALLREDUCE": int(execution.hierarchical_allreduce),

@@ -1,7 +1,7 @@
 """Pre-train BERT on a token store; started again on its output directory, it resumes.
 
 One process:     bert-horovod pretrain --recipe R --data_dir D --output_dir O
-Several hosts:   horovodrun -np 32 -hostfile hosts python run/run_pretraining.py --recipe R --data_dir D --output_dir O
+Several hosts:   bert-horovod launch -np 32 -hostfile hosts -- pretrain --recipe R --data_dir D --output_dir O
 To stop:         touch O/stop      (every rank saves at the same step)
 """
 

@@ -1,0 +1,77 @@
+"""Run a command as ranks on one or many hosts, with orderly stops and clear ends: launch -np N [hosts] -- COMMAND ...
+
+This host:    bert-horovod launch -np 2 -- pretrain --recipe R --data_dir D --output_dir O
+Many hosts:   bert-horovod launch -np 32 -hostfile hosts -- pretrain --recipe R --data_dir D --output_dir O
+In a job of SLURM, PBS or LSF the hosts are the job's: bert-horovod launch -- pretrain ...
+
+SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same command
+resumes. A second SIGTERM or SIGINT kills them.
+Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was given, 128 + n if killed by signal n,
+1 for every other failure.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("-np", type=int, metavar="N", dest="ranks", help="ranks (default: all slots of the hosts)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "-hostfile",
+        "--hostfile",
+        type=Path,
+        metavar="FILE",
+        help="lines `host slots=N` (default: the scheduler's hosts)",
+    )
+    where.add_argument("-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8")
+    parser.add_argument(
+        "--network_interfaces",
+        metavar="NAME,...",
+        help="of the fast network, as in eth1 (default: those that all share)",
+    )
+    parser.add_argument("--ssh_port", type=int, metavar="N", help="of the hosts' sshd (default: ssh's own)")
+    parser.add_argument("--mpi", action="store_true", help="start and join by MPI instead of ssh and Gloo")
+    command = parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="of bert-horovod")
+    command.required = True  # Python 3.12 changed its mind about this in the middle
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check the command, find the hosts, run the ranks."""
+    from bert_horovod.__main__ import parse
+    from bert_horovod.cluster.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.cluster.launcher import Plan, launch
+    from bert_horovod.errors import UserError
+
+    command = arguments.command[arguments.command[:1] == ["--"] :]
+    if not command or command[0] == "launch":
+        raise UserError("expected a command to run, as in: bert-horovod launch -np 2 -- pretrain --recipe ...")
+    parsed = parse(["bert-horovod", *command])  # a mistake in the flags is seen here, once
+    if arguments.ranks is not None and arguments.ranks < 1:
+        raise UserError(f"-np {arguments.ranks}: expected at least 1")
+    if arguments.hostfile:
+        hosts = read_hostfile(arguments.hostfile)
+    elif arguments.hosts:
+        hosts = parse_hosts(arguments.hosts)
+    elif found := from_scheduler():
+        hosts, source = found
+        print(f"{len(hosts)} hosts, {sum(hosts.values())} slots, from {source}", file=sys.stderr)
+    elif arguments.ranks:
+        hosts = {"localhost": arguments.ranks}
+    else:
+        raise UserError(
+            "expected -np N for ranks on this host, or hosts: -hostfile F, -H host:n,... or a scheduler's job"
+        )
+    return launch(
+        Plan(
+            ranks=arguments.ranks or sum(hosts.values()),
+            hosts=hosts,
+            command=command,
+            stop_file=parsed.output_dir.absolute() / "stop" if command[0] == "pretrain" else None,
+            network_interfaces=arguments.network_interfaces,
+            ssh_port=arguments.ssh_port,
+            mpi=arguments.mpi,
+        )
+    )

@@ -1,0 +1,114 @@
+"""Starts real launchers and looks for what they leave behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.horovod_runs import clean_environment
+
+# The recipe that starts quickest.
+QUICK = {"xla": "off", "threads": 1, "evaluate_steps": 0}
+# Ranks of Open MPI that wait leave their core to others: there are fewer cores than ranks.
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+
+
+def require_mpi() -> None:
+    """Skip where Horovod has no MPI."""
+    horovod = pytest.importorskip("horovod.tensorflow")
+    if not horovod.mpi_built():
+        pytest.skip("needs a Horovod with MPI: install Open MPI, then run/setup.sh builds it")
+
+
+class Launched:
+    """`bert-horovod launch` that runs; what it prints goes to files, so that nothing waits for a reader."""
+
+    def __init__(self, command: list, directory: Path, mark: str, start: Callable[..., subprocess.Popen]) -> None:
+        self.mark = mark  # in the command line of all its processes
+        self.stdout, self.stderr = directory / "stdout", directory / "stderr"
+        with self.stdout.open("w") as stdout, self.stderr.open("w") as stderr:
+            self.process = start(command, stdout=stdout, stderr=stderr)
+
+    def await_output(self, text: str, timeout: float = 120) -> None:
+        """Wait until rank 0 has printed this."""
+        end = time.monotonic() + timeout
+        while text not in self.stdout.read_text():
+            assert self.process.poll() is None, self.stderr.read_text()
+            assert time.monotonic() < end, self.stdout.read_text()
+            time.sleep(0.05)
+
+    def end(self, timeout: float = 120) -> tuple[int, str, str]:
+        """Wait for the end: exit code, standard output, standard error."""
+        return self.process.wait(timeout), self.stdout.read_text(), self.stderr.read_text()
+
+    def signal(self, number: int) -> None:
+        """Send the launcher a signal."""
+        os.kill(self._find("launch", set()), number)
+
+    def rank(self, number: int) -> int:
+        """The process id of a rank."""
+        return self._find("pretrain", {f"{name}_RANK={number}" for name in ("HOROVOD", "OMPI_COMM_WORLD")})
+
+    def _find(self, command: str, variables: set[str]) -> int:
+        for process in self.processes():
+            words = _text(Path(f"/proc/{process}/cmdline")).split("\0")
+            environment = set(_text(Path(f"/proc/{process}/environ")).split("\0"))
+            if words[1:4] == ["-m", "bert_horovod", command] and (not variables or variables & environment):
+                return process
+        raise AssertionError(f"found no process that runs {command}, {variables}")
+
+    def processes(self) -> list[int]:
+        """All of its processes that there are."""
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if self.mark in _text(path)]
+
+    def await_no_process(self, timeout: float = 20) -> None:
+        """Wait until nothing of it is left."""
+        end = time.monotonic() + timeout
+        while left := self.processes():
+            assert time.monotonic() < end, left
+            time.sleep(0.05)
+
+
+LAUNCH = [sys.executable, "-m", "bert_horovod", "launch"]
+
+
+def here(command: list, **options) -> subprocess.Popen:
+    """Start a command on this host."""
+    return subprocess.Popen(command, start_new_session=True, env=clean_environment(**YIELD), **options)
+
+
+@contextlib.contextmanager
+def launched(
+    command: list, directory: Path, mark: str, start: Callable[..., subprocess.Popen] = here
+) -> Iterator[Launched]:
+    """Start LAUNCH, or a script that does; at the end, nothing of it is left, whatever happened.
+
+    Args:
+      command: with its arguments.
+      directory: where its standard output and error go.
+      mark: what the command lines of all its processes have in them, and no other's.
+      start: takes the command, stdout and stderr.
+    """
+    found = Launched(command, directory, mark, start)
+    try:
+        yield found
+    finally:
+        if found.process.poll() is None:
+            for process in found.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            found.process.wait()
+        found.await_no_process()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it has ended meanwhile
+        return ""

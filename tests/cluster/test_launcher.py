@@ -1,0 +1,203 @@
+"""bert-horovod launch with two real ranks on this host: signals, last words, and who outlives whom."""
+
+import importlib.util
+import os
+import signal
+import time
+
+import pytest
+
+from bert_horovod.cluster.launcher import Plan, _Ranks, command_line, launch
+from bert_horovod.errors import UserError
+from tests.cluster.launching import LAUNCH, QUICK, launched, require_mpi
+from tests.toys import SMALL_VOCABULARY, write_toy_store
+from tests.training.conftest import newest, pretrain_arguments
+
+needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
+FIRST_STEP = "step 1/"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return write_toy_store(tmp_path_factory.mktemp("launch") / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
+
+
+@pytest.fixture(params=["gloo", "mpi"])
+def controller(request) -> list[str]:
+    """The flags for each way to join ranks."""
+    if request.param == "mpi":
+        require_mpi()
+        return ["--mpi"]
+    return []
+
+
+@pytest.fixture
+def start(tmp_path, store):
+    """A function that starts two ranks of a run that would go on for hours."""
+
+    def begin(*flags: str, launch_flags: list[str] | None = None):
+        output_dir = tmp_path / "run"
+        arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 100_000}, execution=QUICK)
+        words = [*LAUNCH, *(launch_flags or []), "-np", "2", "--", "pretrain", *arguments, *flags]
+        return launched(words, tmp_path, str(output_dir))
+
+    return begin
+
+
+@needs_horovod
+def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
+    with start() as run:
+        run.await_output(FIRST_STEP)
+        run.signal(signal.SIGUSR1)
+        code, said, errors = run.end()
+    assert code == 0, errors
+    assert "asked to stop: saved at step" in said
+    assert "asked the ranks to save and stop" in errors
+    assert errors.count("\n") == 1
+    step = int(newest(tmp_path / "run").name.removeprefix("step-"))
+    with start("--max_steps", str(step + 2)) as run:
+        code, said, errors = run.end()
+    assert (code, errors) == (0, "")
+    assert f"resuming from {tmp_path / 'run'}" in said
+    assert newest(tmp_path / "run").name == f"step-{step + 2:08d}"
+    assert "]<std" not in said
+
+
+@needs_horovod
+def test_sigterm_to_every_process_of_the_job_saves(start, controller):
+    with start(launch_flags=controller) as run:
+        run.await_output(FIRST_STEP)
+        for process in run.processes():
+            os.kill(process, signal.SIGTERM)
+        code, said, errors = run.end()
+    assert code == 0, errors
+    assert "asked to stop: saved at step" in said
+
+
+@needs_horovod
+def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
+    with start() as run:
+        while len(run.processes()) < 2:  # horovodrun is there
+            time.sleep(0.05)
+        run.signal(signal.SIGINT)
+        code, said, errors = run.end()
+    assert code == 0, errors
+    assert "asked to stop: saved at step" in said
+
+
+@needs_horovod
+def test_a_second_sigterm_kills(start, controller):
+    with start(launch_flags=controller) as run:
+        run.await_output(FIRST_STEP)
+        os.kill(run.rank(1), signal.SIGSTOP)  # a rank that hangs, so that no vote ends
+        run.signal(signal.SIGTERM)
+        time.sleep(0.5)
+        run.signal(signal.SIGTERM)
+        code, _, errors = run.end()
+        run.await_no_process()
+    assert code == 128 + signal.SIGTERM
+    assert "killing the ranks" in errors
+
+
+@needs_horovod
+def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_path):
+    with start("--set", "phase.0.learning_rate=-1", launch_flags=controller) as run:
+        code, said, errors = run.end()
+    assert (code, said) == (2, "")
+    assert errors == "bert-horovod: error: phase.0.learning_rate = -1.0: expected more than 0\n"
+    assert not (tmp_path / "run").exists()
+
+
+@needs_horovod
+def test_a_rank_that_is_killed_is_named_with_its_host(start, controller):
+    with start(launch_flags=controller) as run:
+        run.await_output(FIRST_STEP)
+        os.kill(run.rank(1), signal.SIGKILL)
+        code, _, errors = run.end()
+        run.await_no_process()
+    assert code == 1
+    assert "bert-horovod: error: rank 1 on localhost ended first, with SIGKILL" in errors
+    assert "Traceback" not in errors
+
+
+@needs_horovod
+def test_no_rank_outlives_the_launcher(start, controller):
+    with start(launch_flags=controller) as run:
+        run.await_output(FIRST_STEP)
+        run.signal(signal.SIGKILL)
+        run.await_no_process()
+
+
+@needs_horovod
+def test_a_host_that_cannot_be_reached_is_named(tmp_path):
+    words = [*LAUNCH, "-np", "2", "-H", "no-such-host.invalid:2", "--", "fill-mask", "--checkpoint", str(tmp_path), "x"]
+    with launched(words, tmp_path, str(tmp_path)) as run:
+        code, _, errors = run.end()
+    assert code == 1
+    assert "no-such-host.invalid" in errors
+    assert "could not connect to some hosts via ssh" in errors
+    assert "Traceback" not in errors
+
+
+@needs_horovod
+def test_more_ranks_than_slots_are_refused():
+    with pytest.raises(UserError, match="-np 3 is more than the slots of the hosts, 2 on 1"):
+        launch(Plan(3, {"localhost": 2}, ["pretrain"], None))
+
+
+@needs_horovod
+def test_mpi_without_mpirun_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="found no mpirun on PATH"):
+        launch(Plan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
+
+
+def test_what_the_user_says_of_the_network_reaches_the_starter():
+    plan = Plan(2, {"a": 2, "b": 1}, ["verify"], None, network_interfaces="eth1", ssh_port=2222)
+    words = " ".join(command_line(plan, {}))
+    assert "--gloo --disable-cache -np 2 -H a:2,b:1 --network-interfaces eth1 --ssh-port 2222" in words
+    words = " ".join(command_line(Plan(**(plan.__dict__ | {"mpi": True})), {"A": "1", "BASH_FUNC_x%%": "", "_": "x"}))
+    assert "-mca btl_tcp_if_include eth1 -mca oob_tcp_if_include eth1 -mca plm_rsh_args -p 2222 -x A " in words
+    assert "BASH_FUNC" not in words
+
+
+def take(lines: list[str]) -> _Ranks:
+    ranks = _Ranks(Plan(100, {"a": 64, "b": 64}, ["verify"], None))
+    for line in lines:
+        ranks._take(line)
+    return ranks
+
+
+def test_lines_that_open_mpi_has_torn_are_put_together_by_rank(capsys):
+    take(
+        [
+            "[1,0]<stdout>:whole\n",
+            "[1,0]<stdout>:be[1,1]<stdout>:other\n",
+            "[1,0]<stderr>:error\n",
+            "[1,0]<stdout>:gun\n",
+        ]
+    )
+    assert capsys.readouterr() == ("whole\nbegun\n", "error\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("Process 70 exit with status code 1.", "rank 70 on b ended first, with exit code 1"),
+        ("Process 3 exit with status code 255.", "rank 3 on a ended first, with exit code 255 (ssh lost it)"),
+        ("Process 3 exit with status code 139.", "rank 3 on a ended first, with SIGSEGV"),
+        (
+            "process rank 70 with PID 12 on node b exited on signal 9 (Killed).",
+            "rank 70 on b ended first, with SIGKILL",
+        ),
+        ("  Process name: [[9,1],64]\n  Exit code:    3\n", "rank 64 on b ended first, with exit code 3"),
+        ("something else", "horovodrun failed: something else"),
+        ("", "horovodrun failed: SIGKILL"),
+    ],
+)
+def test_the_first_to_end_is_blamed_however_many_follow(capfd, line, message):
+    followers = [f"Process {rank} exit with status code 143.\n" for rank in range(70)] if line[:7] == "Process" else []
+    assert take([f"{line}\n", *followers, "[70]<stderr>:its last words\n"])._explain(-9) == 1
+    errors = capfd.readouterr().err
+    assert message in errors
+    assert ("its last words" in errors) == ("rank 70" in message)

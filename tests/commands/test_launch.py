@@ -1,0 +1,54 @@
+"""bert-horovod launch: what is refused before anything is started, and where hosts come from."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.horovod_runs import clean_environment
+
+PRETRAIN = ["--", "pretrain", "--recipe", "none.toml", "--data_dir", "none", "--output_dir", "none"]
+TOO_MANY = "-np 9 is more than the slots of the hosts, 4 on 2"
+
+
+def launch(*flags: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "bert_horovod", "launch", *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=clean_environment(**environment),
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-np", "2"], "expected a command to run"),
+        (["-np", "2", "--", "launch", "-np", "2"], "expected a command to run"),
+        (["-np", "0", *PRETRAIN], "-np 0: expected at least 1"),
+        (["-np", "two", *PRETRAIN], "invalid int value: 'two'"),
+        (PRETRAIN, "expected -np N for ranks on this host, or hosts"),
+        (["-np", "2", "-hostfile", "none", *PRETRAIN], "cannot read the hostfile none"),
+        (["-H", "a", *PRETRAIN], "'a' is not of the form host:slots"),
+        (["-H", "a:1", "-hostfile", "none", *PRETRAIN], "not allowed with argument"),
+        (["-np", "2", *PRETRAIN, "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["-np", "2", "--", "pretrain"], "the following arguments are required: --recipe"),
+        (["-np", "9", "-H", "a:2,b:2", *PRETRAIN], TOO_MANY),
+    ],
+)
+def test_a_mistake_is_seen_before_anything_is_started(flags, message):
+    if message == TOO_MANY:
+        pytest.importorskip("horovod")
+    done = launch(*flags)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("error:") == 1
+
+
+def test_in_a_schedulers_job_its_hosts_are_taken():
+    pytest.importorskip("horovod")
+    done = launch("-np", "9", *PRETRAIN, SLURM_JOB_NODELIST="node[1-2]", SLURM_NTASKS_PER_NODE="2")
+    assert done.stderr.startswith("2 hosts, 4 slots, from SLURM_JOB_NODELIST, SLURM_NTASKS_PER_NODE\n")
+    assert TOO_MANY in done.stderr

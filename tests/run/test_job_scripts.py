@@ -1,0 +1,100 @@
+"""The scheduler scripts with real ranks; of a scheduler there are only its variables here, and what it is asked.
+
+run/slurm.sbatch in a real SLURM: tests/run/slurm_job.py. Scripts over several hosts: tests/cluster/test_box_launch.py.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.launching import QUICK, launched
+from tests.horovod_runs import PROJECT, clean_environment
+from tests.toys import SMALL_VOCABULARY, write_toy_store
+from tests.training.conftest import pretrain_arguments
+
+RUN = PROJECT / "run"
+
+
+@pytest.fixture
+def flags(tmp_path) -> list[str]:
+    """Of a run that would go on for hours."""
+    pytest.importorskip("horovod")
+    store = write_toy_store(tmp_path / "store", shards=1, held_out=0.1, vocabulary=SMALL_VOCABULARY)
+    return pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK)
+
+
+def start(command: list, environment: dict[str, str], **options) -> subprocess.Popen:
+    """Start a script where `bert-horovod` is that of the tests."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    options["env"] = clean_environment(PATH=path) | environment
+    return subprocess.Popen(command, start_new_session=True, **options)
+
+
+def test_the_slurm_script_saves_before_the_limit_and_queues_the_job_again(flags, tmp_path):
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    scontrol.chmod(0o755)
+    job = {
+        "SLURM_SUBMIT_DIR": str(PROJECT),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "PATH": os.pathsep.join([str(scontrol.parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    command = ["bash", RUN / "slurm.sbatch", *flags]
+    with launched(command, tmp_path, str(tmp_path / "run"), partial(start, environment=job)) as run:
+        run.await_output("step 1/")
+        run.process.send_signal(signal.SIGUSR1)
+        code, said, errors = run.end()
+    assert code == 0, errors
+    assert "asked to stop: saved at step" in said
+    assert "2 slots, from SLURM_JOB_NODELIST, SLURM_NTASKS_PER_NODE" in errors
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+
+
+def test_the_slurm_script_ends_as_a_failed_run_does(flags, tmp_path):
+    job = {"SLURM_SUBMIT_DIR": str(PROJECT), "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
+    command = ["bash", RUN / "slurm.sbatch", *flags, "--nonsense"]
+    with launched(command, tmp_path, str(tmp_path / "run"), partial(start, environment=job)) as run:
+        code, _, errors = run.end()
+    assert code == 2
+    assert "unrecognized arguments: --nonsense" in errors
+
+
+def test_the_pbs_script_saves_before_the_limit(flags, tmp_path):
+    (tmp_path / "nodes").write_text("localhost\nlocalhost\n")
+    job = {
+        "PBS_O_WORKDIR": str(PROJECT),
+        "PBS_NODEFILE": str(tmp_path / "nodes"),
+        "SAVE_AFTER": "1s",
+        "RECIPE": flags[1],
+        "DATA_DIR": flags[3],
+        "OUTPUT_DIR": flags[5],
+    }
+    with launched([RUN / "pbs.sh"], tmp_path, str(tmp_path / "run"), partial(start, environment=job)) as run:
+        code, said, errors = run.end()
+    assert code == 0, errors
+    assert "asked to stop: saved at step" in said
+    assert "1 hosts, 2 slots, from PBS_NODEFILE" in errors
+
+
+@pytest.mark.parametrize("script", ["multi_node.sh", "mpi_job.sh"])
+def test_a_script_without_arguments_says_how_it_is_used(script):
+    done = subprocess.run([RUN / script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"run/{script} HOSTFILE --recipe R --data_dir D --output_dir O" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "script", ["multi_node.sh", "mpi_job.sh", "slurm.sbatch", "pbs.sh", "bert_horovod.def"], ids=str
+)
+def test_a_script_is_short_and_begins_with_its_use(script):
+    lines = (RUN / script).read_text().splitlines()
+    assert len(lines) <= 25
+    assert lines[1].startswith("#") or lines[0].startswith("# ")
