@@ -38,6 +38,7 @@ FLAGS = {
         "--json": False,
     },
     "fill-mask": {"--checkpoint": REQUIRED, "--top": 5, "TEXT": REQUIRED},
+    "hosts": {"--slots": None, "--output": None},
     "inspect": {
         "--data_dir": REQUIRED,
         "--row": None,

@@ -1,0 +1,174 @@
+"""Hosts and their slots (ranks a host): from a hostfile, a list, or the scheduler whose job this is."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+
+Hosts = dict[str, int]  # host -> slots, in the order of ranks
+
+_NAME = re.compile(r"[\w.-]+")
+
+
+def read_hostfile(path: Path) -> Hosts:
+    """The hosts of a hostfile with lines `host slots=N`, as horovodrun reads it: no comments, no empty lines.
+
+    Raises UserError that names the line.
+    """
+    hosts: Hosts = {}
+    for number, line in enumerate(_read(path, "the hostfile").splitlines(), 1):
+        where = f"{path}, line {number}: {line!r}"
+        match = re.fullmatch(r"([\w.-]+)[ \t]+slots=([0-9]+)[ \t]*", line)
+        if not match:
+            wrong = "is empty" if not line.strip() else "is a comment" if line.lstrip()[0] == "#" else "cannot be read"
+            raise UserError(
+                f"{where} {wrong}; expected `host slots=N` in every line, which is all that horovodrun takes"
+            )
+        _add(hosts, match[1], int(match[2]), where)
+    if not hosts:
+        raise UserError(f"{path} names no host; expected lines `host slots=N`")
+    return hosts
+
+
+def parse_hosts(text: str) -> Hosts:
+    """The hosts of a list such as `node1:8,node2:8`; raises UserError."""
+    hosts: Hosts = {}
+    for entry in text.split(","):
+        match = re.fullmatch(r"([\w.-]+):([0-9]+)", entry.strip())
+        if not match:
+            raise UserError(f"-H {text}: {entry!r} is not of the form host:slots, as in -H node1:8,node2:8")
+        _add(hosts, match[1], int(match[2]), f"-H {text}")
+    return hosts
+
+
+def format_hostfile(hosts: Hosts) -> str:
+    """The lines of a hostfile."""
+    return "".join(f"{host} slots={slots}\n" for host, slots in hosts.items())
+
+
+def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, str] | None:
+    """The hosts of the job that this process is part of, and the variables that say so; None outside of a job.
+
+    Raises UserError where a scheduler's variable cannot be read.
+    """
+    for variable, read in _SCHEDULERS.items():
+        if environment.get(variable):
+            hosts, source = read(environment[variable], environment)
+            if not hosts:
+                raise UserError(f"{variable} names no host: {environment[variable]!r}")
+            return hosts, source
+    return None
+
+
+def expand_nodelist(text: str) -> list[str]:
+    """The names in SLURM's compressed form: node[01-03,7],gpu-a[1-2]-ib; raises UserError."""
+    # Commas inside brackets separate numbers, the others names.
+    entries = re.findall(r"(?:\[[^\[\]]*\]|[^\[\],])+", text)
+    if ",".join(entries) != text:
+        raise UserError(f"SLURM_JOB_NODELIST={text}: brackets or commas do not match; expected a form as node[01-03,7]")
+    return [name for entry in entries for name in _expand(entry, text)]
+
+
+def expand_counts(text: str, hosts: int) -> list[int]:
+    """The numbers in SLURM's compressed form, 8(x3),4 for 8, 8, 8, 4; one number holds for all; raises UserError."""
+    counts: list[int] = []
+    for entry in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", entry)
+        if not match or not int(match[1]):
+            raise UserError(f"SLURM says {text} for the tasks of its nodes; expected a form as 8(x3),4")
+        counts += [int(match[1])] * int(match[2] or 1)
+    if len(counts) == 1:
+        counts *= hosts
+    if len(counts) != hosts:
+        raise UserError(f"SLURM says {text} for the tasks of its nodes, which is {len(counts)} nodes; it lists {hosts}")
+    return counts
+
+
+def _expand(entry: str, text: str) -> list[str]:
+    """All names of one entry: what its brackets hold, multiplied out."""
+    head, bracket, rest = entry.partition("[")
+    if not bracket:
+        if not _NAME.fullmatch(entry):
+            raise UserError(f"SLURM_JOB_NODELIST={text}: {entry!r} is not a host's name")
+        return [entry]
+    numbers, _, tail = rest.partition("]")
+    names = []
+    for span in numbers.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", span)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise UserError(f"SLURM_JOB_NODELIST={text}: {span!r} is not a number or a range of them, such as 01-03")
+        for number in range(int(match[1]), int(match[2] or match[1]) + 1):
+            names += _expand(f"{head}{number:0{len(match[1])}}{tail}", text)
+    return names
+
+
+def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+    """Tasks that were asked for decide; then GPUs; then what SLURM makes of it by itself."""
+    names = expand_nodelist(nodelist)
+    asked = "SLURM_NTASKS" in environment or "SLURM_NPROCS" in environment
+    for variable in (
+        "SLURM_NTASKS_PER_NODE",
+        *(["SLURM_TASKS_PER_NODE"] if asked else []),
+        "SLURM_GPUS_ON_NODE",
+        "SLURM_GPUS_PER_NODE",
+        "SLURM_TASKS_PER_NODE",
+    ):
+        value = environment.get(variable, "").rpartition(":")[2]  # GPUs may come with their type: a100:8
+        if value:
+            return dict(zip(names, expand_counts(value, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
+    return dict.fromkeys(names, 1), "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
+
+
+def _line_per_slot(variable: str) -> Callable[[str, Mapping[str, str]], tuple[Hosts, str]]:
+    def read(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+        return dict(Counter(_read(Path(path), variable).split())), f"{variable}={path}"
+
+    return read
+
+
+def _sge(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+    """Lines `host slots queue processors`."""
+    try:
+        words = [line.split() for line in _read(Path(path), "PE_HOSTFILE").splitlines()]
+        return {host: int(slots) for host, slots, *_ in words}, f"PE_HOSTFILE={path}"
+    except ValueError as error:
+        raise UserError(
+            f"PE_HOSTFILE={path} cannot be read ({error}); expected lines `host slots queue ...`"
+        ) from error
+
+
+def _lsf_counts(text: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+    """`host1 8 host2 8`."""
+    words = text.split()
+    if len(words) % 2 or not all(slots.isdigit() for slots in words[1::2]):
+        raise UserError(f"LSB_MCPU_HOSTS={text}: expected pairs of a host and its slots, as in `node1 8 node2 8`")
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True)), "LSB_MCPU_HOSTS"
+
+
+# The variable that tells of a scheduler's job -> how to read it.
+_SCHEDULERS: dict[str, Callable[[str, Mapping[str, str]], tuple[Hosts, str]]] = {
+    "SLURM_JOB_NODELIST": _slurm,
+    "PBS_NODEFILE": _line_per_slot("PBS_NODEFILE"),
+    "LSB_MCPU_HOSTS": _lsf_counts,
+    "LSB_DJOB_HOSTFILE": _line_per_slot("LSB_DJOB_HOSTFILE"),
+    "LSB_HOSTS": lambda text, environment: (dict(Counter(text.split())), "LSB_HOSTS"),
+    "PE_HOSTFILE": _sge,
+}
+
+
+def _add(hosts: Hosts, host: str, slots: int, where: str) -> None:
+    if host in hosts:
+        raise UserError(f"{where} names {host} a second time; give all its slots at once")
+    if not slots:
+        raise UserError(f"{where} gives {host} no slot; expected at least 1, or leave the host out")
+    hosts[host] = slots
+
+
+def _read(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {what} {path}: {getattr(error, 'strerror', error)}") from error

@@ -1,0 +1,39 @@
+"""Print a hostfile for the SLURM, PBS, LSF or Grid Engine job that this runs in.
+
+bert-horovod hosts --output hosts && horovodrun -np 32 -hostfile hosts python run/run_pretraining.py ...
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("--slots", type=int, metavar="N", help="ranks a host (default: as the scheduler says)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the hosts, and on standard error what they were read from."""
+    from bert_horovod.cluster.hostfiles import format_hostfile, from_scheduler
+    from bert_horovod.disk import write_atomically
+    from bert_horovod.errors import UserError
+
+    if arguments.slots is not None and arguments.slots < 1:
+        raise UserError(f"--slots {arguments.slots}: expected at least 1")
+    found = from_scheduler()
+    if found is None:
+        raise UserError(
+            "found no job of SLURM, PBS, LSF or Grid Engine (SLURM_JOB_NODELIST, PBS_NODEFILE, LSB_MCPU_HOSTS, "
+            "LSB_DJOB_HOSTFILE, LSB_HOSTS and PE_HOSTFILE are not set); run this inside a job, "
+            "or write the hostfile by hand: a line `host slots=N` for each host"
+        )
+    hosts, source = found
+    if arguments.slots:
+        hosts = dict.fromkeys(hosts, arguments.slots)
+    if arguments.output:
+        write_atomically(arguments.output, format_hostfile(hosts))
+    else:
+        print(format_hostfile(hosts), end="")
+    print(f"{len(hosts)} hosts, {sum(hosts.values())} slots, from {source}", file=sys.stderr)

@@ -1,0 +1,191 @@
+"""Hosts and slots, as hostfiles, lists and schedulers give them."""
+
+import pytest
+
+from bert_horovod.cluster.hostfiles import (
+    expand_counts,
+    expand_nodelist,
+    format_hostfile,
+    from_scheduler,
+    parse_hosts,
+    read_hostfile,
+)
+from bert_horovod.errors import UserError
+from tests.horovod_runs import PROJECT
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("node1", ["node1"]),
+        ("login,node7.cluster.org", ["login", "node7.cluster.org"]),
+        ("node[01-03,7]", ["node01", "node02", "node03", "node7"]),
+        ("node[01-02],gpu-a[1-2]-ib,x", ["node01", "node02", "gpu-a1-ib", "gpu-a2-ib", "x"]),
+        ("r[1-2]n[08-10]", ["r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+    ],
+)
+def test_slurms_compressed_names_are_expanded(text, names):
+    assert expand_nodelist(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node[1-2", "do not match"),
+        ("node1]", "do not match"),
+        ("node1,,node2", "do not match"),
+        ("node[[1-2]]", "do not match"),
+        ("node[2-1]", "'2-1' is not a number or a range"),
+        ("node[a-b]", "'a-b' is not a number or a range"),
+        ("node[]", "'' is not a number or a range"),
+        ("node 1", "'node 1' is not a host's name"),
+    ],
+)
+def test_names_that_cannot_be_expanded_are_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        expand_nodelist(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "counts"), [("8(x3),4", 4, [8, 8, 8, 4]), ("2,1(x2)", 3, [2, 1, 1]), ("8", 3, [8, 8, 8])]
+)
+def test_slurms_compressed_counts_are_expanded(text, hosts, counts):
+    assert expand_counts(text, hosts) == counts
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("8(x3)", "is 3 nodes; it lists 4"),
+        ("8x3", "expected a form"),
+        ("", "expected a form"),
+        ("0", "expected a form"),
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        expand_counts(text, 4)
+
+
+SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "hosts", "source"),
+    [
+        (SLURM, {"a1": 1, "a2": 1}, "no number of tasks or GPUs"),
+        (SLURM | {"SLURM_TASKS_PER_NODE": "4(x2)"}, {"a1": 4, "a2": 4}, "SLURM_TASKS_PER_NODE"),
+        (
+            SLURM | {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "8"},
+            {"a1": 8, "a2": 8},
+            "SLURM_GPUS_ON_NODE",
+        ),
+        (
+            SLURM | {"SLURM_TASKS_PER_NODE": "3,2", "SLURM_NTASKS": "5", "SLURM_GPUS_ON_NODE": "8"},
+            {"a1": 3, "a2": 2},
+            "SLURM_TASKS_PER_NODE",
+        ),
+        (
+            SLURM | {"SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS_ON_NODE": "8"},
+            {"a1": 2, "a2": 2},
+            "SLURM_NTASKS_PER_NODE",
+        ),
+        (SLURM | {"SLURM_GPUS_PER_NODE": "a100:4"}, {"a1": 4, "a2": 4}, "SLURM_GPUS_PER_NODE"),
+        ({"LSB_MCPU_HOSTS": "b1 4 b2 2"}, {"b1": 4, "b2": 2}, "LSB_MCPU_HOSTS"),
+        ({"LSB_HOSTS": "b2 b2 b1"}, {"b2": 2, "b1": 1}, "LSB_HOSTS"),
+        ({"PATH": "/bin", "SLURM_JOB_NODELIST": ""}, None, None),
+    ],
+)
+def test_a_schedulers_variables_give_hosts_and_slots(environment, hosts, source):
+    found = from_scheduler(environment)
+    if hosts is None:
+        assert found is None
+    else:
+        assert found[0] == hosts
+        assert list(found[0]) == list(hosts)
+        assert source in found[1]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "hosts"),
+    [
+        ("PBS_NODEFILE", "c2\nc2\nc1\nc2\n", {"c2": 3, "c1": 1}),
+        ("LSB_DJOB_HOSTFILE", "c1\nc1\nc2\n", {"c1": 2, "c2": 1}),
+        ("PE_HOSTFILE", "c1 4 all.q@c1 UNDEFINED\nc2 2 all.q@c2 <NULL>\n", {"c1": 4, "c2": 2}),
+    ],
+)
+def test_a_schedulers_file_gives_hosts_and_slots(tmp_path, variable, text, hosts):
+    (tmp_path / "nodes").write_text(text)
+    assert from_scheduler({variable: str(tmp_path / "nodes")}) == (hosts, f"{variable}={tmp_path / 'nodes'}")
+
+
+@pytest.mark.parametrize("variable", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE"])
+def test_a_schedulers_file_that_is_missing_or_empty_is_refused(tmp_path, variable):
+    with pytest.raises(UserError, match=f"cannot read {variable} .*none: No such file"):
+        from_scheduler({variable: str(tmp_path / "none")})
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(UserError, match=f"{variable} names no host"):
+        from_scheduler({variable: str(tmp_path / "empty")})
+
+
+@pytest.mark.parametrize("text", ["b1 4 b2", "b1 four"])
+def test_lsf_pairs_that_are_none_are_refused(text):
+    with pytest.raises(UserError, match="expected pairs"):
+        from_scheduler({"LSB_MCPU_HOSTS": text})
+
+
+def test_a_grid_engine_file_without_slots_is_refused(tmp_path):
+    (tmp_path / "nodes").write_text("c1\n")
+    with pytest.raises(UserError, match=r"PE_HOSTFILE=.* cannot be read"):
+        from_scheduler({"PE_HOSTFILE": str(tmp_path / "nodes")})
+
+
+def test_a_hostfile_that_was_written_is_read_again(tmp_path):
+    hosts = {"node10": 8, "node2.org": 4, "10.0.0.1": 1}
+    (tmp_path / "hosts").write_text(format_hostfile(hosts))
+    assert read_hostfile(tmp_path / "hosts") == hosts
+    assert list(read_hostfile(tmp_path / "hosts")) == list(hosts)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a slots=1\n# fast ones\nb slots=1\n", "line 2: '# fast ones' is a comment; expected `host slots=N`"),
+        ("a slots=1\n\nb slots=1\n", "line 2: '' is empty"),
+        ("a slots=1\nb\n", "line 2: 'b' cannot be read"),
+        ("a:1\n", "line 1: 'a:1' cannot be read"),
+        ("a slots=1 # eight\n", "line 1: .* cannot be read"),
+        ("a slots=0\n", "line 1: .* gives a no slot"),
+        ("a slots=1\na slots=1\n", "line 2: .* names a a second time"),
+        ("", "names no host"),
+    ],
+)
+def test_a_hostfile_that_horovodrun_cannot_read_is_refused_by_the_line(tmp_path, text, message):
+    (tmp_path / "hosts").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_hostfile(tmp_path / "hosts")
+
+
+def test_a_hostfile_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read the hostfile .*: No such file"):
+        read_hostfile(tmp_path / "hosts")
+
+
+def test_a_list_of_hosts_is_read():
+    assert parse_hosts("b:2,a.org:1") == {"b": 2, "a.org": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a", "'a' is not of the form host:slots"), ("a:x", "is not of the form"), ("a:1,", "''"), ("a:0", "no slot"),
+     ("a:1,a:2", "a second time")],
+)  # fmt: skip
+def test_a_list_of_hosts_that_cannot_be_read_is_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        parse_hosts(text)
+
+
+@pytest.mark.parametrize("path", sorted(PROJECT.glob("hostfiles/[!R]*")), ids=lambda path: path.name)
+def test_the_examples_can_be_read(path):
+    assert read_hostfile(path)
