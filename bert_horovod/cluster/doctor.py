@@ -4,6 +4,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -147,4 +148,5 @@ def _reason(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if "what():" in line or "Error" in line or "error:" in line or "denied" in line]
     line = (telling or lines or ["no word"])[0]
-    return line.partition(">:")[2].strip() or line.strip()
+    line = line.partition(">:")[2].strip() or line.strip()
+    return re.sub(r"\[\S+:\d+\] ", "", line)  # where in Gloo's source
