@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bert_horovod.cluster import checks
+from bert_horovod.cluster import checks, network_checks
 from bert_horovod.cluster.all_reduce import LIMIT_S, MARK
 from bert_horovod.cluster.ask import ask_all, python_path
 from bert_horovod.cluster.checks import FAILED, Check
-from bert_horovod.cluster.facts import Facts
+from bert_horovod.cluster.facts import Facts, interfaces
 from bert_horovod.cluster.hostfiles import Hosts
 
 THIS_HOST = "localhost"
-# Measured between two ranks of one host: Gloo adds up on one core, so that a faster wire shows no more than this.
-_GLOO_BITS_PER_S = 10e9
+# Of one connection, which a core feeds; whatever a faster interface says of itself, one stream need not show more.
+_STREAM_BITS_PER_S = 10e9
 
 
 @dataclass
@@ -56,10 +56,14 @@ class Doctor:
           which: the words that name the hosts, such as -hostfile and its path.
         """
         words = ["bert-horovod", "launch", "-np", str(sum(self.slots.values())), *which]
-        words += ["--network_interfaces", self.interface] if self.interface else []
+        words += ["--network_interfaces", self._launch_interface()] if self._launch_interface() else []
         words += ["--ssh_port", str(self.ssh_port)] if self.ssh_port else []
         words += ["--", "pretrain", "--recipe", "run/recipes/bert-base.toml"]
         return shlex.join([*words, "--data_dir", "DATA", "--output_dir", self.output_dir or "OUTPUT"])
+
+    def _launch_interface(self) -> str | None:
+        """The hosts' interface, if this host, which need be none of them, has it too: horovodrun wants that."""
+        return self.interface if self.interface in interfaces() else None
 
     def _about_facts(self) -> Iterator[Check]:
         try:
@@ -78,9 +82,9 @@ class Doctor:
         self.slots = self.hosts or {THIS_HOST: max(1, len(self.facts[THIS_HOST]["gpus"]["names"]))}
         yield from checks.check_versions(self.facts, python, packages)
         if len(self.hosts) > 1:
-            self.interface, found = checks.common_interface(self.facts, self.network_interface)
+            self.interface, found = network_checks.common_interface(self.facts, self.network_interface)
             yield from found
-        yield from checks.check_names(self.facts, self.interface, self.network_interface is not None)
+        yield from network_checks.check_names(self.facts, self.interface, self.network_interface is not None)
         if len(self.hosts) > 1:
             yield from checks.check_clocks({host: answers[host] for host in self.facts})
         yield from checks.check_disks(self.facts, *directories)
@@ -91,18 +95,18 @@ class Doctor:
         """One rank on each host; two on this one if it is alone."""
         hosts = list(self.slots)
         several = len(hosts) > 1
-        expected = self.expected_bits_per_s or (checks.link_speed(self.facts) if several else None)
+        expected = self.expected_bits_per_s or (network_checks.link_speed(self.facts) if several else None)
         if expected and not self.expected_bits_per_s:
-            expected = min(expected, _GLOO_BITS_PER_S)
+            expected = min(expected, _STREAM_BITS_PER_S)
         environment = os.environ | {"PYTHONPATH": python_path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
         if not several and self.slots[hosts[0]] < 2:
             environment["CUDA_VISIBLE_DEVICES"] = ""  # two ranks need two GPUs, or none
         command = [
             *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache"),
             *("-np", str(max(2, len(hosts))), "-H", ",".join(f"{host}:{1 if several else 2}" for host in hosts)),
-            *(["--network-interfaces", self.interface] if self.interface else []),
+            *(["--network-interfaces", self._launch_interface()] if self._launch_interface() else []),
             *(["--ssh-port", str(self.ssh_port)] if self.ssh_port else []),
-            *(sys.executable, "-m", "bert_horovod.cluster.all_reduce", str(expected or 0), str(checks.SLOW)),
+            *(sys.executable, "-m", "bert_horovod.cluster.all_reduce", str(expected or 0), str(network_checks.SLOW)),
         ]
         output, timed_out = _run(command, environment)
         line = next((line for line in output.splitlines() if MARK in line), None)
@@ -118,7 +122,7 @@ class Doctor:
                 "an all-reduce",
                 f"{ports}: --network_interfaces. To see all of it: {shlex.join(command)}",
             )
-        check = checks.check_all_reduce(json.loads(line[line.index(MARK) :]), hosts, expected)
+        check = network_checks.check_all_reduce(json.loads(line[line.index(MARK) :]), hosts, expected)
         return check if several else replace(check, found=f"{check.found} (within this host)")
 
 

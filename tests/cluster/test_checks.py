@@ -7,20 +7,16 @@ from bert_horovod.cluster.checks import (
     FAILED,
     OK,
     WARNING,
-    check_all_reduce,
     check_clocks,
     check_disks,
     check_gpus,
-    check_names,
     check_resources,
     check_versions,
-    common_interface,
-    link_speed,
     requirements,
-    slow_links,
 )
 from bert_horovod.cluster.doctor import _reason
 from bert_horovod.cluster.facts import loopback_line, read_gpus
+from bert_horovod.cluster.network_checks import check_all_reduce, check_names, common_interface, link_speed, slow_links
 
 
 def facts(**changes) -> dict:
@@ -79,7 +75,9 @@ def test_what_is_missing_or_out_of_range_is_a_failure():
     ]
 
 
-def test_builds_of_horovod_that_differ_are_a_failure():
+def test_builds_of_horovod_that_differ_or_lack_gloo_are_a_failure():
+    (check,) = check_versions({"a": facts(horovod_with=["MPI"])}, ">=3.10", {"horovod": "==0.28.1"})
+    assert (check.level, check.found) == (FAILED, "a: Horovod with MPI")
     (check,) = check_versions({"a": facts(), "b": facts(horovod_with=["Gloo"])}, ">=3.10", {"numpy": "<2.1"})
     assert (check.level, check.found) == (FAILED, "Horovod with: Gloo and NCCL on a; Gloo on b")
 
@@ -179,7 +177,6 @@ def test_gpus_are_enough_alike_and_with_nccl(changes, level, found):
         ([1e8, 1e9, 1e9, 1e8], "a, 0.1 Gb/s in and out"),
         ([1e9, 0.0, 1e9, 1e9], "b to c, 0 Gb/s"),
         ([1e8, 1e8, 1e8, 1e8], "a to b, 0.1 Gb/s; b to c, 0.1 Gb/s; c to d, 0.1 Gb/s; d to a, 0.1 Gb/s"),
-        ([], ""),
     ],
 )
 def test_slow_links_are_named_by_what_they_share(links, found):
@@ -197,16 +194,23 @@ def measured(bits_per_s: float, links: tuple = ()) -> dict:
     }
 
 
-def test_a_ring_below_seven_tenths_of_its_links_fails():
+def test_two_hosts_blame_each_direction():
+    assert slow_links([1e8, 1e9], ["a", "b"], 1e9) == "a to b, 0.1 Gb/s"
+    assert slow_links([1e8, 2e8], ["a", "b"], 1e9) == "a to b, 0.1 Gb/s; b to a, 0.2 Gb/s"
+
+
+def test_a_ring_below_seven_tenths_fails_where_a_link_alone_is_slow_too():
     hosts = ["a", "b", "c"]
     assert check_all_reduce(measured(0.71e9), hosts, 1e9).level == OK
     assert check_all_reduce(measured(0.1e9), hosts, None).level == OK
-    assert "Each link alone is fast (0.9 Gb/s)" in check_all_reduce(measured(0.69e9, [0.9e9] * 3), hosts, 1e9).found
+    busy = check_all_reduce(measured(0.69e9, [0.9e9] * 3), hosts, 1e9)
+    assert (busy.level, "each by itself carries 0.9 Gb/s" in busy.mend) == (WARNING, True)
     slow = check_all_reduce(measured(0.1e9, (1e9, 1e8, 1e8)), hosts, 1e9)
     assert (slow.level, "Slow: c, 0.1 Gb/s in and out" in slow.found) == (FAILED, True)
 
 
 def test_of_a_failed_launch_the_telling_line_is_shown():
-    output = "[0]<stderr>:terminate called\n[1]<stderr>:  what():  [/tmp/gloo/pair.cc:799] connect [127.0.0.1]: refused\nRuntimeError: x\n"
+    output = "[0]<stderr>:terminate called\n"
+    output += "[1]<stderr>:  what():  [/tmp/gloo/pair.cc:799] connect [127.0.0.1]: refused\nRuntimeError: x\n"
     assert _reason(output) == "what():  connect [127.0.0.1]: refused"
     assert _reason("") == "no word"

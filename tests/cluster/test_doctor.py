@@ -42,17 +42,15 @@ def box() -> Iterator[Cluster]:
 
 @needs_hosts
 def test_hosts_that_are_well_pass_and_the_line_that_starts_a_run_is_printed(box):
-    code, output = examine(box, "-H", "node1:4,node2:2", "--expect_gbit", "0.1", "--output_dir", box.directory)
+    code, output = examine(box, "-H", "node1:2,node2:1", "--expect_gbit", "0.1")
     assert code == 0, output
-    levels = {line.split()[1]: line.split()[0] for line in output.splitlines()[:9]}
-    names = ["ssh", "versions", "network", "name", "clocks", "disk", "resources", "GPUs", "all-reduce"]
-    assert list(levels) == names
-    assert "FAILED" not in levels.values()
+    for name in ("ssh", "versions", "network", "name", "clocks", "GPUs", "all-reduce"):
+        assert [line.split()[0] for line in lines(output, name)] == ["ok"], name
     assert f"horovod {importlib.metadata.version('horovod')}" in output
     assert "Horovod with Gloo" in output
     assert "eth0 on 2 hosts, 10 Gb/s" in output  # what a veth says of itself
     assert "between 2 ranks" in output
-    assert "launch -np 6 -H node1:4,node2:2 --network_interfaces eth0 -- pretrain" in output.splitlines()[-1]
+    assert "launch -np 3 -H node1:2,node2:1 --network_interfaces eth0 -- pretrain" in output.splitlines()[-1]
 
 
 @needs_hosts
@@ -66,7 +64,7 @@ def test_a_slow_link_is_found_and_its_host_named(box):
     (line,) = lines(output, "all-reduce")
     assert line.startswith("FAILED")
     assert "expected 70% of 0.1 Gb/s" in line
-    assert "mend: look at node3, 0.0" in line
+    assert "Slow: node3, 0.0" in line
     assert "node2 to" not in line
 
 
@@ -218,14 +216,18 @@ def test_an_interface_that_is_not_there_is_refused_by_name(box):
     assert "FAILED   network      node2: no interface ib0 with an IPv4 address; expected one of eth0" in output
 
 
-def test_this_host_alone_is_examined_too_and_json_has_all_of_it():
+def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
     pytest.importorskip("horovod")
-    done = subprocess.run([*DOCTOR, "--json"], capture_output=True, text=True, env=clean_environment(), timeout=200)
+    command = [*DOCTOR, "--json", "--output_dir", tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=200)
     found = json.loads(done.stdout)
     assert {check["name"] for check in found["checks"]} >= {"versions", "name", "disk", "GPUs", "all-reduce"}
     assert found["hosts"]["localhost"]["packages"]["numpy"] == importlib.metadata.version("numpy")
+    assert str(tmp_path / "run") in found["hosts"]["localhost"]["directories"]
     assert (done.returncode, found["ok"]) == (0, True), done.stdout + done.stderr
     assert found["start"].startswith("bert-horovod launch -np 1 -- pretrain ")
+    assert found["start"].endswith(f"--output_dir {tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
