@@ -143,7 +143,7 @@ def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None =
     if output:
         one = "for one checkpoint of BERT-base"
         places.append((next(iter(facts)), output, _CHECKPOINT_BYTES["BERT-base"], one, "take another --output_dir"))
-    bad, fine = [], []
+    bad, fine = [], {}
     for host, directory, least, purpose, otherwise in places:
         free, wrong = facts[host]["directories"][directory].values()
         text = f"{host}: {directory}: {f'{wrong}, ' if wrong else ''}{_gigabytes(free)} free"
@@ -155,9 +155,9 @@ def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None =
             expected = f"{_gigabytes(wanted)}: {_CHECKPOINTS} checkpoints of BERT-large; smaller models need less"
             bad.append(Check("disk", WARNING, text, expected, "make room, or --set execution.keep_checkpoints=1"))
         else:
-            fine.append(f"{directory} {_gigabytes(free)}")
-    where = ", ".join(dict.fromkeys(fine)) if len(facts) == 1 else short(", ".join(fine))
-    return bad or [Check("disk", OK, f"free and writable: {where}")]
+            fine[directory] = min(free, fine.get(directory, free))
+    where = ", ".join(f"{directory} {_gigabytes(free)}" for directory, free in fine.items())
+    return bad or [Check("disk", OK, f"writable, and free everywhere: {where}")]
 
 
 def check_resources(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:

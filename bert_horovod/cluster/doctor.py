@@ -45,7 +45,7 @@ class Doctor:
             failed |= check.level == FAILED
             yield check
         if failed:
-            yield Check("all-reduce", checks.WARNING, "not tried", "the checks above without a failure", "mend those")
+            yield Check("all-reduce", checks.WARNING, "not tried while a check above fails")
         else:
             yield self._all_reduce()
 
@@ -102,7 +102,7 @@ class Doctor:
         if not several and self.slots[hosts[0]] < 2:
             environment["CUDA_VISIBLE_DEVICES"] = ""  # two ranks need two GPUs, or none
         command = [
-            *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache"),
+            *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "--start-timeout", "60"),
             *("-np", str(max(2, len(hosts))), "-H", ",".join(f"{host}:{1 if several else 2}" for host in hosts)),
             *(["--network-interfaces", self._launch_interface()] if self._launch_interface() else []),
             *(["--ssh-port", str(self.ssh_port)] if self.ssh_port else []),

@@ -22,6 +22,7 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
     several, bad = len(facts) > 1, []
     for host, found in facts.items():
         address, name = found["own_address"], found["name"]
+        meant = found["interfaces"].get(interface, {}).get("address") or found["address_to_others"]
         if address is None:
             bad.append(
                 Check(
@@ -29,22 +30,22 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     FAILED,
                     f"{host}: its own name {name} has no address of its own",
                     "an address of this host; Gloo listens there",
-                    f"on {host}, add to /etc/hosts: {found['address_to_others'] or '127.0.1.1'} {name}",
+                    f"on {host}, add to /etc/hosts: {meant or '127.0.1.1'} {name}",
                 )
             )
         elif several and (address.startswith("127.") or address == "::1"):
             line = found["loopback_line"]
+            mend = f"take {name} out of that line and add" if line else "to /etc/hosts add"
             bad.append(
                 Check(
                     "name",
                     FAILED,
                     f"{host}: its own name {name} is {address}" + (f", by /etc/hosts {line}" if line else ""),
                     "an address that the others reach; Gloo listens there (`connect [127...]: Connection refused`)",
-                    f"on {host}, make that line `{found['address_to_others'] or 'ADDRESS'} {name}`"
-                    + ("" if line else " (the name comes from no line of /etc/hosts: see nss-myhostname, DNS)"),
+                    f"on {host}, {mend} `{meant or 'ADDRESS'} {name}`",
                 )
             )
-        elif several and interface and found["interfaces"].get(interface, {}).get("address") != address:
+        elif several and interface and meant != address:
             own = next((name for name, of in found["interfaces"].items() if of["address"] == address), "unknown")
             bad.append(
                 Check(
