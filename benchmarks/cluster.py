@@ -160,6 +160,7 @@ def _prepare(directory: Path, name: str) -> str:
     """What a host does before it is ready, as shell commands."""
     return (
         f"mount --bind {directory}/{name}.hosts /etc/hosts; mount --bind {directory}/ssh_config /etc/ssh/ssh_config; "
+        "mount -t sysfs sysfs /sys; "
         f"mkdir -p /run/sshd; $(command -v sshd) -f {directory}/sshd_config -E {directory}/{name}.sshd.log; "
     )
 

@@ -28,6 +28,15 @@ FLAGS = {
         "--json": False,
     },
     "bench memory": {"--recipe": REQUIRED, "--limit": REQUIRED, "--world_size": 1, "--set": [], "--json": False},
+    "doctor": {
+        "-hostfile": None,
+        "-H": None,
+        "--network_interfaces": None,
+        "--ssh_port": None,
+        "--expect_gbit": None,
+        "--output_dir": None,
+        "--json": False,
+    },
     "evaluate": {
         "--checkpoint": REQUIRED,
         "--data_dir": REQUIRED,

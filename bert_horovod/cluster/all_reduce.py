@@ -1,0 +1,125 @@
+"""What a rank does when `bert-horovod doctor` measures the all-reduce; rank 0 prints one line of JSON.
+
+horovodrun ... python -m bert_horovod.cluster.all_reduce EXPECTED SLOW     (bit/s of a link or 0; a fraction of it)
+"""
+
+import contextlib
+import json
+import signal
+import socket
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from bert_horovod.cluster.facts import own_address
+from bert_horovod.collectives.launch import launch
+from bert_horovod.quiet import import_tensorflow
+
+if TYPE_CHECKING:
+    from bert_horovod.collectives.world import World
+
+LIMIT_S = 100  # after which a rank ends itself: none is left behind, whatever happened to its launcher
+MARK = '{"ranks": '
+_SECONDS = 0.3  # that one all-reduce shall take, so that latency counts little
+_FIRST_BYTES, _MOST_BYTES = 1 << 20, 1 << 27
+_REPETITIONS = 3
+_ADDRESS_BYTES = 64
+
+
+def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
+    """Latency and bandwidth of the all-reduce, and each link alone if the ring is slow; the same on all ranks.
+
+    Args:
+      world: of one rank on each host.
+      expected_bits_per_s: of a link; 0 if nothing is expected.
+      slow: a ring that reaches less than this fraction of it is slow.
+    """
+    import tensorflow as tf
+
+    def seconds(count: int, repetitions: int) -> float:
+        """The median time of an all-reduce of so many bytes, by rank 0's clock."""
+        values, times = tf.ones([count // 4]), []
+        for repetition in range(repetitions):
+            world.barrier()
+            start = time.perf_counter()
+            world.all_reduce(values, f"doctor.{count}.{repetition}").numpy()
+            times.append(time.perf_counter() - start)
+        mine = statistics.median(times) if world.rank == 0 else 0.0
+        return float(world.all_reduce(tf.constant(mine, tf.float64), f"doctor.time.{count}.{repetitions}"))
+
+    seconds(4, 5)  # connections are made
+    latency_s = seconds(4, 21)
+    first_s = seconds(_FIRST_BYTES, 2)
+    count = int(min(_MOST_BYTES, max(_FIRST_BYTES, _FIRST_BYTES * _SECONDS / first_s))) // 4096 * 4096
+    taken_s = seconds(count, _REPETITIONS)
+    bits_per_s = 2 * (world.size - 1) / world.size * count * 8 / taken_s  # what a ring sends over each link
+    return {
+        "ranks": world.size,
+        "bytes": count,
+        "seconds": taken_s,
+        "latency_s": latency_s,
+        "bits_per_s": bits_per_s,
+        "links": links(world) if bits_per_s < slow * expected_bits_per_s else [],
+    }
+
+
+def links(world: "World") -> list[float]:
+    """Bit/s over plain TCP from each rank to the next, the last to the first, one after another; 0 if it failed."""
+    import tensorflow as tf
+
+    family = socket.AF_INET6 if ":" in own_address() else socket.AF_INET
+    with socket.create_server((own_address(), 0), family=family) as server:
+        server.settimeout(10)
+        mine = f"{own_address()} {server.getsockname()[1]}".ljust(_ADDRESS_BYTES).encode()
+        table = world.all_gather(tf.constant([list(mine)], tf.int32), "doctor.addresses").numpy()
+        received = 0.0
+        for sender in range(world.size):
+            world.barrier()
+            receiver = (sender + 1) % world.size
+            with contextlib.suppress(OSError):
+                if world.rank == sender:
+                    address, port = bytes(table[receiver].tolist()).decode().split()
+                    _send(address, int(port))
+                elif world.rank == receiver:
+                    received = _receive(server)
+    rates = world.all_gather(tf.constant([received], tf.float64), "doctor.links").numpy().tolist()
+    return rates[1:] + rates[:1]  # each rank knows the link that ends at it
+
+
+def _send(address: str, port: int) -> None:
+    chunk = bytes(1 << 18)
+    with socket.create_connection((address, port), timeout=10) as connection:
+        end = time.perf_counter() + _SECONDS
+        while time.perf_counter() < end:
+            connection.sendall(chunk)
+
+
+def _receive(server: socket.socket) -> float:
+    """Bit/s until the other end closes."""
+    connection, _ = server.accept()
+    with connection:
+        connection.settimeout(10)
+        buffer, count, start = bytearray(1 << 18), 0, time.perf_counter()
+        while got := connection.recv_into(buffer):
+            count += got
+    return count * 8 / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Join the world, measure, print."""
+    signal.alarm(LIMIT_S)
+    expected_bits_per_s, slow = map(float, sys.argv[1:])
+    import_tensorflow()
+    from bert_horovod.collectives.world import connect, use_devices
+
+    world = connect(launch())
+    use_devices(world, 0)
+    measured = measure(world, expected_bits_per_s, slow)
+    if world.rank == 0:
+        print(json.dumps(measured), flush=True)
+    world.shutdown()
+
+
+if __name__ == "__main__":
+    main()

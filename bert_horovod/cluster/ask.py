@@ -1,0 +1,192 @@
+"""Asks every host for its facts, all at once, over ssh where the host is not this one."""
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_horovod.cluster.facts import Facts, interfaces
+
+CONNECT_S = 5  # for ssh to reach a host
+ANSWER_S = 40.0  # for all of a host's answer: Python may come from a slow network file system
+CLOCK_ROUNDS = 3
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+# What ssh says -> what is wrong, and what mends it, for a host and the options that reach it.
+_REFUSALS = (
+    (
+        "Could not resolve hostname",
+        "its name is not resolved",
+        "correct the name, or add a line `ADDRESS {host}` to /etc/hosts here (or to the DNS)",
+    ),
+    (
+        "Connection refused",
+        "nothing listens on its ssh port",
+        "on {host}: systemctl start ssh (Debian, Ubuntu) or sshd; or name its port: --ssh_port N",
+    ),
+    (
+        "timed out|No route to host|unreachable",
+        "it cannot be reached",
+        "see that {host} runs and that no firewall is between: ping {host}",
+    ),
+    (
+        "Permission denied|Too many authentication failures",
+        "it asks for a password",
+        "ssh-copy-id {options}{host} (after ssh-keygen, if there is no key yet)",
+    ),
+    (
+        "IDENTIFICATION HAS CHANGED",
+        "its host key is not the one that is known",
+        "if the host was set up anew: ssh-keygen -R {host} && ssh-keyscan {host} >> ~/.ssh/known_hosts",
+    ),
+)
+
+
+@dataclass
+class Answer:
+    """What came back from a host."""
+
+    facts: Facts | None = None
+    wrong: str = ""  # why there are no facts
+    mend: str = ""
+    key_unknown: bool = False
+    clock_s: float = 0.0  # ahead of this host's
+    clock_error_s: float = 0.0  # at most
+
+
+def is_here(host: str) -> bool:
+    """Whether horovodrun takes a host for the one that it runs on: its address is an interface's."""
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return False
+    return address in {found["address"] for found in interfaces().values()}
+
+
+def ask_all(
+    hosts: Iterable[str], ssh_port: int | None, packages: list[str], directories: list[str]
+) -> dict[str, Answer]:
+    """Ask all hosts at once; each has an answer within a minute, whatever is wrong with it."""
+    hosts = list(hosts)
+    addresses = {host: _address(host) for host in hosts}
+    running: list[subprocess.Popen] = []
+
+    def ask(host: str) -> Answer:
+        others = [address for name, address in addresses.items() if name != host and address]
+        question = {"packages": packages, "others": others, "directories": directories}
+        words = [sys.executable, "-m", "bert_horovod.cluster.facts", json.dumps(question)]
+        if is_here(host):
+            return _ask(words, host, ssh_port, running)
+        answer = _ask(_ssh(host, ssh_port, words), host, ssh_port, running)
+        if answer.wrong == _KEY_UNKNOWN:  # horovodrun takes any key, so that the rest is still worth knowing
+            answer = _ask(_ssh(host, ssh_port, words, "-o", "StrictHostKeyChecking=no"), host, ssh_port, running)
+            answer.key_unknown = True
+        return answer
+
+    with ThreadPoolExecutor(max_workers=64) as pool:
+        try:
+            return dict(zip(hosts, pool.map(ask, hosts), strict=True))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.kill()
+            raise
+
+
+def python_path() -> str:
+    """PYTHONPATH for this very checkout."""
+    return os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+
+
+def clock_difference(sent_s: float, answer_s: float, received_s: float) -> tuple[float, float]:
+    """How far another clock is ahead, and the largest error of that, from one question by this clock.
+
+    The answer was given somewhere between sending and receiving: in the middle, give or take half of the round trip.
+    """
+    return answer_s - (sent_s + received_s) / 2, (received_s - sent_s) / 2
+
+
+def _address(host: str) -> str | None:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return None
+
+
+def _ssh(host: str, port: int | None, words: list[str], *options: str) -> list[str]:
+    remote = shlex.join(["env", f"PYTHONPATH={python_path()}", *words])
+    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", *options, *_port(port), host, remote]
+
+
+def _port(port: int | None) -> list[str]:
+    return ["-p", str(port)] if port else []
+
+
+def _ask(command: list[str], host: str, port: int | None, running: list[subprocess.Popen]) -> Answer:
+    environment = os.environ | {"LC_ALL": "C", "PYTHONPATH": python_path()}
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as process,
+    ):
+        running.append(process)
+        timer = threading.Timer(ANSWER_S, process.kill)
+        timer.start()
+        try:
+            # A shell's start-up files may print something first.
+            line = next((line for line in process.stdout if line.startswith('{"name"')), None)
+            if line is not None:
+                clock_s, error_s = min((_tick(process) for _ in range(CLOCK_ROUNDS)), key=lambda found: found[1])
+                process.stdin.close()
+                return Answer(json.loads(line), clock_s=clock_s, clock_error_s=error_s)
+            code = process.wait()
+        except (OSError, ValueError):  # it ended in the middle of its answer
+            code = process.wait()
+        finally:
+            timer.cancel()
+        errors.seek(0)
+        return _refusal(errors.read(), code, host, port)
+
+
+def _tick(process: subprocess.Popen) -> tuple[float, float]:
+    sent_s = time.time()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    answer_s = float(process.stdout.readline())
+    return clock_difference(sent_s, answer_s, time.time())
+
+
+_KEY_UNKNOWN = "its host key is unknown here"
+
+
+def _refusal(errors: str, code: int, host: str, port: int | None) -> Answer:
+    """Why a host gave no facts, by what ssh or its Python said."""
+    if code == 255:
+        for pattern, wrong, mend in _REFUSALS:
+            if re.search(pattern, errors):
+                options = "".join(f"{word} " for word in _port(port))
+                return Answer(wrong=wrong, mend=mend.format(host=host, options=options))
+        if "Host key verification failed" in errors:
+            return Answer(wrong=_KEY_UNKNOWN)
+    lines = errors.strip().splitlines()
+    last = lines[-1] if lines else f"no word, exit code {code}"
+    if code < 0:
+        return Answer(wrong=f"it gave no answer within {ANSWER_S:g} s", mend=f"see what hangs: ssh {host} uptime")
+    if code == 127 or "No module named" in last or "No such file" in last:
+        return Answer(
+            wrong=f"it has no {sys.executable} with {PROJECT} ({last})",
+            mend="put the project and its .venv at the same path on every host",
+        )
+    return Answer(wrong=f"it fails: {last}", mend=f"try by hand: ssh {host} {sys.executable} --version")

@@ -1,0 +1,224 @@
+"""What is wrong in the facts of hosts, and what mends it: arithmetic alone, nothing is asked or run here."""
+
+import importlib.metadata
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bert_horovod.cluster.ask import Answer
+from bert_horovod.cluster.facts import Facts
+from bert_horovod.cluster.hostfiles import Hosts
+
+OK, WARNING, FAILED = "ok", "warning", "FAILED"
+
+CLOCK_LIMIT_S = 1.0
+# BERT-large's parameters and two moments, 12 bytes for each of 335 million; BERT-base has 110 million. The newest
+# three checkpoints stay, and a fourth is written beside them.
+_CHECKPOINT_BYTES = {"BERT-base": 1.3e9, "BERT-large": 4.0e9}
+_CHECKPOINTS = 4
+_TEMPORARY_BYTES = 100e6  # XLA's and the prepare stages' small files
+# BERT-base's parameters, gradients and moments, 16 bytes each, and TensorFlow's own 0.6 GB.
+_RANK_BYTES = 2.4e9
+_LEAST_DRIVER = (525, 60, 13)  # for CUDA 12, which TensorFlow's GPU packages bring along
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the doctor's: what was looked at, how it is, and what mends it where it is not well."""
+
+    name: str
+    level: str
+    found: str
+    expected: str = ""
+    mend: str = ""
+
+
+def requirements() -> tuple[str, dict[str, str]]:
+    """The tested versions, of Python and of each package, as the package's own metadata states them.
+
+    Raises importlib.metadata.PackageNotFoundError, or ImportError, where the project is not installed.
+    """
+    from packaging.requirements import Requirement
+
+    package = importlib.metadata.metadata("bert_horovod")
+    wanted = [Requirement(text) for text in package.get_all("Requires-Dist", [])]
+    taken = [wish for wish in wanted if wish.marker is None or wish.marker.evaluate({"extra": "horovod"})]
+    return package["Requires-Python"], {wish.name: str(wish.specifier) for wish in taken}
+
+
+def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
+    """Whether every host answers without a password."""
+    bad = [
+        Check("ssh", FAILED, f"{host}: {answer.wrong}", "an answer without a password", answer.mend)
+        for host, answer in answers.items()
+        if answer.facts is None
+    ]
+    bad += [
+        Check(
+            "ssh",
+            WARNING,
+            f"{host}: its host key is unknown here, which horovodrun takes and mpirun refuses",
+            "a known key",
+            f"ssh-keyscan {host} >> ~/.ssh/known_hosts",
+        )
+        for host, answer in answers.items()
+        if answer.key_unknown and answer.facts is not None
+    ]
+    return bad or [Check("ssh", OK, f"{count_hosts(len(answers))} without a password")]
+
+
+def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[str, str]) -> list[Check]:
+    """Whether every host has the tested versions, and all of them the same.
+
+    Args:
+      facts: of each host.
+      python, packages: from `requirements`.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    bad = []
+    for host, found in facts.items():
+        versions = {"Python": found["python"], **found["packages"]}
+        for name, specifier in {"Python": python, **packages}.items():
+            if versions[name] is None or not SpecifierSet(specifier).contains(versions[name], prereleases=True):
+                bad.append(
+                    Check(
+                        "versions",
+                        FAILED,
+                        f"{host}: {name} {versions[name] or 'is missing'}",
+                        f"{name} {specifier}",
+                        f"run/setup.sh on {host}" + (" with PYTHON=..." if name == "Python" else ""),
+                    )
+                )
+        if found["packages"].get("horovod") and "Gloo" not in found["horovod_with"]:
+            text = f"{host}: Horovod with {' and '.join(found['horovod_with']) or 'nothing'}"
+            bad.append(Check("versions", FAILED, text, "Horovod with Gloo", f"run/setup.sh on {host}"))
+    for name in ("Python", *packages):
+        bad += _same(facts, lambda of, name=name: of["python"] if name == "Python" else of["packages"][name], name)
+    bad += _same(facts, lambda of: of["source"][:12], "this project's source")
+    bad += _same(facts, lambda of: " and ".join(of["horovod_with"]) or "nothing", "Horovod with")
+    if bad:
+        return bad
+    first = next(iter(facts.values()))
+    main = ", ".join(f"{name} {first['packages'][name]}" for name in ("tensorflow", "horovod", "numpy"))
+    with_ = " and ".join(first["horovod_with"])
+    same = f", the same on {count_hosts(len(facts))}" if len(facts) > 1 else ""
+    return [Check("versions", OK, f"Python {first['python']}, {main}; Horovod with {with_}{same}")]
+
+
+def _same(facts: Mapping[str, Facts], value: Callable[[Facts], str | None], what: str) -> list[Check]:
+    """A failure if a value is not the same on all hosts where it is known."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for host, found in facts.items():
+        if value(found) is not None:
+            groups[value(found)].append(host)
+    if len(groups) < 2:
+        return []
+    found = "; ".join(f"{text} on {', '.join(hosts)}" for text, hosts in groups.items())
+    mend = "copy the project to every host anew" if "source" in what else "run/setup.sh on the hosts that differ"
+    return [Check("versions", FAILED, f"{what}: {found}", "the same on all hosts", mend)]
+
+
+def check_clocks(answers: Mapping[str, Answer]) -> list[Check]:
+    """Whether clocks agree: logs and files of hosts are compared by them."""
+    bad = [
+        Check(
+            "clocks",
+            WARNING,
+            f"{host}: {abs(answer.clock_s):.1f} s {'ahead of' if answer.clock_s > 0 else 'behind'} this host's",
+            f"within {CLOCK_LIMIT_S:g} s",
+            f"on {host}: timedatectl set-ntp true (or chronyc makestep)",
+        )
+        for host, answer in answers.items()
+        if abs(answer.clock_s) - answer.clock_error_s > CLOCK_LIMIT_S
+    ]
+    most = max(abs(answer.clock_s) + answer.clock_error_s for answer in answers.values())
+    return bad or [Check("clocks", OK, f"within {most * 1e3:.2g} ms of this host's")]
+
+
+def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None = None) -> list[Check]:
+    """Whether there is room, and leave to write, for temporary files and, on the first host, for checkpoints."""
+    places = [(host, temporary, _TEMPORARY_BYTES, "for temporary files", "set TMPDIR") for host in facts]
+    if output:
+        one = "for one checkpoint of BERT-base"
+        places.append((next(iter(facts)), output, _CHECKPOINT_BYTES["BERT-base"], one, "take another --output_dir"))
+    bad, fine = [], {}
+    for host, directory, least, purpose, otherwise in places:
+        free, wrong = facts[host]["directories"][directory].values()
+        text = f"{host}: {directory}: {f'{wrong}, ' if wrong else ''}{_gigabytes(free)} free"
+        wanted = _CHECKPOINTS * _CHECKPOINT_BYTES["BERT-large"] if directory == output else least
+        if wrong or free < least:
+            mend = f"make room or give leave to write (df -h {directory}; ls -ld {directory}), or {otherwise}"
+            bad.append(Check("disk", FAILED, text, f"{_gigabytes(least)} {purpose}", mend))
+        elif free < wanted:
+            expected = f"{_gigabytes(wanted)}: {_CHECKPOINTS} checkpoints of BERT-large; smaller models need less"
+            bad.append(Check("disk", WARNING, text, expected, "make room, or --set execution.keep_checkpoints=1"))
+        else:
+            fine[directory] = min(free, fine.get(directory, free))
+    where = ", ".join(f"{directory} {_gigabytes(free)}" for directory, free in fine.items())
+    return bad or [Check("disk", OK, f"writable, and free everywhere: {where}")]
+
+
+def check_resources(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
+    """Whether every rank has cores and memory."""
+    bad = []
+    for host, found in facts.items():
+        if found["cores"] < slots[host]:
+            text = f"{host}: {found['cores']} cores for {slots[host]} ranks"
+            bad.append(Check("cores", WARNING, text, "a core for each rank", f"give {host} fewer slots"))
+        if found["memory_bytes"] / slots[host] < _RANK_BYTES:
+            text = (
+                f"{host}: {_gigabytes(found['memory_bytes'] / slots[host])} available for each of {slots[host]} ranks"
+            )
+            mend = "fewer slots, or see what fits: bert-horovod bench memory"
+            bad.append(Check("memory", WARNING, text, f"{_gigabytes(_RANK_BYTES)}: BERT-base before activations", mend))
+    cores = min(found["cores"] / slots[host] for host, found in facts.items())
+    memory = min(found["memory_bytes"] / slots[host] for host, found in facts.items())
+    return bad or [
+        Check("resources", OK, f"each rank has at least {cores:.3g} cores and {_gigabytes(memory)} of memory")
+    ]
+
+
+def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
+    """Whether GPUs, their driver and Horovod's NCCL are what the ranks need, where there are GPUs."""
+    kinds = {name for found in facts.values() for name in found["gpus"]["names"]}
+    bad = []
+    for host, found in facts.items():
+        gpus = found["gpus"]
+        if gpus["wrong"]:
+            mend = "restart after a driver's update, or install the driver again"
+            bad.append(Check("GPUs", FAILED, f"{host}: {gpus['wrong']}", "an answer of nvidia-smi", mend))
+            continue
+        if kinds and len(gpus["names"]) < slots[host]:
+            text, expected = f"{host}: {len(gpus['names'])} GPUs for {slots[host]} ranks", "a GPU for each rank"
+            bad.append(Check("GPUs", FAILED, text, expected, f"give {host} no more slots than GPUs"))
+        if gpus["driver"] and tuple(int(part) for part in re.findall(r"\d+", gpus["driver"])) < _LEAST_DRIVER:
+            least = ".".join(map(str, _LEAST_DRIVER))
+            bad.append(
+                Check("GPUs", FAILED, f"{host}: driver {gpus['driver']}", f"{least} for CUDA 12", "a newer driver")
+            )
+        if gpus["names"] and "NCCL" not in found["horovod_with"]:
+            mend = f"run/setup.sh on {host}, where nvidia-smi and nvcc are found"
+            bad.append(Check("GPUs", FAILED, f"{host}: Horovod without NCCL", "with NCCL, to reduce on GPUs", mend))
+    if len(kinds) > 1:
+        text = f"several kinds: {', '.join(sorted(kinds))}"
+        bad.append(Check("GPUs", WARNING, text, "one kind: the slowest sets the pace", "leave the slower hosts out"))
+    if bad:
+        return bad
+    if not kinds:
+        return [Check("GPUs", OK, "none; ranks compute on the CPU")]
+    count = sum(len(found["gpus"]["names"]) for found in facts.values())
+    return [Check("GPUs", OK, f"{count} of {kinds.pop()}, driver {next(iter(facts.values()))['gpus']['driver']}, NCCL")]
+
+
+def count_hosts(count: int) -> str:
+    return "1 host" if count == 1 else f"{count} hosts"
+
+
+def short(text: str, limit: int = 100) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.3g} GB"

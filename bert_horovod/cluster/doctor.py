@@ -1,0 +1,156 @@
+"""Looks at the hosts of a run before the run: every check, in the order in which they depend on each other."""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bert_horovod.cluster import checks, network_checks
+from bert_horovod.cluster.all_reduce import LIMIT_S, MARK
+from bert_horovod.cluster.ask import ask_all, python_path
+from bert_horovod.cluster.checks import FAILED, Check
+from bert_horovod.cluster.facts import Facts, interfaces
+from bert_horovod.cluster.hostfiles import Hosts
+
+THIS_HOST = "localhost"
+# Of one connection, which a core feeds; whatever a faster interface says of itself, one stream need not show more.
+_STREAM_BITS_PER_S = 10e9
+
+
+@dataclass
+class Doctor:
+    """What is asked for, and after `examine`, what was found."""
+
+    hosts: Hosts = field(default_factory=dict)  # none: this host alone
+    network_interface: str | None = None
+    ssh_port: int | None = None
+    expected_bits_per_s: float | None = None
+    output_dir: str | None = None
+    facts: dict[str, Facts] = field(default_factory=dict)
+    interface: str | None = None
+    slots: Hosts = field(default_factory=dict)
+
+    def examine(self) -> Iterator[Check]:
+        """Every check as soon as it is made; what needs one that failed is left out, and says so."""
+        failed = False
+        for check in self._about_facts():
+            failed |= check.level == FAILED
+            yield check
+        if failed:
+            yield Check("all-reduce", checks.WARNING, "not tried while a check above fails")
+        else:
+            yield self._all_reduce()
+
+    def start_line(self, which: list[str]) -> str:
+        """A line to copy that starts a run on these hosts.
+
+        Args:
+          which: the words that name the hosts, such as -hostfile and its path.
+        """
+        words = ["bert-horovod", "launch", "-np", str(sum(self.slots.values())), *which]
+        words += ["--network_interfaces", self._launch_interface()] if self._launch_interface() else []
+        words += ["--ssh_port", str(self.ssh_port)] if self.ssh_port else []
+        words += ["--", "pretrain", "--recipe", "run/recipes/bert-base.toml"]
+        return shlex.join([*words, "--data_dir", "DATA", "--output_dir", self.output_dir or "OUTPUT"])
+
+    def _launch_interface(self) -> str | None:
+        """The hosts' interface, if this host, which need be none of them, has it too: horovodrun wants that."""
+        return self.interface if self.interface in interfaces() else None
+
+    def _about_facts(self) -> Iterator[Check]:
+        try:
+            python, packages = checks.requirements()
+        except (ImportError, importlib.metadata.PackageNotFoundError) as error:
+            yield Check("versions", FAILED, f"this project is not installed here ({error})", "it is", "run/setup.sh")
+            return
+        temporary = os.environ.get("TMPDIR", "/tmp")
+        directories = [temporary, *([str(Path(self.output_dir).absolute())] if self.output_dir else [])]
+        answers = ask_all(self.hosts or [THIS_HOST], self.ssh_port, list(packages), directories)
+        self.facts = {host: answer.facts for host, answer in answers.items() if answer.facts is not None}
+        if self.hosts or not self.facts:
+            yield from checks.check_ssh(answers)
+        if not self.facts:
+            return
+        self.slots = self.hosts or {THIS_HOST: max(1, len(self.facts[THIS_HOST]["gpus"]["names"]))}
+        yield from checks.check_versions(self.facts, python, packages)
+        if len(self.hosts) > 1:
+            self.interface, found = network_checks.common_interface(self.facts, self.network_interface)
+            yield from found
+        yield from network_checks.check_names(self.facts, self.interface, self.network_interface is not None)
+        if len(self.hosts) > 1:
+            yield from checks.check_clocks({host: answers[host] for host in self.facts})
+        yield from checks.check_disks(self.facts, *directories)
+        yield from checks.check_resources(self.facts, self.slots)
+        yield from checks.check_gpus(self.facts, self.slots)
+
+    def _all_reduce(self) -> Check:
+        """One rank on each host; two on this one if it is alone."""
+        hosts = list(self.slots)
+        several = len(hosts) > 1
+        expected = self.expected_bits_per_s or (network_checks.link_speed(self.facts) if several else None)
+        if expected and not self.expected_bits_per_s:
+            expected = min(expected, _STREAM_BITS_PER_S)
+        environment = os.environ | {"PYTHONPATH": python_path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        if not several and self.slots[hosts[0]] < 2:
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # two ranks need two GPUs, or none
+        command = [
+            *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "--start-timeout", "60"),
+            *("-np", str(max(2, len(hosts))), "-H", ",".join(f"{host}:{1 if several else 2}" for host in hosts)),
+            *(["--network-interfaces", self._launch_interface()] if self._launch_interface() else []),
+            *(["--ssh-port", str(self.ssh_port)] if self.ssh_port else []),
+            *(sys.executable, "-m", "bert_horovod.cluster.all_reduce", str(expected or 0), str(network_checks.SLOW)),
+        ]
+        output, timed_out = _run(command, environment)
+        line = next((line for line in output.splitlines() if MARK in line), None)
+        if line is None:
+            ports = (
+                "the hosts connect to each other on any port: open all between them; or name the network's interface"
+            )
+            found = f"no result within {LIMIT_S} s" if timed_out else f"it failed: {_reason(output)}"
+            return Check(
+                "all-reduce",
+                FAILED,
+                found,
+                "an all-reduce",
+                f"{ports}: --network_interfaces. To see all of it: {shlex.join(command)}",
+            )
+        check = network_checks.check_all_reduce(json.loads(line[line.index(MARK) :]), hosts, expected)
+        return check if several else replace(check, found=f"{check.found} (within this host)")
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[str, bool]:
+    """What a launcher and its ranks print, and whether it had to be ended.
+
+    It has a session of its own, so that Ctrl-C comes to it once, from here, as the SIGTERM that makes it end its ranks.
+    """
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(timeout=LIMIT_S)[0], False
+        except BaseException as error:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                return process.communicate()[0] or "", True
+            raise
+
+
+def _reason(output: str) -> str:
+    """The line that says why, from what horovodrun and its ranks print when they fail."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if "what():" in line or "Error" in line or "error:" in line or "denied" in line]
+    line = (telling or lines or ["no word"])[0]
+    line = line.partition(">:")[2].strip() or line.strip()
+    return re.sub(r"\[\S+:\d+\] ", "", line)  # where in Gloo's source

@@ -1,0 +1,187 @@
+"""What a host says of itself, as one line of JSON: the half of `bert-horovod doctor` that runs on every host.
+
+python -m bert_horovod.cluster.facts '{"packages": ["numpy"], "others": ["10.0.0.2"], "directories": ["/tmp"]}'
+
+Afterwards it answers every line that it reads with the time, so that clocks can be compared. It imports the standard
+library alone: it has to work where nothing else does.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+
+_SIOCGIFADDR = 0x8915
+# What in Horovod's library tells that it was built with something, which importing it would tell 2 s later.
+_BUILT_WITH = {"Gloo": b"HOROVOD_GLOO_IFACE", "MPI": b"MPI_Allreduce", "NCCL": b"ncclAllReduce"}
+
+
+def gather(packages: list[str], others: list[str], directories: list[str]) -> Facts:
+    """All facts of this host.
+
+    Args:
+      packages: whose versions are asked for.
+      others: addresses of the other hosts.
+      directories: where room is needed; they need not exist yet.
+    """
+    return {
+        "name": socket.gethostname(),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in packages},
+        "source": source_hash(),
+        "horovod_with": horovod_with(),
+        "own_address": own_address(),
+        "loopback_line": loopback_line(Path("/etc/hosts"), socket.gethostname()),
+        "interfaces": interfaces(),
+        "address_to_others": next(filter(None, map(address_towards, others)), None),
+        "directories": {directory: room(Path(directory)) for directory in directories},
+        "memory_bytes": available_memory_bytes(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpus": gpus(),
+    }
+
+
+def version(package: str) -> str | None:
+    """Of an installed package; None where it is missing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def source_hash() -> str:
+    """SHA-256 over the paths and texts of this package's modules."""
+    package = Path(__file__).resolve().parents[1]
+    total = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        for part in (str(path.relative_to(package)).encode(), path.read_bytes()):
+            total.update(len(part).to_bytes(8, "big") + part)
+    return total.hexdigest()
+
+
+def horovod_with() -> list[str]:
+    """What Horovod was built with, of Gloo, MPI and NCCL."""
+    found = importlib.util.find_spec("horovod")
+    libraries = list(Path(found.origin).parent.glob("tensorflow/mpi_lib*.so")) if found and found.origin else []
+    return [name for name, mark in _BUILT_WITH.items() if any(mark in path.read_bytes() for path in libraries)]
+
+
+def own_address() -> str | None:
+    """The address at which Gloo lets this host's ranks be reached: the first of its own name that can be bound to."""
+    with contextlib.suppress(OSError):
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            socket.gethostname(), None, type=socket.SOCK_STREAM
+        ):
+            with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as tried:
+                tried.bind(address)
+                return address[0]
+    return None
+
+
+def loopback_line(hosts_file: Path, name: str) -> str | None:
+    """The line of /etc/hosts that gives a name a loopback address, as `line 2, "127.0.1.1 node1"`."""
+    with contextlib.suppress(OSError):
+        for number, line in enumerate(hosts_file.read_text(errors="replace").splitlines(), 1):
+            address, *names = line.partition("#")[0].split() or [""]
+            if name in names and (address.startswith("127.") or address == "::1"):
+                return f'line {number}, "{" ".join(line.split())}"'
+    return None
+
+
+def interfaces() -> dict[str, Facts]:
+    """Of each network interface with an IPv4 address: that address, and the speed in bit/s, None where unknown."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                found[name] = {"address": socket.inet_ntoa(answer[20:24]), "bits_per_s": _speed(name)}
+    return found
+
+
+def _speed(interface: str) -> float | None:
+    try:
+        megabits = int(Path(f"/sys/class/net/{interface}/speed").read_text())
+    except (OSError, ValueError):  # of what has none, such as a bridge, reading fails
+        return None
+    return megabits * 1e6 if megabits > 0 else None
+
+
+def address_towards(other: str) -> str | None:
+    """This host's address on the way to another; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+            tried.connect((other, 9))
+            return tried.getsockname()[0]
+    except OSError:
+        return None
+
+
+def room(directory: Path) -> Facts:
+    """Free bytes for this user where a directory is or will be, and what goes wrong when one writes there."""
+    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+        wrong = None
+    except OSError as error:
+        wrong = error.strerror
+    return {"free_bytes": shutil.disk_usage(existing).free, "wrong": wrong}
+
+
+def available_memory_bytes() -> int:
+    """What the kernel would still give to programs."""
+    line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024
+
+
+def gpus() -> Facts:
+    """NVIDIA's GPUs, their driver's version, and what goes wrong when one asks for them."""
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+    except FileNotFoundError:
+        return {"names": [], "driver": None, "wrong": None}
+    except subprocess.TimeoutExpired:
+        return {"names": [], "driver": None, "wrong": "nvidia-smi has not answered within 20 s"}
+    return read_gpus(asked.stdout, asked.returncode)
+
+
+def read_gpus(table: str, exit_code: int) -> Facts:
+    """The lines `driver, name` of nvidia-smi."""
+    if exit_code:
+        return {"names": [], "driver": None, "wrong": f"nvidia-smi says: {' '.join(table.split())}"}
+    lines = [line.split(", ", 1) for line in table.splitlines() if ", " in line]
+    return {"names": [name for _, name in lines], "driver": lines[0][0] if lines else None, "wrong": None}
+
+
+def main() -> None:
+    """Print the facts, then the time (s) at each line that is read."""
+    print(json.dumps(gather(**json.loads(sys.argv[1]))), flush=True)
+    for _ in sys.stdin:
+        print(time.time(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

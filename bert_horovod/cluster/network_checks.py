@@ -1,0 +1,154 @@
+"""What is wrong with names, interfaces and links between hosts, and what mends it: arithmetic alone, as in checks."""
+
+from collections.abc import Mapping
+
+from bert_horovod.cluster.checks import FAILED, OK, WARNING, Check, count_hosts, short
+from bert_horovod.cluster.facts import Facts
+
+SLOW = 0.7  # of the expected rate: the rest is headers, latency and other traffic
+
+
+def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) -> list[Check]:
+    """Whether each host's own name stands for an address at which the others reach it.
+
+    Horovod hands `--network-interfaces` to Gloo for its first meeting only. The connections that carry the gradients
+    listen at the address of the host's own name, so that name also chooses the network.
+
+    Args:
+      facts: of each host.
+      interface: of the network that was meant, the same on all hosts; None where that is not known.
+      named: whether the user named it.
+    """
+    several, bad = len(facts) > 1, []
+    for host, found in facts.items():
+        address, name = found["own_address"], found["name"]
+        meant = found["interfaces"].get(interface, {}).get("address") or found["address_to_others"]
+        if address is None:
+            bad.append(
+                Check(
+                    "name",
+                    FAILED,
+                    f"{host}: its own name {name} has no address of its own",
+                    "an address of this host; Gloo listens there",
+                    f"on {host}, add to /etc/hosts: {meant or '127.0.1.1'} {name}",
+                )
+            )
+        elif several and (address.startswith("127.") or address == "::1"):
+            line = found["loopback_line"]
+            mend = f"take {name} out of that line and add" if line else "to /etc/hosts add"
+            bad.append(
+                Check(
+                    "name",
+                    FAILED,
+                    f"{host}: its own name {name} is {address}" + (f", by /etc/hosts {line}" if line else ""),
+                    "an address that the others reach; Gloo listens there (`connect [127...]: Connection refused`)",
+                    f"on {host}, {mend} `{meant or 'ADDRESS'} {name}`",
+                )
+            )
+        elif several and interface and meant != address:
+            own = next((name for name, of in found["interfaces"].items() if of["address"] == address), "unknown")
+            bad.append(
+                Check(
+                    "name",
+                    FAILED if named and not found["gpus"]["names"] else WARNING,
+                    f"{host}: its own name {name} is {address} on {own}; over that network Gloo moves all gradients",
+                    f"an address of {interface}",
+                    f"on {host}, give {name} the address of {interface} in /etc/hosts",
+                )
+            )
+    where = ", ".join(f"{host} {found['own_address']}" for host, found in facts.items())
+    return bad or [Check("name", OK, f"own names are addresses of the hosts: {short(where)}")]
+
+
+def common_interface(facts: Mapping[str, Facts], named: str | None) -> tuple[str | None, list[Check]]:
+    """The interface between the hosts, and whether all have it, with the same speed."""
+    found = {host: named or _interface(of, of["address_to_others"]) for host, of in facts.items()}
+    bad = [
+        Check(
+            "network",
+            FAILED,
+            f"{host}: " + (f"no interface {named} with an IPv4 address" if named else "no way to the other hosts"),
+            f"one of {', '.join(name for name in of['interfaces'] if name != 'lo')}" if named else "a route",
+            "give --network_interfaces another name" if named else f"on {host}: ip address; ip route",
+        )
+        for host, of in facts.items()
+        if found[host] not in of["interfaces"]
+    ]
+    if bad:
+        return None, bad
+    names = set(found.values())
+    if len(names) > 1:
+        which = ", ".join(f"{name} on {host}" for host, name in found.items())
+        mend = "give them one name: horovodrun takes one for all hosts (or none: then it looks for a common one)"
+        return None, [Check("network", FAILED, f"interfaces differ: {which}", "the same name on all hosts", mend)]
+    (interface,) = names
+    speeds = {host: of["interfaces"][interface]["bits_per_s"] for host, of in facts.items()}
+    if len(set(speeds.values())) > 1:
+        which = ", ".join(f"{_gigabits(speed)} on {host}" for host, speed in speeds.items())
+        mend = "see cables and switch: ethtool " + interface
+        return interface, [Check("network", WARNING, f"{interface}: {which}", "the same speed everywhere", mend)]
+    speed = next(iter(speeds.values()))
+    return interface, [Check("network", OK, f"{interface} on {count_hosts(len(facts))}, {_gigabits(speed)}")]
+
+
+def _interface(facts: Facts, address: str | None) -> str | None:
+    return next((name for name, of in facts["interfaces"].items() if of["address"] == address), None)
+
+
+def link_speed(facts: Mapping[str, Facts]) -> float | None:
+    """The least speed, in bit/s, of the interfaces over which Gloo's ring goes; None where unknown."""
+    speeds = [of["interfaces"].get(_interface(of, of["own_address"]), {}).get("bits_per_s") for of in facts.values()]
+    return None if None in speeds else min(speeds)
+
+
+def check_all_reduce(measured: Mapping, hosts: list[str], expected_bits_per_s: float | None) -> Check:
+    """Whether the ring was as fast as its links allow; names the slow link where each was measured.
+
+    Args:
+      measured: what bert_horovod.cluster.all_reduce prints.
+      hosts: by rank.
+      expected_bits_per_s: of a link; None for no opinion.
+    """
+    rate = measured["bits_per_s"]
+    text = (
+        f"{measured['bytes'] / 2**20:.3g} MiB between {measured['ranks']} ranks in {measured['seconds'] * 1e3:.3g} ms: "
+        f"{_gigabits(rate)} a link; latency {measured['latency_s'] * 1e3:.2g} ms"
+    )
+    if expected_bits_per_s is None:
+        return Check("all-reduce", OK, text + ("" if len(hosts) == 1 else "; --expect_gbit N would judge it"))
+    expected = f"{SLOW:.0%} of {_gigabits(expected_bits_per_s)}"
+    if rate >= SLOW * expected_bits_per_s:
+        return Check("all-reduce", OK, f"{text}, {rate / expected_bits_per_s:.0%} of {_gigabits(expected_bits_per_s)}")
+    slow = slow_links(measured["links"], hosts, expected_bits_per_s)
+    if slow:
+        mend = (
+            "see cable, port and duplex (ethtool) and other traffic there; or name the fast network "
+            "(--network_interfaces); or state the true rate (--expect_gbit N)"
+        )
+        return Check("all-reduce", FAILED, f"{text}. Slow: {slow}", expected, mend)
+    alone = _gigabits(min(measured["links"]))
+    mend = f"leave the links alone: each by itself carries {alone}; the sums on the CPU are slower (busy hosts? uptime)"
+    return Check("all-reduce", WARNING, text, expected, mend)
+
+
+def slow_links(links: list[float], hosts: list[str], expected_bits_per_s: float) -> str:
+    """The links of a ring that are slow alone, with their rates; a host, where all of its links are.
+
+    Args:
+      links: bit/s from each host to the next, the last to the first.
+      hosts: by rank.
+      expected_bits_per_s: of a link.
+    """
+    slow = {i for i, rate in enumerate(links) if rate < SLOW * expected_bits_per_s}
+    parts = []
+    for i, host in enumerate(hosts):
+        before, count = (i - 1) % len(hosts), len(hosts)
+        if count > 2 and {before, i} <= slow and not {(before - 1) % count, (i + 1) % count} & slow - {before, i}:
+            parts.append(f"{host}, {_gigabits(max(links[before], links[i]))} in and out")
+            slow -= {before, i}
+    parts += [f"{hosts[i]} to {hosts[(i + 1) % len(hosts)]}, {_gigabits(links[i])}" for i in sorted(slow)]
+    return "; ".join(parts)
+
+
+def _gigabits(bits_per_s: float | None) -> str:
+    return "speed unknown" if bits_per_s is None else f"{bits_per_s / 1e9:.3g} Gb/s"

@@ -1,0 +1,75 @@
+"""Look at the hosts of a run before the run: ssh, versions, names, network, clocks, disks, GPUs, all-reduce.
+
+Every check is one line: ok, warning or FAILED, what was found and what was expected; under it, what mends it. Where
+nothing has failed, the line that starts a run comes last. Without hosts, outside of a scheduler's job: this host alone.
+Exit code: 0 if nothing failed, 1 otherwise.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "-hostfile",
+        "--hostfile",
+        type=Path,
+        metavar="FILE",
+        help="lines `host slots=N` (default: the scheduler's hosts)",
+    )
+    where.add_argument("-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8")
+    parser.add_argument(
+        "--network_interfaces", metavar="NAME", help="of the fast network, as in eth1 (default: the one that is used)"
+    )
+    parser.add_argument("--ssh_port", type=int, metavar="N", help="of the hosts' sshd (default: ssh's own)")
+    parser.add_argument(
+        "--expect_gbit", type=float, metavar="X", help="Gb/s of a host's link (default: what its interface says)"
+    )
+    parser.add_argument("--output_dir", metavar="DIR", help="of the run, to see whether checkpoints have room there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print each check when it is made; 1 if one failed."""
+    from bert_horovod.cluster.checks import FAILED
+    from bert_horovod.cluster.doctor import Doctor
+    from bert_horovod.cluster.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.errors import UserError
+
+    if arguments.expect_gbit is not None and not arguments.expect_gbit > 0:
+        raise UserError(f"--expect_gbit {arguments.expect_gbit:g}: expected more than 0")
+    if arguments.ssh_port is not None and not 0 < arguments.ssh_port < 65536:
+        raise UserError(f"--ssh_port {arguments.ssh_port}: expected 1 to 65535")
+    which: list[str] = []
+    if arguments.hostfile:
+        hosts, which = read_hostfile(arguments.hostfile), ["-hostfile", str(arguments.hostfile)]
+    elif arguments.hosts:
+        hosts, which = parse_hosts(arguments.hosts), ["-H", arguments.hosts]
+    else:
+        hosts = (from_scheduler() or ({}, ""))[0]
+    doctor = Doctor(
+        hosts=hosts,
+        network_interface=arguments.network_interfaces,
+        ssh_port=arguments.ssh_port,
+        expected_bits_per_s=arguments.expect_gbit and arguments.expect_gbit * 1e9,
+        output_dir=arguments.output_dir,
+    )
+    found = []
+    for check in doctor.examine():
+        found.append(check)
+        if not arguments.json:
+            expected = f"; expected {check.expected}" if check.expected else ""
+            mend = f"\n{'':22}mend: {check.mend}" if check.mend else ""
+            print(f"{check.level:8} {check.name:12} {check.found}{expected}{mend}", flush=True)
+    failed = sum(check.level == FAILED for check in found)
+    start = None if failed else doctor.start_line(which)
+    if arguments.json:
+        checks = [asdict(check) for check in found]
+        print(json.dumps({"ok": not failed, "checks": checks, "start": start, "hosts": doctor.facts}))
+    else:
+        print(f"{failed} of {len(found)} checks failed" if failed else f"start a run:\n{start}")
+    return 1 if failed else 0
