@@ -17,6 +17,17 @@ REQUIRED = object()
 # Other people's scripts depend on these: flags are added here, never renamed or taken away.
 FLAGS = {
     "bench": {"BENCHMARK": REQUIRED},
+    "bench comm": {
+        "--recipe": None,
+        "--model": None,
+        "--set": [],
+        "--rows": None,
+        "--length": None,
+        "--steps": 10,
+        "--trace": None,
+        "--delay": None,
+        "--json": False,
+    },
     "bench compute": {
         "--recipe": None,
         "--model": None,

@@ -1,0 +1,38 @@
+"""Run under horovodrun by test_wire_bytes.py: trains, and writes what the kernel saw leave this host in each step."""
+
+import json
+import sys
+from pathlib import Path
+
+from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.world import connect, use_devices
+from bert_horovod.config import load_recipe
+from bert_horovod.corpus.store import open_store
+from bert_horovod.training import loop
+from bert_horovod.training.step import TrainStep
+
+recipe_file, data_dir, output_dir, interface = sys.argv[1:]
+recipe, store = load_recipe(recipe_file), open_store(data_dir)
+world = connect(launch(), recipe.execution)
+use_devices(world, 1)
+sent: list[int] = []
+run_step = TrainStep.run
+
+
+def sent_so_far() -> int:
+    (line,) = [line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith(interface)]
+    return int(line.split(":")[1].split()[8])
+
+
+def counted(self: TrainStep, *arguments):
+    world.barrier()
+    before = sent_so_far()
+    result = run_step(self, *arguments)
+    sent.append(sent_so_far() - before)
+    return result
+
+
+TrainStep.run = counted
+loop.pretrain(loop.Job(recipe, store, Path(output_dir)), world)
+Path(output_dir, f"sent-{world.rank}.json").write_text(json.dumps(sent))
+world.shutdown()

@@ -1,0 +1,68 @@
+"""The profile of backward, and the plan that a run keeps."""
+
+import shutil
+
+import pytest
+
+from bert_horovod.collectives import planning
+from bert_horovod.collectives.link import Link
+from bert_horovod.collectives.planning import Plan, Profile
+from bert_horovod.collectives.world import World
+from bert_horovod.model.working import LOOKUP
+from bert_horovod.performance.synthetic import build_step
+from bert_horovod.training.overlap import expect, measure_profile
+from bert_horovod.training.step import as_tensors
+from tests.toys import toy_recipe
+from tests.training.conftest import metrics, newest, training_state
+
+AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
+
+
+@pytest.mark.parametrize("xla", ["off", "elementwise", "layers"])
+def test_a_profile_has_a_time_for_each_gradient_in_the_order_of_backward(xla):
+    recipe = toy_recipe(execution={"micro_batch": 16, "xla": xla}, model={"num_hidden_layers": 3})
+    made = build_step(recipe, recipe.phase[0], 1)
+    profile = measure_profile(made.step, as_tensors(made.batches[0]), made.inputs, World())
+    assert set(profile.ready_s) == set(made.step.shapes)
+    assert 0 < profile.forward_s < profile.end_s
+    assert all(0 < ready <= profile.end_s for ready in profile.ready_s.values())
+    layers = [profile.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
+    assert layers == sorted(layers, reverse=True)
+    assert profile.ready_s[LOOKUP] < layers[0]  # the dense part, which the head makes
+    assert profile.rows[LOOKUP] == len(set(made.batches[0]["input_ids"].reshape(-1).tolist()))
+
+
+def test_what_is_expected_follows_from_plan_profile_and_link():
+    shapes = {"a": (100,), "table": (50, 2)}
+    profile = Profile(0.1, {"a": 0.9, "table": 0.2}, 1.0, {"table": 10})
+    link = Link(0.01, 1e-3)
+    found = expect(Plan([["table"], ["a"]], "table"), shapes, "float16", profile, link)
+    # table 0.2 to 0.41, a 0.9 to 1.11, 10 rows of 2 halves from 1.11: 0.05
+    assert found.exposed_s == pytest.approx(0.16)
+    assert found.floor_s == pytest.approx(0.05)
+    assert "expected wait 0.160 s" in found.describe(1e6)
+    assert found.exposed_s == planning.seconds(found.plan, shapes, 2, profile, link) - 1.0
+
+
+def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(pretrain, tmp_path):
+    numerics = {"wire": "float16"}
+    whole = pretrain(ranks=2, flags=("--max_steps", "4"), numerics=numerics, execution=AUTO)
+    first = training_state(whole)["progress"]
+    assert first["plan"]["made_for"]["bucket_bytes"] == "auto"
+    assert sorted(name for bucket in first["plan"]["buckets"] for name in bucket) == sorted(
+        name for name in first["wire_maxima"] if not name.endswith("/rows")
+    )
+    copy = tmp_path / "run"
+    shutil.copytree(whole, copy)
+    for output_dir in (whole, copy):
+        pretrain(ranks=2, output_dir=output_dir, flags=("--max_steps", "8"), numerics=numerics, execution=AUTO)
+        assert training_state(output_dir)["progress"]["plan"] == first["plan"]
+    assert (newest(whole) / "model.safetensors").read_bytes() == (newest(copy) / "model.safetensors").read_bytes()
+    assert [line["loss"] for line in metrics(whole)] == [line["loss"] for line in metrics(copy)]
+
+
+def test_buckets_chosen_by_measurement_change_nothing_beyond_rounding(pretrain):
+    alone = pretrain(flags=("--max_steps", "6"), execution={"micro_batch": 32})
+    planned = pretrain(ranks=2, flags=("--max_steps", "6"), execution=AUTO)
+    for a, b in zip(metrics(alone), metrics(planned), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)

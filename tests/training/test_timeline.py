@@ -1,0 +1,55 @@
+"""Chrome traces of steps: what they hold, and when they are written. Horovod's part: tests/performance/test_comm.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.collectives.planning import Plan
+from bert_horovod.collectives.world import World
+from bert_horovod.training import loop
+from bert_horovod.training.step import StepTimes
+from bert_horovod.training.timeline import OURS, events
+from tests.toys import toy_recipe
+
+TIMES = StepTimes([(1.0, 2.0), (2.0, 4.0)], [(3.0, 3.5), (4.0, 4.25)], 4.5, 5.0)
+
+
+def spans(found: list[dict]) -> dict[str, tuple[str, float, float]]:
+    return {event["name"]: (event["tid"], event["ts"], event["dur"]) for event in found if event["ph"] == "X"}
+
+
+def test_a_step_is_its_micro_batches_its_all_reduces_the_wait_and_the_update_in_microseconds():
+    assert spans(events(7, TIMES, Plan([["a", "b", "c"]], "table"))) == {
+        "step 7, micro-batch 0": ("compute", 1e6, 1e6),
+        "step 7, micro-batch 1": ("compute", 2e6, 2e6),
+        "a and 2 more": ("all-reduces", 3e6, 0.5e6),
+        "looked-up rows of table": ("all-reduces", 4e6, 0.25e6),
+        "for all-reduces": ("waiting", 4e6, 0.5e6),
+        "update": ("compute", 4.5e6, 0.5e6),
+    }
+
+
+def test_a_run_of_one_process_has_no_all_reduces():
+    assert "a" not in spans(events(1, TIMES._replace(all_reduces=[]), Plan([["a"], ["b"]])))
+
+
+def train(store, output_dir: Path, max_steps: int, steps: list[int]) -> list[Path]:
+    recipe = toy_recipe(execution={"timeline": steps})
+    output_dir.mkdir(exist_ok=True)
+    loop.pretrain(loop.Job(recipe, store, output_dir, max_steps=max_steps), World())
+    return sorted((output_dir / "timeline").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "steps", "name"), [(5, [2, 3], "steps-2-3.json"), (4, [3, 9], "steps-3-4.json"), (2, [], None)]
+)
+def test_the_steps_of_the_range_that_were_run_are_written(store, tmp_path, capsys, max_steps, steps, name):
+    files = train(store, tmp_path / "run", max_steps, steps)
+    assert [path.name for path in files] == ([name] if name else [])
+    for path in files:
+        found = json.loads(path.read_text())["traceEvents"]
+        updates = [event for event in found if event["name"] == "update"]
+        assert len(updates) == 2
+        assert all(event["pid"] == OURS for event in found)
+        assert f"timeline of steps {name[6]} to {name[8]}: {path}" in capsys.readouterr().out
