@@ -20,6 +20,9 @@ SIZES = {
     "mini": Size(
         {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}, 64, 64
     ),
+    "small": Size(
+        {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}, 16, 128
+    ),
     "base": Size({}, 16, 128),
     "large": Size(
         {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}, 4, 128
