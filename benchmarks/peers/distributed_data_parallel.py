@@ -6,6 +6,8 @@ horovodrun is the launcher alone. float16 is PyTorch's own hook for it; all micr
 no_sync. benchmarks/scaling.py says how it is measured.
 """
 
+# ruff: noqa: E402 (flags are read before anything that takes seconds to import)
+
 import contextlib
 import dataclasses
 import os
@@ -17,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import ranks
 
-arguments, recipe = ranks.parse(__doc__, ("float32", "float16"))  # before PyTorch: --help is quick
+arguments, recipe = ranks.parse(__doc__, ("float32", "float16"))
 
 import numpy as np
 import torch

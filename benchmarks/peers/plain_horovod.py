@@ -6,6 +6,8 @@ The word embeddings' gradient is made dense first, as `sparse_as_dense` does: by
 table from every rank, since the tied decoder touches all of it. benchmarks/scaling.py says how it is measured.
 """
 
+# ruff: noqa: E402 (flags are read before anything that takes seconds to import)
+
 import sys
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import ranks
 
-arguments, recipe = ranks.parse(__doc__, ("float32",))  # before TensorFlow: --help is quick
+arguments, recipe = ranks.parse(__doc__, ("float32",))
 
 from bert_horovod.quiet import import_tensorflow
 
