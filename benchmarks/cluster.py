@@ -72,7 +72,7 @@ class Cluster:
         return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
     def start(self, host: str, command: Sequence[str | Path], **options) -> subprocess.Popen:
-        """Start a command on a host, in a session of its own."""
+        """Start a command on a host, in this process's directory and in a session of its own."""
         return subprocess.Popen(self._inside(host, command), start_new_session=True, **options)
 
     def shape(self, host: str, rate: str) -> None:
@@ -102,7 +102,8 @@ class Cluster:
         _call(self._inside("switch", ["ip", "link", "set", host, "up"]))
 
     def _inside(self, host: str, command: Sequence[str | Path]) -> list[str | Path]:
-        return ["nsenter", f"--target={self._holders[host]}", "--net", "--uts", "--mount", "--pid", *command]
+        inside = ["nsenter", f"--target={self._holders[host]}", "--net", "--uts", "--mount", "--pid"]
+        return [*inside, "env", "-C", os.getcwd(), *command]  # nsenter itself goes to /
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ def test_every_host_has_its_name_address_and_a_way_to_the_others(start_cluster):
     assert box.hostfile.read_text() == "node1 slots=2\nnode2 slots=2\nnode3 slots=2\n"
     for host in box.hosts:
         assert box.run("node2", ["ssh", host, "hostname"]).stdout == f"{host}\n"
+        assert box.run(host, ["pwd"]).stdout == f"{os.getcwd()}\n"
         assert box.run(host, ["getent", "hosts", host]).stdout.split() == [f"10.77.0.{host[-1]}", host]
 
 
