@@ -32,7 +32,7 @@ LAYER = "bert.encoder.layer."
 
 
 def blocks(names: list[str]) -> dict[str, list[str]]:
-    """Parameters, given in forward order, by the part whose backward makes their gradients last, in backward order.
+    """Weights, given in forward order, by the part whose backward makes their gradients last, in backward order.
 
     The parts are "head", "layer.N", ..., "layer.0" and "embeddings".
     """
@@ -61,7 +61,7 @@ def measure(recipe: Recipe, passes: int) -> dict[str, float | list[float]]:
     from bert_horovod.model.compute import Compute
     from bert_horovod.model.dropout import DropoutState
     from bert_horovod.model.heads import loss_sums
-    from bert_horovod.model.working import DECODER, parameter_gradients, working_weights
+    from bert_horovod.model.working import working_weights
     from bert_horovod.performance.compute import TimedStep
     from bert_horovod.training.step import as_tensors, xla_mode
 
@@ -69,9 +69,7 @@ def measure(recipe: Recipe, passes: int) -> dict[str, float | list[float]]:
     tf.config.threading.set_inter_op_parallelism_threads(2)  # with 1 the head's gradients come last
     step = TimedStep(recipe)
     parameters = step.state.parameters
-    shapes = {name: variable.shape for name, variable in parameters.items()}
     compute = Compute(tf.float32, xla_mode(recipe))
-    parts = blocks(list(parameters))
 
     def moments(batch: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         started = tf.timestamp()
@@ -82,13 +80,11 @@ def measure(recipe: Recipe, passes: int) -> dict[str, float | list[float]]:
                 tape.watch(weights)
                 sums = loss_sums(weights, recipe.model, recipe.objective.pairs, batch, compute, dropout)
                 loss = sums.mlm_loss + sums.nsp_loss
-        found = tape.gradient(loss, weights)
-        gradients = parameter_gradients(found, shapes)
-        needed_for = {part: [gradients[name] for name in names] for part, names in parts.items()}
-        needed_for["head"].append(found[DECODER])
+        gradients = {name: tf.identity(gradient) for name, gradient in tape.gradient(loss, weights).items()}
+        needed = {part: [gradients[name] for name in names] for part, names in blocks(list(weights)).items()}
         found = {}
-        for part, needed in [("forward", [loss]), *needed_for.items()]:  # in this order the graph takes its timestamps
-            with tf.control_dependencies([tf.identity(tensor) for tensor in needed]):
+        for part, tensors in [("forward", [loss]), *needed.items()]:  # the graph takes timestamps in this order
+            with tf.control_dependencies([getattr(tensor, "values", tensor) for tensor in tensors]):
                 found[part] = tf.timestamp() - started
         return found, gradients  # what nobody reads would not be computed
 

@@ -47,6 +47,7 @@ WIRES = {"ours": ("float32", "float16"), "horovod": ("float32",), "ddp": ("float
 MODES = {"ours": (3, 2), "horovod": (2, 1), "ddp": (2, 1)}  # steps of each round's step, and those that communicate
 HOSTS, LINKS, MICRO_BATCHES = {"delay": [1, 2, 4], "real": [1, 2]}, ["1gbit", "100mbit"], [1, 4, 16]
 WIRE_BYTES = {"float32": 4, "float16": 2}  # of a number
+RANK_0 = "[0]<stdout>:"  # what horovodrun puts before its lines
 PERCENT = "{:.1%}".format
 COLUMNS = {
     "compute_s": ("compute s", "{:.4g}".format),
@@ -91,9 +92,11 @@ def groups(arguments: argparse.Namespace) -> Iterator[list[Cell]]:
 
 def command(cell: Cell, arguments: argparse.Namespace, steps: int, profile: Path | None) -> list[str]:
     """What starts a cell's ranks, on the first host."""
-    names = ",".join(f"node{i + 1}:1" for i in range(cell.hosts))
-    start = [sys.executable, shutil.which("horovodrun", path=_path()), "--gloo", "--network-interfaces", INTERFACE]
-    start += ["-np", str(cell.hosts), "-H", names]
+    start = []
+    if cell.link:
+        names = ",".join(f"node{i + 1}:1" for i in range(cell.hosts))
+        start += [sys.executable, shutil.which("horovodrun", path=_path()), "--gloo"]
+        start += ["--network-interfaces", INTERFACE, "-np", str(cell.hosts), "-H", names]
     if arguments.compute == "real":
         start += ["sh", "-c", PINNED, ",".join(map(str, sorted(os.sched_getaffinity(0))))]
     words = ["--model", arguments.model, "--rows", arguments.rows, "--length", arguments.length, "--steps", steps]
@@ -124,11 +127,12 @@ def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
         done = box.run("node1", words, timeout=timeout, env=environment, cwd=PROJECT)
     except subprocess.TimeoutExpired as error:
         raise UserError(f"no answer in {timeout:.0f} s") from error
-    for line in done.stdout.splitlines():
-        if "{" in line and line.startswith("[0]"):
-            return json.loads(line[line.index("{") :])
-    last = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[0]")][-3:]
-    raise UserError(f"ended with {done.returncode}: " + "\n  ".join(last or done.stderr.strip().splitlines()[-3:]))
+    for text in done.stdout.splitlines():
+        if text.startswith(("{", RANK_0 + "{")):
+            return json.loads(text.removeprefix(RANK_0))
+    said = done.stderr.strip().splitlines()
+    last = [text for text in said if text.startswith("[0]")] or said
+    raise UserError(f"ended with {done.returncode}: " + "\n  ".join(last[-3:]))
 
 
 def figures(found: dict[str, Any]) -> dict[str, float]:
@@ -148,7 +152,7 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
       cell: what was measured.
       rounds: the `figures` of each round.
       rows: of a micro-batch.
-      alone_rows_per_s: the same program's on one host, if that was measured.
+      alone_rows_per_s: the same program's on one host; None if nobody measured it.
     """
 
     def median(key: str) -> float | None:
@@ -163,10 +167,11 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
         "step_s": step_s,
         "compute_s": median("compute_s"),
         "rows_per_s": rate,
-        "efficiency": rate / cell.hosts / alone_rows_per_s if alone_rows_per_s else None,
+        "efficiency": 1.0,
     }
     if cell.link:
         result |= {
+            "efficiency": rate / cell.hosts / alone_rows_per_s if alone_rows_per_s else None,
             "exposed_s": statistics.median(each["step_s"] - each["compute_s"] for each in rounds),
             "wire_bytes": median("wire_bytes"),
             "link_use": median("wire_bytes") * 8 / step_s / bits_per_s(cell.link),
@@ -193,8 +198,8 @@ def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: R
     return steps, 5 + 2.5 * cell.hosts + (steps + 1) * together_s
 
 
-def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Iterator[dict[str, Any]]:
-    """The lines, each group's as soon as it is measured."""
+def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Iterator[list[dict[str, Any]]]:
+    """The lines, a group's at once as soon as it is measured."""
     asked = list(groups(arguments))
     plan = {cell: expected(cell, arguments, profile, recipe) for group in asked for cell in group}
     total_s, behind_s = arguments.rounds * sum(seconds for _, seconds in plan.values()), 0.0
@@ -223,14 +228,14 @@ def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Ite
                     number, behind_s = number + 1, behind_s + seconds
                     left = (total_s - behind_s) * (time.monotonic() - started) / behind_s
                     say(f"{number}/{runs} {cell}: {told}; {left / 60:.0f} min left")
+            lines = []
             for cell, taken in rounds.items():
                 if taken:
                     key = (cell.program, cell.micro_batches)
-                    result = line(cell, taken, arguments.rows, alone.get(key) if cell.link else None)
+                    lines.append(line(cell, taken, arguments.rows, alone.get(key)))
                     if not cell.link:
-                        alone[key] = result["rows_per_s"]
-                        result["efficiency"] = 1.0
-                    yield result
+                        alone[key] = lines[-1]["rows_per_s"]
+            yield lines
 
 
 def profile_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -254,11 +259,11 @@ def heading(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> str
     what = describe(recipe).rsplit(", XLA", 1)[0] + " a micro-batch"
     cores = len(os.sched_getaffinity(0))
     if arguments.compute == "real":
-        return f"{what}; {arguments.rounds} rounds\ncompute: real, one thread a host, hosts on cores of their own"
+        return f"{what}; rounds: {arguments.rounds}\ncompute: real, one thread a host, hosts on cores of their own"
     source = str(arguments.delay) if arguments.delay else f"one core's seconds / {arguments.speed:g}"
     layers = ", ".join(f"{seconds:.3g}" for seconds in profile["layers_s"])
     return (
-        f"{what}; {arguments.rounds} rounds; all hosts on {cores} cores\n"
+        f"{what}; rounds: {arguments.rounds}; all hosts on {cores} cores\n"
         f"compute: delays, {source}: forward {profile['forward_s']:.3g}, backward of head {profile['head_s']:.3g}, "
         f"layers {layers}, embeddings {profile['embeddings_s']:.3g}; update {profile['update_s']:.3g}"
     )
@@ -303,7 +308,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, metavar="N", help="timed in a run (default: as --seconds says)")
     parser.add_argument(
-        "--seconds", type=float, default=8.0, metavar="S", help="of timed steps in a run, about (default: %(default)s)"
+        "--seconds", type=float, default=5.0, metavar="S", help="of timed steps in a run, about (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     add_overrides(parser, "model.num_hidden_layers=2")
@@ -324,11 +329,14 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    for name in ("hosts", "micro_batches", "rounds", "steps", "seconds", "speed"):
+    for name in ("hosts", "micro_batches", "rounds", "steps"):
         found = getattr(arguments, name)
         for value in found if isinstance(found, list) else [found]:
             if value is not None and value < 1:
                 parser.error(f"--{name} {value}: expected at least 1")
+    for name in ("seconds", "speed"):
+        if not getattr(arguments, name) > 0:
+            parser.error(f"--{name} {getattr(arguments, name)}: expected more than 0")
     cores = len(os.sched_getaffinity(0))
     if arguments.compute == "real" and max(arguments.hosts) > cores:
         parser.error(
@@ -358,9 +366,9 @@ def main() -> int:
         head = heading(arguments, recipe, profile)
         say(head)
         lines = []
-        for each in measure(arguments, recipe, profile):
-            lines.append(each)
-            say(table(lines[-1:], COLUMNS))  # so far: the rest may fail
+        for found in measure(arguments, recipe, profile):
+            lines += found
+            say(table(lines, COLUMNS))  # so far: the rest may fail
     except UserError as error:
         say(f"error: {error}")
         return 2
