@@ -192,7 +192,7 @@ def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: R
     if cell.link:
         sent = 2 * (cell.hosts - 1) / cell.hosts * parameters * WIRE_BYTES[cell.wire]
         wire_s = sent * 8 / bits_per_s(cell.link)
-    all_steps, communicating = MODES[cell.program]
+    all_steps, communicating = MODES[cell.program] if cell.link else (1, 0)
     together_s = all_steps * compute_s + communicating * wire_s
     steps = arguments.steps or max(1, min(10, round(arguments.seconds / together_s)))
     return steps, 5 + 2.5 * cell.hosts + (steps + 1) * together_s

@@ -88,7 +88,7 @@ def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 class Delayed(torch.nn.Module):
-    """A network that sleeps; of what are gradients of its parameters, the shapes and the moments are right."""
+    """A network that sleeps; what it gives out as gradients are the parameters."""
 
     def __init__(self, network: torch.nn.Module, profile: dict) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class _Part(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dx):
         time.sleep(ctx.seconds)
-        return dx.clone(), None, *(torch.empty_like(parameter) for parameter in ctx.parameters)
+        return dx.clone(), None, *(parameter.detach() for parameter in ctx.parameters)
 
 
 def delayed_step(parallel: DistributedDataParallel, profile: dict):

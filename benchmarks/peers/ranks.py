@@ -5,6 +5,8 @@ Each runs on every host, started by horovodrun, or alone; rank 0 prints one JSON
     {"step_s": an optimizer step, the median, "compute_s": the same without communication, in turn with it,
      "exposed_s": their difference, "rows_per_s": of all ranks, "bytes_reduced": payload of a step's gradients,
      "wire_bytes": what a rank sends of it in a ring all-reduce}
+
+A rank that is alone has nothing to communicate, and takes its steps as if it had never heard of other ranks.
 """
 
 import argparse
@@ -114,7 +116,7 @@ def report(
       step: does an optimizer step, with communication or without.
       barrier: waits for all ranks.
     """
-    seconds: dict[bool, list[float]] = {False: [], True: []}
+    seconds: dict[bool, list[float]] = {communicate: [] for communicate in ((False, True) if size > 1 else (False,))}
     for number in range(arguments.steps + 1):  # the first compiles, or settles buckets
         for communicate, taken in seconds.items():
             barrier()
@@ -125,7 +127,7 @@ def report(
     barrier()
     if rank:
         return
-    compute_s, step_s = (statistics.median(taken) for taken in seconds.values())
+    compute_s, step_s = (statistics.median(seconds.get(communicate, seconds[False])) for communicate in (False, True))
     payload = parameters * WIRE_BYTES[arguments.wire] if size > 1 else 0
     found = {
         "step_s": step_s,
