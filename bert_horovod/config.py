@@ -14,7 +14,7 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
@@ -25,6 +25,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
+STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
 
 
@@ -142,7 +143,16 @@ class Execution:
     # What backward computes again instead of keeping it: probabilities of attention, or all of each layer
     recompute: str = setting("none", choices=("none", "attention", "layer"))
     threads: int = setting(0, minimum=0)  # TensorFlow's threads per rank on CPU; 0: cores / ranks on the host
-    bucket_bytes: int = setting(16 << 20, minimum=1)  # float32 bytes of gradients per all-reduce, at most
+    # float32 bytes of gradients per all-reduce, at most; auto: by the measured link and backward, which may differ from
+    # run to run (a resumed run keeps its buckets), and with them the rounding of sums over 3 ranks or more
+    bucket_bytes: int | Literal["auto"] = setting("auto", minimum=1)
+    # Horovod's own: bytes that it may fuse into one all-reduce as they come (0: none; else sums depend on timing, and
+    # a resumed run is equal to rounding only), milliseconds between its looks for ready tensors, and its search for
+    # better ones of these while training
+    fusion_bytes: int = setting(0, minimum=0)
+    cycle_time_ms: float = setting(1.0, above=0)
+    hierarchical_allreduce: bool = setting(False)  # first within hosts, then between them (NCCL only)
+    autotune: bool = setting(False)
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
     keep_checkpoints: int = setting(3, minimum=1)  # newest checkpoints that stay on disk
@@ -150,6 +160,7 @@ class Execution:
     evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
     profile_steps: tuple[int, ...] = setting(())  # [first, last] step traced to output_dir/tensorboard; []: none
+    timeline: tuple[int, ...] = setting(())  # [first, last] step whose all-reduces go to output_dir/timeline; []: none
 
 
 @dataclass(frozen=True)
@@ -210,7 +221,8 @@ def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
     """The recipe as nested dicts and lists, every setting present; the inverse of recipe_from_table."""
     table = dataclasses.asdict(recipe)
     table["phase"] = list(table["phase"])
-    table["execution"]["profile_steps"] = list(recipe.execution.profile_steps)
+    for name in STEP_RANGES:
+        table["execution"][name] = list(table["execution"][name])
     return table
 
 
@@ -289,6 +301,16 @@ def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) 
             found = _KIND_NAMES.get(type(wrong[0]), type(wrong[0]).__name__)
             raise UserError(f"{name} = {value!r}: expected a list of whole numbers, found {found}")
         return tuple(value)
+    words = [word for part in typing.get_args(kind) for word in typing.get_args(part)]  # of int | Literal["auto"]
+    if words:
+        if value in words:
+            return value
+        if type(value) is not int:
+            raise UserError(
+                f"{name} = {value!r}: expected a whole number or {' or '.join(map(repr, words))}, "
+                f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
+            )
+        kind = int
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not kind:
@@ -339,12 +361,12 @@ def _check_combinations(recipe: Recipe) -> None:
             f"model.type_vocab_size = {model.type_vocab_size}: objective.pair = {recipe.objective.pair!r} "
             "needs at least 2"
         )
-    steps = recipe.execution.profile_steps
-    if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
-        raise UserError(
-            f"execution.profile_steps = {list(steps)}: expected [first, last] with 1 <= first <= last, "
-            "or [] for no trace"
-        )
+    for name in STEP_RANGES:
+        steps = getattr(recipe.execution, name)
+        if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
+            raise UserError(
+                f"execution.{name} = {list(steps)}: expected [first, last] with 1 <= first <= last, or [] for no trace"
+            )
     for i, phase in enumerate(recipe.phase):
         if phase.sequence_length > model.max_position_embeddings:
             raise UserError(

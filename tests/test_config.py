@@ -55,6 +55,8 @@ def another(field: dataclasses.Field):
         return not default
     if isinstance(default, tuple):
         return [3, 5]
+    if default == "auto" and "minimum" in limits:
+        return 1 << 20
     if "choices" in limits:
         return next(choice for choice in limits["choices"] if choice != default)
     if isinstance(default, int):
@@ -64,7 +66,8 @@ def another(field: dataclasses.Field):
 
 def outside(field: dataclasses.Field) -> list:
     """Values just outside of each of the setting's limits."""
-    limits, kind, step = field.metadata, type(field.default), (1 if isinstance(field.default, int) else 1e-6)
+    limits, kind = field.metadata, int if field.default == "auto" else type(field.default)
+    step = 1 if issubclass(kind, int) else 1e-6
     found = ["nonsense"] if "choices" in limits else []
     found += [kind(limits["minimum"] - step)] if "minimum" in limits else []
     found += [kind(limits["maximum"] + step)] if "maximum" in limits else []
@@ -115,6 +118,8 @@ def test_a_value_of_another_type_is_refused_by_key_value_and_type(section, field
         tuple: "a list of whole numbers",
     }
     kind = type(field.default)
+    if kind is str and "minimum" in field.metadata:  # a number, or a word for the program to find it
+        wrong[str], expected[str] = [True, 1.0, "1", "AUTO", [1]], "a whole number or 'auto'"
     for value in wrong[kind]:
         assert f"{key_of(section, field.name)} = {value!r}: expected {expected[kind]}, found " in refusal(
             table_with(section, field.name, value)

@@ -1,88 +1,159 @@
-"""Sums gradients over ranks in static buckets, in float32 or in scaled float16.
+"""Sums gradients over ranks by a plan of static buckets, in float32 or in scaled float16.
 
-A bucket is a run of parameters in backward order, flattened into one all-reduce that starts as soon as its gradients
-exist. That is the tensor fusion; being static, it gives the same sums in every run.
+A bucket is a run of parameters, flattened into one all-reduce that starts as soon as its gradients exist. That is the
+tensor fusion; being static, it gives the same sums in every run.
+
+A looked-up table's gradient has a dense part (from the output weights that are tied to it), which backward makes
+first, and a few rows (from the lookup), which it makes last. A plan may send the first with the other gradients and the
+rows alone, after them: those that any rank looked up, which all ranks know from one small all-reduce of a bitmap.
 """
 
 import math
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_horovod.clock import clock
+from bert_horovod.collectives.planning import Plan
 from bert_horovod.collectives.world import World
 
 # The float16 wire maps the last step's maximum to 2^11: 2^5 below overflow, 2^25 above the smallest normal number.
 WIRE_TARGET = 2.0**11
 OVERFLOW_STEP = 16.0  # growth of the assumed maximum after an overflow
+ROWS = "/rows"  # behind a table's name: its looked-up rows
 
 
-def assign_buckets(shapes: dict[str, tuple[int, ...]], bucket_bytes: int) -> list[list[str]]:
-    """Split parameters, given in forward order, into buckets in backward order.
+class Reduced(NamedTuple):
+    """The sums over ranks, and how the wire was used."""
 
-    A bucket holds at most `bucket_bytes` of float32; a larger tensor has a bucket of its own.
-    """
-    buckets: list[list[str]] = [[]]
-    size = 0
-    for name in reversed(shapes):
-        tensor_bytes = 4 * math.prod(shapes[name])
-        if buckets[-1] and size + tensor_bytes > bucket_bytes:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(name)
-        size += tensor_bytes
-    return buckets
+    gradients: dict[str, tf.Tensor]  # dense
+    ready_s: tf.Tensor  # float64 [all-reduces]: when a bucket's last gradient existed, in seconds since the epoch
+    done_s: tf.Tensor  # float64 [all-reduces]: when its sum did
+    rows: tf.Tensor  # int32 scalar: looked-up rows that were sent alone
 
 
 class GradientReducer:
     """All-reduces the gradients of one optimizer step.
 
-    `maxima` (float32 [buckets]) is the largest reduced magnitude of each bucket in the last good step: the float16
+    `maxima` (float32 [all-reduces]) is the largest reduced magnitude of each in the last good step: the float16
     wire's scales are made of it. It is equal on all ranks, and part of a checkpoint.
+
+    Args:
+      world: the ranks.
+      shapes: of the parameters.
+      plan: the all-reduces.
+      wire: float32 or float16.
+      held_back: start no all-reduce before the last gradient exists; to measure what overlap is worth.
     """
 
-    def __init__(self, world: World, shapes: dict[str, tuple[int, ...]], bucket_bytes: int, wire: str) -> None:
+    def __init__(
+        self, world: World, shapes: dict[str, tuple[int, ...]], plan: Plan, wire: str, held_back: bool = False
+    ) -> None:
         self._world = world
         self._shapes = shapes
         self._wire = tf.as_dtype(wire)
-        self.buckets = assign_buckets(shapes, bucket_bytes)
-        self.maxima = tf.Variable(tf.ones([len(self.buckets)]), trainable=False, name="wire_maxima")
+        self._held_back = held_back
+        self.plan = plan
+        self.maxima = tf.Variable(
+            tf.ones([len(plan.buckets) + (plan.rows is not None)]), trainable=False, name="wire_maxima"
+        )
 
-    @property
-    def bytes_reduced(self) -> int:
-        """Payload of one step's gradients on the wire, in bytes; 0 in a world of one."""
-        parameters = sum(math.prod(shape) for shape in self._shapes.values())
-        return parameters * self._wire.size if self._world.size > 1 else 0
+    def bytes_reduced(self, rows: int = 0) -> int:
+        """Payload of one step's gradients on the wire, in bytes, with so many looked-up rows; 0 in a world of one."""
+        if self._world.size == 1:
+            return 0
+        numbers = sum(math.prod(shape) for shape in self._shapes.values())
+        bitmap = 0
+        if self.plan.rows is not None:
+            bitmap, width = self._shapes[self.plan.rows]
+            numbers += rows * width
+        return numbers * self._wire.size + bitmap
 
-    @property
-    def wire_bytes(self) -> float:
-        """Bytes that a rank sends in a ring all-reduce of one step's gradients: 2 (n - 1) / n of the payload."""
-        return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced
+    def wire_bytes(self, rows: int = 0) -> float:
+        """Bytes that a rank sends in ring all-reduces of one step's gradients: 2 (n - 1) / n of the payload."""
+        return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced(rows)
 
-    def reduce(self, gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def maxima_by_name(self) -> dict[str, float]:
+        """The maxima as a checkpoint keeps them, so that they outlive the plan: each name's is its all-reduce's."""
+        values = [float(value) for value in self.maxima.numpy()]
+        found = {name: value for bucket, value in zip(self.plan.buckets, values, strict=False) for name in bucket}
+        return found | ({self.plan.rows + ROWS: values[-1]} if self.plan.rows is not None else {})
+
+    def restore_maxima(self, maxima: dict[str, float]) -> None:
+        """Take over those of a checkpoint, which may have been made by another plan."""
+        members = [*self.plan.buckets, *([[self.plan.rows + ROWS]] if self.plan.rows is not None else [])]
+        known = [[maxima[name] for name in names if name in maxima] for names in members]
+        self.maxima.assign([max(values, default=1.0) for values in known])
+
+    def reduce(self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices]) -> Reduced:
         """Sum gradients over ranks, in float32; on float16 overflow the sums are not finite, on all ranks alike.
 
-        In a world of one they stay as they are, in the dtypes that they were computed in.
+        `lookups` are the looked-up parts, by table, to be added to the dense ones; values [n, width], indices [n]. In
+        a world of one, sums keep the dtypes that they were computed in, but for the tables' float32.
         """
+        rows = self.plan.rows
+        gradients = {
+            name: with_rows(gradient, lookups[name]) if name in lookups and name != rows else gradient
+            for name, gradient in gradients.items()
+        }
         if self._world.size == 1:
-            return gradients
+            if rows is not None:
+                gradients[rows] = with_rows(gradients[rows], lookups[rows])
+            none = tf.zeros([0], tf.float64)
+            return Reduced(gradients, none, none, tf.constant(0))
+        first = [*gradients.values(), *(part.values for part in lookups.values())] if self._held_back else []
         reduced: dict[str, tf.Tensor] = {}
-        maxima = []
-        for i, bucket in enumerate(self.buckets):
-            flat = tf.concat([tf.cast(tf.reshape(gradients[name], [-1]), tf.float32) for name in bucket], 0)
-            flat = self._reduce_bucket(flat, i)
-            if self._wire == tf.float16:
-                maxima.append(tf.reduce_max(tf.abs(flat)))
+        sums, times = [], []
+        for i, bucket in enumerate(self.plan.buckets):
+            with tf.control_dependencies(first):
+                flat = tf.concat([tf.cast(tf.reshape(gradients[name], [-1]), tf.float32) for name in bucket], 0)
+            flat = self._all_reduce(flat, i, times)
+            sums.append(flat)
             parts = tf.split(flat, [math.prod(self._shapes[name]) for name in bucket])
             reduced |= {name: tf.reshape(part, self._shapes[name]) for name, part in zip(bucket, parts, strict=True)}
-        if maxima:
-            self.maxima.assign(next_maxima(self.maxima, tf.stack(maxima)))
-        return reduced
+        count = tf.constant(0)
+        if rows is not None:
+            ids, flat = self._touched_rows(lookups[rows], first)
+            flat = self._all_reduce(flat, len(sums), times)
+            sums.append(flat)
+            width = self._shapes[rows][1]
+            reduced[rows] = tf.tensor_scatter_nd_add(reduced[rows], ids, tf.reshape(flat, [-1, width]))
+            count = tf.shape(ids)[0]
+        if self._wire == tf.float16:
+            maxima = tf.stack([tf.reduce_max(tf.abs(flat)) for flat in sums])
+            self.maxima.assign(next_maxima(self.maxima, maxima))
+        return Reduced(reduced, *(tf.stack(kind) for kind in zip(*times, strict=True)), count)
 
-    def _reduce_bucket(self, flat: tf.Tensor, i: int) -> tf.Tensor:
-        name = f"gradients.{i}"
-        if self._wire == tf.float32:
-            return self._world.all_reduce(flat, name)
-        scale = wire_scale(self.maxima[i])
-        return tf.cast(self._world.all_reduce(tf.cast(flat * scale, tf.float16), name), tf.float32) / scale
+    def _all_reduce(self, flat: tf.Tensor, i: int, times: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
+        """The sum of a bucket, float32; adds its times."""
+        scale = 1.0
+        if self._wire == tf.float16:
+            scale = wire_scale(self.maxima[i])
+            flat = tf.cast(flat * scale, tf.float16)
+        ready = clock([flat])
+        flat = self._world.all_reduce(flat, f"gradients.{i}")
+        times.append((ready, clock([flat])))
+        return tf.cast(flat, tf.float32) / scale
+
+    def _touched_rows(self, lookup: tf.IndexedSlices, first: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Indices, int32 [rows, 1], of the rows that any rank looked up, and this rank's sums for them, flat."""
+        table, width = self._shapes[self.plan.rows]
+        ids = tf.cast(tf.reshape(lookup.indices, [-1, 1]), tf.int32)
+        mine = tf.tensor_scatter_nd_update(tf.zeros([table], tf.int32), ids, tf.ones_like(ids[:, 0]))
+        touched = tf.cast(self._world.all_reduce_max(tf.cast(mine, tf.uint8), "touched"), tf.int32)
+        place = tf.cumsum(touched) - 1
+        with tf.control_dependencies(first):
+            values = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, width])
+        none = tf.zeros([tf.reduce_sum(touched), width])
+        rows = tf.tensor_scatter_nd_add(none, tf.gather(place, ids), values)
+        return tf.cast(tf.where(touched > 0), tf.int32), tf.reshape(rows, [-1])
+
+
+def with_rows(dense: tf.Tensor, lookup: tf.IndexedSlices) -> tf.Tensor:
+    """The dense part of a table's gradient and its looked-up rows together, float32 [entries, width]."""
+    ids = tf.reshape(lookup.indices, [-1, 1])
+    values = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, dense.shape[1]])
+    return tf.tensor_scatter_nd_add(tf.cast(dense, tf.float32), ids, values)
 
 
 def wire_scale(maximum: tf.Tensor) -> tf.Tensor:

@@ -1,10 +1,15 @@
 """The world of ranks: the only module that imports Horovod."""
 
+import json
 import os
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.launch import Launch
+from bert_horovod.config import Execution
 from bert_horovod.errors import UserError
 
 
@@ -18,6 +23,10 @@ class World:
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """The sum over ranks: float16, float32, float64, int32 or int64, in a graph or eagerly."""
+        return tensor
+
+    def all_reduce_max(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The largest over ranks, element by element: uint8, in a graph or eagerly."""
         return tensor
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -35,6 +44,9 @@ class World:
     def barrier(self) -> None:
         """Wait until every rank is here."""
 
+    def record_timeline(self, path: Path | None) -> None:
+        """From now on write what the library does to a Chrome trace; None: no longer. Needs execution.timeline."""
+
     def shutdown(self) -> None:
         """Leave the world in order."""
 
@@ -50,6 +62,9 @@ class HorovodWorld(World):
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return self._horovod.allreduce(tensor, op=self._horovod.Sum, name=name)
 
+    def all_reduce_max(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return self._horovod.allreduce(tensor, op=self._horovod.Max, name=name)
+
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return self._horovod.broadcast(tensor, root_rank=0, name=name)
 
@@ -62,16 +77,33 @@ class HorovodWorld(World):
     def barrier(self) -> None:
         self.all_reduce(tf.zeros([1]), "barrier").numpy()
 
+    def record_timeline(self, path: Path | None) -> None:
+        if path is None:
+            self._horovod.stop_timeline()
+        else:
+            self._horovod.start_timeline(str(path))
+
     def shutdown(self) -> None:
         self._horovod.shutdown()
 
 
-def connect(launched: Launch) -> World:
-    """Join the world that the launcher made; raises UserError where Horovod cannot."""
+def connect(launched: Launch, execution: Execution | None = None) -> World:
+    """Join the world that the launcher made, with Horovod's knobs as `execution` has them; a launcher's flag wins.
+
+    Raises UserError where Horovod cannot.
+    """
     if launched.size == 1:
         return World()
-    # Horovod's own fusion makes sums depend on timing; our buckets are the fusion. A launcher's flag still wins.
-    os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", "0")
+    execution = execution or Execution()
+    knobs = {
+        "HOROVOD_FUSION_THRESHOLD": execution.fusion_bytes,
+        "HOROVOD_CYCLE_TIME": execution.cycle_time_ms,
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": int(execution.hierarchical_allreduce),
+        "HOROVOD_AUTOTUNE": int(execution.autotune),
+        **({"HOROVOD_TIMELINE": "DYNAMIC"} if execution.timeline else {}),
+    }
+    for name, value in knobs.items():
+        os.environ.setdefault(name, str(value))
     try:
         import horovod.tensorflow as horovod
 
@@ -89,6 +121,13 @@ def connect(launched: Launch) -> World:
             "which rebuilds Horovod with MPI"
         )
     return HorovodWorld(horovod)
+
+
+def from_rank_0(value: Any, world: World, name: str) -> Any:
+    """Rank 0's value, of what JSON can hold, on every rank."""
+    data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    mine = tf.constant(data if world.rank == 0 else data[:0])
+    return json.loads(world.all_gather(mine, name).numpy().tobytes())
 
 
 def use_devices(world: World, threads: int) -> None:

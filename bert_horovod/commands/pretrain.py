@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace, launched) -> None:
         if arguments.init_checkpoint:
             load_initial(arguments.init_checkpoint, recipe, store)
     lock = claim(arguments.output_dir, recipe, store.hash) if launched.rank == 0 else None
-    world = connect(launched)
+    world = connect(launched, recipe.execution)
     use_devices(world, recipe.execution.threads)
     pretrain(
         Job(recipe, store, arguments.output_dir, arguments.index_dir, arguments.init_checkpoint, arguments.max_steps),

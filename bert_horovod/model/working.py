@@ -43,10 +43,11 @@ def working_weights(
 
 def parameter_gradients(
     gradients: dict[str, tf.Tensor | tf.IndexedSlices], shapes: dict[str, tuple[int, ...]]
-) -> dict[str, tf.Tensor]:
-    """Gradients by the parameters' names and shapes from those of the working weights, dense.
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
+    """Gradients by the parameters' names and shapes from those of the working weights: dense ones and looked-up rows.
 
-    Matrices stay in the dtype that they were computed in, vectors become float32.
+    The word embeddings' has two parts: that of the tied output weights is dense, that of the lookup is rows to be added
+    to it. Matrices stay in the dtype that they were computed in, vectors become float32.
     """
     found = {}
     for name, shape in shapes.items():
@@ -55,15 +56,12 @@ def parameter_gradients(
             together = gradients[name.replace(part, "qkv")]
             found[name] = tf.split(together, 3)[QKV.index(part)]
         elif name == LOOKUP:
-            head = tf.cast(gradients[DECODER][: shape[0]], tf.float32)
-            lookup = gradients[LOOKUP]
-            ids = tf.reshape(lookup.indices, [-1, 1])
-            found[name] = tf.tensor_scatter_nd_add(head, ids, tf.reshape(lookup.values, [-1, shape[1]]))
+            found[name] = gradients[DECODER][: shape[0]]
         else:
             found[name] = tf.convert_to_tensor(gradients[name])[: shape[0]]
         if len(shape) == 1:
             found[name] = tf.cast(found[name], tf.float32)
-    return found
+    return found, {LOOKUP: gradients[LOOKUP]}
 
 
 def layer_weights(weights: dict[str, tf.Tensor], layer: int) -> dict[str, tf.Tensor]:

@@ -22,6 +22,7 @@ from bert_horovod.quiet import import_tensorflow
 import_tensorflow()
 import tensorflow as tf  # noqa: E402
 
+from bert_horovod.collectives.planning import by_size  # noqa: E402
 from bert_horovod.collectives.reducer import GradientReducer  # noqa: E402
 from bert_horovod.collectives.world import World, use_devices  # noqa: E402
 from bert_horovod.model.bert import initial_parameters, parameter_shapes  # noqa: E402
@@ -58,7 +59,7 @@ class TimedStep:
         self.batch = synthetic_batch(recipe.model, recipe.execution.micro_batch, length, slots, 1)
         world, execution = World(), recipe.execution
         shapes = parameter_shapes(recipe.model, pairs)
-        reducer = GradientReducer(world, shapes, execution.bucket_bytes, recipe.numerics.wire)
+        reducer = GradientReducer(world, shapes, by_size(shapes, execution.bucket_bytes), recipe.numerics.wire)
         self._step = TrainStep(recipe, self.state, reducer, world, 1, xla_mode(recipe))
         self._forward_backward = tf.function(self._step.forward_backward, autograph=False)
 

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.packing import most_sequences
+from bert_horovod.collectives.planning import by_size
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Model, Phase, Recipe
@@ -49,9 +50,8 @@ def build_step(recipe: Recipe, phase: Phase, micro_batches: int, world: World | 
     state = TrainingState(
         initial_parameters(model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
     )
-    reducer = GradientReducer(
-        world, parameter_shapes(model, pairs), recipe.execution.bucket_bytes, recipe.numerics.wire
-    )
+    plan = by_size(parameter_shapes(model, pairs), recipe.execution.bucket_bytes)
+    reducer = GradientReducer(world, parameter_shapes(model, pairs), plan, recipe.numerics.wire)
     step = TrainStep(recipe, state, reducer, world, micro_batches, xla_mode(recipe))
     masked_slots, sequences = row_slots(recipe, phase)
     batch = synthetic_batch(model, rows, phase.sequence_length, masked_slots, sequences)
@@ -93,16 +93,20 @@ def synthetic_batch(model: Model, rows: int, length: int, masked_slots: int, seq
     lengths = np.diff(np.append(starts, length))
     second = (2 * offset >= lengths[sequence]) & (model.type_vocab_size > 1)
 
+    def words(*shape: int) -> np.ndarray:
+        """Ids as frequent as words are: the k-th in proportion to 1 / k (Zipf)."""
+        return np.int32((model.vocab_size + 1) ** random.random(shape) - 1)
+
     def repeated(row: np.ndarray) -> np.ndarray:
         return np.tile(row.astype(np.int32), (rows, 1))
 
     return {
-        "input_ids": random.integers(0, model.vocab_size, (rows, length), np.int32),
+        "input_ids": words(rows, length),
         "token_type_ids": repeated(second),
         "position_ids": repeated(offset),
         "sequence_ids": repeated(sequence + 1),
         "masked_positions": repeated(np.arange(masked_slots) * length // masked_slots),
-        "masked_ids": random.integers(0, model.vocab_size, (rows, masked_slots), np.int32),
+        "masked_ids": words(rows, masked_slots),
         "masked_weights": np.ones((rows, masked_slots), np.float32),
         "sequence_starts": repeated(starts),
         "next_sentence_labels": random.integers(0, 2, (rows, sequences), np.int32),

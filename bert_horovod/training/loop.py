@@ -17,7 +17,6 @@ from bert_horovod.collectives.world import World
 from bert_horovod.config import Phase, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
-from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.model.compute import Compute
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.optimizers.schedule import learning_rate
@@ -27,11 +26,13 @@ from bert_horovod.training.device import describe_peak, find_peak, precision_adv
 from bert_horovod.training.directory import stop_requested
 from bert_horovod.training.evaluation import Evaluator
 from bert_horovod.training.inputs import step_inputs
+from bert_horovod.training.overlap import step_with_plan
 from bert_horovod.training.profile import StepProfiler
 from bert_horovod.training.start import first_state
 from bert_horovod.training.state import ranks_that_differ
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
 from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
+from bert_horovod.training.timeline import StepTimeline
 
 # A stream of the recipe's seed, apart from those of batches/rows.py.
 _DROPOUT_STREAM = 101
@@ -62,10 +63,7 @@ class _Run:
         self.stop_signal = False
         self._require_equal(bytes.fromhex(job.store.hash), "token store")
         self.state, self.resumed_from = first_state(self.recipe, job.store, job.output_dir, job.init_checkpoint, world)
-        shapes = parameter_shapes(self.recipe.model, self.recipe.objective.pairs)
-        self.reducer = GradientReducer(world, shapes, self.recipe.execution.bucket_bytes, self.recipe.numerics.wire)
-        if self.state.progress.wire_maxima:
-            self._restore_wire_maxima()
+        self.reducer: GradientReducer | None = None  # of the phase that is trained
         self.telemetry: Telemetry | None = None  # rank 0's
         self.profiler: StepProfiler | None = None  # rank 0's
         self.peak_flops_per_s: float | None = None  # of all ranks; rank 0's to know
@@ -84,6 +82,9 @@ class _Run:
             )
             if first_step >= self.last_step:
                 self.telemetry.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
+        self.timeline = StepTimeline(
+            self.job.output_dir / "timeline", self.recipe.execution.timeline, self.world, self._say
+        )
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
         started = time.monotonic()
@@ -92,6 +93,7 @@ class _Run:
         finally:
             if self.profiler:
                 self.profiler.close(self.state.progress.step)
+            self.timeline.close(self.state.progress.step)
         steps = self.state.progress.step - first_step
         if self.telemetry:
             if steps:
@@ -121,13 +123,12 @@ class _Run:
             self.recipe.execution.micro_batch,
             self.world,
         )
-        step_function = TrainStep(self.recipe, self.state, self.reducer, self.world, derived.micro_batches, self.xla)
+        step_function: TrainStep | None = None
         self._require_equal(self.state.hash(), "parameters")
-        if self.telemetry:
-            self.telemetry.say(
-                f"phase {i}: sequence length {phase.sequence_length}, {rows.count:,} rows an epoch; "
-                f"{'tracing' if self.xla == 'off' else 'compiling with XLA'} for the first step, which takes a while"
-            )
+        self._say(
+            f"phase {i}: sequence length {phase.sequence_length}, {rows.count:,} rows an epoch; "
+            f"{'tracing' if self.xla == 'off' else 'compiling with XLA'} for the first step, which takes a while"
+        )
         started: float | None = time.monotonic()
         progress, execution = self.state.progress, self.recipe.execution
         interval = Interval()
@@ -136,18 +137,19 @@ class _Run:
             totals = self._agree(counts)
             if totals is None:
                 self._save(i, begin, rows.count)
-                if self.telemetry:
-                    self.telemetry.say(f"asked to stop: saved at step {progress.step}; the same command resumes")
+                self._say(f"asked to stop: saved at step {progress.step}; the same command resumes")
                 steps.close()
                 return False
             inputs, rate = self._step_inputs(phase, progress.step - begin, totals, derived.micro_batches)
+            if step_function is None:
+                step_function = self._plan_step(i, derived.micro_batches, batches[-1], inputs)
+            self.timeline.begin(progress.step + 1)
             with self.profiler.step(progress.step + 1) if self.profiler else contextlib.nullcontext():
                 result = step_function.run(batches, first_rows, inputs)
             self._after_update(result)
-            if started is not None and self.telemetry:
-                self.telemetry.say(
-                    f"the first step took {duration(time.monotonic() - started)}, all that precedes it included"
-                )
+            self.timeline.end(progress.step, result.times, self.reducer.plan)
+            if started is not None:
+                self._say(f"the first step took {duration(time.monotonic() - started)}, all that precedes it included")
             started = None
             interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
             logged = progress.step % execution.log_steps == 0 or progress.step == end
@@ -161,6 +163,25 @@ class _Run:
             if progress.step % execution.checkpoint_steps == 0 or progress.step == end:
                 self._save(i, begin, rows.count)
         return True
+
+    def _plan_step(self, i: int, micro_batches: int, batch: dict[str, tf.Tensor], inputs: StepInputs) -> TrainStep:
+        if self.reducer is not None:  # the phase before
+            self.state.progress.wire_maxima = self.reducer.maxima_by_name()
+        step, self.reducer, expectation = step_with_plan(
+            self.recipe, self.state, self.world, i, micro_batches, batch, inputs
+        )
+        if expectation:
+            rows = sum(expectation.profile.rows.values())
+            self._say(expectation.describe(self.reducer.wire_bytes(rows)))
+        elif self.world.size > 1:
+            self._say(
+                f"all-reduces: {len(self.reducer.plan.buckets)} bucket(s), {self.reducer.bytes_reduced():,} bytes"
+            )
+        return step
+
+    def _say(self, text: str) -> None:
+        if self.telemetry:
+            self.telemetry.say(text)
 
     def _require_equal(self, digest: bytes, what: str) -> None:
         others = ranks_that_differ(self.world, digest, what)
@@ -248,8 +269,8 @@ class _Run:
             "loss_scale": progress.loss_scale,
             "skipped_steps": progress.skipped_steps,
             **interval.rates(float(tokens), flops_per_row, self.peak_flops_per_s),
-            "bytes_reduced": self.reducer.bytes_reduced,
-            "wire_bytes": self.reducer.wire_bytes,
+            "bytes_reduced": self.reducer.bytes_reduced(result.rows),
+            "wire_bytes": self.reducer.wire_bytes(result.rows),
             "memory_bytes": peak_memory_bytes(),
             "time": time.time(),
         }
@@ -267,7 +288,8 @@ class _Run:
 
     def _save(self, phase: int, begin: int, rows_per_epoch: int) -> None:
         if self.telemetry and self.saved_step != self.state.progress.step:
-            self.state.progress.wire_maxima = [float(value) for value in self.reducer.maxima.numpy()]
+            if self.reducer is not None:
+                self.state.progress.wire_maxima = self.reducer.maxima_by_name()
             checkpoint.save(
                 self.job.output_dir,
                 self.state,
@@ -280,11 +302,6 @@ class _Run:
     def _position(self, phase: int, begin: int, rows_per_epoch: int) -> dict[str, int]:
         rows = (self.state.progress.step - begin) * self.recipe.phase[phase].global_batch
         return {"phase": phase, "epoch": rows // rows_per_epoch, "row": rows % rows_per_epoch}
-
-    def _restore_wire_maxima(self) -> None:
-        maxima = self.state.progress.wire_maxima
-        if len(maxima) == len(self.reducer.buckets):  # else bucket_bytes changed: start from the default
-            self.reducer.maxima.assign(maxima)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.stop_signal = True
@@ -299,7 +316,6 @@ class _Run:
         print(
             f"world: {self.world.size} rank(s); XLA {self.xla}\n"
             f"{describe(self.recipe, self.world.size, bool(tf.config.get_visible_devices('GPU')))}\n"
-            f"reduced per step: {self.reducer.bytes_reduced:,} bytes in {len(self.reducer.buckets)} bucket(s)\n"
             f"{describe_peak(peak, precision)}"
         )
         start = self.job.init_checkpoint or "fresh parameters"

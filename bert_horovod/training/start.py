@@ -1,16 +1,14 @@
 """How a run starts: what is checked before Horovod starts, so that a user's mistake is one clear message; its state."""
 
 import importlib.metadata
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from packaging.requirements import Requirement
 
 from bert_horovod.batches.vocabulary import check_vocabulary
-from bert_horovod.collectives.world import World
+from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.config import Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
@@ -79,17 +77,11 @@ def first_state(
     state = TrainingState(
         found.parameters if found else parameters,
         recipe.optimizer.name,
-        _broadcast_progress(progress, world),
+        Progress(**from_rank_0(asdict(progress), world, "progress")),
         found.slots if found else None,
     )
     state.broadcast(world)
     return state, found.path if found else None
-
-
-def _broadcast_progress(progress: Progress, world: World) -> Progress:
-    data = np.frombuffer(json.dumps(asdict(progress)).encode(), np.uint8)
-    mine = tf.constant(data if world.rank == 0 else data[:0])
-    return Progress(**json.loads(world.all_gather(mine, "progress").numpy().tobytes()))
 
 
 def untested_versions() -> list[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +21,8 @@ class Progress:
     good_steps: int = 0  # since the loss scale last changed
     skipped_steps: int = 0  # updates skipped so far
     skipped_in_a_row: int = 0
-    wire_maxima: list[float] = field(default_factory=list)  # see collectives/reducer.py
+    wire_maxima: dict[str, float] = field(default_factory=dict)  # see collectives/reducer.py
+    plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
 
 
 class TrainingState:

@@ -3,6 +3,7 @@
 Losses are sums over a micro-batch divided by the *global* counts of masked tokens and sequences, so that the gradient
 does not depend on how a global batch is split over micro-batches and ranks. The first K - 1 micro-batches only
 accumulate, in float32; in the last one each bucket of gradients goes to the reducer as soon as backward has made it.
+What earlier micro-batches looked up leaves with the dense gradients; only the last one's looked-up rows are late.
 """
 
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod import optimizers
+from bert_horovod.clock import clock
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe
@@ -36,13 +38,28 @@ class StepInputs(NamedTuple):
     update: tf.Tensor  # float32 scalar: the optimizer's t
 
 
+class StepTimes(NamedTuple):
+    """When things happened on this rank, in seconds since the epoch."""
+
+    micro_batches: list[tuple[float, float]]  # begin and end of forward and backward
+    all_reduces: list[tuple[float, float]]  # of each of the reducer's: its gradients exist, its sum does
+    reduced: float  # all sums are there
+    updated: float
+
+
 class StepResult(NamedTuple):
-    """What one optimizer step did; equal on all ranks but for the wait."""
+    """What one optimizer step did; equal on all ranks but for the times."""
 
     sums: np.ndarray  # float64 [4]: model.heads.Sums over the global batch
     gradient_norm: float  # global L2 norm after reduction, before clipping
     finite: bool  # False: the update was skipped
-    reduce_wait_s: float  # from the last gradient's arrival to the last sum's
+    rows: int  # looked-up rows that were reduced alone
+    times: StepTimes
+
+    @property
+    def reduce_wait_s(self) -> float:
+        """From the last gradient's arrival to the last sum's."""
+        return self.times.reduced - self.times.micro_batches[-1][1]
 
 
 class TrainStep:
@@ -86,6 +103,7 @@ class TrainStep:
             for name, value in made.items()
             if name not in state.parameters or value.dtype != tf.float32 or value.shape != state.parameters[name].shape
         }
+        self.shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
         self._groups = _groups(state.parameters)
         self._accumulate = tf.function(self._accumulate_micro_batch, autograph=False)
         self._finish = tf.function(self._finish_step, autograph=False)
@@ -93,16 +111,21 @@ class TrainStep:
     def run(self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs) -> StepResult:
         """Train on this rank's K micro-batches of a global batch."""
         assert len(batches) == self._micro_batches, f"{len(batches)} micro-batches for a step of {self._micro_batches}"
+        spans = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
             work = self._finish if k == self._micro_batches - 1 else self._accumulate
-            result = work(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
-        *sums, norm, finite, wait = result.numpy()  # the one time that the host waits for the device
-        return StepResult(np.array(sums), float(norm), bool(finite), float(wait))
+            *result, span = work(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
+            spans.append(span)
+        scalars, ready, done = (part.numpy() for part in result)  # here the host waits for the device
+        *sums, norm, finite, rows, reduced, updated = scalars
+        spans = [tuple(span.numpy().tolist()) for span in spans]
+        times = StepTimes(spans, list(zip(ready.tolist(), done.tolist(), strict=True)), float(reduced), float(updated))
+        return StepResult(np.array(sums), float(norm), bool(finite), int(rows), times)
 
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """This micro-batch's share of the global gradient, dense, by name, and its loss sums, float64 [4].
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
+        """This micro-batch's share of the gradient, as parameter_gradients has it, and its loss sums, float64 [4].
 
         Gradients are of the dtype that they were computed in; in float16 of float32, as they leave the loss scale.
         """
@@ -112,53 +135,65 @@ class TrainStep:
             tape.watch(weights)
             sums = loss_sums(weights, self._recipe.model, self._recipe.objective.pairs, batch, self._compute, state)
             loss = (sums.mlm_loss / inputs.masked_tokens + sums.nsp_loss / inputs.sequences) * inputs.backward_scale
-        shapes = {name: variable.shape for name, variable in self._state.parameters.items()}
-        gradients = parameter_gradients(tape.gradient(loss, weights), shapes)
+        gradients, lookups = parameter_gradients(tape.gradient(loss, weights), self.shapes)
         if self._compute.dtype == tf.float16:
-            gradients = {
-                name: tf.cast(gradient, tf.float32) / inputs.backward_scale for name, gradient in gradients.items()
-            }
-        return gradients, tf.cast(tf.stack(sums), tf.float64)
+            scale = inputs.backward_scale
+            gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
+            lookups = {name: tf.IndexedSlices(part.values / scale, part.indices) for name, part in lookups.items()}
+        return gradients, lookups, tf.cast(tf.stack(sums), tf.float64)
 
     @property
     def traces(self) -> int:
         """How many graphs were traced so far: stays the same after a phase's first step."""
         return self._accumulate.experimental_get_tracing_count() + self._finish.experimental_get_tracing_count()
 
-    def _accumulate_micro_batch(self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs) -> None:
-        gradients, sums = self.forward_backward(batch, first_row, inputs)
+    def _accumulate_micro_batch(
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> tuple[tf.Tensor]:
+        """Begin and end, float64 [2]."""
+        begin = clock([first_row])
+        gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
+        added = []
         for name, gradient in gradients.items():
-            self._accumulators[name].assign_add(tf.cast(gradient, tf.float32))
+            accumulator = self._accumulators[name]
+            added.append(accumulator.assign_add(tf.cast(gradient, tf.float32)))
+            if name in lookups:
+                ids = tf.reshape(lookups[name].indices, [-1, 1])
+                values = tf.reshape(lookups[name].values, [-1, accumulator.shape[1]])
+                added.append(accumulator.scatter_nd_add(ids, values))
         self._sums.assign_add(sums)
+        return (tf.stack([begin, clock(added)]),)
 
-    def _finish_step(self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs) -> tf.Tensor:
-        """StepResult in one float64 tensor."""
-        gradients, sums = self.forward_backward(batch, first_row, inputs)
+    def _finish_step(
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """StepResult in float64 tensors: its scalars, the all-reduces' begins and ends, the micro-batch's own."""
+        begin = clock([first_row])
+        gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         if self._accumulators is not None:
             gradients = {
                 name: self._accumulators[name] + tf.cast(gradient, tf.float32) for name, gradient in gradients.items()
             }
         # Inlining drops control edges from a call's outputs, but not from what is made of them.
-        gradients = {name: tf.identity(gradient) for name, gradient in gradients.items()}
-        with tf.control_dependencies(list(gradients.values())):
-            computed = tf.timestamp()
-        gradients = self._reducer.reduce(gradients)
-        with tf.control_dependencies(list(gradients.values())):
-            reduced = tf.timestamp()
+        gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
+        computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
+        gradients, ready, done, rows = self._reducer.reduce(gradients, lookups)
+        reduced = clock(list(gradients.values()))
         fused = self._compute.xla != "off"
         groups = [tf.stack([gradients[name] for name in group]) for group in self._groups]
         norm = tf.sqrt(tf.add_n([tf.reduce_sum(optimizers.square_sums(group, fused)) for group in groups]))
         finite = tf.math.is_finite(norm)
-        tf.cond(finite, lambda: self._update(groups, norm, inputs, fused), lambda: None)
+        updated = tf.cond(finite, lambda: self._update(groups, norm, inputs, fused), lambda: clock([norm]))
         sums = self._world.all_reduce(self._sums + sums, "sums")
         with tf.control_dependencies([sums, norm]):
             self._sums.assign(tf.zeros_like(self._sums))
             for accumulator in (self._accumulators or {}).values():
                 accumulator.assign(tf.zeros_like(accumulator))
-        scalars = [tf.cast(value, tf.float64) for value in (norm, finite, reduced - computed)]
-        return tf.concat([sums, tf.stack(scalars)], 0)
+        scalars = [tf.cast(value, tf.float64) for value in (norm, finite, rows, reduced, updated)]
+        return tf.concat([sums, tf.stack(scalars)], 0), ready, done, tf.stack([begin, computed])
 
-    def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> None:
+    def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> tf.Tensor:
+        """Apply the optimizer; when it was done, in seconds since the epoch."""
         settings = self._recipe.optimizer
         factor = tf.constant(1.0)
         if optimizers.uses_clipping(settings.name):
@@ -189,6 +224,7 @@ class TrainStep:
         made = working_weights(parameters, self._compute.dtype, narrow)
         for name, variable in self._made.items():
             variable.assign(made[name])
+        return clock([*made.values(), *parameters.values()])
 
 
 def xla_mode(recipe: Recipe) -> str:

@@ -1,16 +1,14 @@
 """Sums of gradients over ranks: static buckets, float32 and scaled float16 on the wire."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.collectives.reducer import GradientReducer, assign_buckets, next_maxima, wire_scale
+from bert_horovod.collectives.planning import Plan, by_size
+from bert_horovod.collectives.reducer import GradientReducer, next_maxima, wire_scale
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Model
-from bert_horovod.model.bert import parameter_shapes
 from tests.collectives.two_ranks import (
     BUCKET_BYTES,
     BUCKETS,
@@ -19,7 +17,10 @@ from tests.collectives.two_ranks import (
     STEPS,
     SURGE,
     SURGE_STEPS,
+    TABLE,
+    dense,
     gradients,
+    looked_up,
     short_gradients,
 )
 
@@ -33,30 +34,21 @@ def part(found: dict[str, np.ndarray], step: str) -> dict[str, np.ndarray]:
     return {name: found[f"{step}.{name}"] for name in SHAPES}
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 4000, 1 << 20, 1 << 40])
-def test_buckets_hold_every_parameter_once_in_backward_order(bucket_bytes):
-    shapes = parameter_shapes(Model(vocab_size=500, hidden_size=48, intermediate_size=100), next_sentence=True)
-    buckets = assign_buckets(shapes, bucket_bytes)
-    assert [name for bucket in buckets for name in bucket] == list(reversed(shapes))
-
-
-@pytest.mark.parametrize("bucket_bytes", [1, 4000, 1 << 20, 1 << 40])
-def test_a_bucket_holds_what_fits_and_a_larger_tensor_has_one_of_its_own(bucket_bytes):
-    shapes = parameter_shapes(Model(vocab_size=500, hidden_size=48, intermediate_size=100), next_sentence=True)
-    sizes = [[4 * math.prod(shapes[name]) for name in bucket] for bucket in assign_buckets(shapes, bucket_bytes)]
-    assert all(sum(bucket) <= bucket_bytes or len(bucket) == 1 for bucket in sizes)
-    assert all(sum(bucket) + following[0] > bucket_bytes for bucket, following in itertools.pairwise(sizes))
-
-
-def test_buckets_of_an_example():
-    assert assign_buckets(SHAPES, BUCKET_BYTES) == BUCKETS
-
-
 def test_a_world_of_one_reduces_nothing():
-    reducer = GradientReducer(World(), SHAPES, BUCKET_BYTES, "float16")
+    reducer = GradientReducer(World(), SHAPES, by_size(SHAPES, BUCKET_BYTES), "float16")
     mine = {name: tf.constant(array) for name, array in gradients(0, 0).items()}
-    assert reducer.reduce(mine) is mine
-    assert (reducer.bytes_reduced, reducer.wire_bytes) == (0, 0)
+    found = reducer.reduce(mine, {}).gradients
+    assert all(found[name] is mine[name] for name in SHAPES)
+    assert (reducer.bytes_reduced(), reducer.wire_bytes()) == (0, 0)
+
+
+@pytest.mark.parametrize("rows", ["table", None])
+def test_a_world_of_one_adds_looked_up_rows_to_the_dense_part(rows):
+    reducer = GradientReducer(World(), TABLE, Plan([["table"], ["f"]], rows), "float16")
+    ids, values = looked_up(0)
+    mine = {name: tf.constant(array) for name, array in dense(0).items()}
+    found = reducer.reduce(mine, {"table": tf.IndexedSlices(tf.constant(values), tf.constant(ids))}).gradients
+    np.testing.assert_allclose(found["table"], with_lookup(0), rtol=1e-6)
 
 
 def test_bytes_are_those_of_the_wires_dtype(ranks):
@@ -64,6 +56,84 @@ def test_bytes_are_those_of_the_wires_dtype(ranks):
     share = 2 * (RANKS - 1) / RANKS
     for found in ranks:
         assert list(found["bytes"]) == [4 * elements, share * 4 * elements, 2 * elements, share * 2 * elements]
+
+
+def with_lookup(rank: int) -> np.ndarray:
+    """A rank's gradient of the table, float64."""
+    found = dense(rank)["table"].astype(np.float64)
+    ids, values = looked_up(rank)
+    np.add.at(found, ids, values)
+    return found
+
+
+@pytest.mark.parametrize("held_back", [False, True])
+@pytest.mark.parametrize(("wire", "bound"), [("float32", 1e-6), ("float16", 4 * 2**-10)])
+@pytest.mark.parametrize("rows", ["table", None])
+def test_looked_up_rows_come_to_the_same_sum_alone_or_with_the_rest(ranks, rows, wire, bound, held_back):
+    expected = sum(with_lookup(rank) for rank in range(RANKS))
+    key = f"{rows}.{wire}.{held_back}"
+    for found in ranks:
+        np.testing.assert_allclose(found[f"{key}.table"], expected, atol=bound * np.abs(expected).max())
+        np.testing.assert_array_equal(found[f"{key}.table"], ranks[0][f"{key}.table"])
+        np.testing.assert_array_equal(found[f"{key}.f"], ranks[0][f"{key}.f"])
+
+
+def test_the_rows_that_any_rank_looked_up_are_sent_and_counted(ranks):
+    touched = np.unique(np.concatenate([looked_up(rank)[0].reshape(-1) for rank in range(RANKS)]))
+    numbers = 60 * 3 + 7
+    for found in ranks:
+        for wire, width in (("float32", 4), ("float16", 2)):
+            assert found[f"table.{wire}.False.rows"] == len(touched)
+            assert found[f"table.{wire}.False.bytes"] == width * (numbers + 3 * len(touched)) + 60  # and the bitmap
+            assert found[f"None.{wire}.False.rows"] == 0
+            assert found[f"None.{wire}.False.bytes"] == width * numbers
+
+
+def test_the_times_of_all_reduces_are_in_order_and_held_back_ones_wait_for_the_last_gradient(ranks):
+    for found in ranks:
+        for rows, count in (("table", 3), ("None", 2)):
+            for held_back in (False, True):
+                ready, done = found[f"{rows}.float32.{held_back}.times"]
+                assert len(ready) == count
+                assert (ready <= done).all()
+                assert done.max() - ready.min() < 60
+
+
+def test_maxima_outlive_their_plan():
+    reducer = GradientReducer(Doubled(), TABLE, Plan([["f"], ["table"]], "table"), "float16")
+    reducer.maxima.assign([0.5, 2.0, 8.0])
+    kept = reducer.maxima_by_name()
+    assert kept == {"f": 0.5, "table": 2.0, "table/rows": 8.0}
+    again = GradientReducer(Doubled(), TABLE, Plan([["f"], ["table"]], "table"), "float16")
+    again.restore_maxima(kept)
+    np.testing.assert_array_equal(again.maxima, [0.5, 2.0, 8.0])
+    other = GradientReducer(Doubled(), TABLE, Plan([["table", "f"]]), "float16")
+    other.restore_maxima(kept)
+    np.testing.assert_array_equal(other.maxima, [2.0])
+    other.restore_maxima({})
+    np.testing.assert_array_equal(other.maxima, [1.0])
+
+
+@pytest.mark.parametrize("ranks_count", [2, 64])
+def test_the_error_of_the_float16_wire_is_bounded_over_many_ranks_and_magnitudes(ranks_count):
+    """A ring's sums, number by number: a share goes from rank to rank and is rounded after each addition."""
+    random = np.random.default_rng(0)
+    magnitudes = 10.0 ** random.uniform(-8, 4, 4096)
+    shares = random.standard_normal((ranks_count, 4096)) * magnitudes
+    exact = shares.sum(0)
+    maximum = np.float32(np.abs(exact).max())
+    scale = np.float64(wire_scale(tf.constant(maximum)))
+    sent = (shares.astype(np.float32) * np.float32(scale)).astype(np.float16)
+    total = sent[0]
+    for share in sent[1:]:
+        total = (total.astype(np.float32) + share.astype(np.float32)).astype(np.float16)
+    assert np.isfinite(total).all()
+    error = np.abs(total.astype(np.float64) / scale - exact)
+    # Each of n - 1 additions and the first rounding lose at most 2^-11 of a partial sum. Partial sums of independent
+    # shares stay below some 3 times the bucket's largest sum; 2^-25 of a number's scale is lost below the normal range.
+    partial = np.abs(np.cumsum(shares, 0)).max(0) + np.abs(shares).max(0)
+    assert (error <= ranks_count * 2.0**-11 * partial + ranks_count * 2.0**-25 / scale).all()
+    assert error.max() <= 2 * np.sqrt(ranks_count) * 2.0**-11 * partial.max()  # roundings are independent
 
 
 def test_the_float32_wire_gives_the_sum_over_ranks(ranks):
@@ -162,10 +232,10 @@ class Doubled(World):
 
 
 def test_the_float16_wire_recovers_from_many_steps_that_were_not_finite():
-    reducer = GradientReducer(Doubled(), {"x": (3,)}, 1, "float16")
+    reducer = GradientReducer(Doubled(), {"x": (3,)}, Plan([["x"]]), "float16")
     good = {"x": tf.constant([1e-3, -2e-3, 5e-4])}
     for _ in range(15):  # as a loss scale that is far too large makes them
-        assert not np.isfinite(reducer.reduce({"x": tf.constant([math.inf, 1.0, 1.0])})["x"]).all()
+        assert not np.isfinite(reducer.reduce({"x": tf.constant([math.inf, 1.0, 1.0])}, {}).gradients["x"]).all()
     for _ in range(15):
-        reduced = reducer.reduce(good)["x"]
+        reduced = reducer.reduce(good, {}).gradients["x"]
     np.testing.assert_allclose(reduced, 2 * good["x"], rtol=2**-10)

@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.link import measure_link
+from bert_horovod.collectives.planning import Plan, by_size
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World, connect
 
@@ -16,6 +18,7 @@ SHAPES = {"a": (5, 7), "b": (11,), "c": (40, 3), "d": (), "e": (13,)}  # forward
 BUCKET_BYTES = 200
 BUCKETS = [["e", "d"], ["c"], ["b", "a"]]  # c is larger than a bucket
 STEPS = 4  # of the float16 wire
+TABLE = {"table": (60, 3), "f": (7,)}  # one that is looked up, and another parameter
 SURGE, SURGE_STEPS = 2.0**10, 5  # growth of the gradients that overflows the float16 wire, and steps after it
 
 
@@ -36,6 +39,18 @@ def short_gradients(rank: int) -> dict[str, np.ndarray]:
     return {name: (random.integers(-512, 513, shape) * 2.0**-20).astype(np.float32) for name, shape in SHAPES.items()}
 
 
+def looked_up(rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the table that a rank looks up, some twice, and their gradients."""
+    random = np.random.default_rng(200 + rank)
+    return random.integers(0, 60, (2, 6)).astype(np.int32), random.standard_normal((2, 6, 3)).astype(np.float32)
+
+
+def dense(rank: int) -> dict[str, np.ndarray]:
+    """The dense parts of a rank's gradients of TABLE."""
+    random = np.random.default_rng(300 + rank)
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in TABLE.items()}
+
+
 def collectives(world: World) -> dict[str, np.ndarray]:
     found = {}
     for dtype in DTYPES:
@@ -46,6 +61,7 @@ def collectives(world: World) -> dict[str, np.ndarray]:
     mine = tf.constant(values(world.rank, "float32"))
     found["all_gather"] = world.all_gather(mine[: 3 - world.rank], "all_gather").numpy()
     found["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
+    found["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
     found["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
     return found
 
@@ -54,17 +70,17 @@ class Wire:
     """A reducer with its compiled reduction."""
 
     def __init__(self, world: World, dtype: str) -> None:
-        self.reducer = GradientReducer(world, SHAPES, BUCKET_BYTES, dtype)
-        self._reduce = tf.function(self.reducer.reduce)
+        self.reducer = GradientReducer(world, SHAPES, by_size(SHAPES, BUCKET_BYTES), dtype)
+        self._reduce = tf.function(self.reducer.reduce, autograph=False)
 
     def step(self, mine: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         tensors = {name: tf.constant(array) for name, array in mine.items()}
-        return {name: array.numpy() for name, array in self._reduce(tensors).items()}
+        return {name: array.numpy() for name, array in self._reduce(tensors, {}).gradients.items()}
 
     def operations(self) -> list[str]:
         """Types of the traced graph's operations, those of functions that it calls included."""
         signature = {name: tf.TensorSpec(shape) for name, shape in SHAPES.items()}
-        definition = self._reduce.get_concrete_function(signature).graph.as_graph_def()
+        definition = self._reduce.get_concrete_function(signature, {}).graph.as_graph_def()
         return [
             node.op
             for nodes in (definition.node, *(function.node_def for function in definition.library.function))
@@ -82,7 +98,7 @@ def reductions(world: World) -> dict[str, np.ndarray]:
     wide, narrow = Wire(world, "float32"), Wire(world, "float16")
     keep("float32", wide.step(gradients(world.rank, 0)), wide)
     found["bytes"] = np.array(
-        [wide.reducer.bytes_reduced, wide.reducer.wire_bytes, narrow.reducer.bytes_reduced, narrow.reducer.wire_bytes]
+        [count() for wire in (wide, narrow) for count in (wire.reducer.bytes_reduced, wire.reducer.wire_bytes)]
     )
     for step in range(STEPS):
         keep(f"float16.{step}", narrow.step(gradients(world.rank, step)), narrow)
@@ -100,10 +116,36 @@ def reductions(world: World) -> dict[str, np.ndarray]:
     return found
 
 
+def tables(world: World) -> dict[str, np.ndarray]:
+    """What becomes of looked-up rows, sent alone and with the rest, on both wires, twice for the scales."""
+    found = {}
+    ids, values = looked_up(world.rank)
+    for rows in ("table", None):
+        for wire in ("float32", "float16"):
+            for held_back in (False, True):
+                reducer = GradientReducer(world, TABLE, Plan([["table"], ["f"]], rows), wire, held_back)
+
+                @tf.function(autograph=False)
+                def reduce(mine, values, ids, reducer=reducer):
+                    return reducer.reduce(mine, {"table": tf.IndexedSlices(values, ids)})
+
+                for _ in range(2):
+                    mine = {name: tf.constant(array) for name, array in dense(world.rank).items()}
+                    reduced = reduce(mine, tf.constant(values), tf.constant(ids))
+                key = f"{rows}.{wire}.{held_back}"
+                found |= {f"{key}.{name}": value.numpy() for name, value in reduced.gradients.items()}
+                found[f"{key}.rows"] = reduced.rows.numpy()
+                found[f"{key}.times"] = np.stack([reduced.ready_s.numpy(), reduced.done_s.numpy()])
+                found[f"{key}.bytes"] = np.array(reducer.bytes_reduced(int(reduced.rows)))
+                found[f"{key}.maxima"] = reducer.maxima.numpy()
+    return found
+
+
 def main() -> None:
     world = connect(launch())
     found = {"world": np.array([world.rank, world.size, world.local_rank, world.local_size])}
-    found |= collectives(world) | reductions(world)
+    found |= collectives(world) | reductions(world) | tables(world)
+    found["link"] = np.array(measure_link(world, "float16"))
     world.barrier()
     world.shutdown()
     np.savez(Path(sys.argv[1]) / f"rank-{world.rank}.npz", **found)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_horovod.collectives.reducer import with_rows
 from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, next_sentence_logits
 from bert_horovod.model.working import parameter_gradients, working_weights
@@ -40,7 +41,9 @@ def gradients(batch: dict[str, np.ndarray] = BATCH, compute: Compute = PLAIN) ->
         tape.watch(weights)
         sums = loss_sums(weights, MODEL, True, tensors(batch), compute)
         loss = sums.mlm_loss + sums.nsp_loss
-    found = parameter_gradients(tape.gradient(loss, weights), {name: v.shape for name, v in PARAMETERS.items()})
+    shapes = {name: v.shape for name, v in PARAMETERS.items()}
+    found, lookups = parameter_gradients(tape.gradient(loss, weights), shapes)
+    found |= {name: with_rows(found[name], lookup) for name, lookup in lookups.items()}
     return {name: tf.cast(value, tf.float32).numpy() for name, value in found.items()}
 
 

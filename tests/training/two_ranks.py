@@ -50,7 +50,7 @@ def inspected(self: TrainStep, *inputs):
     result = finish_step(self, *inputs)
     for operation in tf.compat.v1.get_default_graph().get_operations():
         operations[operation.type] = operations.get(operation.type, 0) + 1
-    report["buckets"] = len(self._reducer.buckets)
+    report["buckets"] = len(self._reducer.plan.buckets)
     return result
 
 

@@ -1,0 +1,126 @@
+"""Which gradients share an all-reduce: static buckets, by size or by what a link and a backward profile say.
+
+A bucket's all-reduce starts when its last gradient exists and the one before it is done. Few large buckets start late;
+many small ones pay the link's latency each. What is left after backward's end is all that a step waits for.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from bert_horovod.collectives.link import Link
+
+DEFAULT_BYTES = 16 << 20  # of a bucket, where "auto" has nothing that was measured
+MOST_BUCKETS = 32
+SLACK = 0.01  # a plan with fewer buckets is taken if the step is so much longer at most
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The all-reduces of a step's gradients."""
+
+    buckets: list[list[str]]  # parameters' names, in the order in which they are sent
+    rows: str | None = None  # the table whose looked-up rows are sent alone, after all buckets; None: with the rest
+
+
+@dataclass(frozen=True)
+class Profile:
+    """When, in seconds after a micro-batch began, its gradients exist."""
+
+    ready_s: dict[str, float]  # by parameter; a looked-up table's is its dense part's
+    end_s: float  # of backward, looked-up rows included
+    rows: dict[str, int]  # by table: rows that any rank looked up
+
+
+def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["auto"]) -> Plan:
+    """Parameters, given in forward order, in buckets of at most `bucket_bytes` of float32, in backward order.
+
+    A larger tensor has a bucket of its own.
+    """
+    if bucket_bytes == "auto":
+        bucket_bytes = DEFAULT_BYTES
+    buckets: list[list[str]] = [[]]
+    size = 0
+    for name in reversed(shapes):
+        tensor_bytes = 4 * math.prod(shapes[name])
+        if buckets[-1] and size + tensor_bytes > bucket_bytes:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(name)
+        size += tensor_bytes
+    return Plan(buckets)
+
+
+def by_profile(shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: Profile, link: Link) -> Plan:
+    """The plan that is expected to end first, of those near it the one with the fewest buckets.
+
+    Args:
+      shapes: of all parameters.
+      element_bytes: of a number on the wire.
+      profile: of a micro-batch.
+      link: between the ranks.
+    """
+    names = sorted(shapes, key=lambda name: profile.ready_s[name])
+    plans = [_best(names, shapes, element_bytes, profile, link, None)]
+    plans += [_best(names, shapes, element_bytes, profile, link, table) for table in profile.rows]
+    return min(plans, key=lambda plan: seconds(plan, shapes, element_bytes, profile, link))
+
+
+def seconds(plan: Plan, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: Profile, link: Link) -> float:
+    """When the last sum is there, in seconds after the micro-batch began."""
+    free = 0.0
+    for bucket in plan.buckets:
+        ready = max(_ready(name, plan.rows, profile) for name in bucket)
+        free = max(free, ready) + link.seconds(element_bytes * sum(math.prod(shapes[name]) for name in bucket))
+    if plan.rows is not None:
+        free = max(free, profile.end_s) + link.seconds(rows_bytes(plan.rows, shapes, element_bytes, profile))
+    return max(free, profile.end_s)
+
+
+def rows_bytes(table: str, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: Profile) -> int:
+    """Payload of a table's looked-up rows."""
+    return element_bytes * profile.rows[table] * math.prod(shapes[table][1:])
+
+
+def _ready(name: str, rows: str | None, profile: Profile) -> float:
+    """A table whose rows are not sent alone is complete at backward's end."""
+    return profile.end_s if name in profile.rows and name != rows else profile.ready_s[name]
+
+
+def _best(
+    names: Sequence[str],
+    shapes: dict[str, tuple[int, ...]],
+    element_bytes: int,
+    profile: Profile,
+    link: Link,
+    rows: str | None,
+) -> Plan:
+    """The best cut of parameters, in the order of their readiness, into buckets.
+
+    ends[k][j], the earliest end of the first j parameters in k buckets, is the least, over the beginning i of the
+    last bucket, of max(ends[k - 1][i], when j - 1 is ready) + the time on the link of i to j.
+    """
+    names = sorted(names, key=lambda name: _ready(name, rows, profile))
+    ready = np.array([_ready(name, rows, profile) for name in names])
+    count = len(names)
+    taken = np.concatenate(([0], np.cumsum([element_bytes * math.prod(shapes[name]) for name in names])))
+    most = min(MOST_BUCKETS, count)
+    ends = np.full((most + 1, count + 1), np.inf)
+    begins = np.zeros((most + 1, count + 1), np.int64)
+    ends[0, 0] = 0.0
+    for k in range(1, most + 1):
+        for j in range(k, count + 1):
+            found = np.maximum(ends[k - 1, :j], ready[j - 1]) + (taken[j] - taken[:j]) * link.s_per_byte
+            begins[k, j] = found.argmin()
+            ends[k, j] = found[begins[k, j]] + link.latency_s
+    last = np.maximum(ends[:, count], profile.end_s)
+    k = int(np.argmax(last <= last.min() * (1 + SLACK)))
+    buckets, end = [], count
+    while end:
+        begin = int(begins[k, end])
+        buckets.insert(0, list(names[begin:end]))
+        k, end = k - 1, begin
+    return Plan(buckets, rows)

@@ -1,0 +1,129 @@
+"""Before a phase's first step: when backward makes which gradient, what the link carries, and so which buckets."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.clock import clock
+from bert_horovod.collectives import planning
+from bert_horovod.collectives.link import Link, measure_link
+from bert_horovod.collectives.planning import Plan, Profile
+from bert_horovod.collectives.reducer import GradientReducer
+from bert_horovod.collectives.world import World, from_rank_0
+from bert_horovod.config import Recipe
+from bert_horovod.training.state import TrainingState
+from bert_horovod.training.step import StepInputs, TrainStep, xla_mode
+
+_MEASURED = 2  # micro-batches, after one that compiles
+
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """What a plan should come to; equal on all ranks."""
+
+    plan: Plan
+    profile: Profile
+    link: Link
+    exposed_s: float  # of a step's all-reduces, what backward does not hide
+    floor_s: float  # what no plan could hide: what is final only when backward ends
+
+    def describe(self, wire_bytes: float) -> str:
+        """A line for people."""
+        rows = f" and the looked-up rows of {self.plan.rows}" if self.plan.rows else ""
+        return (
+            f"all-reduces: {len(self.plan.buckets)} bucket(s){rows}, {wire_bytes / 1e6:.1f} MB sent by a rank; "
+            f"link: {1e3 * self.link.latency_s:.1f} ms + {1e9 * self.link.s_per_byte:.2f} ns a byte; "
+            f"backward ends after {self.profile.end_s:.3f} s; expected wait {self.exposed_s:.3f} s a step, "
+            f"of which {self.floor_s:.3f} s come after backward in any plan"
+        )
+
+
+def expect(plan: Plan, shapes: dict[str, tuple[int, ...]], wire: str, profile: Profile, link: Link) -> Expectation:
+    """What a plan should come to by a profile and a link."""
+    width = tf.as_dtype(wire).size
+    exposed = planning.seconds(plan, shapes, width, profile, link) - profile.end_s
+    late = [link.seconds(planning.rows_bytes(table, shapes, width, profile)) for table in profile.rows]
+    return Expectation(plan, profile, link, exposed, sum(late))
+
+
+def step_with_plan(
+    recipe: Recipe,
+    state: TrainingState,
+    world: World,
+    phase: int,
+    micro_batches: int,
+    batch: dict[str, tf.Tensor],
+    inputs: StepInputs,
+) -> tuple[TrainStep, GradientReducer, Expectation | None]:
+    """A phase's step and reducer, planned as execution.bucket_bytes says; where that is measured, what to expect.
+
+    The plan is remembered in the state's progress, so that a resumed run has the same buckets. `batch` is a
+    micro-batch of the phase, `inputs` those of a step.
+    """
+    shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
+    wire, setting = recipe.numerics.wire, recipe.execution.bucket_bytes
+    made_for = {"phase": phase, "world_size": world.size, "bucket_bytes": setting, "wire": wire}
+
+    def build(plan: Plan, count: int) -> tuple[TrainStep, GradientReducer]:
+        reducer = GradientReducer(world, shapes, plan, wire)
+        return TrainStep(recipe, state, reducer, world, count, xla_mode(recipe)), reducer
+
+    expectation = None
+    if world.size == 1 or setting != "auto":
+        plan = planning.by_size(shapes, setting)
+    elif (known := state.progress.plan).get("made_for") == made_for:
+        plan = Plan(known["buckets"], known["rows"])
+    else:
+        step, _ = build(planning.by_size(shapes, setting), 1)
+        expectation = plan_by_measurement(recipe, step, batch, inputs, world)
+        plan = expectation.plan
+    state.progress.plan = {"made_for": made_for, "buckets": plan.buckets, "rows": plan.rows}
+    step, reducer = build(plan, micro_batches)
+    if state.progress.wire_maxima:
+        reducer.restore_maxima(state.progress.wire_maxima)
+    return step, reducer, expectation
+
+
+def plan_by_measurement(
+    recipe: Recipe, step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World
+) -> Expectation:
+    """The plan for execution.bucket_bytes = "auto": rank 0's profile decides for all."""
+    link = measure_link(world, recipe.numerics.wire)
+    profile = measure_profile(step, batch, inputs, world)
+    plan = planning.by_profile(step.shapes, tf.as_dtype(recipe.numerics.wire).size, profile, link)
+    return expect(plan, step.shapes, recipe.numerics.wire, profile, link)
+
+
+def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World) -> Profile:
+    """Run forward and backward of a micro-batch with a clock at each gradient; rank 0's times, on every rank.
+
+    Nothing is updated. `rows` counts what any rank looked up in its own `batch`.
+    """
+    names = list(step.shapes)
+
+    def timed(batch: dict[str, tf.Tensor], inputs: StepInputs) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+        begin = clock([batch["input_ids"]])
+        gradients, lookups, _ = step.forward_backward(batch, tf.constant(0, tf.uint64), inputs)
+        # A clock waits for a number of the gradient: what nothing reads, an optimizer of graphs does not wait for.
+        read = [tf.cast(tf.reshape(gradients[name], [-1])[0], tf.float32) for name in names]
+        read += [tf.cast(tf.reshape(part.values, [-1])[0], tf.float32) for part in lookups.values()]
+        ready = [clock([number]) for number in read]
+        ids = {name: part.indices for name, part in lookups.items()}
+        return tf.stack(ready) - begin, tf.add_n(read), ids
+
+    function = tf.function(timed, autograph=False)
+    function(batch, inputs)  # compiles
+    runs = []
+    for _ in range(_MEASURED):
+        times, _, lookups = function(batch, inputs)
+        runs.append(times.numpy())
+    times = min(runs, key=max)  # of the run that was disturbed least
+    rows = {}
+    for name, ids in lookups.items():
+        mine = np.zeros(step.shapes[name][0], np.uint8)
+        mine[ids.numpy().reshape(-1)] = 1
+        rows[name] = int(world.all_reduce_max(tf.constant(mine), "touched.profile").numpy().sum())
+    ready_s = dict(zip(names, times.tolist(), strict=False))  # the looked-up rows' come behind
+    found = {"ready_s": ready_s, "end_s": float(times.max()), "rows": rows}
+    return Profile(**from_rank_0(found, world, "profile"))

@@ -1,0 +1,115 @@
+"""A Chrome trace of some optimizer steps (execution.timeline): computing, all-reduces, and Horovod's own beside."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.collectives.planning import Plan
+from bert_horovod.collectives.world import World
+from bert_horovod.disk import write_atomically
+from bert_horovod.training.step import StepTimes
+
+OURS, HOROVODS = 0, 1000  # process numbers in the trace: ours, and what is added to Horovod's, of which a tensor is one
+_WRITTEN_S = 10.0  # until Horovod must have written its own
+
+
+class StepTimeline:
+    """Records the steps of a range on every rank, and writes rank 0's; does nothing for an empty range.
+
+    Args:
+        directory: where the trace goes; made when it is written.
+        steps: (first, last), counted from 1 as in metrics.jsonl, or ().
+        world: whose collectives are recorded.
+        say: prints a line for people; rank 0's.
+    """
+
+    def __init__(self, directory: Path, steps: tuple[int, ...], world: World, say: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._first, self._last = steps or (1, 0)
+        self._world = world
+        self._say = say
+        self._events: list[dict[str, Any]] = []
+        self._begun = 0  # the step at which recording began; 0: it has not
+
+    def begin(self, number: int) -> None:
+        """Before optimizer step `number`."""
+        if self._first <= number <= self._last and not self._begun:
+            self._begun = number
+            if self._world.rank == 0:
+                self._directory.mkdir(exist_ok=True)
+                self._horovods.unlink(missing_ok=True)
+            self._world.record_timeline(self._horovods)
+
+    def end(self, number: int, times: StepTimes, plan: Plan) -> None:
+        """After it; the range's last step writes the trace."""
+        if self._begun:
+            self._events += events(number, times, plan)
+            if number == self._last:
+                self.close(number)
+
+    def close(self, number: int) -> None:
+        """Write what was recorded up to step `number`."""
+        begun, self._begun = self._begun, 0
+        if not begun:
+            return
+        self._world.record_timeline(None)
+        if self._world.rank == 0:
+            found = {"traceEvents": self._events + (_horovods_events(self._horovods) if self._world.size > 1 else [])}
+            path = self._directory / f"steps-{begun}-{number}.json"
+            write_atomically(path, json.dumps(found))
+            self._horovods.unlink(missing_ok=True)
+            self._say(f"timeline of steps {begun} to {number}: {path} (open it in chrome://tracing or ui.perfetto.dev)")
+
+    @property
+    def _horovods(self) -> Path:
+        return self._directory / "horovod.json"
+
+
+def events(number: int, times: StepTimes, plan: Plan) -> list[dict[str, Any]]:
+    """A step's events; times in microseconds since the epoch."""
+    names = [bucket[0] if len(bucket) == 1 else f"{bucket[0]} and {len(bucket) - 1} more" for bucket in plan.buckets]
+    names += [f"looked-up rows of {plan.rows}"] if plan.rows else []
+    backward_end = times.micro_batches[-1][1]
+    found = [_metadata("process_name", OURS, {"name": "bert_horovod, rank 0"})]
+    found += [_span("compute", f"step {number}, micro-batch {k}", *span) for k, span in enumerate(times.micro_batches)]
+    found += [
+        _span("all-reduces", name, *span)
+        for name, span in zip(names, times.all_reduces, strict=bool(times.all_reduces))
+    ]
+    found.append(_span("waiting", "for all-reduces", backward_end, times.reduced))
+    found.append(_span("compute", "update", times.reduced, times.updated))
+    return found
+
+
+def _span(thread: str, name: str, begin: float, end: float) -> dict[str, Any]:
+    return {"ph": "X", "pid": OURS, "tid": thread, "name": name, "ts": 1e6 * begin, "dur": 1e6 * (end - begin)}
+
+
+def _metadata(kind: str, process: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "args": arguments}
+
+
+def _horovods_events(path: Path) -> list[dict[str, Any]]:
+    """Horovod's own events, which it writes in the background, on our clock and beside our process."""
+    end = time.monotonic() + _WRITTEN_S
+    while time.monotonic() < end:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            break
+        except (OSError, ValueError):
+            time.sleep(0.05)
+    else:
+        return []
+    started = next(
+        event["args"]["start_time_since_epoch_in_micros"]
+        for event in found
+        if "start_time_since_epoch_in_micros" in event.get("args", {})
+    )
+    shifted = []
+    for event in found:
+        if "start_time_since_epoch_in_micros" not in event.get("args", {}):
+            moved = {"ts": event["ts"] + started} if "ts" in event else {}
+            shifted.append(event | {"pid": HOROVODS + event["pid"]} | moved)
+    return shifted
