@@ -19,6 +19,7 @@ PEERS = {"horovod": "plain_horovod", "ddp": "distributed_data_parallel"}
 NAMES = {"ours": "bert-horovod", "horovod": "plain Horovod", "ddp": "DistributedDataParallel"}
 WIRES = {"ours": ("float32", "float16"), "horovod": ("float32",), "ddp": ("float32", "float16")}
 MODES = {"ours": (3, 2), "horovod": (2, 1), "ddp": (2, 1)}  # kinds of step that a run times, and those that communicate
+WARM_UP = {"ours": 2, "horovod": 1, "ddp": 1}  # steps of each kind that are not timed
 WIRE_BYTES = {"float32": 4, "float16": 2}  # of a number
 RANK_0 = "[0]<stdout>:"  # what horovodrun puts before its lines
 # Sends a rank to the core of its number in a list: sh -c PINNED 0,1 command
@@ -106,7 +107,7 @@ def figures(found: dict[str, Any]) -> dict[str, float]:
         return {"step_s": steps, "compute_s": found["compute_s"], "wire_bytes": found["wire_bytes"]}
     step = steps["overlapped"] if steps.get("overlapped") is not None else steps["off"]  # off: a world of one
     optional = {"held_back_s": steps.get("held_back"), "predicted_s": found.get("predicted_s")}
-    return {"step_s": step, "compute_s": steps["off"], "wire_bytes": found["wire_bytes"] or 0} | optional
+    return {"step_s": step, "compute_s": steps["off"], "wire_bytes": found.get("wire_bytes", 0)} | optional
 
 
 def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: Recipe) -> tuple[int, float]:
@@ -123,7 +124,7 @@ def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: R
     all_steps, communicating = MODES[cell.program] if cell.link else (1, 0)
     together_s = all_steps * compute_s + communicating * wire_s
     steps = arguments.steps or max(1, min(10, round(arguments.seconds / together_s)))
-    return steps, 5 + 2.5 * cell.hosts + (steps + 1) * together_s
+    return steps, 5 + 2.5 * cell.hosts + (steps + WARM_UP[cell.program]) * together_s
 
 
 def path() -> str:

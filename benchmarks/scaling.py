@@ -6,8 +6,8 @@ python benchmarks/scaling.py --hosts 2 --link 1gbit --micro_batches 4 --peer non
 python benchmarks/scaling.py --compute real --micro_batches 1 --micro_batches 4
 
 The hosts share this machine's cores, so their compute must not depend on how many they are. --compute delay: all
-contestants sleep, for forward, each layer's backward and the update, what our step took on one core (delays.py) over
---speed, and give out gradients of the real shapes as they would come. --compute real: one thread a host, each host on
+contestants sleep, for forward, each layer's backward and the update, what our step took on one core over --speed,
+and give out gradients of the real shapes as they would come. --compute real: one thread a host, each host on
 a core of its own. Peers are this package's model and update under plain Horovod (its tape, its defaults) and Hugging
 Face's BERT in PyTorch's DistributedDataParallel over Gloo; with several micro-batches both reduce once a step.
 
@@ -135,15 +135,23 @@ def profile_of(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.delay:
         return json.loads(arguments.delay.read_text())
     say("measuring our step on one core, to know what compute takes (a minute)")
-    speed = arguments.speed if arguments.compute == "delay" else 1
-    words = ["--model", arguments.model, "--rows", arguments.rows, "--length", arguments.length, "--speed", speed]
-    for override in arguments.overrides:
+    words = ["--model", arguments.model, "--rows", arguments.rows, "--length", arguments.length, "--steps", 5, "--json"]
+    for override in [*arguments.overrides, f"phase.0.global_batch={arguments.rows}", "execution.threads=1"]:
         words += ["--set", override]
-    script = PROJECT / "benchmarks" / "delays.py"
-    done = subprocess.run([sys.executable, script, *map(str, words)], capture_output=True, text=True, check=False)
+    core = min(os.sched_getaffinity(0))
+    ours = ["taskset", "-c", core, sys.executable, "-m", "bert_horovod", "bench", "comm", *words]
+    done = subprocess.run([*map(str, ours)], cwd=PROJECT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError("delays.py: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
-    return json.loads(done.stdout)
+        raise UserError("bench comm: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+    speed = arguments.speed if arguments.compute == "delay" else 1
+    found = json.loads(done.stdout.splitlines()[-1])["delays"]
+
+    def scaled(seconds: float) -> float:
+        return max(0.0, seconds) / speed  # differences of clocks: in toy models some are negative
+
+    return {
+        part: list(map(scaled, value)) if isinstance(value, list) else scaled(value) for part, value in found.items()
+    }
 
 
 def heading(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> str:
@@ -184,7 +192,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
     parser.add_argument("--compute", choices=tuple(HOSTS), default="delay", help="(default: %(default)s)")
-    parser.add_argument("--delay", type=Path, metavar="FILE", help="what delays.py printed (default: measure it now)")
+    parser.add_argument("--delay", type=Path, metavar="FILE", help="`delays` of bench comm --json (default: measure)")
     parser.add_argument(
         "--speed",
         type=float,
@@ -239,7 +247,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
     if arguments.delay and arguments.compute == "real":
         parser.error("--delay with --compute real: expected one of them")
     if arguments.delay and not arguments.delay.is_file():
-        parser.error(f"--delay {arguments.delay}: no such file; benchmarks/delays.py prints one")
+        parser.error(f"--delay {arguments.delay}: no such file; expected what `bench comm --json` gives as delays")
 
 
 def main() -> int:

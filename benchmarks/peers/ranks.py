@@ -43,7 +43,9 @@ def parse(description: str, wires: tuple[str, ...]) -> tuple[argparse.Namespace,
     parser.add_argument("--micro_batches", type=int, default=1, metavar="K", help="of a step (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps (default: %(default)s)")
     parser.add_argument("--wire", choices=wires, default=wires[0], help="of gradients (default: %(default)s)")
-    parser.add_argument("--delay", type=Path, metavar="FILE", help="of benchmarks/delays.py: sleep, do not compute")
+    parser.add_argument(
+        "--delay", type=Path, metavar="FILE", help="`delays` of bench comm --json: sleep, do not compute"
+    )
     parser.add_argument("--data_dir", type=Path, metavar="STORE", help="of the rows (default: random ones)")
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args()
