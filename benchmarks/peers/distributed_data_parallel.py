@@ -1,0 +1,138 @@
+"""Hugging Face's BERT in PyTorch's DistributedDataParallel over Gloo, with its defaults; not compiled.
+
+horovodrun -np 2 -H node1:1,node2:1 python benchmarks/peers/distributed_data_parallel.py --wire float16
+
+horovodrun is the launcher alone. float16 is PyTorch's own hook for it; all micro-batches but a step's last are under
+no_sync. benchmarks/scaling.py says how it is measured.
+"""
+
+# ruff: noqa: E402 (flags are read before anything that takes seconds to import)
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import ranks
+
+arguments, recipe = ranks.parse(__doc__, ("float32", "float16"))
+
+import numpy as np
+import torch
+import torch.distributed
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
+
+PORT = 29511
+IGNORED = -100  # a label that is none
+
+
+def main() -> None:
+    rank, size = (int(os.environ.get(f"HOROVOD_{name}", default)) for name, default in (("RANK", 0), ("SIZE", 1)))
+    if "HOROVOD_GLOO_IFACE" in os.environ:
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["HOROVOD_GLOO_IFACE"]
+    first = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")  # the launcher's host, which is rank 0's
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://{first}:{PORT}", rank=rank, world_size=size)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    kind = BertForPreTraining if recipe.objective.pairs else BertForMaskedLM
+    network = kind(BertConfig(**dataclasses.asdict(recipe.model))).train()
+    profile = ranks.delays(arguments)
+    parallel = DistributedDataParallel(network if profile is None else Delayed(network, profile))
+    if arguments.wire == "float16":
+        parallel.register_comm_hook(None, fp16_compress_hook)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    step = real_step(parallel, rank) if profile is None else delayed_step(parallel, profile)
+    ranks.report(arguments, recipe, rank, size, parameters, step, torch.distributed.barrier)
+    torch.distributed.destroy_process_group()
+
+
+def real_step(parallel: DistributedDataParallel, rank: int):
+    """A step that computes."""
+    decayed = {"params": [p for p in parallel.parameters() if p.dim() > 1], "weight_decay": 0.01}
+    others = {"params": [p for p in parallel.parameters() if p.dim() == 1], "weight_decay": 0.0}
+    optimizer = torch.optim.AdamW([decayed, others], lr=1e-4, fused=True)
+    batches = [as_tensors(batch) for batch in ranks.micro_batches(arguments, recipe, rank)]
+
+    def step(communicate: bool) -> None:
+        for k, batch in enumerate(batches):
+            with contextlib.nullcontext() if communicate and k == len(batches) - 1 else parallel.no_sync():
+                (parallel(**batch).loss / len(batches)).backward()
+        torch.nn.utils.clip_grad_norm_(parallel.parameters(), recipe.optimizer.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """What Hugging Face's model takes, from rows of one sequence each."""
+    labels = np.full(batch["input_ids"].shape, IGNORED, np.int64)
+    row, slot = np.nonzero(batch["masked_weights"])
+    labels[row, batch["masked_positions"][row, slot]] = batch["masked_ids"][row, slot]
+    found = {
+        "input_ids": batch["input_ids"].astype(np.int64),
+        "attention_mask": (batch["sequence_ids"] > 0).astype(np.int64),
+        "token_type_ids": batch["token_type_ids"].astype(np.int64),
+        "labels": labels,
+    }
+    if recipe.objective.pairs:
+        counted = batch["sequence_weights"][:, 0] > 0
+        found["next_sentence_label"] = np.where(counted, batch["next_sentence_labels"][:, 0], IGNORED).astype(np.int64)
+    return {name: torch.from_numpy(values) for name, values in found.items()}
+
+
+class Delayed(torch.nn.Module):
+    """A network that sleeps; what it gives out as gradients are the parameters."""
+
+    def __init__(self, network: torch.nn.Module, profile: dict) -> None:
+        super().__init__()
+        self.network = network
+        self.forward_s, self.backward_s = profile["forward_s"], ranks.backward_s(profile)
+        named, last = dict(network.named_parameters()), len(self.backward_s) - 2
+        self.parts = [
+            [parameter for name, parameter in named.items() if ranks.part_of(name, last) == part]
+            for part in range(last + 2)
+        ]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x is a scalar that wants a gradient."""
+        time.sleep(self.forward_s)
+        for seconds, parameters in reversed(list(zip(self.backward_s, self.parts, strict=True))):
+            x = _Part.apply(x, seconds, *parameters)
+        return x
+
+
+class _Part(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, seconds, *parameters):
+        ctx.seconds, ctx.parameters = seconds, parameters
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        time.sleep(ctx.seconds)
+        return dx.clone(), None, *(parameter.detach() for parameter in ctx.parameters)
+
+
+def delayed_step(parallel: DistributedDataParallel, profile: dict):
+    """A step that sleeps."""
+    before = (arguments.micro_batches - 1) * ranks.micro_batch_s(profile)
+
+    def step(communicate: bool) -> None:
+        time.sleep(before)
+        with contextlib.nullcontext() if communicate else parallel.no_sync():
+            parallel(torch.zeros([], requires_grad=True)).backward()
+        time.sleep(profile["update_s"])
+        parallel.zero_grad()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()

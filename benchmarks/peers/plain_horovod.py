@@ -1,0 +1,176 @@
+"""This package's model and update, with plain Horovod: its tape, its fusion, nothing told about the order.
+
+horovodrun -np 2 -H node1:1,node2:1 python benchmarks/peers/plain_horovod.py --model small --micro_batches 4
+
+The word embeddings' gradient is made dense first, as `sparse_as_dense` does: by default Horovod would gather the whole
+table from every rank, since the tied decoder touches all of it. benchmarks/scaling.py says how it is measured.
+"""
+
+# ruff: noqa: E402 (flags are read before anything that takes seconds to import)
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import ranks
+
+arguments, recipe = ranks.parse(__doc__, ("float32",))
+
+from bert_horovod.quiet import import_tensorflow
+
+import_tensorflow()
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from bert_horovod import optimizers
+from bert_horovod.model.bert import initial_parameters
+from bert_horovod.model.compute import Compute
+from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.heads import loss_sums
+from bert_horovod.model.working import working_weights
+from bert_horovod.training.step import as_tensors, xla_mode
+
+
+def main() -> None:
+    hvd.init()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    initial = initial_parameters(recipe.model, recipe.objective.pairs, recipe.data.seed)
+    parameters = {name: tf.Variable(value) for name, value in initial.items()}
+    profile = ranks.delays(arguments)
+    step = real_step(parameters) if profile is None else delayed_step(parameters, profile)
+    ranks.report(
+        arguments,
+        recipe,
+        hvd.rank(),
+        hvd.size(),
+        sum(value.size for value in initial.values()),
+        step,
+        lambda: hvd.allreduce(tf.zeros([1]), name="barrier").numpy(),
+    )
+    hvd.shutdown()
+
+
+def real_step(parameters: dict[str, tf.Variable]):
+    """A step that computes; the last micro-batch's gradients are summed with the others' before Horovod has them."""
+    count = arguments.micro_batches
+    compute = Compute(tf.float32, xla_mode(recipe))
+    accumulators = {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} if count > 1 else {}
+    slots = {
+        slot: {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} for slot in ("m", "v")
+    }
+    batches = [as_tensors(batch) for batch in ranks.micro_batches(arguments, recipe, hvd.rank())]
+
+    class Tape(tf.GradientTape):
+        """Gives dense gradients, with what was accumulated."""
+
+        def gradient(self, target, sources, output_gradients=None):
+            found = [tf.convert_to_tensor(each) for each in super().gradient(target, sources, output_gradients)]
+            return [a + g for a, g in zip(accumulators.values(), found, strict=True)] if accumulators else found
+
+    def loss(batch: dict[str, tf.Tensor], k: tf.Tensor) -> tf.Tensor:
+        dropout = DropoutState(tf.constant([1], tf.uint64), k * recipe.execution.micro_batch)
+        weights = working_weights(parameters, tf.float32)
+        sums = loss_sums(weights, recipe.model, recipe.objective.pairs, batch, compute, dropout)
+        tokens, sequences = (tf.reduce_sum(batch[name]) for name in ("masked_weights", "sequence_weights"))
+        return (sums.mlm_loss / tokens + sums.nsp_loss / sequences) / count
+
+    def accumulate(batch: dict[str, tf.Tensor], k: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            value = loss(batch, k)
+        found = tape.gradient(value, list(parameters.values()))
+        for accumulator, gradient in zip(accumulators.values(), found, strict=True):
+            accumulator.assign_add(tf.convert_to_tensor(gradient))
+
+    def finish(batch: dict[str, tf.Tensor], k: tf.Tensor, communicate: bool) -> tf.Tensor:
+        with hvd.DistributedGradientTape(Tape()) if communicate else Tape() as tape:
+            value = loss(batch, k)
+        gradients = tape.gradient(value, list(parameters.values()))
+        update(parameters, gradients, slots)
+        with tf.control_dependencies(gradients):
+            for accumulator in accumulators.values():
+                accumulator.assign(tf.zeros_like(accumulator))
+        return value
+
+    accumulate, finish = (tf.function(each, autograph=False) for each in (accumulate, finish))
+    places = [tf.constant(k, tf.uint64) for k in range(count)]
+
+    def step(communicate: bool) -> None:
+        for batch, place in zip(batches[:-1], places, strict=False):
+            accumulate(batch, place)
+        finish(batches[-1], places[-1], communicate).numpy()
+
+    return step
+
+
+def update(
+    parameters: dict[str, tf.Variable], gradients: list[tf.Tensor], slots: dict[str, dict[str, tf.Variable]]
+) -> None:
+    """Clip, and do an AdamW step."""
+    factor = optimizers.clip_factor(tf.linalg.global_norm(gradients), recipe.optimizer.max_grad_norm)
+    for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+        value, _, new = optimizers.update(
+            parameter[None],
+            gradient[None],
+            {slot: named[name][None] for slot, named in slots.items()},
+            tf.constant(1.0),
+            tf.constant(1e-4),
+            factor,
+            optimizers.decays(name),
+            recipe.optimizer,
+            tf.float32,
+            True,
+        )
+        parameter.assign(value[0])
+        for slot, each in new.items():
+            slots[slot][name].assign(each[0])
+
+
+def delayed_step(parameters: dict[str, tf.Variable], profile: dict):
+    """A step that sleeps; what it gives out as gradients are the parameters."""
+    layers = recipe.model.num_hidden_layers
+    parts = [{name for name in parameters if ranks.part_of(name, layers) == part} for part in range(layers + 2)]
+
+    def sleep(x: tf.Tensor, seconds: float) -> tf.Tensor:
+        def work(value):
+            time.sleep(seconds)
+            return value
+
+        slept = tf.numpy_function(work, [x], tf.float32)
+        slept.set_shape([])
+        return slept
+
+    def part(x: tf.Tensor, names: set[str], seconds: float) -> tf.Tensor:
+        @tf.custom_gradient
+        def apply(x, *values):
+            def backward(dx):
+                slept = sleep(dx, seconds)
+                with tf.control_dependencies([slept]):
+                    return slept, *(tf.identity(value) for value in values)
+
+            return tf.identity(x), backward
+
+        return apply(x, *(tf.convert_to_tensor(parameters[name]) for name in sorted(names)))
+
+    def forward() -> tf.Tensor:
+        before = (arguments.micro_batches - 1) * ranks.micro_batch_s(profile)
+        x = sleep(tf.constant(1.0), before + profile["forward_s"])
+        for names, seconds in reversed(list(zip(parts, ranks.backward_s(profile), strict=True))):
+            x = part(x, names, seconds)
+        return x
+
+    def whole(communicate: bool) -> tf.Tensor:
+        with hvd.DistributedGradientTape(tf.GradientTape()) if communicate else tf.GradientTape() as tape:
+            value = forward()
+        gradients = tape.gradient(value, list(parameters.values()))
+        with tf.control_dependencies([tf.identity(gradient) for gradient in gradients]):
+            return sleep(tf.constant(1.0), profile["update_s"]), [gradient[..., :1] for gradient in gradients]
+
+    whole = tf.function(whole, autograph=False)
+    return lambda communicate: whole(communicate)[0].numpy()
+
+
+if __name__ == "__main__":
+    main()
