@@ -43,7 +43,7 @@ def delays_of(profile: Profile, update_s: float) -> dict[str, float | list[float
         "head_s": head,
         "layers_s": layers,
         "embeddings_s": max(0.0, profile.end_s - ends[-1]),
-        "update_s": update_s,
+        "update_s": max(0.0, update_s),
     }
 
 
@@ -59,8 +59,10 @@ def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
         raise UserError(
             f"--delay {path}: expected the JSON object that `bench comm --json` gives as delays ({error!r})"
         ) from error
-    if len(found["layers_s"]) != layers or not all(value >= 0 and math.isfinite(value) for value in seconds):
+    if len(found["layers_s"]) != layers:
         raise UserError(f"--delay {path}: expected seconds of {layers} layers, found {found['layers_s']}")
+    if not all(value >= 0 and math.isfinite(value) for value in seconds):
+        raise UserError(f"--delay {path}: expected seconds from 0 on, found {seconds}")
     return found
 
 
