@@ -78,7 +78,7 @@ make_context() {
 build() { buildah bud --layers --format docker --build-arg BASE_IMAGE=localhost/base:test --tag $image "$scratch/context"; }
 build_again() {
     echo "# changed" >> "$scratch/context/bert_horovod/__init__.py"
-    build && ! grep "building Horovod" "$scratch/output"
+    build > "$scratch/again" 2>&1 && cat "$scratch/again" && ! grep -q "building Horovod" "$scratch/again"
 }
 
 configured() { buildah inspect --type image --format "{{$1}}" $image; }
@@ -142,9 +142,9 @@ start_sshd() {
 }
 host_keys() { for host in 1 2; do ip netns exec "${nodes[0]}" ssh-keyscan -p 2222 10.219.77.$host 2> /dev/null | cut -d ' ' -f 3; done; }
 host_keys_differ() { host_keys; [ "$(host_keys | grep -c AAAA)" = 2 ] && [ "$(host_keys | sort -u | wc -l)" = 2 ]; }
-logs_in() { [ "$(on "${nodes[0]}" ssh -p 2222 10.219.77.2 'id -un; command -v bert-horovod')" = "bert
+logs_in() { [ "$(on "${nodes[0]}" ssh 10.219.77.2 'id -un; command -v bert-horovod')" = "bert
 /opt/bert_horovod/.venv/bin/bert-horovod" ]; }
-stranger() { ! (options=(--volume "$scratch/other:/keys:ro"); on "${nodes[0]}" ssh -p 2222 10.219.77.2 true); grep -E 'Permission denied' "$scratch/output"; }
+stranger() { (options=(--volume "$scratch/other:/keys:ro"); on "${nodes[0]}" ssh 10.219.77.2 true) 2>&1 | grep 'Permission denied'; }
 ranks='import horovod.tensorflow as hvd; hvd.init(); import tensorflow as tf; print("sum", int(hvd.allreduce(tf.constant(hvd.rank() + 1), op=hvd.Sum)), "of", hvd.cross_size(), "nodes")'
 reduces() { on "${nodes[0]}" "$@" python -c "$ranks" | tee "$scratch/ranks" && [ "$(grep -c 'sum 3 of 2 nodes' "$scratch/ranks")" = 2 ]; }
 
