@@ -15,9 +15,10 @@ ARG BASE_IMAGE=nvidia/cuda:12.5.1-devel-ubuntu22.04
 FROM $BASE_IMAGE
 
 # The package openssh-server makes host keys when it is installed: they would be the same in all containers.
+# Gloo crashes where a host's own name does not resolve; libnss-myhostname resolves it where /etc/hosts and DNS do not.
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        build-essential ibverbs-providers libopenmpi-dev openmpi-bin openssh-client openssh-server \
+        build-essential ibverbs-providers libnss-myhostname libopenmpi-dev openmpi-bin openssh-client openssh-server \
         python3 python3-dev python3-venv tini \
     && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*
 

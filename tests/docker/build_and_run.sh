@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the Dockerfile and try the image: no registry and no Docker daemon, but root and a network; about 20 minutes.
+# Build the Dockerfile and try the image: no registry and no Docker daemon, but root and a network; 10 to 40 minutes.
 #
 #   tests/docker/build_and_run.sh [SUITE MIRROR]      for example: jammy http://archive.ubuntu.com/ubuntu
 #
@@ -144,7 +144,12 @@ host_keys() { for host in 1 2; do ip netns exec "${nodes[0]}" ssh-keyscan -p 222
 host_keys_differ() { host_keys; [ "$(host_keys | grep -c AAAA)" = 2 ] && [ "$(host_keys | sort -u | wc -l)" = 2 ]; }
 logs_in() { [ "$(on "${nodes[0]}" ssh 10.219.77.2 'id -un; command -v bert-horovod')" = "bert
 /opt/bert_horovod/.venv/bin/bert-horovod" ]; }
-stranger() { (options=(--volume "$scratch/other:/keys:ro"); on "${nodes[0]}" ssh 10.219.77.2 true) 2>&1 | grep 'Permission denied'; }
+stranger() {
+    local options=(--volume "$scratch/other:/keys:ro") output
+    output=$(on "${nodes[0]}" ssh 10.219.77.2 true 2>&1)
+    echo "$output"
+    [[ $output = *"Permission denied"* ]]
+}
 ranks='import horovod.tensorflow as hvd; hvd.init(); import tensorflow as tf; print("sum", int(hvd.allreduce(tf.constant(hvd.rank() + 1), op=hvd.Sum)), "of", hvd.cross_size(), "nodes")'
 reduces() { on "${nodes[0]}" "$@" python -c "$ranks" | tee "$scratch/ranks" && [ "$(grep -c 'sum 3 of 2 nodes' "$scratch/ranks")" = 2 ]; }
 
