@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build the Dockerfile and try the image: no registry and no Docker daemon, but root and a network; 10 to 40 minutes.
 #
-#   tests/docker/build_and_run.sh [SUITE MIRROR]      for example: jammy http://archive.ubuntu.com/ubuntu
+#   tests/docker/build_and_run.sh [SUITE MIRROR]      for example: jammy and a mirror of Ubuntu
 #
 # The base image is made by debootstrap: this machine's own Debian, or another SUITE from MIRROR. buildah builds and
 # runs. Two containers in two network namespaces play two nodes. One line a check; exit code 1 if one failed. Leaves
