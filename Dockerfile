@@ -15,7 +15,7 @@ ARG BASE_IMAGE=nvidia/cuda:12.5.1-devel-ubuntu22.04
 FROM $BASE_IMAGE
 
 # The package openssh-server makes host keys when it is installed: they would be the same in all containers.
-# Gloo crashes where a host's own name does not resolve; libnss-myhostname resolves it where /etc/hosts and DNS do not.
+# Gloo crashes where a host's own name does not resolve: libnss-myhostname resolves it where /etc/hosts and DNS do not.
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         build-essential ibverbs-providers libnss-myhostname libopenmpi-dev openmpi-bin openssh-client openssh-server \
@@ -30,6 +30,9 @@ COPY setup.py pyproject.toml ./
 COPY run/setup.sh run/
 RUN mkdir bert_horovod && touch README.md bert_horovod/__init__.py && PIP_NO_CACHE_DIR=1 run/setup.sh
 ENV PATH=/opt/bert_horovod/.venv/bin:$PATH
+
+# Gloo takes the first address of the host's own name: not the IPv6 one that is known on its own link only.
+RUN echo "precedence ::ffff:0:0/96 100" > /etc/gai.conf
 
 # Some bases have a user with this number already (Ubuntu 24.04: ubuntu).
 ARG USER_ID=1000
