@@ -4,6 +4,8 @@
 #   run/setup.sh [--test]     --test adds what the tests need (pytest, ruff, transformers, CPU torch)
 #
 #   PYTHON=/path/to/python3   the interpreter to use (3.10 to 3.12)
+#   GPU=yes | no | nvcc       with NCCL for NVIDIA GPUs or without, where this machine's own GPUs should not decide (a
+#                             login node, an image that is being built); nvcc: with it where a CUDA compiler is found
 #
 # Needs no root. Horovod gets Gloo always, MPI where mpicxx is found, NCCL where an NVIDIA GPU is found.
 # Running it again does only what is missing.
@@ -15,7 +17,7 @@ extras=
 case "${1:-}" in
     "") ;;
     --test) extras=test ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$1'; the only one is --test" >&2; exit 2 ;;
 esac
 
@@ -43,6 +45,8 @@ find_python() {
         "or name one: PYTHON=/path/to/python3.11 $0"
 }
 
+has_nvcc() { command -v nvcc > /dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; }
+
 # What Horovod's build needs beside Python, looked for before anything is downloaded.
 require_build_tools() {
     if ! command -v "${CXX:-g++}" > /dev/null || ! command -v make > /dev/null; then
@@ -51,12 +55,13 @@ require_build_tools() {
             "  Red Hat, Rocky:  dnf install gcc-c++ make" \
             "  conda:           conda install -c conda-forge gxx make   (then: export CXX=\$CONDA_PREFIX/bin/x86_64-conda-linux-gnu-g++)"
     fi
-    if [ $gpu = yes ] && ! command -v nvcc > /dev/null && [ ! -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
-        fail "found an NVIDIA GPU but no CUDA compiler (nvcc), which Horovod with NCCL needs" \
+    if [ $gpu = yes ] && ! has_nvcc; then
+        fail "$gpu_reason no CUDA compiler (nvcc), which Horovod with NCCL needs" \
             "  Debian, Ubuntu:  apt-get install cuda-toolkit-12-5   (from NVIDIA's repository)" \
             "  Red Hat, Rocky:  dnf install cuda-toolkit-12-5       (from NVIDIA's repository)" \
             "  conda:           conda install -c nvidia cuda-toolkit=12.5" \
-            "or name its directory: CUDA_HOME=/path/to/cuda $0"
+            "or name its directory: CUDA_HOME=/path/to/cuda $0" \
+            "or do without NCCL:    GPU=no $0"
     fi
     if [[ $root =~ [[:space:]] ]]; then
         fail "the project lies in '$root'; Horovod's build fails in a path with spaces: move it to one without"
@@ -75,10 +80,14 @@ logged() {
 }
 
 gpu=no
-if command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q GPU; then
-    gpu=yes
-    extras=${extras:+$extras,}gpu
-fi
+gpu_reason="found an NVIDIA GPU but"
+case "${GPU:-}" in
+    yes | no) gpu=$GPU gpu_reason="GPU=$GPU, but found" ;;
+    nvcc) if has_nvcc; then gpu=yes; fi ;;
+    "") if command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q GPU; then gpu=yes; fi ;;
+    *) fail "GPU=$GPU is none of yes, no and nvcc" ;;
+esac
+if [ $gpu = yes ]; then extras=${extras:+$extras,}gpu; fi
 mpi=no
 if command -v mpicxx > /dev/null; then
     mpi=yes

@@ -116,6 +116,36 @@ def test_a_gpu_without_cuda_compiler_is_refused_before_anything_is_made(tree):
     assert not (tree.root / ".venv").exists()
 
 
+def test_nccl_can_be_asked_for_where_no_gpu_is_visible(tree):
+    result = tree.setup(GPU="yes", CUDA_HOME="/nowhere")
+    assert result.returncode == 1
+    assert "GPU=yes, but found no CUDA compiler (nvcc)" in result.stderr
+    assert "GPU=no " in result.stderr
+    assert tree.setup(GPU="nvcc", CUDA_HOME="/nowhere").returncode == 0
+    assert tree.calls()[2].endswith(f"-e {tree.root}")
+    tree.stub("nvcc", "#!/bin/bash\n")
+    result = tree.setup(GPU="nvcc")
+    assert result.returncode == 0, result.stderr
+    assert tree.calls()[1].endswith(f"-e {tree.root}[gpu]")
+    assert "building Horovod with Gloo, NCCL" in result.stdout
+    assert tree.setup(GPU="yes").returncode == 0
+    assert tree.calls() == []
+
+
+def test_a_gpu_can_be_left_unused(tree):
+    tree.stub("nvidia-smi", "#!/bin/bash\necho 'GPU 0: some GPU'\n")
+    result = tree.setup(GPU="no", CUDA_HOME="/nowhere")
+    assert result.returncode == 0, result.stderr
+    assert tree.calls()[2].endswith(f"-e {tree.root}")
+
+
+def test_another_word_for_gpu_is_refused(tree):
+    result = tree.setup(GPU="on")
+    assert result.returncode == 1
+    assert "GPU=on is none of yes, no and nvcc" in result.stderr
+    assert not (tree.root / ".venv").exists()
+
+
 def test_a_path_with_spaces_is_refused(tmp_path):
     result = Tree(tmp_path / "my project", tmp_path / "bin").setup()
     assert result.returncode == 1

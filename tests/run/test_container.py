@@ -1,0 +1,161 @@
+"""run/container.sh, what the image runs, here without a container; tests/docker/build_and_run.sh builds the image."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "run" / "container.sh"
+
+pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen (openssh-client)")
+
+
+@pytest.fixture
+def container(tmp_path):
+    """A function that runs the script with a home and a directory of keys of its own."""
+    (tmp_path / "home").mkdir()
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path / "home"),
+            "KEYS": str(tmp_path / "keys"),
+            **variables,
+        }
+        return subprocess.run(
+            ["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    return run
+
+
+@pytest.fixture
+def keys(tmp_path) -> Path:
+    """A directory of keys as a user mounts it: a pair, readable by all, as files from elsewhere often are."""
+    directory = tmp_path / "keys"
+    directory.mkdir()
+    make_key(directory / "id_ed25519")
+    (directory / "id_ed25519").chmod(0o644)
+    return directory
+
+
+def make_key(path: Path, passphrase: str = "") -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", path], check=True)
+
+
+def test_without_a_command_it_prints_how_to_use_it(container):
+    for arguments in ((), ("--help",), ("help",)):
+        result = container(*arguments)
+        assert result.returncode == 0, result.stderr
+        assert "docker run [OPTIONS] IMAGE sshd" in result.stdout
+        assert "SSH_PORT=2222" in result.stdout
+        assert "set -euo" not in result.stdout
+
+
+def test_a_command_is_run_with_its_arguments_and_exit_code(container):
+    result = container("bash", "-c", 'echo "$1"; exit 7', "bash", "two words")
+    assert (result.returncode, result.stdout) == (7, "two words\n")
+
+
+@pytest.mark.parametrize("name", ["pretrain", "/opt", "--recipe", "cd"])
+def test_an_unknown_command_is_refused_by_name(container, name):
+    result = container(name)
+    assert result.returncode == 127
+    assert f"found no command '{name}' in the image; expected sshd or a program" in result.stderr
+    assert "bert-horovod --help lists the commands" in result.stderr
+
+
+def test_sshd_without_keys_says_how_to_mount_them(container):
+    result = container("sshd")
+    assert result.returncode == 1
+    assert "found no mounted" in result.stderr
+    assert "ssh-keygen -t ed25519 -N '' -f keys/id_ed25519" in result.stderr
+    assert "docker run -v $PWD/keys:/keys:ro" in result.stderr
+
+
+def test_sshd_takes_no_arguments(container, keys):
+    result = container("sshd", "-p", "2200")
+    assert result.returncode == 1
+    assert "sshd takes no arguments, found '-p 2200'; the port is SSH_PORT=2222" in result.stderr
+
+
+def test_an_empty_directory_of_keys_is_refused(container, tmp_path):
+    (tmp_path / "keys").mkdir()
+    for command in ("sshd", "true"):
+        result = container(command)
+        assert result.returncode == 1
+        assert f"found no key in {tmp_path / 'keys'}" in result.stderr
+
+
+def test_sshd_without_a_public_key_is_refused(container, keys):
+    (keys / "id_ed25519.pub").unlink()
+    result = container("sshd")
+    assert result.returncode == 1
+    assert "found no public key" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["authorized_keys", "id_ed25519.pub"])
+def test_a_file_that_holds_no_public_key_is_refused(container, keys, name):
+    (keys / name).write_text("nothing\n", encoding="utf-8")
+    result = container("sshd")
+    assert result.returncode == 1
+    assert f"{keys / name} holds no public key" in result.stderr
+
+
+def test_a_private_key_with_a_passphrase_is_refused(container, keys):
+    (keys / "id_ed25519").unlink()
+    make_key(keys / "id_ed25519", passphrase="secret")
+    result = container("true")
+    assert result.returncode == 1
+    assert "id_ed25519 is no private key, or one with a passphrase" in result.stderr
+
+
+@pytest.mark.parametrize("port", ["22", "70000", "ssh", ""])
+def test_a_port_out_of_range_is_refused(container, keys, port):
+    result = container("true", SSH_PORT=port)
+    if port:
+        assert result.returncode == 1
+        assert f"SSH_PORT={port} is no port from 1024 to 65535" in result.stderr
+    else:
+        assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, to be another user for once")
+def test_a_key_of_another_user_is_refused_with_both_numbers():
+    with tempfile.TemporaryDirectory() as name:  # pytest's own directories are closed to other users
+        directory = Path(name)
+        directory.chmod(0o755)
+        (directory / "home").mkdir()
+        os.chown(directory / "home", 65534, 65534)
+        make_key(directory / "id_ed25519")
+        shutil.copy(SCRIPT, directory)
+        result = subprocess.run(
+            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash", directory / SCRIPT.name, "true"],
+            env={"PATH": os.environ["PATH"], "HOME": str(directory / "home"), "KEYS": name},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == 1
+    assert f"{name}/id_ed25519 belongs to user 0 (mode 600), and user 65534" in result.stderr
+    assert "--build-arg USER_ID=" in result.stderr
+
+
+def test_keys_are_copied_for_this_user_alone_and_the_command_keeps_its_umask(container, keys, tmp_path):
+    for _ in range(2):  # a restarted container finds its own copies
+        result = container("bash", "-c", "umask", SSH_PORT="2345")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == subprocess.run(["bash", "-c", "umask"], capture_output=True, text=True).stdout
+    ssh = tmp_path / "home" / ".ssh"
+    assert {path.name for path in ssh.iterdir()} == {"authorized_keys", "config", "id_ed25519"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (ssh, *ssh.iterdir()))
+    public = (keys / "id_ed25519.pub").read_text(encoding="utf-8")
+    assert (ssh / "authorized_keys").read_text(encoding="utf-8").split() == public.split()
+    settings = subprocess.run(
+        ["ssh", "-G", "-F", ssh / "config", "node2"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert "port 2345" in settings
+    assert "identityfile ~/.ssh/id_ed25519" in settings
