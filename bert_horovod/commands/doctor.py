@@ -8,24 +8,16 @@ Exit code: 0 if nothing failed, 1 otherwise.
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
+
+from bert_horovod.flags import add_hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "-hostfile",
-        "--hostfile",
-        type=Path,
-        metavar="FILE",
-        help="lines `host slots=N` (default: the scheduler's hosts)",
-    )
-    where.add_argument("-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8")
+    add_hosts(parser)
     parser.add_argument(
         "--network_interfaces", metavar="NAME", help="of the fast network, as in eth1 (default: the one that is used)"
     )
-    parser.add_argument("--ssh_port", type=int, metavar="N", help="of the hosts' sshd (default: ssh's own)")
     parser.add_argument(
         "--expect_gbit", type=float, metavar="X", help="Gb/s of a host's link (default: what its interface says)"
     )

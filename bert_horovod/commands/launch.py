@@ -12,27 +12,19 @@ Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was
 
 import argparse
 import sys
-from pathlib import Path
+
+from bert_horovod.flags import add_hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("-np", type=int, metavar="N", dest="ranks", help="ranks (default: all slots of the hosts)")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "-hostfile",
-        "--hostfile",
-        type=Path,
-        metavar="FILE",
-        help="lines `host slots=N` (default: the scheduler's hosts)",
-    )
-    where.add_argument("-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8")
+    add_hosts(parser)
     parser.add_argument(
         "--network_interfaces",
         metavar="NAME,...",
         help="of the fast network, as in eth1 (default: those that all share)",
     )
-    parser.add_argument("--ssh_port", type=int, metavar="N", help="of the hosts' sshd (default: ssh's own)")
     parser.add_argument("--mpi", action="store_true", help="start and join by MPI instead of ssh and Gloo")
     command = parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="of bert-horovod")
     command.required = True  # Python 3.12 changed its mind about this in the middle
