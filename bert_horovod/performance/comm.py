@@ -21,7 +21,7 @@ from bert_horovod.training.overlap import Expectation, expect, measure_profile
 from bert_horovod.training.step import StepTimes, TrainStep, as_tensors
 from bert_horovod.training.timeline import StepTimeline
 
-WARM_UP = 2  # steps of each kind
+WARM_UP = 1  # step of each kind, which compiles
 
 
 def measure(
