@@ -87,6 +87,23 @@ class HorovodWorld(World):
         self._horovod.shutdown()
 
 
+def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
+    """Horovod's settings, by the environment's names; `timeline`: whether record_timeline may be called."""
+    found: dict[str, Any] = {
+        # Ranks come here minutes apart, when one a host has read a large store; Gloo aborts those that waited 30 s.
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": 300,
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": int(execution.hierarchical_allreduce),
+        "HOROVOD_AUTOTUNE": int(execution.autotune),
+    }
+    if not execution.autotune:  # what is set here, it does not tune
+        # Horovod's own fusion makes sums depend on timing; our buckets are the fusion.
+        found["HOROVOD_FUSION_THRESHOLD"] = execution.fusion_bytes
+        found["HOROVOD_CYCLE_TIME"] = execution.cycle_time_ms
+    if execution.timeline or timeline:
+        found["HOROVOD_TIMELINE"] = "DYNAMIC"
+    return {name: str(value) for name, value in found.items()}
+
+
 def connect(launched: Launch, execution: Execution | None = None, timeline: bool = False) -> World:
     """Join the world that the launcher made, with Horovod's knobs as `execution` has them; a launcher's flag wins.
 
@@ -96,19 +113,8 @@ def connect(launched: Launch, execution: Execution | None = None, timeline: bool
     """
     if launched.size == 1:
         return World()
-    execution = execution or Execution()
-    knobs = {
-        # Ranks come here minutes apart, when one a host has read a large store; Gloo aborts those that waited 30 s.
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": 300,
-        # Horovod's own fusion makes sums depend on timing; our buckets are the fusion.
-        "HOROVOD_FUSION_THRESHOLD": execution.fusion_bytes,
-        "HOROVOD_CYCLE_TIME": execution.cycle_time_ms,
-        "HOROVOD_HIERARCHICAL_ALLREDUCE": int(execution.hierarchical_allreduce),
-        "HOROVOD_AUTOTUNE": int(execution.autotune),
-        **({"HOROVOD_TIMELINE": "DYNAMIC"} if execution.timeline or timeline else {}),
-    }
-    for name, value in knobs.items():
-        os.environ.setdefault(name, str(value))
+    for name, value in knobs(execution or Execution(), timeline).items():
+        os.environ.setdefault(name, value)
     try:
         import horovod.tensorflow as horovod
 

@@ -310,6 +310,13 @@ class _Run:
         precision = self.recipe.numerics.precision
         if advice := precision_advice(precision):
             print(f"bert-horovod: warning: {advice}", file=sys.stderr, flush=True)
+        if self.world.size > 2 and (self.recipe.execution.fusion_bytes or self.recipe.execution.autotune):
+            print(
+                "bert-horovod: warning: Horovod fuses tensors as they come (execution.fusion_bytes or autotune): sums "
+                "depend on timing, and a resumed run equals one that was not stopped to rounding only",
+                file=sys.stderr,
+                flush=True,
+            )
         peak = find_peak(precision, self.recipe.model)  # measured while the other ranks wait for this one
         if peak.flops_per_s:
             self.peak_flops_per_s = peak.flops_per_s * self.world.size

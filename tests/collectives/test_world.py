@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.launch import Launch, launch
-from bert_horovod.collectives.world import World, connect
+from bert_horovod.collectives.world import World, connect, knobs
+from bert_horovod.config import Execution
 from tests.collectives.two_ranks import DTYPES, RANKS, values
 from tests.horovod_runs import clean_environment
 
@@ -158,3 +159,25 @@ def test_one_process_works_without_horovod_and_two_are_told_to_build_it():
     )
     assert text.startswith("5\nsrun started 2 processes, but Horovod cannot be imported (No module named 'horovod")
     assert "run/setup.sh builds it; one process works without it" in text
+
+
+def test_all_reduce_max_gives_every_rank_the_largest(ranks):
+    expected = np.maximum(*(values(rank, "uint8") for rank in range(RANKS)))
+    for found in ranks:
+        np.testing.assert_array_equal(found["all_reduce_max"], expected)
+
+
+def test_horovods_knobs_are_those_of_the_recipe_and_fusion_is_off_by_default():
+    assert knobs(Execution())["HOROVOD_FUSION_THRESHOLD"] == "0"
+    found = knobs(Execution(fusion_bytes=1 << 20, cycle_time_ms=2.5, hierarchical_allreduce=True, timeline=(1, 2)))
+    assert found["HOROVOD_FUSION_THRESHOLD"] == "1048576"
+    assert found["HOROVOD_CYCLE_TIME"] == "2.5"
+    assert found["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
+    assert found["HOROVOD_AUTOTUNE"] == "0"
+    assert found["HOROVOD_TIMELINE"] == "DYNAMIC"
+
+
+def test_what_horovod_is_to_tune_is_not_set():
+    found = knobs(Execution(autotune=True))
+    assert found["HOROVOD_AUTOTUNE"] == "1"
+    assert not {"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_TIMELINE"} & set(found)
