@@ -1,6 +1,5 @@
 """The optimizer step with its communication off, overlapped with backward, and held back until backward's end."""
 
-import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -83,7 +82,6 @@ def measure(
         "delays": delays or delays_of(expectation.profile, update_s),
     }
     if world.size > 1:
-        shapes, width = kinds["overlapped"].step.shapes, tf.as_dtype(recipe.numerics.wire).size
         last = found["overlapped"][-1]
         reducer = kinds["overlapped"].step.reducer
         result |= {
@@ -99,10 +97,7 @@ def measure(
             },
             "predicted_s": step_s["off"] + expectation.exposed_s,
             "floor_s": expectation.floor_s,
-            "buckets": [
-                {"parameters": len(names), "bytes": width * sum(math.prod(shapes[name]) for name in names)}
-                for names in expectation.plan.buckets
-            ],
+            "bucket_bytes": expectation.bucket_bytes,
             "rows": last.rows,
         }
     return result

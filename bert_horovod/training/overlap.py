@@ -1,6 +1,7 @@
 """Before a phase's first step: when backward makes which gradient, what the link carries, and so which buckets."""
 
 import dataclasses
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +26,7 @@ class Expectation:
     plan: Plan
     profile: Profile
     link: Link
+    bucket_bytes: list[int]  # payload of each bucket
     exposed_s: float  # of a step's all-reduces, what backward does not hide
     floor_s: float  # what no plan could hide: what is final only when backward ends
 
@@ -32,7 +34,8 @@ class Expectation:
         """A line for people."""
         rows = f" and the looked-up rows of {self.plan.rows}" if self.plan.rows else ""
         return (
-            f"all-reduces: {len(self.plan.buckets)} bucket(s){rows}, {wire_bytes / 1e6:.1f} MB sent by a rank; "
+            f"all-reduces: buckets of {' + '.join(f'{size / 1e6:.1f}' for size in self.bucket_bytes)} MB{rows}, "
+            f"{wire_bytes / 1e6:.1f} MB sent by a rank; "
             f"link: {1e3 * self.link.latency_s:.1f} ms + {1e9 * self.link.s_per_byte:.2f} ns a byte; "
             f"backward ends after {self.profile.end_s:.3f} s; expected wait {self.exposed_s:.3f} s a step, "
             f"of which {self.floor_s:.3f} s come after backward in any plan"
@@ -44,7 +47,8 @@ def expect(plan: Plan, shapes: dict[str, tuple[int, ...]], wire: str, profile: P
     width = tf.as_dtype(wire).size
     exposed = planning.seconds(plan, shapes, width, profile, link) - profile.end_s
     late = [link.seconds(planning.rows_bytes(table, shapes, width, profile)) for table in profile.rows]
-    return Expectation(plan, profile, link, exposed, sum(late))
+    sizes = [width * sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
+    return Expectation(plan, profile, link, sizes, exposed, sum(late))
 
 
 def step_with_plan(

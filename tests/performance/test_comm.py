@@ -105,7 +105,7 @@ def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_b
     assert all(found["step_s"][kind] >= 2 * 0.65 + 0.02 for kind in ("off", "overlapped", "held_back"))
     assert found["exposed_s"] == found["step_s"]["overlapped"] - found["step_s"]["off"]
     assert 0 <= found["hidden_share"] <= 1
-    assert found["wire_bytes"] == found["bytes_reduced"] > sum(bucket["bytes"] for bucket in found["buckets"]) / 2
+    assert found["wire_bytes"] == found["bytes_reduced"] > sum(found["bucket_bytes"]) > 0
     assert found["delays"] == DELAYS
     assert 0 < found["floor_s"] < 1
     assert found["predicted_s"] >= found["step_s"]["off"]

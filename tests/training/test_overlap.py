@@ -40,6 +40,8 @@ def test_what_is_expected_follows_from_plan_profile_and_link():
     # table 0.2 to 0.41, a 0.9 to 1.11, 10 rows of 2 halves from 1.11: 0.05
     assert found.exposed_s == pytest.approx(0.16)
     assert found.floor_s == pytest.approx(0.05)
+    assert found.bucket_bytes == [200, 200]
+    assert "buckets of 0.0 + 0.0 MB and the looked-up rows of table, 1.0 MB sent" in found.describe(1e6)
     assert "expected wait 0.160 s" in found.describe(1e6)
     assert found.exposed_s == planning.seconds(found.plan, shapes, 2, profile, link) - 1.0
 

@@ -68,7 +68,7 @@ def _text(found: dict) -> str:
     )
     if found["world_size"] == 1:
         return text
-    link, buckets = found["link"], [f"{bucket['bytes'] / 1e6:.1f}" for bucket in found["buckets"]]
+    link, buckets = found["link"], [f"{size / 1e6:.1f}" for size in found["bucket_bytes"]]
     rows_sent = f", then {found['rows']} looked-up rows" if found["rows"] else ""
     return (
         f"{text}\n"
