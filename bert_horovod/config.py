@@ -9,9 +9,6 @@ import copy
 import dataclasses
 import hashlib
 import json
-import math
-import types
-import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +16,7 @@ from typing import Any, Literal
 import tomli_w
 
 from bert_horovod.errors import UserError
+from bert_horovod.settings import refuse_unknown, section_from_table, setting
 
 try:
     import tomllib
@@ -27,20 +25,6 @@ except ModuleNotFoundError:  # Python 3.10
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
-
-
-def setting(
-    default: Any,
-    *,
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    below: float | None = None,
-    choices: tuple | None = None,
-) -> Any:
-    """A field of a recipe section with the limits of its value."""
-    limits = {"minimum": minimum, "above": above, "maximum": maximum, "below": below, "choices": choices}
-    return field(default=default, metadata={key: value for key, value in limits.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -201,17 +185,17 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
     for override in overrides:
         _override(table, override)
     sections = {section.name: section for section in dataclasses.fields(Recipe)}
-    _refuse_unknown(table, sections, "")
+    refuse_unknown(table, sections, "")
     values: dict[str, Any] = {}
     for name, value in table.items():
         if name == "phase":
             if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
                 raise UserError("phase: expected one or more [[phase]] tables")
-            values[name] = tuple(_section(Phase, entry, f"phase.{i}") for i, entry in enumerate(value))
+            values[name] = tuple(section_from_table(Phase, entry, f"phase.{i}") for i, entry in enumerate(value))
         else:
             if not isinstance(value, dict):
                 raise UserError(f"{name} = {value!r}: expected a table [{name}]")
-            values[name] = _section(sections[name].default_factory, value, name)
+            values[name] = section_from_table(sections[name].default_factory, value, name)
     recipe = Recipe(**values)
     _check_combinations(recipe)
     return recipe
@@ -277,69 +261,6 @@ def _override(table: dict[str, Any], override: str) -> None:
     if len(path) != 2 or not isinstance(section, dict):
         raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
     section[path[1]] = value
-
-
-def _refuse_unknown(table: dict[str, Any], known: typing.Iterable[str], prefix: str) -> None:
-    for key in table:
-        if key not in known:
-            raise UserError(f"unknown key {prefix}{key}; known are: {', '.join(sorted(known))}")
-
-
-def _section(kind: type, table: dict[str, Any], name: str) -> Any:
-    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
-    _refuse_unknown(table, fields, f"{name}.")
-    hints = typing.get_type_hints(kind)
-    return kind(
-        **{key: _checked(f"{name}.{key}", value, hints[key], fields[key].metadata) for key, value in table.items()}
-    )
-
-
-def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) -> Any:
-    if kind == tuple[int, ...]:
-        wrong = [item for item in value if type(item) is not int] if type(value) is list else [value]
-        if wrong:
-            found = _KIND_NAMES.get(type(wrong[0]), type(wrong[0]).__name__)
-            raise UserError(f"{name} = {value!r}: expected a list of whole numbers, found {found}")
-        return tuple(value)
-    words = [word for part in typing.get_args(kind) for word in typing.get_args(part)]  # of int | Literal["auto"]
-    if words:
-        if value in words:
-            return value
-        if type(value) is not int:
-            raise UserError(
-                f"{name} = {value!r}: expected a whole number or {' or '.join(map(repr, words))}, "
-                f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
-            )
-        kind = int
-    if kind is float and type(value) is int:
-        value = float(value) if abs(value) < 1 << 1023 else math.inf
-    if type(value) is not kind:
-        raise UserError(
-            f"{name} = {value!r}: expected {_KIND_NAMES[kind]}, "
-            f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
-        )
-    tests = {
-        "choices": (lambda limit: value in limit, lambda limit: "one of " + ", ".join(limit)),
-        "minimum": (lambda limit: value >= limit, lambda limit: f"at least {limit}"),
-        "above": (lambda limit: value > limit, lambda limit: f"more than {limit}"),
-        "maximum": (lambda limit: value <= limit, lambda limit: f"at most {limit}"),
-        "below": (lambda limit: value < limit, lambda limit: f"less than {limit}"),
-    }
-    finite = kind is not float or abs(value) < float("inf")
-    if not finite or not all(tests[key][0](limit) for key, limit in limits.items()):
-        allowed = " and ".join(tests[key][1](limit) for key, limit in limits.items()) or "a finite number"
-        raise UserError(f"{name} = {value!r}: expected {allowed}")
-    return value
-
-
-_KIND_NAMES = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    list: "a list",
-    dict: "a table",
-}
 
 
 def _check_combinations(recipe: Recipe) -> None:
