@@ -20,7 +20,8 @@ AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
 
 @pytest.mark.parametrize("xla", ["off", "elementwise", "layers"])
 def test_a_profile_has_a_time_for_each_gradient_in_the_order_of_backward(xla):
-    recipe = toy_recipe(execution={"micro_batch": 16, "xla": xla}, model={"num_hidden_layers": 3})
+    model = {"num_hidden_layers": 3, "hidden_size": 256, "intermediate_size": 1024}  # layers take 10 ms and more
+    recipe = toy_recipe(execution={"micro_batch": 32, "xla": xla}, model=model)
     made = build_step(recipe, recipe.phase[0], 1)
     profile = measure_profile(made.step, as_tensors(made.batches[0]), made.inputs, World())
     assert set(profile.ready_s) == set(made.step.shapes)
