@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from bert_horovod.cluster.checks import FAILED, OK, WARNING, Check, count_hosts, short
 from bert_horovod.cluster.facts import Facts
 
+UNREACHABLE = ("127.", "fe80:")  # beginnings of addresses that no other host reaches
 SLOW = 0.7  # of the expected rate: the rest is headers, latency and other traffic
 
 
@@ -33,7 +34,7 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     f"on {host}, add to /etc/hosts: {meant or '127.0.1.1'} {name}",
                 )
             )
-        elif several and (address.startswith("127.") or address == "::1"):
+        elif several and (address.startswith(UNREACHABLE) or address == "::1"):
             line = found["loopback_line"]
             mend = f"take {name} out of that line and add" if line else "to /etc/hosts add"
             bad.append(
@@ -41,7 +42,7 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     "name",
                     FAILED,
                     f"{host}: its own name {name} is {address}" + (f", by /etc/hosts {line}" if line else ""),
-                    "an address that the others reach; Gloo listens there (`connect [127...]: Connection refused`)",
+                    "an address that the others reach; Gloo listens there",
                     f"on {host}, {mend} `{meant or 'ADDRESS'} {name}`",
                 )
             )

@@ -90,8 +90,9 @@ def test_an_own_name_on_another_network_than_the_named_one_is_told(gpus, level):
     assert check_names({"a": facts(), "b": facts()}, "eth0", named=False)[0].level == OK
 
 
-def test_a_loopback_name_matters_only_between_hosts():
-    alone = facts(own_address="127.0.1.1")
+@pytest.mark.parametrize("address", ["127.0.1.1", "::1", "fe80::5054:ff:fe12:3456"])
+def test_a_name_that_others_cannot_reach_matters_only_between_hosts(address):
+    alone = facts(own_address=address)
     assert check_names({"a": alone}, None, named=False)[0].level == OK
     assert [check.level for check in check_names({"a": alone, "b": facts()}, "eth0", named=False)] == [FAILED]
 
