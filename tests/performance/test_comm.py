@@ -92,7 +92,7 @@ def test_a_delayed_step_sleeps_as_long_as_it_is_told():
 
 def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(tmp_path):
     recipe, delays = tmp_path / "recipe.toml", tmp_path / "delays.json"
-    settings = {"micro_batch": 8, "bucket_bytes": "auto"}
+    settings = {"micro_batch": 8, "bucket_bytes": 20000}  # several, of which the first leaves early
     recipe.write_text(recipe_to_toml(toy_recipe(execution=settings, numerics={"wire": "float16"})))
     delays.write_text(json.dumps(DELAYS))
     trace = tmp_path / "trace"
@@ -105,7 +105,7 @@ def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_b
     assert all(found["step_s"][kind] >= 2 * 0.65 + 0.02 for kind in ("off", "overlapped", "held_back"))
     assert found["exposed_s"] == found["step_s"]["overlapped"] - found["step_s"]["off"]
     assert 0 <= found["hidden_share"] <= 1
-    assert found["wire_bytes"] == found["bytes_reduced"] > sum(found["bucket_bytes"]) > 0
+    assert found["wire_bytes"] == found["bytes_reduced"] >= sum(found["bucket_bytes"]) > 0
     assert found["delays"] == DELAYS
     assert 0 < found["floor_s"] < 1
     assert found["predicted_s"] >= found["step_s"]["off"]
