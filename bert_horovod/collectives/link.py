@@ -47,7 +47,7 @@ def measure_link(world: World, wire: str) -> Link:
         input_signature=[tf.TensorSpec([None], dtype)],
     )
     payload, seconds = SMALLEST, []
-    while payload <= LARGEST and (not seconds or seconds[-1][1] < LONGEST_S):
+    while payload <= LARGEST and (len(seconds) < 2 or seconds[-1][1] < LONGEST_S):
         tensor = tf.zeros([payload // dtype.size], dtype)
         reduce(tensor)
         times = []
@@ -64,9 +64,12 @@ def measure_link(world: World, wire: str) -> Link:
 
 
 def fit(seconds: list[tuple[int, float]]) -> Link:
-    """The link that has the least squares of relative errors for (bytes, seconds) of all-reduces."""
+    """The link of (bytes, seconds) of all-reduces, from small to large: slope from the large, latency from the small.
+
+    A switch or a shaped link lets a burst through at a higher rate, so that the rate of what is sent for long is that
+    between the two largest.
+    """
     payload, taken = (np.array(values, np.float64) for values in zip(*seconds, strict=True))
-    slope, latency = np.polyfit(payload, taken, 1, w=1 / taken)
-    if latency <= 0:  # noise: no link is faster than its smallest all-reduce
-        latency = taken.min()
-    return Link(float(latency), float(max(slope, 1e-15)))
+    slope = max((taken[-1] - taken[-2]) / (payload[-1] - payload[-2]), 1e-15)
+    latency = float(np.median((taken - slope * payload)[: max(1, len(taken) // 2)]))
+    return Link(latency if latency > 0 else float(taken.min()), float(slope))

@@ -105,6 +105,10 @@ def test_a_link_is_fitted_to_what_was_timed():
     found = fit([(size, link.seconds(size)) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 22)])
     assert found == pytest.approx(link, rel=1e-6)
     assert found.bytes_per_s(4) == pytest.approx(1.5e8, rel=1e-6)
+    burst = 1 << 17  # that a link lets through at once
+    found = fit([(size, link.seconds(max(0, size - burst))) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22)])
+    assert found.s_per_byte == pytest.approx(1e-8, rel=1e-6)
+    assert 0 < found.latency_s <= 0.002
     noisy = fit([(1 << 10, 0.004), (1 << 14, 0.001), (1 << 18, 0.010), (1 << 22, 0.2)])
     assert noisy.latency_s > 0
     assert noisy.s_per_byte > 0
