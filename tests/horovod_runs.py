@@ -55,6 +55,14 @@ def run_ranks(
             return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
+def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run `bert-horovod WORDS` to its end, with these variables beside a clean environment."""
+    command = [sys.executable, "-m", "bert_horovod", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=clean_environment(**environment)
+    )
+
+
 def clean_environment(**variables: str) -> dict[str, str]:
     """The environment for a process of a test: no launcher's variables, no GPU, the project importable."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}

@@ -13,31 +13,14 @@ from bert_horovod.errors import UserError
 from tests.horovod_runs import clean_environment
 
 REQUIRED = object()
+# What benchmarks of the step share.
+STEP = {"--recipe": None, "--model": None, "--set": [], "--rows": None, "--length": None, "--steps": 10}
 
 # Other people's scripts depend on these: flags are added here, never renamed or taken away.
 FLAGS = {
     "bench": {"BENCHMARK": REQUIRED},
-    "bench comm": {
-        "--recipe": None,
-        "--model": None,
-        "--set": [],
-        "--rows": None,
-        "--length": None,
-        "--steps": 10,
-        "--trace": None,
-        "--delay": None,
-        "--json": False,
-    },
-    "bench compute": {
-        "--recipe": None,
-        "--model": None,
-        "--set": [],
-        "--rows": None,
-        "--length": None,
-        "--steps": 10,
-        "--profile": None,
-        "--json": False,
-    },
+    "bench comm": {**STEP, "--trace": None, "--delay": None, "--json": False},
+    "bench compute": {**STEP, "--profile": None, "--json": False},
     "bench memory": {"--recipe": REQUIRED, "--limit": REQUIRED, "--world_size": 1, "--set": [], "--json": False},
     "doctor": {
         "-hostfile": None,

@@ -4,19 +4,14 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
-from bert_horovod.collectives import planning
-from bert_horovod.collectives.link import measure_link
 from bert_horovod.collectives.planning import Plan
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe
-from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.performance.configuration import describe
 from bert_horovod.performance.delayed import DelayedStep, delays_of
 from bert_horovod.performance.synthetic import LoneRank, SyntheticStep, build_step
 from bert_horovod.training.derived import derive
-from bert_horovod.training.overlap import Expectation, expect, measure_profile
+from bert_horovod.training.overlap import plan_by_measurement
 from bert_horovod.training.step import StepTimes, TrainStep, as_tensors
 from bert_horovod.training.timeline import StepTimeline
 
@@ -53,7 +48,7 @@ def measure(
         return made
 
     off = build(LoneRank(world.size))
-    expectation = _expectation(recipe, world, off)
+    expectation = plan_by_measurement(recipe, off.step, as_tensors(off.batches[-1]), off.inputs, world)
     kinds = {"off": off}
     if world.size > 1:
         kinds["overlapped"] = build(world, expectation.plan)
@@ -118,18 +113,6 @@ def hidden_share(times: StepTimes) -> float:
 
 def _step_s(times: StepTimes) -> float:
     return times.updated - times.micro_batches[0][0]
-
-
-def _expectation(recipe: Recipe, world: World, made: SyntheticStep) -> Expectation:
-    """By a link and a profile that are measured now; the plan is that of execution.bucket_bytes."""
-    wire, shapes = recipe.numerics.wire, parameter_shapes(recipe.model, recipe.objective.pairs)
-    link = measure_link(world, wire)
-    profile = measure_profile(made.step, as_tensors(made.batches[-1]), made.inputs, world)
-    if recipe.execution.bucket_bytes == "auto":
-        plan = planning.by_profile(shapes, tf.as_dtype(wire).size, profile, link)
-    else:
-        plan = planning.by_size(shapes, recipe.execution.bucket_bytes)
-    return expect(plan, shapes, wire, profile, link)
 
 
 def _write_timeline(directory: Path, step: SyntheticStep, plan: Plan, world: World) -> None:

@@ -92,10 +92,16 @@ def step_with_plan(
 def plan_by_measurement(
     recipe: Recipe, step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World
 ) -> Expectation:
-    """The plan for execution.bucket_bytes = "auto": rank 0's profile decides for all."""
+    """Of the plan that execution.bucket_bytes asks for, by a link and a backward that are measured now.
+
+    Rank 0's times decide for all.
+    """
     link = measure_link(world, recipe.numerics.wire)
     profile = measure_profile(step, batch, inputs, world)
-    plan = planning.by_profile(step.shapes, tf.as_dtype(recipe.numerics.wire).size, profile, link)
+    if recipe.execution.bucket_bytes == "auto":
+        plan = planning.by_profile(step.shapes, tf.as_dtype(recipe.numerics.wire).size, profile, link)
+    else:
+        plan = planning.by_size(step.shapes, recipe.execution.bucket_bytes)
     return expect(plan, step.shapes, recipe.numerics.wire, profile, link)
 
 

@@ -1,34 +1,20 @@
 """bert-horovod hosts: real processes with a scheduler's environment."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import run_command
 
 JOB = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS_PER_NODE": "4"}
 
 
-def hosts(*flags: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "bert_horovod", "hosts", *flags],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=clean_environment(**environment),
-    )
-
-
 def test_a_hostfile_is_printed_and_where_it_comes_from():
-    done = hosts(**JOB)
+    done = run_command("hosts", **JOB)
     assert (done.returncode, done.stdout) == (0, "node1 slots=4\nnode2 slots=4\n")
     assert done.stderr == "2 hosts, 8 slots, from SLURM_JOB_NODELIST, SLURM_NTASKS_PER_NODE\n"
 
 
 def test_a_hostfile_is_written(tmp_path):
-    done = hosts("--slots", "8", "--output", str(tmp_path / "hosts"), **JOB)
+    done = run_command("hosts", "--slots", "8", "--output", str(tmp_path / "hosts"), **JOB)
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "hosts").read_text() == "node1 slots=8\nnode2 slots=8\n"
 
@@ -43,6 +29,6 @@ def test_a_hostfile_is_written(tmp_path):
     ],
 )
 def test_what_cannot_be_is_one_message(flags, environment, message):
-    done = hosts(*flags, **environment)
+    done = run_command("hosts", *flags, **environment)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert message in done.stderr

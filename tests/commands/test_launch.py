@@ -1,25 +1,11 @@
 """bert-horovod launch: what is refused before anything is started, and where hosts come from."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import run_command
 
 PRETRAIN = ["--", "pretrain", "--recipe", "none.toml", "--data_dir", "none", "--output_dir", "none"]
 TOO_MANY = "-np 9 is more than the slots of the hosts, 4 on 2"
-
-
-def launch(*flags: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "bert_horovod", "launch", *flags],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=clean_environment(**environment),
-    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +27,7 @@ def launch(*flags: str, **environment: str) -> subprocess.CompletedProcess:
 def test_a_mistake_is_seen_before_anything_is_started(flags, message):
     if message == TOO_MANY:
         pytest.importorskip("horovod")
-    done = launch(*flags)
+    done = run_command("launch", *flags)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert done.stderr.count("error:") == 1
@@ -49,6 +35,6 @@ def test_a_mistake_is_seen_before_anything_is_started(flags, message):
 
 def test_in_a_schedulers_job_its_hosts_are_taken():
     pytest.importorskip("horovod")
-    done = launch("-np", "9", *PRETRAIN, SLURM_JOB_NODELIST="node[1-2]", SLURM_NTASKS_PER_NODE="2")
+    done = run_command("launch", "-np", "9", *PRETRAIN, SLURM_JOB_NODELIST="node[1-2]", SLURM_NTASKS_PER_NODE="2")
     assert done.stderr.startswith("2 hosts, 4 slots, from SLURM_JOB_NODELIST, SLURM_NTASKS_PER_NODE\n")
     assert TOO_MANY in done.stderr
