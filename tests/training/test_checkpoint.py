@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -191,28 +189,6 @@ def test_any_flipped_byte_of_the_hashes_is_found(saved):
         assert load_newest(saved).progress.step == 10
         flip(path, place)
     assert load_newest(saved).progress.step == 20
-
-
-@pytest.fixture
-def small_disk(tmp_path, states, store):
-    """An output directory on a file system with room for one checkpoint and a half."""
-    save(tmp_path / "elsewhere", states[10], RECIPE, store, POSITION)
-    size = sum(path.stat().st_size for path in (tmp_path / "elsewhere").rglob("*") if path.is_file())
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size * 3 // 2}", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("needs the right to mount a small file system")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_full_disk_is_a_users_error_and_leaves_the_earlier_checkpoint_whole(small_disk, states, store):
-    save(small_disk, states[10], RECIPE, store, POSITION)
-    with pytest.raises(UserError, match=r"cannot write the checkpoint .*step-00000020: .*[Nn]o space left.*make room"):
-        save(small_disk, states[20], RECIPE, store, POSITION)
-    assert names(small_disk) == ["step-00000010"]
-    assert_same_bits(load_newest(small_disk).parameters, arrays(states[10]))
 
 
 def test_a_checkpoint_tells_the_pair_and_the_sequence_length_of_the_phase_that_it_was_saved_in(tmp_path, states, store):

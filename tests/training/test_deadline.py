@@ -1,0 +1,59 @@
+"""--stop_before: when a job of SLURM ends, and what is refused."""
+
+import os
+import stat
+import time
+
+import pytest
+
+from bert_horovod.errors import UserError
+from bert_horovod.training.deadline import stop_time
+from tests.training.conftest import metrics
+
+
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch):
+    for name in ("SLURM_JOB_END_TIME", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(("before", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600), ("0.5m", 30)])
+def test_the_time_is_so_long_before_the_jobs_end(monkeypatch, before, seconds):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 7200))
+    assert stop_time(before) == int(os.environ["SLURM_JOB_END_TIME"]) - seconds
+
+
+def test_an_older_slurm_is_asked(monkeypatch, tmp_path):
+    squeue = tmp_path / "squeue"
+    squeue.write_text('#!/bin/sh\n[ "$*" = "--noheader --jobs 12 --format %e" ] && echo 2099-01-02T03:04:05\n')
+    squeue.chmod(squeue.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert stop_time("1h") == time.mktime((2099, 1, 2, 2, 4, 5, 0, 0, -1))
+    monkeypatch.setenv("SLURM_JOB_ID", "13")
+    with pytest.raises(UserError, match=r"squeue does not tell when job 13 ends"):
+        stop_time("1h")
+
+
+@pytest.mark.parametrize("before", ["", "10", "m", "-5m", "1d", "10 m"])
+def test_what_is_no_duration_is_refused(before):
+    with pytest.raises(UserError, match=r"expected a number with s, m or h"):
+        stop_time(before)
+
+
+def test_outside_of_a_job_it_is_refused():
+    with pytest.raises(UserError, match=r"found no SLURM_JOB_END_TIME and no SLURM_JOB_ID"):
+        stop_time("10m")
+
+
+def test_a_job_that_ends_sooner_is_refused(monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 300))
+    with pytest.raises(UserError, match=r"the job ends in \d+ s, before the run could begin"):
+        stop_time("10m")
+
+
+def test_a_run_saves_and_stops_before_the_jobs_end(pretrain, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600 + 12))
+    output_dir = pretrain(flags=("--stop_before", "1h"), phase={"steps": 1_000_000}, execution={"xla": "off"})
+    (checkpoint,) = (output_dir / "checkpoints").iterdir()
+    assert checkpoint.name == f"step-{metrics(output_dir)[-1]['step']:08d}"

@@ -1,0 +1,139 @@
+"""Divergence is noticed on all ranks alike, traced to tensor and rows, and answered as the recipe says."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.batches.index import open_index
+from bert_horovod.config import Numerics, Phase
+from bert_horovod.training.divergence import MEAN_DECAY, Diverged, check, pass_over
+from bert_horovod.training.state import Progress
+from tests.horovod_runs import clean_environment, run_ranks
+from tests.training.conftest import PROJECT, metrics, pretrain_arguments, training_state
+
+FAULTY = PROJECT / "tests" / "training" / "faulty_ranks.py"
+EXECUTION = {"micro_batch": 8, "xla": "off", "checkpoint_steps": 5, "consistency_steps": 1}
+
+
+@pytest.fixture
+def faulty(store, tmp_path):
+    """A function that runs faulty_ranks.py and returns what it printed, its exit code and its output directory."""
+
+    def run(fault: str, first: int, last: int, ranks: int = 1, **sections) -> tuple[str, int, Path]:
+        sections = {"execution": EXECUTION, "phase": {"steps": 12}} | sections
+        _, recipe, _, data_dir, _, output_dir = pretrain_arguments(tmp_path, store, tmp_path / "run", **sections)
+        words = [recipe, data_dir, output_dir, fault, str(first), str(last)]
+        if ranks > 1:
+            done = run_ranks(ranks, FAULTY, *words)
+        else:
+            command = [sys.executable, FAULTY, *words]
+            done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
+        return done.stdout + done.stderr, done.returncode, tmp_path / "run"
+
+    return run
+
+
+def incidents(output_dir: Path) -> list[dict]:
+    lines = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [line for line in map(json.loads, lines) if "incident" in line]
+
+
+def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(faulty, store, capsys):
+    rows = open_index(store, 32, "next_sentence", True).rows
+    first = 4 * 32 + 24  # in the fifth step: the last micro-batch of the second rank
+    output, code, output_dir = faulty("not-finite", first, first + 2, ranks=2)
+    assert code == 0, output  # the state was compared over ranks after every step
+    skipped = [line["skipped_steps"] for line in metrics(output_dir)]
+    assert skipped == [0] * 4 + [1] * 8
+    assert metrics(output_dir)[4]["loss"] is None
+    (found,) = incidents(output_dir)
+    assert found["step"] == 5
+    assert "rank 1 found numbers that are not finite in cls.predictions" in found["incident"]
+    command = found["incident"].partition("bert-horovod ")[2].split()
+    assert command[-4:] == ["--row", str(first % rows), "--rows", "8"]
+    capsys.readouterr()
+    assert dispatch(parse(["bert-horovod", *command])) == 0
+    assert f"row {first % rows}:" in capsys.readouterr().out
+
+
+def test_divergence_stops_the_run_with_a_diagnosis(faulty):
+    output, code, output_dir = faulty("not-finite", 6 * 32, 1 << 40, numerics={"max_skipped_steps": 3})
+    assert code == 2, output
+    assert "step 9: 3 updates in a row had gradients that are not finite" in output
+    assert training_state(output_dir)["progress"]["step"] == 5
+
+
+def test_a_loss_that_jumps_is_gone_back_from_and_its_rows_are_passed_over(faulty):
+    numerics = {"on_divergence": "rollback"}
+    output, code, output_dir = faulty("jump", 6 * 32 + 16, 7 * 32, ranks=2, numerics=numerics)
+    assert code == 0, output
+    (found,) = incidents(output_dir)
+    assert "step 7: the loss is" in found["incident"]
+    assert "Back to step 5; passing over the rows of the 2 steps since (rollback 1" in found["incident"]
+    steps = metrics(output_dir)
+    assert [line["step"] for line in steps] == list(range(1, 13))
+    assert max(line["loss"] for line in steps) < 6
+    state = training_state(output_dir)
+    assert state["progress"]["passed_over"] == {"0": 2}
+    assert state["position"]["row"] == 32 * 14
+
+
+def test_a_run_that_goes_on_diverging_stops(faulty):
+    numerics = {"max_skipped_steps": 1, "on_divergence": "rollback"}
+    output, code, _ = faulty("not-finite", 6 * 32, 1 << 40, numerics=numerics)
+    assert code == 2, output
+    assert "The run has gone back to step 5 3 times and diverged each time" in output
+
+
+def progress(**values) -> Progress:
+    return Progress(step=40, updates=40, **values)
+
+
+def test_the_mean_of_losses_moves():
+    state = progress()
+    check(state, Numerics(), 4.0, True, 1.0)
+    assert state.mean_loss == 4.0
+    check(state, Numerics(), 5.0, True, 1.0)
+    assert state.mean_loss == MEAN_DECAY * 4 + (1 - MEAN_DECAY) * 5
+    check(state, Numerics(), math.nan, False, 1.0)
+    assert state.mean_loss == MEAN_DECAY * 4 + (1 - MEAN_DECAY) * 5
+
+
+@pytest.mark.parametrize(
+    ("numerics", "loss", "finite", "scale", "message"),
+    [
+        (Numerics(), 7.5, True, 1.0, r"step 40: the loss is 7.5, and was 4 in the mean"),
+        (Numerics(), math.nan, True, 1.0, r"the loss is nan"),
+        (Numerics(precision="float16"), 4.0, False, 1.0, r"the loss scale has fallen to 1"),
+        (Numerics(max_skipped_steps=7), 4.0, False, 1.0, r"7 updates in a row"),
+    ],
+)
+def test_divergence_is_recognised(numerics, loss, finite, scale, message):
+    with pytest.raises(Diverged, match=message):
+        check(progress(mean_loss=4.0, skipped_in_a_row=7), numerics, loss, finite, scale)
+
+
+@pytest.mark.parametrize(
+    ("numerics", "loss", "finite", "scale"),
+    [
+        (Numerics(), 6.9, True, 1.0),
+        (Numerics(loss_jump=0.0), 1e9, True, 1.0),
+        (Numerics(precision="float16"), math.inf, False, 2.0),
+        (Numerics(), math.nan, False, 1.0),
+    ],
+)
+def test_what_is_no_divergence_is_let_through(numerics, loss, finite, scale):
+    check(progress(mean_loss=4.0, skipped_in_a_row=6), numerics, loss, finite, scale)
+
+
+def test_what_was_taken_since_the_checkpoint_is_passed_over_in_each_phase():
+    phases = (Phase(steps=10), Phase(steps=10), Phase(steps=10))
+    restored = Progress(step=8, skipped_in_a_row=2, passed_over={"0": 1})
+    pass_over(restored, Progress(step=13, passed_over={"0": 4}), phases)
+    assert restored.passed_over == {"0": 6, "1": 3}
+    assert restored.skipped_in_a_row == 0

@@ -1,0 +1,141 @@
+"""Checkpoints are written in the background, tried again when that fails, and pruned."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.config import Execution, Recipe
+from bert_horovod.corpus.store import Store
+from bert_horovod.errors import UserError
+from bert_horovod.training import saving
+from bert_horovod.training.checkpoint import load_newest
+from bert_horovod.training.saving import Saver, take_snapshot, write
+from tests.toys import toy_recipe
+from tests.training.conftest import metrics
+from tests.training.test_checkpoint import POSITION, random_state
+from tests.training.test_loop import train
+
+RECIPE = toy_recipe()
+
+
+def with_execution(**settings) -> Recipe:
+    return dataclasses.replace(RECIPE, execution=dataclasses.replace(Execution(), **settings))
+
+
+def names(output_dir: Path) -> list[str]:
+    return sorted(path.name for path in (output_dir / "checkpoints").iterdir())
+
+
+@pytest.fixture
+def small_disk(tmp_path, store) -> Path:
+    """A file system with room for one checkpoint and a half."""
+    write(tmp_path / "elsewhere", take_snapshot(random_state(10), RECIPE, store, POSITION), RECIPE, store)
+    size = sum(path.stat().st_size for path in (tmp_path / "elsewhere").rglob("*") if path.is_file())
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size * 3 // 2}", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("needs the right to mount a small file system")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def saver(output_dir: Path, store: Store, recipe: Recipe = RECIPE) -> tuple[Saver, list[str]]:
+    said: list[str] = []
+    return Saver(output_dir, recipe, store, said.append), said
+
+
+def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):
+    state, unchanged = random_state(10), random_state(10)
+    writer, said = saver(tmp_path, store)
+    writer.save(state, POSITION)
+    state.progress.step = 11
+    for variable in [*state.parameters.values(), *state.slots["m"].values()]:
+        variable.assign_add(np.ones(variable.shape, np.float32))
+    writer.finish(lambda: None)
+    found = load_newest(tmp_path)
+    assert found.progress.step == 10
+    for name, value in found.parameters.items():
+        assert value.tobytes() == unchanged.parameters[name].numpy().tobytes()
+        assert found.slots["m"][name].tobytes() == unchanged.slots["m"][name].numpy().tobytes()
+    assert said == []
+
+
+def test_a_snapshot_in_memory_copies_nothing():
+    state = random_state(10)
+    parameters, slots = state.snapshot()
+    assert len(slots) == 2 * len(parameters)
+    for name, tensor in parameters.items():
+        address = np.asarray(state.parameters[name].read_value()).__array_interface__["data"]
+        assert np.asarray(tensor).__array_interface__["data"] == address
+
+
+def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(small_disk, store, monkeypatch):
+    monkeypatch.setattr(saving, "RETRY_S", 0.1)
+    writer, said = saver(small_disk, store)
+    for step in (10, 20):
+        writer.save(random_state(step), POSITION)
+    while not writer.retry_due():
+        time.sleep(0.02)
+    (warning,) = said
+    assert "No space left on device" in warning
+    assert "earlier checkpoints are whole: make room. The run goes on, and tries again in 0 s" in warning
+    assert names(small_disk) == ["step-00000010"]
+    subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
+    writer.save(random_state(21), POSITION)
+    writer.finish(lambda: None)
+    assert names(small_disk) == ["step-00000010", "step-00000021"]
+    assert len(said) == 1
+    assert not writer.retry_due()
+
+
+def test_too_long_without_a_checkpoint_stops_the_run(small_disk, store, monkeypatch):
+    monkeypatch.setattr(saving, "RETRY_S", 0.1)
+    writer, said = saver(small_disk, store, with_execution(max_unsaved_hours=0.5 / 3600))
+    for step in (10, 20):
+        writer.save(random_state(step), POSITION)
+    with pytest.raises(UserError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 0.00013"):
+        writer.finish(lambda: None)
+    assert said
+    assert load_newest(small_disk).progress.step == 10
+
+
+def fill(disk: Path, log: Path) -> None:
+    """When a run has begun, take all the room of its disk; a while later, make plenty."""
+    while not (log.exists() and log.stat().st_size):
+        time.sleep(0.01)
+    with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 512)
+    time.sleep(3)
+    subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
+
+
+def test_a_run_whose_disk_fills_up_trains_on_and_saves_when_there_is_room(small_disk, store, monkeypatch, capsys):
+    monkeypatch.setattr(saving, "RETRY_S", 0.2)
+    output_dir = small_disk / "run"
+    filling = threading.Thread(target=fill, args=(small_disk, output_dir / "metrics.jsonl"))
+    filling.start()
+    train(store, output_dir, phase={"steps": 60}, execution={"checkpoint_steps": 10})
+    filling.join()
+    shown = capsys.readouterr().out
+    assert "warning: cannot write the checkpoint" in shown
+    assert "metrics.jsonl: No space left on device; its lines are kept until that works" in shown
+    assert load_newest(output_dir).progress.step == 60
+    assert [line["step"] for line in metrics(output_dir)] == list(range(1, 61))
+
+
+def test_beside_the_newest_one_is_kept_every_so_many_hours(tmp_path, store, monkeypatch):
+    recipe = with_execution(keep_checkpoints=2, keep_every_hours=2.0)
+    for step in range(1, 9):
+        monkeypatch.setattr(saving.time, "time", lambda step=step: 1e9 + 3600 * step)
+        write(tmp_path, take_snapshot(random_state(step), recipe, store, POSITION), recipe, store)
+    assert names(tmp_path) == [f"step-{step:08d}" for step in (1, 3, 5, 7, 8)]

@@ -1,0 +1,149 @@
+"""A rank that waits too long ends the job, and says what it waits for."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.collectives.world import World
+from bert_horovod.training.watchdog import EXIT_CODE, Status, Watchdog, explain
+from tests.cluster.launching import LAUNCH, QUICK, launched
+from tests.horovod_runs import clean_environment
+from tests.training.conftest import PROJECT, pretrain_arguments
+
+FIRST_STEP = "step 1/"
+# Longer than a start takes on a machine that does other things too.
+STALL = {"stall_s": 12.0}
+WAITS = Status(9, "node1", 17, "forward, backward and update, in the collectives gradients.1", True)
+READS = Status(9, "node2", 17, "reading rows", False)
+
+
+def test_a_rank_that_is_stopped_ends_the_job_and_is_named(store, tmp_path):
+    pytest.importorskip("horovod")
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK | STALL)
+    with launched([*LAUNCH, "-np", "2", "--", "pretrain", *arguments], tmp_path, str(tmp_path / "run")) as run:
+        run.await_output(FIRST_STEP)
+        os.kill(run.rank(1), signal.SIGSTOP)
+        code, _, errors = run.end()
+        run.await_no_process()
+    assert code == 1
+    *stacks, found, other, blamed, last = errors.splitlines()
+    assert any("in _phase" in line for line in stacks)
+    assert found.startswith("bert-horovod: error: stalled: rank 0 on ")
+    assert "expected at most execution.stall_s = 12: step " in found
+    assert "in the collectives " in found
+    assert "gives no sign of life: stopped, dead or cut off. It was at step " in other
+    assert blamed == "so rank 0 waits for rank 1"
+    assert last == f"bert-horovod: error: rank 0 on localhost ended first, with exit code {EXIT_CODE}"
+
+
+@pytest.fixture
+def freezing_disk(tmp_path):
+    """A file system of its own, and functions that make all who write to it wait, and go on."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to freeze a file system")
+    disk, image = tmp_path / "disk", tmp_path / "image"
+    disk.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(64 << 20)
+    steps = (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(disk)])
+    try:
+        for step in steps:
+            subprocess.run(step, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"this machine mounts no image of a file system: {error}")
+
+    def tell(what: str) -> None:
+        subprocess.run(["fsfreeze", what, str(disk)], check=False, capture_output=True)
+
+    try:
+        yield disk, partial(tell, "--freeze"), partial(tell, "--unfreeze")
+    finally:
+        tell("--unfreeze")
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_path):
+    disk, freeze, thaw = freezing_disk
+    phase, execution = {"steps": 100_000}, QUICK | STALL
+    arguments = pretrain_arguments(tmp_path, store, disk / "run", phase=phase, execution=execution)
+    command = [sys.executable, PROJECT / "run" / "run_pretraining.py", *arguments]
+    with (
+        (tmp_path / "errors").open("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=clean_environment()) as run,
+    ):
+        try:
+            while not run.stdout.readline().startswith(FIRST_STEP):
+                assert run.poll() is None
+            freeze()
+            end = time.monotonic() + 120
+            while "error: stalled" not in (said := Path(errors.name).read_text()):
+                assert time.monotonic() < end, said
+                time.sleep(0.1)
+            thaw()  # the kernel lets go of a process only after the disk has answered it
+            assert run.wait(60) == EXIT_CODE
+        finally:
+            thaw()
+            run.kill()
+    assert "in _write" in said
+    assert said.splitlines()[-1].startswith("bert-horovod: error: stalled: rank 0 on ")
+    assert said.splitlines()[-1].endswith("writing metrics")
+
+
+def test_a_rank_that_holds_pythons_lock_for_too_long_is_ended_too(tmp_path):
+    script = f"""
+import sys; sys.path.insert(0, {str(PROJECT)!r})
+from bert_horovod.training import watchdog
+from bert_horovod.collectives.world import World
+watchdog.BEAT_S = watchdog._PATIENCE_S = 0.2
+watchdog.Watchdog(World(), 0.8)
+import time, ctypes
+time.sleep(0.5)
+ctypes.PyDLL(None).sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1
+    assert "Timeout (0:00:01" in done.stderr
+    assert 'File "<string>", line 9' in done.stderr
+
+
+def test_a_rank_that_gets_on_with_its_work_is_left_alone(monkeypatch):
+    monkeypatch.setattr("bert_horovod.training.watchdog.BEAT_S", 0.02)
+    watchdog = Watchdog(World(), 0.5)
+    for step in range(60):
+        watchdog.begin("working", step)
+        watchdog._closed.wait(0.02)
+    watchdog.close()
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "last"),
+    [
+        (WAITS, {1: (READS, True), 2: (WAITS, True)}, "so ranks 0, 2 wait for rank 1"),
+        (READS, {1: (WAITS, True)}, "so rank 1 waits for rank 0"),
+        (WAITS, {1: (WAITS, False), 2: (READS, True)}, "so ranks 0, 2 wait for rank 1"),
+        (WAITS, {1: (None, False)}, "so rank 0 waits for rank 1"),
+        (
+            WAITS,
+            {1: (WAITS, True)},
+            "so all ranks wait for each other: the network between them carries nothing, or ranks differ",
+        ),
+    ],
+)
+def test_who_waits_for_whom(mine, others, last):
+    lines = explain(0, mine, others, len(others) + 1, heard=True)
+    assert lines[-1] == last
+    assert len(lines) == len(others) + 1
+
+
+def test_what_is_not_known_is_said():
+    assert explain(0, WAITS, {}, 1, heard=False) == []
+    (line,) = explain(0, WAITS, {}, 2, heard=False)
+    assert "horovodrun's rendezvous server did not answer" in line
+    never, _ = explain(0, WAITS, {1: (None, False)}, 2, heard=True)
+    assert never == "rank 1: never gave a sign of life"
