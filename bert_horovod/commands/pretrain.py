@@ -17,6 +17,8 @@ from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
 from bert_horovod.quiet import import_tensorflow
 
+_PATIENCE_S = 10  # of a rank that leaves the last words to another
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
@@ -46,20 +48,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Check everything, join the other ranks, train."""
+def run(arguments: argparse.Namespace) -> int:
+    """Check everything, join the other ranks, train; 1 if other ranks were lost."""
     import_tensorflow()
+    import tensorflow as tf
+
     from bert_horovod.collectives.launch import launch
 
     launched = launch()
+    me = f"rank {launched.rank} on {socket.gethostname()}"
     try:
         _run(arguments, launched)
     except UserError as error:
         if launched.rank == 0:
             raise
         # Rank 0 says what is wrong for all; only a fault of this host alone is left to say after a while.
-        time.sleep(10)
-        raise UserError(f"rank {launched.rank} on {socket.gethostname()}: {error}") from error
+        time.sleep(_PATIENCE_S)
+        raise UserError(f"{me}: {error}") from error
+    except tf.errors.OpError as error:
+        if "Horovod" not in str(error):
+            raise
+        # Another rank has ended, and its own words say why: the job ends by it, unless its host is gone.
+        time.sleep(_PATIENCE_S)
+        print(f"bert-horovod: error: {me} has lost other ranks: {error.message}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _run(arguments: argparse.Namespace, launched) -> None:
