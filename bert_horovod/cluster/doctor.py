@@ -41,7 +41,7 @@ class Doctor:
     def examine(self) -> Iterator[Check]:
         """Every check as soon as it is made; what needs one that failed is left out, and says so."""
         failed = False
-        for check in self._about_facts():
+        for check in self.examine_facts():
             failed |= check.level == FAILED
             yield check
         if failed:
@@ -65,7 +65,8 @@ class Doctor:
         """The hosts' interface, if this host, which need be none of them, has it too: horovodrun wants that."""
         return self.interface if self.interface in interfaces() else None
 
-    def _about_facts(self) -> Iterator[Check]:
+    def examine_facts(self) -> Iterator[Check]:
+        """The checks that ask the hosts alone, which takes seconds."""
         try:
             python, packages = checks.requirements()
         except (ImportError, importlib.metadata.PackageNotFoundError) as error:

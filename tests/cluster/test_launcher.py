@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bert_horovod.cluster.launcher import Plan, _Ranks, command_line, launch
+from bert_horovod.cluster.launcher import Plan, _Ranks, check, command_line
 from bert_horovod.errors import UserError
 from tests.cluster.launching import LAUNCH, QUICK, launched, require_mpi
 from tests.toys import SMALL_VOCABULARY, write_toy_store
@@ -142,14 +142,14 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path):
 @needs_horovod
 def test_more_ranks_than_slots_are_refused():
     with pytest.raises(UserError, match="-np 3 is more than the slots of the hosts, 2 on 1"):
-        launch(Plan(3, {"localhost": 2}, ["pretrain"], None))
+        check(Plan(3, {"localhost": 2}, ["pretrain"], None))
 
 
 @needs_horovod
 def test_mpi_without_mpirun_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="found no mpirun on PATH"):
-        launch(Plan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
+        check(Plan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
 
 
 def test_what_the_user_says_of_the_network_reaches_the_starter():
@@ -162,7 +162,7 @@ def test_what_the_user_says_of_the_network_reaches_the_starter():
 
 
 def take(lines: list[str]) -> _Ranks:
-    ranks = _Ranks(Plan(100, {"a": 64, "b": 64}, ["verify"], None))
+    ranks = _Ranks(Plan(100, {"a": 64, "b": 64}, ["verify"], None), "id")
     for line in lines:
         ranks._take(line)
     return ranks
@@ -184,7 +184,7 @@ def test_lines_that_open_mpi_has_torn_are_put_together_by_rank(capsys):
     ("line", "message"),
     [
         ("Process 70 exit with status code 1.", "rank 70 on b ended first, with exit code 1"),
-        ("Process 3 exit with status code 255.", "rank 3 on a ended first, with exit code 255 (ssh lost it)"),
+        ("Process 3 exit with status code 255.", "rank 3 on a ended first, with exit code 255 (of ssh: killed"),
         ("Process 3 exit with status code 139.", "rank 3 on a ended first, with SIGSEGV"),
         (
             "process rank 70 with PID 12 on node b exited on signal 9 (Killed).",
