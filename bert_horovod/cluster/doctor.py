@@ -82,11 +82,11 @@ class Doctor:
             return
         self.slots = self.hosts or {THIS_HOST: max(1, len(self.facts[THIS_HOST]["gpus"]["names"]))}
         yield from checks.check_versions(self.facts, python, packages)
-        if len(self.hosts) > 1:
+        if len(self.facts) > 1:
             self.interface, found = network_checks.common_interface(self.facts, self.network_interface)
             yield from found
         yield from network_checks.check_names(self.facts, self.interface, self.network_interface is not None)
-        if len(self.hosts) > 1:
+        if len(self.facts) > 1:
             yield from checks.check_clocks({host: answers[host] for host in self.facts})
         yield from checks.check_disks(self.facts, *directories)
         yield from checks.check_resources(self.facts, self.slots)

@@ -21,8 +21,8 @@ from bert_horovod.errors import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]
 KEPT_LINES = 60  # of each rank, for its last words
-# From the first rank's end to that of the launcher, which takes 5 to 10 s, or waits for a host that has vanished.
-ENDING_S = 15.0
+# From the first rank's end to that of the launcher, which kills them after 5 s, or waits for a host that has vanished.
+ENDING_S = 10.0
 # Its own handlers would kill the ranks at a signal that a scheduler sends to all processes of a job.
 _HOROVODRUN = (
     "import signal; signal.signal = lambda *ignored: None; "
@@ -37,6 +37,8 @@ _ENDED = (
 )
 # What a rank says that ended because another had; that one may come to its end later, on a host further away.
 _FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|reset by peer|Broken pipe|Timed out)")
+# In which mpirun sees that a host has vanished, and ends; by itself it takes 8 minutes. Seconds, but for the number.
+_KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
 _NOT_EXPORTED = re.compile(r"BASH_FUNC_.*|OLDPWD|.*CUDA_VISIBLE_DEVICES|_")  # horovodrun passes on all but these too
 _TERMINATED = 128 + signal.SIGTERM  # by the launcher, after another rank's end
 _PR_SET_PDEATHSIG = 1
@@ -102,6 +104,7 @@ def command_line(plan: Plan, environment: Mapping[str, str]) -> list[str]:
         return words + rank
     words = ["mpirun", "--allow-run-as-root", "--tag-output", *hosts, "-bind-to", "none", "-map-by", "slot"]
     words += ["-mca", "pml", "ob1", "-mca", "btl", "^openib"]  # what Horovod's pages say for Open MPI
+    words += [word for name, value in _KEEPALIVE.items() for word in ("-mca", f"oob_tcp_keepalive_{name}", value)]
     for layer in ("btl", "oob") if interfaces else ():
         words += ["-mca", f"{layer}_tcp_if_include", interfaces]
     words += ["-mca", "plm_rsh_args", f"-p {plan.ssh_port}"] if plan.ssh_port else []

@@ -2,19 +2,21 @@
 
 import contextlib
 import signal
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
+from bert_horovod.cluster.ask import is_here, ssh
 from bert_horovod.cluster.checks import FAILED
 from bert_horovod.cluster.doctor import Doctor
 from bert_horovod.cluster.hostfiles import Hosts
 from bert_horovod.cluster.launcher import Plan, check, run_ranks, say, signal_name
-from bert_horovod.cluster.leftovers import sweep
+from bert_horovod.cluster.leftovers import LIMIT_S, sweep
 from bert_horovod.cluster.rank import STOP_SIGNALS
 
-FIRST_PAUSE_S = 5.0  # doubled at every restart
+FIRST_PAUSE_S = 3.0  # doubled at every restart
 MOST_PAUSE_S = 60.0
 
 
@@ -81,7 +83,22 @@ def well(plan: Plan) -> Hosts:
             why.setdefault(host, []).append(f"{found.name}: {found.found.removeprefix(f'{host}: ')}")
     for host, reasons in why.items():
         say(f"leaving out {host}: {'; '.join(reasons)}")
-    return {host: slots for host, slots in plan.hosts.items() if host not in why}
+    return _begin_with_one_that_sees_the_run(plan, {host: plan.hosts[host] for host in plan.hosts if host not in why})
+
+
+def _begin_with_one_that_sees_the_run(plan: Plan, hosts: Hosts) -> Hosts:
+    """The hosts, rank 0's first: elsewhere than before it must find the run, and not begin another unnoticed."""
+    run = plan.stop_file.parent if plan.stop_file else None
+    if run is None or not run.is_dir() or not hosts or next(iter(hosts)) == next(iter(plan.hosts)):
+        return hosts
+    for host in hosts:
+        words = ["test", "-d", str(run)]
+        command = words if is_here(host) else ssh(host, plan.ssh_port, words, "-n", "-o", "StrictHostKeyChecking=no")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if subprocess.run(command, capture_output=True, timeout=LIMIT_S).returncode == 0:
+                return {host: hosts[host], **hosts}
+    say(f"leaving out {', '.join(hosts)}: no {run} there, as rank 0 needs")
+    return {}
 
 
 @contextlib.contextmanager
