@@ -225,7 +225,7 @@ class _Ranks:
     def _kill(self, number: int) -> None:
         self.killed_by = number
         say(f"{signal_name(number)}: killing the ranks")
-        self.process.kill()  # the ranks follow: see cluster/rank.py
+        kill_here([self.attempt])  # those on other hosts follow: see cluster/rank.py
 
     def _explain(self, launchers_code: int) -> int:
         """Print who failed, how, and its last words; returns the exit code."""

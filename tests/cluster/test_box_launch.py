@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launching import FAULTS, LAUNCH, QUICK, YIELD, launched, require_mpi
+from tests.cluster.launching import LAUNCH, QUICK, YIELD, launched, require_mpi
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
@@ -30,11 +30,9 @@ def controller(request) -> str:
     return request.param
 
 
-def environment(**variables: str) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """With the interpreter of the tests as `python`, as after `source .venv/bin/activate`."""
-    return clean_environment(
-        PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), **YIELD, **variables
-    )
+    return clean_environment(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), **YIELD)
 
 
 def arguments(directory: Path, store, steps: int) -> list[str]:
@@ -76,7 +74,7 @@ def test_the_script_for_several_hosts(start_cluster, controller, store, tmp_path
 def start(start_cluster, controller, store, tmp_path):
     """A function that starts one rank on each of two hosts, from the first, for hours."""
 
-    def begin(**variables: str):
+    def begin():
         box = start_cluster(hosts=2)
         flags = ["--mpi"] if controller == "mpi" else []
         words = [
@@ -88,9 +86,7 @@ def start(start_cluster, controller, store, tmp_path):
             "pretrain",
             *arguments(tmp_path, store, 100_000),
         ]
-        return launched(
-            words, tmp_path, str(tmp_path / "run"), partial(box.start, "node1", env=environment(**variables))
-        )
+        return launched(words, tmp_path, str(tmp_path / "run"), partial(box.start, "node1", env=environment()))
 
     return begin
 
@@ -104,23 +100,14 @@ def test_sigterm_saves_on_all_hosts(start):
     assert "asked to stop: saved at step" in said
 
 
-@pytest.mark.parametrize(
-    ("fault", "words", "how"),
-    [
-        (signal.SIGKILL, "", ("exit code 255 (of ssh: killed by a signal", "SIGKILL")),
-        (signal.SIGUSR2, "\nRuntimeError: words of a rank that fails\n", ("exit code 1", "exit code 1")),
-    ],
-)
-def test_a_rank_that_dies_is_named_with_its_host_after_its_last_words(start, tmp_path, controller, fault, words, how):
-    (tmp_path / "sitecustomize.py").write_text(FAULTS)
-    with start(PYTHONPATH=f"{tmp_path}{os.pathsep}{PROJECT}") as run:
+def test_a_rank_that_is_killed_is_named_with_its_host(start):
+    with start() as run:
         run.await_output(FIRST_STEP)
-        os.kill(run.rank(1), fault)
-        code, _, errors = run.end(timeout=30)
+        os.kill(run.rank(1), signal.SIGKILL)
+        code, _, errors = run.end()
         run.await_no_process()
     assert code == 1
-    assert f"{words}bert-horovod: error: rank 1 on node2 ended first, with {how[controller == 'mpi']}" in errors
-    assert errors.count("\nTraceback (") <= bool(words)
+    assert "bert-horovod: error: rank 1 on node2 ended first, with" in errors
 
 
 def test_no_rank_on_any_host_outlives_the_launcher(start):

@@ -9,7 +9,7 @@ import pytest
 
 from bert_horovod.cluster.launcher import Plan, _Ranks, check, command_line
 from bert_horovod.errors import UserError
-from tests.cluster.launching import LAUNCH, QUICK, launched, require_mpi
+from tests.cluster.launching import FAULTS, LAUNCH, QUICK, launched, require_mpi
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
 
@@ -65,7 +65,7 @@ def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
 
 @needs_horovod
 def test_sigterm_to_every_process_of_the_job_saves(start, controller):
-    with start(launch_flags=controller) as run:
+    with start(launch_flags=[*controller, "--restarts", "1"]) as run:
         run.await_output(FIRST_STEP)
         for process in run.processes():
             os.kill(process, signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
 
 @needs_horovod
 def test_a_second_sigterm_kills(start, controller):
-    with start(launch_flags=controller) as run:
+    with start(launch_flags=[*controller, "--restarts", "1"]) as run:
         run.await_output(FIRST_STEP)
         os.kill(run.rank(1), signal.SIGSTOP)  # a rank that hangs, so that no vote ends
         run.signal(signal.SIGTERM)
@@ -101,7 +101,7 @@ def test_a_second_sigterm_kills(start, controller):
 
 @needs_horovod
 def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_path):
-    with start("--set", "phase.0.learning_rate=-1", launch_flags=controller) as run:
+    with start("--set", "phase.0.learning_rate=-1", launch_flags=[*controller, "--restarts", "1"]) as run:
         code, said, errors = run.end()
     assert (code, said) == (2, "")
     assert errors == "bert-horovod: error: phase.0.learning_rate = -1.0: expected more than 0\n"
@@ -109,15 +109,22 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_p
 
 
 @needs_horovod
-def test_a_rank_that_is_killed_is_named_with_its_host(start, controller):
+def test_a_rank_that_fails_is_named_after_its_last_words_though_another_ends_first(
+    start, controller, tmp_path, monkeypatch
+):
+    (tmp_path / "sitecustomize.py").write_text(FAULTS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with start(launch_flags=controller) as run:
         run.await_output(FIRST_STEP)
-        os.kill(run.rank(1), signal.SIGKILL)
-        code, _, errors = run.end()
+        os.kill(run.rank(1), signal.SIGUSR2)  # Horovod tells rank 0, which ends while this one still tidies up
+        code, _, errors = run.end(timeout=30)
         run.await_no_process()
     assert code == 1
-    assert "bert-horovod: error: rank 1 on localhost ended first, with SIGKILL" in errors
-    assert "Traceback" not in errors
+    assert errors.endswith(
+        "\nRuntimeError: words of a rank that fails\n"
+        "bert-horovod: error: rank 1 on localhost ended first, with exit code 1\n"
+    )
+    assert errors.count("Traceback (") == 1
 
 
 @needs_horovod
