@@ -101,7 +101,12 @@ class Numerics:
     )  # good steps after which the loss scale doubles; float16 only
     max_skipped_steps: int = setting(
         50, minimum=1
-    )  # updates skipped in a row after which the run stops with a diagnosis
+    )  # updates skipped in a row that count as divergence, as does a loss scale that falls to 1
+    loss_jump: float = setting(
+        3.0, minimum=0
+    )  # nats by which a step's loss may exceed its moving mean, else it is divergence; 0: any
+    # What divergence leads to: the end of the run, or the last checkpoint again with the rows since it passed over
+    on_divergence: str = setting("stop", choices=("stop", "rollback"))
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,10 @@ class Execution:
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
     keep_checkpoints: int = setting(3, minimum=1)  # newest checkpoints that stay on disk
+    keep_every_hours: float = setting(0.0, minimum=0)  # beside them one checkpoint every so many hours; 0: none
+    max_unsaved_hours: float = setting(6.0, above=0)  # without a checkpoint, as on a full disk, until the run stops
+    consistency_steps: int = setting(100, minimum=0)  # steps between comparisons of the state over ranks; 0: none
+    stall_s: float = setting(600.0, above=0)  # longest wait for one thing (a save, other ranks), then the run ends
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at the end only
     evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from bert_horovod.errors import UserError
@@ -30,15 +31,41 @@ def write_atomically(path: Path, text: str) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
-def lock(path: Path, refusal: str) -> int:
+def lock(path: Path, refusal: str, patience_s: float = 0) -> int:
     """Lock a file, which is made if need be, until the returned descriptor is closed or this process ends.
 
-    Raises UserError(refusal) if another process holds it.
+    Raises UserError(refusal) if another process holds it, and still does after so many seconds.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise UserError(refusal) from error
+    end = time.monotonic() + patience_s
+    while not _take(descriptor, fcntl.LOCK_EX):
+        if time.monotonic() >= end:
+            os.close(descriptor)
+            raise UserError(refusal)
+        time.sleep(0.2)
     return descriptor
+
+
+def share_lock(path: Path, descriptor: int | None) -> int | None:
+    """Hold a lock together with other processes: nobody gets it before the last of them has ended.
+
+    Args:
+      path: of the file.
+      descriptor: what `lock` returned to the process that has it for itself now, which must come first; else None.
+
+    Returns: the descriptor to keep; None where the file is not to be had (it is another host's).
+    """
+    if descriptor is None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            return None
+    return descriptor if _take(descriptor, fcntl.LOCK_SH) else None
+
+
+def _take(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ class World:
         return tensor
 
     def all_reduce_max(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The largest over ranks, element by element: uint8, in a graph or eagerly."""
+        """The largest over ranks, element by element: uint8 or int64, in a graph or eagerly."""
         return tensor
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -47,6 +49,10 @@ class World:
     def record_timeline(self, path: Path | None) -> None:
         """From now on write what the library does to a Chrome trace; None: no longer. Needs execution.timeline."""
 
+    def in_flight(self) -> list[str]:
+        """The names of the collectives that this rank is in now; any thread may ask."""
+        return []
+
     def shutdown(self) -> None:
         """Leave the world in order."""
 
@@ -58,21 +64,38 @@ class HorovodWorld(World):
         self._horovod = horovod
         self.rank, self.size = horovod.rank(), horovod.size()
         self.local_rank, self.local_size = horovod.local_rank(), horovod.local_size()
+        self._counts: dict[str, tf.Variable] = {}
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._horovod.allreduce(tensor, op=self._horovod.Sum, name=name)
+        return self._marked(name, tensor, partial(self._horovod.allreduce, op=self._horovod.Sum))
 
     def all_reduce_max(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._horovod.allreduce(tensor, op=self._horovod.Max, name=name)
+        return self._marked(name, tensor, partial(self._horovod.allreduce, op=self._horovod.Max))
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._horovod.broadcast(tensor, root_rank=0, name=name)
+        return self._marked(name, tensor, partial(self._horovod.broadcast, root_rank=0))
 
     def all_gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._horovod.allgather(tensor, name=name)
+        return self._marked(name, tensor, self._horovod.allgather)
 
     def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._horovod.alltoall(tensor, name=name)  # a pair only where splits are given
+        return self._marked(name, tensor, self._horovod.alltoall)  # a pair only where splits are given
+
+    def _marked(self, name: str, tensor: tf.Tensor, collective: Callable[..., tf.Tensor]) -> tf.Tensor:
+        """Run a collective, or put it into a graph, and count its begins and ends: an odd count is one that runs."""
+        if name not in self._counts:
+            with tf.init_scope(), tf.device("/CPU:0"):
+                self._counts[name] = tf.Variable(0, dtype=tf.int64, trainable=False)
+        count = self._counts[name]
+        with tf.control_dependencies([tensor]):
+            count.assign_add(1, read_value=False)
+        result = collective(tensor, name=name)
+        with tf.control_dependencies([result]):
+            count.assign_add(1, read_value=False)
+        return result
+
+    def in_flight(self) -> list[str]:
+        return [name for name, count in self._counts.copy().items() if count.numpy() % 2]
 
     def barrier(self) -> None:
         self.all_reduce(tf.zeros([1]), "barrier").numpy()
@@ -136,9 +159,14 @@ def connect(launched: Launch, execution: Execution | None = None, timeline: bool
 
 def from_rank_0(value: Any, world: World, name: str) -> Any:
     """Rank 0's value, of what JSON can hold, on every rank."""
-    data = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    mine = tf.constant(data if world.rank == 0 else data[:0])
-    return json.loads(world.all_gather(mine, name).numpy().tobytes())
+    return from_all_ranks([value] if world.rank == 0 else [], world, name)[0]
+
+
+def from_all_ranks(values: list[Any], world: World, name: str) -> list[Any]:
+    """All ranks' values, of what JSON can hold, one rank after another, on every rank."""
+    lines = "".join(f"{json.dumps(value)}\n" for value in values)
+    mine = tf.constant(np.frombuffer(lines.encode(), np.uint8))
+    return [json.loads(line) for line in world.all_gather(mine, name).numpy().tobytes().splitlines()]
 
 
 def use_devices(world: World, threads: int) -> None:

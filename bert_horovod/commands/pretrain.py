@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max_steps", type=int, metavar="N", help="stop after step N of the whole run; the schedule stays the recipe's"
     )
+    parser.add_argument(
+        "--stop_before",
+        metavar="TIME",
+        help="in a job of SLURM, save and stop so long before its time limit, as in 90s, 10m or 1h",
+    )
     add_overrides(parser)
 
 
@@ -60,13 +65,15 @@ def run(arguments: argparse.Namespace) -> None:
 def _run(arguments: argparse.Namespace, launched) -> None:
     from bert_horovod.collectives.world import connect, use_devices
     from bert_horovod.corpus.store import open_store, verify
-    from bert_horovod.training.directory import claim
+    from bert_horovod.training.deadline import stop_time
+    from bert_horovod.training.directory import claim, share
     from bert_horovod.training.loop import Job, pretrain
     from bert_horovod.training.start import check_recipe, load_initial, untested_versions
 
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     if arguments.max_steps is not None and arguments.max_steps < 1:
         raise UserError(f"--max_steps {arguments.max_steps}: expected at least 1")
+    stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
     # One process a host reads its host's copy once: a damaged byte would else be trained on.
     store = (verify if launched.local_rank == 0 else open_store)(arguments.data_dir)
     check_recipe(recipe, store, launched.size)
@@ -75,13 +82,20 @@ def _run(arguments: argparse.Namespace, launched) -> None:
             print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
         if arguments.init_checkpoint:
             load_initial(arguments.init_checkpoint, recipe, store)
-    lock = claim(arguments.output_dir, recipe, store.hash) if launched.rank == 0 else None
+    claimed = claim(arguments.output_dir, recipe, store.hash) if launched.rank == 0 else None
     world = connect(launched, recipe.execution)
     use_devices(world, recipe.execution.threads)
-    pretrain(
-        Job(recipe, store, arguments.output_dir, arguments.index_dir, arguments.init_checkpoint, arguments.max_steps),
-        world,
+    held = share(arguments.output_dir, claimed, world)  # until this process ends
+    job = Job(
+        recipe,
+        store,
+        arguments.output_dir,
+        index_dir=arguments.index_dir,
+        init_checkpoint=arguments.init_checkpoint,
+        max_steps=arguments.max_steps,
+        stop_at=stop_at,
     )
+    pretrain(job, world)
     world.shutdown()
-    if lock is not None:
-        os.close(lock)
+    if held is not None:
+        os.close(held)

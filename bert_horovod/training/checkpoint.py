@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, and a Hugging Face directory each.
+"""Checkpoints: whole or not there, and a Hugging Face directory each; how they are read (saving.py writes them).
 
     output_dir/checkpoints/step-00001000/
         config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      what transformers loads
@@ -11,24 +11,17 @@ Gradient accumulators are never stored: a checkpoint lies between optimizer step
 
 import hashlib
 import json
-import os
-import shutil
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
-from bert_horovod import __version__
-from bert_horovod.config import Recipe, recipe_to_table
-from bert_horovod.corpus.store import Store
-from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
-from bert_horovod.interchange.huggingface import read_directory, write_directory
-from bert_horovod.training.state import Progress, TrainingState
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.training.state import Progress
 
 HASHES = "training/hashes.json"
 
@@ -41,62 +34,6 @@ class Checkpoint:
     parameters: dict[str, np.ndarray]
     slots: dict[str, dict[str, np.ndarray]]
     progress: Progress
-
-
-def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Path:
-    """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest ones.
-
-    Args:
-      position: where the run is in its data (phase, epoch, row), for people; it follows from the step.
-
-    Raises:
-      UserError: no room, or another error of the disk; older checkpoints stay as they are.
-    """
-    final = output_dir / "checkpoints" / f"step-{state.progress.step:08d}"
-    temporary = final.with_name(f".{final.name}.partial")
-    try:
-        for left in final.parent.glob(".step-*.partial"):  # by a kill
-            shutil.rmtree(left, ignore_errors=True)
-        (temporary / "training").mkdir(parents=True)
-        write_directory(
-            temporary,
-            recipe.model,
-            recipe.objective.pairs,
-            state.arrays(),
-            store.vocabulary,
-            store.manifest["vocabulary"]["lowercase"],
-        )
-        slots = {
-            f"{slot}/{name}": variable.numpy()
-            for slot, variables in state.slots.items()
-            for name, variable in variables.items()
-        }
-        safetensors.numpy.save_file(slots, temporary / "training" / "optimizer.safetensors")
-        # safetensors makes the file readable for its owner alone.
-        (temporary / "training" / "optimizer.safetensors").chmod((temporary / "config.json").stat().st_mode & 0o777)
-        record = {
-            "progress": asdict(state.progress),
-            "position": position,
-            "recipe": recipe_to_table(recipe),
-            "store": store.hash,
-            "version": __version__,
-        }
-        (temporary / "training" / "state.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        (temporary / HASHES).write_text(json.dumps(_hashes(temporary), indent=1) + "\n", encoding="utf-8")
-        _sync(temporary)
-        shutil.rmtree(final, ignore_errors=True)
-        os.rename(temporary, final)
-        sync(final.parent)
-    except (OSError, safetensors.SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise UserError(
-            f"cannot write the checkpoint {final}: {getattr(error, 'strerror', None) or error}; "
-            "earlier checkpoints are whole: make room and run the same command again"
-        ) from error
-    # Later ones are damaged, else the run would have resumed from them: they do not count.
-    for old in [path for path in _paths(output_dir) if path <= final][: -recipe.execution.keep_checkpoints]:
-        _remove(old)
-    return final
 
 
 def recorded_pair(directory: Path) -> str | None:
@@ -116,13 +53,21 @@ def recorded_length(directory: Path) -> int | None:
         return None
 
 
+def saved_at(directory: Path) -> float:
+    """When a checkpoint was saved, in seconds since the epoch; 0 if it does not say."""
+    try:
+        return float(_state(directory)["time"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0.0
+
+
 def load_newest(output_dir: Path) -> Checkpoint | None:
     """The newest checkpoint whose every hash is right; damaged ones are named on stderr. None if there is none.
 
     Raises UserError if there are checkpoints and all of them are damaged.
     """
-    paths = _paths(output_dir)
-    for path in reversed(paths):
+    found = paths(output_dir)
+    for path in reversed(found):
         damaged = _damaged_files(path)
         if not damaged:
             return _load(path)
@@ -130,21 +75,15 @@ def load_newest(output_dir: Path) -> Checkpoint | None:
             f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damaged)}); taking the one before",
             file=sys.stderr,
         )
-    if paths:
+    if found:
         raise UserError(
             f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning"
         )
     return None
 
 
-def _remove(path: Path) -> None:
-    """Take a checkpoint away whole; what cannot be deleted now goes with the next one."""
-    temporary = path.with_name(f".{path.name}.partial")
-    os.rename(path, temporary)
-    shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _paths(output_dir: Path) -> list[Path]:
+def paths(output_dir: Path) -> list[Path]:
+    """The checkpoints that there are, oldest first."""
     return sorted((output_dir / "checkpoints").glob("step-[0-9]*"))
 
 
@@ -161,32 +100,20 @@ def _state(path: Path) -> dict[str, Any]:
     return json.loads((path / "training" / "state.json").read_text(encoding="utf-8"))
 
 
-def _hashes(directory: Path) -> dict[str, str]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): _hash_file(path) for path in files if path != directory / HASHES}
-
-
 def _damaged_files(path: Path) -> list[str]:
     try:
         expected = json.loads((path / HASHES).read_text(encoding="utf-8"))
         return [
-            name
-            for name, digest in expected.items()
-            if not (path / name).is_file() or _hash_file(path / name) != digest
+            name for name, digest in expected.items() if not (path / name).is_file() or hash_file(path / name) != digest
         ]
     except (OSError, ValueError, AttributeError):
         return [HASHES]
 
 
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """SHA-256, in hexadecimal."""
     with open(path, "rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _sync(directory: Path) -> None:
-    for path in directory.rglob("*"):
-        sync(path)
-    sync(directory)

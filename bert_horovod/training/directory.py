@@ -4,11 +4,13 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe, differences, load_recipe, recipe_to_toml
-from bert_horovod.disk import lock, write_atomically
+from bert_horovod.disk import lock, share_lock, write_atomically
 from bert_horovod.errors import UserError
 
 FORMAT = 1
+LOCK_PATIENCE_S = 10  # the time that the ranks of a run that was killed may take to end
 CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", "checkpoints", "tensorboard", ".lock")
 
 
@@ -41,8 +43,9 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
         output_dir.mkdir(parents=True, exist_ok=True)
         held = lock(
             output_dir / ".lock",
-            f"another run writes to --output_dir {output_dir}; wait for it, stop it by making the file "
-            f"{output_dir / 'stop'}, or give another directory",
+            f"another run writes to --output_dir {output_dir}, or ranks of it still live; wait for it, stop it by "
+            f"making the file {output_dir / 'stop'}, or give another directory",
+            patience_s=LOCK_PATIENCE_S,
         )
     except OSError as error:
         raise UserError(f"cannot write to --output_dir {output_dir}: {error.strerror}") from error
@@ -51,6 +54,19 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
     write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
     write_atomically(output_dir / "run.json", json.dumps(asdict(Run(store_hash)), indent=1) + "\n")
     return held
+
+
+def share(output_dir: Path, claimed: int | None, world: World) -> int | None:
+    """Let all ranks that see the directory hold its lock, so that it falls with the last of them.
+
+    `claimed` is what `claim` returned to rank 0. Returns the descriptor to be kept open, if any.
+    """
+    path = output_dir / ".lock"
+    held = share_lock(path, claimed) if world.rank == 0 else None
+    if world.rank == 0 and held is None:
+        raise UserError(f"another run took --output_dir {output_dir} in this moment; wait for it, or stop it")
+    world.barrier()
+    return held if world.rank == 0 else share_lock(path, None)
 
 
 def stop_requested(output_dir: Path) -> bool:

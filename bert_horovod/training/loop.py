@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
@@ -20,22 +18,26 @@ from bert_horovod.errors import UserError
 from bert_horovod.model.compute import Compute
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.optimizers.schedule import learning_rate
-from bert_horovod.training import checkpoint
-from bert_horovod.training.derived import derive, describe
-from bert_horovod.training.device import describe_peak, find_peak, precision_advice
+from bert_horovod.training.announce import print_start
+from bert_horovod.training.consistency import Consistency
+from bert_horovod.training.derived import derive
 from bert_horovod.training.directory import stop_requested
+from bert_horovod.training.divergence import Diverged, bad_batches, pass_over
+from bert_horovod.training.divergence import check as check_divergence
 from bert_horovod.training.evaluation import Evaluator
-from bert_horovod.training.inputs import step_inputs
+from bert_horovod.training.inputs import shared_inputs, step_inputs
 from bert_horovod.training.overlap import step_with_plan
 from bert_horovod.training.profile import StepProfiler
+from bert_horovod.training.saving import Saver
 from bert_horovod.training.start import first_state
 from bert_horovod.training.state import ranks_that_differ
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
-from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
+from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes, step_metrics
 from bert_horovod.training.timeline import StepTimeline
+from bert_horovod.training.watchdog import Watchdog
 
-# A stream of the recipe's seed, apart from those of batches/rows.py.
-_DROPOUT_STREAM = 101
+MOST_ROLLBACKS = 3  # to one checkpoint
+_SHOWN = 5  # micro-batches of a step that are named as not finite
 
 
 @dataclass(frozen=True)
@@ -48,38 +50,54 @@ class Job:
     index_dir: Path | None = None
     init_checkpoint: Path | None = None
     max_steps: int | None = None  # counted from the run's beginning; the schedule does not notice
+    stop_at: float | None = None  # in seconds since the epoch; rank 0's counts
 
 
 def pretrain(job: Job, world: World) -> None:
     """Train until the recipe's end, `max_steps`, or a request to stop; resumes what output_dir holds."""
-    _Run(job, world).run()
+    watchdog = Watchdog(world, job.recipe.execution.stall_s)
+    try:
+        _Run(job, world, watchdog).run()
+    finally:
+        watchdog.close()
 
 
 class _Run:
-    def __init__(self, job: Job, world: World) -> None:
-        self.job, self.world, self.recipe = job, world, job.recipe
+    def __init__(self, job: Job, world: World, watchdog: Watchdog) -> None:
+        self.job, self.world, self.recipe, self.watchdog = job, world, job.recipe, watchdog
         self.xla = xla_mode(self.recipe)
         self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
         self.stop_signal = False
         self._require_equal(bytes.fromhex(job.store.hash), "token store")
-        self.state, self.resumed_from = first_state(self.recipe, job.store, job.output_dir, job.init_checkpoint, world)
         self.reducer: GradientReducer | None = None  # of the phase that is trained
         self.telemetry: Telemetry | None = None  # rank 0's
+        self.saver: Saver | None = None  # rank 0's
         self.profiler: StepProfiler | None = None  # rank 0's
         self.peak_flops_per_s: float | None = None  # of all ranks; rank 0's to know
         self.saved_step = -1
+        self.rollbacks = (-1, 0)  # the step that was gone back to, and how often
         self.held_out: dict[str, float] = {}
+        self._load()
+
+    def _load(self) -> None:
+        """Take the newest checkpoint, or start from the beginning."""
+        self.watchdog.begin("loading the state", 0)
+        job = self.job
+        self.state, self.resumed_from = first_state(
+            self.recipe, job.store, job.output_dir, job.init_checkpoint, self.world
+        )
+        self.consistency = Consistency(self.state, self.world)
 
     def run(self) -> None:
         first_step = self.state.progress.step
         if self.world.rank == 0:
-            self._print_start()
-            self.telemetry = Telemetry(
-                self.job.output_dir, first_step, self.last_step, self.recipe.execution.tensorboard
-            )
-            self.profiler = StepProfiler(
-                self.job.output_dir / "tensorboard", self.recipe.execution.profile_steps, self.telemetry.say
-            )
+            self.peak_flops_per_s = print_start(self.recipe, self.world, self.xla)  # while the other ranks wait
+            start = f"resuming from {self.resumed_from}" if self.resumed_from else None
+            print(start or f"starting from {self.job.init_checkpoint or 'fresh parameters'}", flush=True)
+            execution, output_dir = self.recipe.execution, self.job.output_dir
+            self.telemetry = Telemetry(output_dir, first_step, self.last_step, execution.tensorboard)
+            self.saver = Saver(output_dir, self.recipe, self.job.store, self.telemetry.say)
+            self.profiler = StepProfiler(output_dir / "tensorboard", execution.profile_steps, self.telemetry.say)
             if first_step >= self.last_step:
                 self.telemetry.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
         self.timeline = StepTimeline(
@@ -89,28 +107,40 @@ class _Run:
             signal.signal(number, self._on_signal)
         started = time.monotonic()
         try:
-            self._phases()
+            while not self._phases():
+                pass
         finally:
             if self.profiler:
                 self.profiler.close(self.state.progress.step)
             self.timeline.close(self.state.progress.step)
         steps = self.state.progress.step - first_step
+        self._finish_saving()
         if self.telemetry:
             if steps:
                 self._print_end(steps, time.monotonic() - started)
             self.telemetry.close()
+        self.watchdog.close()  # rank 0 may have waited long for room
         self.world.barrier()  # no rank leaves while rank 0 still writes
 
-    def _phases(self) -> None:
+    def _phases(self) -> bool:
+        """Train to the end, or to a request to stop; False after going back to a checkpoint."""
         begin = 0
-        for i, phase in enumerate(self.recipe.phase):
-            end = min(begin + phase.steps, self.last_step)
-            if self.state.progress.step < end and not self._phase(i, phase, begin, end):
-                break
-            begin += phase.steps
+        try:
+            for i, phase in enumerate(self.recipe.phase):
+                end = min(begin + phase.steps, self.last_step)
+                if self.state.progress.step < end and not self._phase(i, phase, begin, end):
+                    break
+                begin += phase.steps
+        except Diverged as error:
+            if self.recipe.numerics.on_divergence == "stop":
+                raise UserError(f"{error}. The last checkpoint is whole; a run goes on from it") from error
+            self._roll_back(error)
+            return False
+        return True
 
     def _phase(self, i: int, phase: Phase, begin: int, end: int) -> bool:
         """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
+        self._begin("opening the rows")
         rows = self._rows(i, "train")
         derived = derive(self.recipe, phase, self.world.size, rows.masked_slots, rows.sequences)
         held_out = self._rows(i, "held_out")
@@ -131,38 +161,103 @@ class _Run:
         )
         started: float | None = time.monotonic()
         progress, execution = self.state.progress, self.recipe.execution
+        passed_over = progress.passed_over.get(str(i), 0) - begin
         interval = Interval()
-        steps = step_inputs(self.job.store, self.recipe, phase, rows, self.world, progress.step - begin, end - begin)
-        for (batches, first_rows, counts), waited in steps:
-            totals = self._agree(counts)
-            if totals is None:
-                self._save(i, begin, rows.count)
-                self._say(f"asked to stop: saved at step {progress.step}; the same command resumes")
-                steps.close()
-                return False
-            inputs, rate = self._step_inputs(phase, progress.step - begin, totals, derived.micro_batches)
-            if step_function is None:
-                step_function = self._plan_step(i, derived.micro_batches, batches[-1], inputs)
-            self.timeline.begin(progress.step + 1)
-            with self.profiler.step(progress.step + 1) if self.profiler else contextlib.nullcontext():
-                result = step_function.run(batches, first_rows, inputs)
-            self._after_update(result)
-            self.timeline.end(progress.step, result.times, self.reducer.plan)
-            if started is not None:
-                self._say(f"the first step took {duration(time.monotonic() - started)}, all that precedes it included")
-            started = None
-            interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
-            logged = progress.step % execution.log_steps == 0 or progress.step == end
-            if logged or progress.step == 1:
-                self._log(i, begin, rows.count, result, totals, rate, interval, derived.flops_per_row)
-                interval = Interval()
-            elif self.telemetry:
-                self.telemetry.advance(progress.step, None)
-            if (execution.evaluate_steps and progress.step % execution.evaluate_steps == 0) or progress.step == end:
-                self._evaluate(evaluator)
-            if progress.step % execution.checkpoint_steps == 0 or progress.step == end:
-                self._save(i, begin, rows.count)
+        inputs = step_inputs(
+            self.job.store, self.recipe, phase, rows, self.world, progress.step + passed_over, end + passed_over
+        )
+        with contextlib.closing(inputs):
+            while progress.step < end:
+                self._begin("reading rows")
+                (batches, first_rows, counts), waited = next(inputs)
+                self._begin("agreeing on counts")
+                totals = self._agree(counts)
+                if totals is None:
+                    self._save(i, begin, rows.count)
+                    self._finish_saving()
+                    self._say(f"asked to stop: saved at step {progress.step}; the same command resumes")
+                    return False
+                rate = learning_rate(phase, progress.step - begin + 1, self.recipe.optimizer.decay_power)
+                shared = shared_inputs(self.recipe, progress, totals, rate, derived.micro_batches, self.world)
+                if step_function is None:
+                    self._begin("planning and compiling")
+                    step_function = self._plan_step(i, derived.micro_batches, batches[-1], shared)
+                self.timeline.begin(progress.step + 1)
+                if started is None:
+                    self._begin("forward, backward and update")
+                with self.profiler.step(progress.step + 1) if self.profiler else contextlib.nullcontext():
+                    result = step_function.run(batches, first_rows, shared)
+                self.timeline.end(progress.step + 1, result.times, self.reducer.plan)
+                if started is not None:
+                    self._say(f"the first step took {duration(time.monotonic() - started)}, all before it included")
+                started = None
+                losses = result.sums / [totals[0], totals[0], totals[1], totals[1]]
+                scale = self._after_update(result)
+                if not result.finite and (scale <= 1 or not np.isfinite(losses[0])):
+                    self._begin("looking for what is not finite")
+                    found = step_function.not_finite(batches, first_rows, shared)
+                    self._report_bad_batches(i, progress.step - 1 + passed_over, rows.count, found)
+                check_divergence(progress, self.recipe.numerics, float(losses[0] + losses[2]), result.finite, scale)
+                interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
+                logged = progress.step % execution.log_steps == 0 or progress.step == end
+                if logged or progress.step == 1:
+                    self._begin("writing metrics")
+                    self._log(i, begin, rows.count, result, losses, rate, interval, derived.flops_per_row)
+                    interval = Interval()
+                elif self.telemetry:
+                    self.telemetry.advance(progress.step, None)
+                if (execution.evaluate_steps and progress.step % execution.evaluate_steps == 0) or progress.step == end:
+                    self._begin("evaluating")
+                    self._evaluate(evaluator)
+                self._keep(i, begin, end, rows.count)
         return True
+
+    def _keep(self, i: int, begin: int, end: int, rows_per_epoch: int) -> None:
+        """After a step: compare the state over ranks and save it, where it is time to."""
+        progress, execution = self.state.progress, self.recipe.execution
+        save = progress.step % execution.checkpoint_steps == 0 or progress.step == end
+        if execution.consistency_steps and (save or progress.step % execution.consistency_steps == 0):
+            self._begin("comparing the state over ranks")
+            self.consistency.check(progress.step)
+        if save or (self.saver and self.saver.retry_due()):
+            self._save(i, begin, rows_per_epoch)
+
+    def _begin(self, doing: str) -> None:
+        self.watchdog.begin(doing, self.state.progress.step + 1)
+
+    def _report_bad_batches(self, i: int, batch: int, rows_per_epoch: int, found: list[tuple[int, list[str]]]) -> None:
+        phase, step = self.recipe.phase[i], self.state.progress.step
+        bad = bad_batches(
+            found, batch, phase.global_batch, self.recipe.execution.micro_batch, rows_per_epoch, self.world
+        )
+        if self.telemetry is None:
+            return
+        flags = f"--data_dir {self.job.store.path} --recipe {self.job.output_dir / 'recipe.toml'} --phase {i}"
+        texts = [entry.describe(flags) for entry in bad[:_SHOWN]]
+        for text in texts or ["what ranks computed is finite, but its sum over ranks, or the float16 wire, overflowed"]:
+            self.telemetry.incident(step, f"step {step}: update skipped: {text}")
+
+    def _roll_back(self, error: Diverged) -> None:
+        """Go on from the last checkpoint with rows that no step has taken."""
+        diverged = self.state.progress
+        self._finish_saving()
+        self._load()
+        progress = self.state.progress
+        step, count = self.rollbacks
+        self.rollbacks = (progress.step, count + 1 if step == progress.step else 1)
+        if self.rollbacks[1] > MOST_ROLLBACKS:
+            raise UserError(
+                f"{error}. The run has gone back to step {progress.step} {MOST_ROLLBACKS} times and diverged each time"
+            )
+        pass_over(progress, diverged, self.recipe.phase)
+        self.reducer, self.saved_step = None, progress.step
+        if self.telemetry:
+            self.telemetry.cut_back(progress.step)
+            self.telemetry.incident(
+                progress.step,
+                f"{error}. Back to step {progress.step}; passing over the rows of the {diverged.step - progress.step} "
+                f"steps since (rollback {self.rollbacks[1]} of at most {MOST_ROLLBACKS} from there)",
+            )
 
     def _plan_step(self, i: int, micro_batches: int, batch: dict[str, tf.Tensor], inputs: StepInputs) -> TrainStep:
         if self.reducer is not None:  # the phase before
@@ -200,28 +295,16 @@ class _Run:
 
     def _agree(self, counts: np.ndarray) -> np.ndarray | None:
         """The step's counts over all ranks, or None if any rank was asked to stop: one small all-reduce."""
-        stop = self.stop_signal or (self.world.rank == 0 and stop_requested(self.job.output_dir))
+        late = self.job.stop_at is not None and time.time() >= self.job.stop_at
+        stop = self.stop_signal or (self.world.rank == 0 and (late or stop_requested(self.job.output_dir)))
         totals = self.world.all_reduce(tf.constant([*counts, float(stop)], tf.float64), "counts").numpy()
         # Pairs may be missing from a small global batch: their loss is 0 then, not 0 / 0.
         return None if totals[-1] else np.maximum(totals[:-1], 1)
 
-    def _step_inputs(
-        self, phase: Phase, step_in_phase: int, totals: np.ndarray, micro_batches: int
-    ) -> tuple[StepInputs, float]:
-        progress, recipe = self.state.progress, self.recipe
-        rate = learning_rate(phase, step_in_phase + 1, recipe.optimizer.decay_power)
-        # In float16 backward runs at the magnitude of a micro-batch mean times the loss scale.
-        half = recipe.numerics.precision == "float16"
-        scale = progress.loss_scale * self.world.size * micro_batches if half else 1.0
-        key = keyed_hash(recipe.data.seed, _DROPOUT_STREAM, index=np.array([progress.step], np.uint64))
-        return StepInputs(
-            *(tf.constant(value, tf.float32) for value in (totals[0], totals[1], scale)),
-            tf.constant(key, tf.uint64),
-            *(tf.constant(value, tf.float32) for value in (rate, progress.updates + 1)),
-        ), rate
-
-    def _after_update(self, result: StepResult) -> None:
+    def _after_update(self, result: StepResult) -> float:
+        """Count the step; returns the loss scale that it used."""
         progress, numerics = self.state.progress, self.recipe.numerics
+        scale = progress.loss_scale
         progress.step += 1
         progress.updates += result.finite
         progress.skipped_steps += not result.finite
@@ -230,12 +313,7 @@ class _Run:
             progress.loss_scale, progress.good_steps = next_loss_scale(
                 progress.loss_scale, progress.good_steps, result.finite, numerics.loss_scale_growth_steps
             )
-        if progress.skipped_in_a_row >= numerics.max_skipped_steps:
-            raise UserError(
-                f"step {progress.step}: {progress.skipped_in_a_row} updates in a row had gradients that are not finite "
-                f"(loss scale {progress.loss_scale:g}); expected none or few. Lower phase learning_rate, "
-                "or set numerics.precision to bfloat16 or float32. The last checkpoint is whole"
-            )
+        return scale
 
     def _log(
         self,
@@ -243,31 +321,17 @@ class _Run:
         begin: int,
         rows_per_epoch: int,
         result: StepResult,
-        totals: np.ndarray,
+        means: np.ndarray,
         rate: float,
         interval: Interval,
         flops_per_row: float,
     ) -> None:
-        masked, sequences, _ = totals
         tokens = self.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
         if self.telemetry is None:
             return
-        progress = self.state.progress
-        means = result.sums / [masked, masked, sequences, sequences]
-        position = self._position(i, begin, rows_per_epoch)
         pairs = self.recipe.objective.pairs
         metrics = {
-            "step": progress.step,
-            "phase": i,
-            "epoch": position["epoch"],
-            "loss": float(means[0] + means[2]),
-            "mlm_loss": float(means[0]),
-            "mlm_accuracy": float(means[1]),
-            **({"nsp_loss": float(means[2]), "nsp_accuracy": float(means[3])} if pairs else {}),
-            "learning_rate": rate,
-            "gradient_norm": result.gradient_norm,
-            "loss_scale": progress.loss_scale,
-            "skipped_steps": progress.skipped_steps,
+            **step_metrics(self.state.progress, self._position(i, begin, rows_per_epoch), result, means, rate, pairs),
             **interval.rates(float(tokens), flops_per_row, self.peak_flops_per_s),
             "bytes_reduced": self.reducer.bytes_reduced(result.rows),
             "wire_bytes": self.reducer.wire_bytes(result.rows),
@@ -275,7 +339,7 @@ class _Run:
             "time": time.time(),
         }
         self.telemetry.record(metrics)
-        self.telemetry.advance(progress.step, metrics)
+        self.telemetry.advance(metrics["step"], metrics)
 
     def _evaluate(self, evaluator: Evaluator) -> None:
         self.held_out = evaluator.evaluate(self.state.parameters)
@@ -287,46 +351,25 @@ class _Run:
             )
 
     def _save(self, phase: int, begin: int, rows_per_epoch: int) -> None:
-        if self.telemetry and self.saved_step != self.state.progress.step:
+        self._begin("saving")
+        if self.saver and self.saved_step != self.state.progress.step:
             if self.reducer is not None:
                 self.state.progress.wire_maxima = self.reducer.maxima_by_name()
-            checkpoint.save(
-                self.job.output_dir,
-                self.state,
-                self.recipe,
-                self.job.store,
-                self._position(phase, begin, rows_per_epoch),
-            )
+            self.saver.save(self.state, self._position(phase, begin, rows_per_epoch))
         self.saved_step = self.state.progress.step
 
+    def _finish_saving(self) -> None:
+        if self.saver:
+            self._begin("saving")
+            self.saver.finish(lambda: self._begin("waiting for room for the checkpoint"))
+
     def _position(self, phase: int, begin: int, rows_per_epoch: int) -> dict[str, int]:
-        rows = (self.state.progress.step - begin) * self.recipe.phase[phase].global_batch
+        batches = self.state.progress.step - begin + self.state.progress.passed_over.get(str(phase), 0)
+        rows = batches * self.recipe.phase[phase].global_batch
         return {"phase": phase, "epoch": rows // rows_per_epoch, "row": rows % rows_per_epoch}
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.stop_signal = True
-
-    def _print_start(self) -> None:
-        precision = self.recipe.numerics.precision
-        if advice := precision_advice(precision):
-            print(f"bert-horovod: warning: {advice}", file=sys.stderr, flush=True)
-        if self.world.size > 2 and (self.recipe.execution.fusion_bytes or self.recipe.execution.autotune):
-            print(
-                "bert-horovod: warning: Horovod fuses tensors as they come (execution.fusion_bytes or autotune): sums "
-                "depend on timing, and a resumed run equals one that was not stopped to rounding only",
-                file=sys.stderr,
-                flush=True,
-            )
-        peak = find_peak(precision, self.recipe.model)  # measured while the other ranks wait for this one
-        if peak.flops_per_s:
-            self.peak_flops_per_s = peak.flops_per_s * self.world.size
-        print(
-            f"world: {self.world.size} rank(s); XLA {self.xla}\n"
-            f"{describe(self.recipe, self.world.size, bool(tf.config.get_visible_devices('GPU')))}\n"
-            f"{describe_peak(peak, precision)}"
-        )
-        start = self.job.init_checkpoint or "fresh parameters"
-        print(f"resuming from {self.resumed_from}" if self.resumed_from else f"starting from {start}", flush=True)
 
     def _print_end(self, steps: int, seconds: float) -> None:
         progress = self.state.progress

@@ -21,6 +21,8 @@ class Progress:
     good_steps: int = 0  # since the loss scale last changed
     skipped_steps: int = 0  # updates skipped so far
     skipped_in_a_row: int = 0
+    mean_loss: float | None = None  # moving mean; see training/divergence.py
+    passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches that no step takes
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see collectives/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
 
@@ -45,9 +47,18 @@ class TrainingState:
         }
         self.progress = progress
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The parameters as NumPy arrays."""
-        return {name: variable.numpy() for name, variable in self.parameters.items()}
+    def snapshot(self) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Parameters, and slots as slot/parameter, in the host's memory: as they are now, whatever follows.
+
+        On a CPU nothing is copied: a tensor keeps its values, and the next update gives the variables others.
+        """
+        named = {f"{slot}/{name}": value for slot, values in self.slots.items() for name, value in values.items()}
+        with tf.device("/CPU:0"):
+            parameters, slots = (
+                {name: tf.identity(variable) for name, variable in variables.items()}
+                for variables in (self.parameters, named)
+            )
+        return parameters, slots
 
     def broadcast(self, world: World) -> None:
         """Give every rank rank 0's parameters and slots."""

@@ -107,6 +107,7 @@ class TrainStep:
         self._groups = _groups(state.parameters)
         self._accumulate = tf.function(self._accumulate_micro_batch, autograph=False)
         self._finish = tf.function(self._finish_step, autograph=False)
+        self._look = None  # rarely needed
 
     def run(self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs) -> StepResult:
         """Train on this rank's K micro-batches of a global batch."""
@@ -141,6 +142,41 @@ class TrainStep:
             gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
             lookups = {name: tf.IndexedSlices(part.values / scale, part.indices) for name, part in lookups.items()}
         return gradients, lookups, tf.cast(tf.stack(sums), tf.float64)
+
+    def not_finite(
+        self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs
+    ) -> list[tuple[int, list[str]]]:
+        """Run forward and backward of a skipped step's micro-batches again and look where they are not finite.
+
+        Returns: numbers of micro-batches, each with the parameters that hold what is not finite, or else with those
+        whose gradients do, in backward's order; none if only the sum over ranks or its wire overflowed.
+        """
+        if self._look is None:
+            self._look = tf.function(self._finite_parts, autograph=False)
+        found = []
+        for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
+            finite = self._look(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
+            values, gradients = (
+                [name for name, fine in zip(self.shapes, part.numpy(), strict=True) if not fine] for part in finite
+            )
+            if values or gradients:
+                found.append((k, values or gradients[::-1]))
+        return found
+
+    def _finite_parts(
+        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Whether each parameter and each gradient is finite, bool [parameters]."""
+        gradients, lookups, _ = self.forward_backward(batch, first_row, inputs)
+        parts = {name: [gradient] for name, gradient in gradients.items()}
+        for name, part in lookups.items():
+            parts[name].append(part.values)
+
+        def finite(tensors: list[tf.Tensor]) -> tf.Tensor:
+            return tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
+
+        values = [finite([tf.convert_to_tensor(variable)]) for variable in self._state.parameters.values()]
+        return tf.stack(values), tf.stack([finite(parts[name]) for name in self.shapes])
 
     @property
     def traces(self) -> int:

@@ -8,19 +8,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
 from bert_horovod.disk import write_atomically
+from bert_horovod.training.state import Progress
+from bert_horovod.training.step import StepResult
 
 
 class Telemetry:
     """Rank 0's reports. Throughput is over wall time, from one log step to the next, input included."""
 
     def __init__(self, output_dir: Path, first_step: int, total_steps: int, tensorboard: bool) -> None:
-        path = output_dir / "metrics.jsonl"
-        _cut_back(path, first_step)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (stays open as long as the run)
+        self._path = output_dir / "metrics.jsonl"
+        _cut_back(self._path, first_step)
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (stays open as long as the run)
+        self._unwritten: list[str] = []  # lines for which there was no room
         self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
         self._total = total_steps
         self._bar = tqdm(total=total_steps, initial=first_step, unit="step") if sys.stderr.isatty() else None
@@ -30,15 +34,30 @@ class Telemetry:
     def record(self, metrics: dict[str, Any]) -> None:
         """Append one object to metrics.jsonl (null for None and what is not finite) and its numbers to TensorBoard."""
         finite = {
-            name: value if value is not None and math.isfinite(value) else None for name, value in metrics.items()
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in metrics.items()
         }
-        self._file.write(json.dumps(finite, allow_nan=False) + "\n")
-        self._file.flush()
+        self._unwritten.append(json.dumps(finite, allow_nan=False) + "\n")
+        self._write()
         if self._summaries is not None:
             with self._summaries.as_default(step=metrics["step"]):
                 for name, value in metrics.items():
-                    if name not in ("step", "time") and value is not None:
+                    if name not in ("step", "time") and isinstance(value, int | float):
                         tf.summary.scalar(name, value)
+
+    def incident(self, step: int, text: str) -> None:
+        """Print what went wrong, and append it to metrics.jsonl."""
+        self.say(text)
+        self.record({"step": step, "incident": text})
+
+    def cut_back(self, step: int) -> None:
+        """Drop what was recorded after this step, from which the run goes on."""
+        self._file.close()
+        _cut_back(self._path, step)
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+        self._unwritten.clear()
+        if self._bar is not None:
+            self._bar.n = step
 
     def say(self, text: str) -> None:
         """Print a line for people, above the progress bar where there is one."""
@@ -62,8 +81,25 @@ class Telemetry:
         left = elapsed / (step - self._first_step) * (self._total - step)
         print(f"step {step}/{self._total}  {shown}  {duration(left)} left", flush=True)
 
+    def _write(self) -> None:
+        """Write all lines, or none for now: training does not end for want of room for its metrics."""
+        content = memoryview("".join(self._unwritten).encode())
+        size = self._file.tell()
+        try:
+            while content:  # a disk that is nearly full takes a part first
+                content = content[self._file.write(content) :]
+            self._unwritten.clear()
+        except OSError as error:
+            self._file.truncate(size)
+            self._file.seek(size)
+            if len(self._unwritten) == 1:
+                self.say(f"warning: cannot write {self._path}: {error.strerror}; its lines are kept until that works")
+
     def close(self) -> None:
-        """Flush and close everything."""
+        """Flush and close everything; lines for which there is still no room are lost, and it is said so."""
+        self._write()
+        if self._unwritten:
+            self.say(f"warning: {len(self._unwritten)} lines of {self._path} could not be written")
         self._file.close()
         if self._summaries is not None:
             self._summaries.close()
@@ -107,6 +143,34 @@ class Interval:
             "input_wait_s": self._input_wait_s / self._steps,
             "reduce_wait_s": self._reduce_wait_s / self._steps,
         }
+
+
+def step_metrics(
+    progress: Progress, position: dict[str, int], result: StepResult, means: np.ndarray, rate: float, pairs: bool
+) -> dict[str, Any]:
+    """A step's own values: global, and equal in a resumed run.
+
+    Args:
+        progress: after the step.
+        position: in the data.
+        result: the step's.
+        means: float64 [4], of model.heads.Sums.
+        rate: the learning rate.
+        pairs: whether there is a pair head.
+    """
+    return {
+        "step": progress.step,
+        "phase": position["phase"],
+        "epoch": position["epoch"],
+        "loss": float(means[0] + means[2]),
+        "mlm_loss": float(means[0]),
+        "mlm_accuracy": float(means[1]),
+        **({"nsp_loss": float(means[2]), "nsp_accuracy": float(means[3])} if pairs else {}),
+        "learning_rate": rate,
+        "gradient_norm": result.gradient_norm,
+        "loss_scale": progress.loss_scale,
+        "skipped_steps": progress.skipped_steps,
+    }
 
 
 def duration(seconds: float) -> str:

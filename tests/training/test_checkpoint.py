@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_horovod.config import Objective, Phase, recipe_to_table
+from bert_horovod.config import Objective, Phase, Recipe, recipe_to_table
+from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.model.bert import parameter_shapes
-from bert_horovod.training.checkpoint import load_newest, recorded_length, recorded_pair, save
+from bert_horovod.training.checkpoint import load_newest, recorded_length, recorded_pair
+from bert_horovod.training.saving import take_snapshot, write
 from bert_horovod.training.state import Progress, TrainingState
 from tests.toys import toy_recipe
 
@@ -46,6 +48,14 @@ def random_state(step: int) -> TrainingState:
 
     progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, [float(np.float32(0.1)), 2.0**-90])
     return TrainingState(arrays(), "adamw", progress, {"m": arrays(), "v": arrays()})
+
+
+def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Path:
+    return write(output_dir, take_snapshot(state, recipe, store, position), recipe, store)
+
+
+def arrays(state: TrainingState) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in state.parameters.items()}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +92,7 @@ def test_the_state_comes_back_bit_for_bit(saved, states):
     found = load_newest(saved)
     assert found.path == saved / "checkpoints" / "step-00000020"
     assert found.progress == states[20].progress
-    assert_same_bits(found.parameters, states[20].arrays())
+    assert_same_bits(found.parameters, arrays(states[20]))
     assert found.slots.keys() == {"m", "v"}
     for slot, values in found.slots.items():
         assert_same_bits(values, {name: value.numpy() for name, value in states[20].slots[slot].items()})
@@ -126,7 +136,7 @@ def test_the_newest_ones_are_kept(saved, states, store):
 def test_a_damaged_later_checkpoint_does_not_take_a_good_ones_place(saved, states, store):
     flip(saved / "checkpoints" / "step-00000020" / "model.safetensors")
     state = states[10]
-    resumed = TrainingState(state.arrays(), "adamw", dataclasses.replace(state.progress, step=15))
+    resumed = TrainingState(arrays(state), "adamw", dataclasses.replace(state.progress, step=15))
     one = dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, keep_checkpoints=1))
     save(saved, resumed, one, store, POSITION)
     assert names(saved) == ["step-00000015", "step-00000020"]
@@ -202,7 +212,7 @@ def test_a_full_disk_is_a_users_error_and_leaves_the_earlier_checkpoint_whole(sm
     with pytest.raises(UserError, match=r"cannot write the checkpoint .*step-00000020: .*[Nn]o space left.*make room"):
         save(small_disk, states[20], RECIPE, store, POSITION)
     assert names(small_disk) == ["step-00000010"]
-    assert_same_bits(load_newest(small_disk).parameters, states[10].arrays())
+    assert_same_bits(load_newest(small_disk).parameters, arrays(states[10]))
 
 
 def test_a_checkpoint_tells_the_pair_and_the_sequence_length_of_the_phase_that_it_was_saved_in(tmp_path, states, store):

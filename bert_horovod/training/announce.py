@@ -1,0 +1,31 @@
+"""What a run says before its first step."""
+
+import sys
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.config import Recipe
+from bert_horovod.training.derived import describe
+from bert_horovod.training.device import describe_peak, find_peak, precision_advice
+
+
+def print_start(recipe: Recipe, world: World, xla: str) -> float | None:
+    """Print the derived numbers and warnings; returns the peak FLOP/s of all ranks' matrix products, if known."""
+    precision = recipe.numerics.precision
+    if advice := precision_advice(precision):
+        print(f"bert-horovod: warning: {advice}", file=sys.stderr, flush=True)
+    if world.size > 2 and (recipe.execution.fusion_bytes or recipe.execution.autotune):
+        print(
+            "bert-horovod: warning: Horovod fuses tensors as they come (execution.fusion_bytes or autotune): sums "
+            "depend on timing, and a resumed run equals one that was not stopped to rounding only",
+            file=sys.stderr,
+            flush=True,
+        )
+    peak = find_peak(precision, recipe.model)
+    print(
+        f"world: {world.size} rank(s); XLA {xla}\n"
+        f"{describe(recipe, world.size, bool(tf.config.get_visible_devices('GPU')))}\n"
+        f"{describe_peak(peak, precision)}"
+    )
+    return peak.flops_per_s * world.size if peak.flops_per_s else None

@@ -1,0 +1,51 @@
+"""Compares the state over ranks while training: a flipped bit on one of them would else spread unseen."""
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
+from bert_horovod.training.state import TrainingState
+
+
+class Consistency:
+    """Compares checksums of parameters and slots over ranks."""
+
+    def __init__(self, state: TrainingState, world: World) -> None:
+        self._world = world
+        slots = {f"{slot}/{name}": value for slot, values in state.slots.items() for name, value in values.items()}
+        variables = state.parameters | slots
+        self._names = list(variables)
+        self._checksums = tf.function(lambda: tf.stack([checksum(v) for v in variables.values()]), autograph=False)
+
+    def check(self, step: int) -> None:
+        """Raise UserError, on all ranks, that names tensors and ranks, if the state is not the same on all."""
+        if self._world.size == 1:
+            return
+        mine = self._checksums()
+        largest, negative = tf.split(self._world.all_reduce_max(tf.concat([mine, -mine], 0), "checksums"), 2)
+        differ = tf.where(largest != -negative)[:, 0].numpy().tolist()
+        if not differ:
+            return
+        everyone = self._world.all_gather(mine[None], "checksums.all").numpy()
+        found = []
+        for i in differ[:10]:
+            values, ranks = {}, everyone[:, i].tolist()
+            for rank, value in enumerate(ranks):
+                values.setdefault(value, []).append(rank)
+            groups = sorted(values.values(), key=len)
+            odd = [str(rank) for group in groups[:-1] for rank in group]
+            found.append(f"{self._names[i]} of rank {', '.join(odd)} is not that of rank {groups[-1][0]}")
+        more = f" and {len(differ) - 10} more tensors" if len(differ) > 10 else ""
+        raise UserError(
+            f"step {step}: ranks no longer hold the same state: {'; '.join(found)}{more}. Memory, a device or the "
+            "network of a host has changed numbers: look at that host before going on. The last checkpoint is from "
+            "before: the same command resumes from it"
+        )
+
+
+def checksum(values: tf.Tensor) -> tf.Tensor:
+    """Int64 scalar, of float32 values of any shape: the sum of their bits in pairs; any one flipped bit changes it."""
+    flat = tf.reshape(values, [-1])
+    if flat.shape[0] % 2:
+        flat = tf.pad(flat, [[0, 1]])
+    return tf.reduce_sum(tf.bitcast(tf.reshape(flat, [-1, 2]), tf.int64))

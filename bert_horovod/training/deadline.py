@@ -1,0 +1,56 @@
+"""When a job of SLURM ends, so that a run can save and stop before."""
+
+import datetime
+import os
+import re
+import subprocess
+import time
+
+from bert_horovod.errors import UserError
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+
+
+def stop_time(before: str) -> float:
+    """When to stop, in seconds since the epoch: so long before this job's end.
+
+    Args:
+        before: such as 90s, 10m or 1h.
+
+    Raises:
+        UserError: it is no such thing, this is no job of SLURM, or that time is over already.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", before)
+    if match is None:
+        raise UserError(f"--stop_before {before}: expected a number with s, m or h, as in 90s, 10m or 1h")
+    end = job_end()
+    stop = end - float(match[1]) * _UNITS_S[match[2]]
+    if stop <= time.time():
+        raise UserError(
+            f"--stop_before {before}: the job ends in {max(0, end - time.time()):.0f} s, before the run could begin; "
+            "give less, or the job more time"
+        )
+    return stop
+
+
+def job_end() -> float:
+    """When the job of SLURM that this process is in ends, in seconds since the epoch; raises UserError."""
+    end, job = (os.environ.get(name, "") for name in ("SLURM_JOB_END_TIME", "SLURM_JOB_ID"))
+    if end.isdigit():
+        return float(end)
+    if not job:
+        raise UserError(
+            "--stop_before: found no SLURM_JOB_END_TIME and no SLURM_JOB_ID; expected a job of SLURM. Elsewhere let "
+            "the scheduler send SIGTERM or SIGUSR1 before the end: the run saves and stops"
+        )
+    try:  # SLURM before 22.05 tells no process of the job's end
+        asked = subprocess.run(
+            ["squeue", "--noheader", "--jobs", job, "--format", "%e"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return datetime.datetime.fromisoformat(asked.stdout.strip()).timestamp()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise UserError(f"--stop_before: squeue does not tell when job {job} ends: {error}") from error

@@ -1,0 +1,108 @@
+"""Training that no longer converges: how it is noticed, and where what is not finite came from."""
+
+from typing import NamedTuple
+
+from bert_horovod.batches.schedule import step_positions
+from bert_horovod.collectives.world import World, from_all_ranks
+from bert_horovod.config import Numerics, Phase
+from bert_horovod.errors import UserError
+from bert_horovod.training.state import Progress
+
+MEAN_DECAY = 0.95  # of the moving mean of losses
+
+
+class Diverged(UserError):
+    """Raised on all ranks alike."""
+
+
+class BadBatch(NamedTuple):
+    """A micro-batch whose forward or backward is not finite."""
+
+    rank: int
+    epoch: int
+    row: int  # the first, in the epoch
+    rows: int
+    tensor: str  # the parameter itself, or the first one in backward's order whose gradient is not finite
+    more: int  # further such tensors
+
+    def describe(self, flags: str) -> str:
+        """For people; `flags` are those of inspect that choose the run and the phase."""
+        more = f" (and in {self.more} more)" if self.more else ""
+        return (
+            f"rank {self.rank} found numbers that are not finite in {self.tensor} or its gradient{more}. Its rows: "
+            f"bert-horovod inspect {flags} --epoch {self.epoch} --row {self.row} --rows {self.rows}"
+        )
+
+
+def check(progress: Progress, numerics: Numerics, loss: float, finite: bool, loss_scale: float) -> None:
+    """Look at a step that is done, and keep the moving mean of losses in `progress`.
+
+    Args:
+        progress: after the step.
+        numerics: the recipe's.
+        loss: the step's.
+        finite: whether it was applied.
+        loss_scale: what the step used; 1 where there is none.
+
+    Raises:
+        Diverged: many steps in a row were skipped, the loss scale can fall no further, or the loss has jumped.
+    """
+    if progress.skipped_in_a_row >= numerics.max_skipped_steps:
+        raise Diverged(
+            f"step {progress.step}: {progress.skipped_in_a_row} updates in a row had gradients that are not finite "
+            f"(loss scale {progress.loss_scale:g}); expected none or few. Lower phase learning_rate, "
+            "or set numerics.precision to bfloat16 or float32"
+        )
+    if not finite and numerics.precision == "float16" and loss_scale <= 1:
+        raise Diverged(
+            f"step {progress.step}: the loss scale has fallen to 1 and gradients still overflow float16; expected it "
+            "to settle far above. Lower phase learning_rate, or set numerics.precision to bfloat16 or float32"
+        )
+    if not finite:
+        return
+    mean = progress.mean_loss
+    if mean is not None and numerics.loss_jump and not loss <= mean + numerics.loss_jump:
+        raise Diverged(
+            f"step {progress.step}: the loss is {loss:.4g}, and was {mean:.4g} in the mean of the steps before; "
+            f"expected at most numerics.loss_jump = {numerics.loss_jump:g} more. Lower phase learning_rate or "
+            "lengthen its warmup, or let the run pass over such rows: numerics.on_divergence = rollback"
+        )
+    progress.mean_loss = loss if mean is None else MEAN_DECAY * mean + (1 - MEAN_DECAY) * loss
+
+
+def pass_over(progress: Progress, diverged: Progress, phases: tuple[Phase, ...]) -> None:
+    """Let a run that has gone back from `diverged` to `progress` take no batch a second time."""
+    progress.passed_over, progress.skipped_in_a_row = dict(diverged.passed_over), 0
+    begin = 0
+    for i, phase in enumerate(phases):
+        taken = min(diverged.step, begin + phase.steps) - max(progress.step, begin)
+        if taken > 0:
+            progress.passed_over[str(i)] = progress.passed_over.get(str(i), 0) + taken
+        begin += phase.steps
+
+
+def bad_batches(
+    found: list[tuple[int, list[str]]],
+    batch: int,
+    global_batch: int,
+    micro_batch: int,
+    rows_per_epoch: int,
+    world: World,
+) -> list[BadBatch]:
+    """What all ranks found in a step, on every rank.
+
+    Args:
+        found: of this rank, numbers of micro-batches and their tensors that are not finite.
+        batch: which global batch of the phase the step took.
+        global_batch: its rows.
+        micro_batch: rows of a micro-batch.
+        rows_per_epoch: the phase's.
+        world: the ranks.
+    """
+    taken = step_positions(batch, global_batch, world.rank, world.size, micro_batch)
+    mine = []
+    for k, names in found:
+        positions = [int(position) for position in taken[k][0] if position >= 0]
+        epoch, row = divmod(positions[0], rows_per_epoch) if positions else (0, 0)
+        mine.append(BadBatch(world.rank, epoch, row, len(positions), names[0], len(names) - 1))
+    return [BadBatch(*values) for values in from_all_ranks(mine, world, "bad_batches")]

@@ -1,0 +1,192 @@
+"""Writes checkpoints in the background, so that a step waits for a snapshot in memory only.
+
+training/checkpoint.py says what a checkpoint is, and reads it.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import tensorflow as tf
+
+from bert_horovod import __version__
+from bert_horovod.config import Recipe, recipe_to_table
+from bert_horovod.corpus.store import Store
+from bert_horovod.disk import sync
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.training.checkpoint import HASHES, hash_file, paths, saved_at
+from bert_horovod.training.state import TrainingState
+
+RETRY_S = 60  # from a failure to the next try
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state as it was after a step."""
+
+    step: int
+    parameters: dict[str, tf.Tensor]
+    slots: dict[str, tf.Tensor]  # by slot/parameter
+    record: dict[str, Any]  # what becomes state.json
+
+
+def take_snapshot(state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Snapshot:
+    """The state as it is now.
+
+    Args:
+      position: where the run is in its data (phase, epoch, row), for people; it follows from the step.
+    """
+    record = {
+        "progress": asdict(state.progress),
+        "position": position,
+        "recipe": recipe_to_table(recipe),
+        "store": store.hash,
+        "version": __version__,
+        "time": time.time(),
+    }
+    return Snapshot(state.progress.step, *state.snapshot(), record)
+
+
+def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) -> Path:
+    """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest ones.
+
+    Raises:
+      UserError: no room, or another error of the disk; older checkpoints stay as they are.
+    """
+    final = output_dir / "checkpoints" / f"step-{snapshot.step:08d}"
+    temporary = final.with_name(f".{final.name}.partial")
+    try:
+        for left in final.parent.glob(".step-*.partial"):  # by a kill
+            shutil.rmtree(left, ignore_errors=True)
+        (temporary / "training").mkdir(parents=True)
+        vocabulary, lowercase = store.vocabulary, store.manifest["vocabulary"]["lowercase"]
+        write_directory(
+            temporary, recipe.model, recipe.objective.pairs, _arrays(snapshot.parameters), vocabulary, lowercase
+        )
+        safetensors.numpy.save_file(_arrays(snapshot.slots), temporary / "training" / "optimizer.safetensors")
+        # safetensors makes the file readable for its owner alone.
+        (temporary / "training" / "optimizer.safetensors").chmod((temporary / "config.json").stat().st_mode & 0o777)
+        text = json.dumps(snapshot.record, indent=1) + "\n"
+        (temporary / "training" / "state.json").write_text(text, encoding="utf-8")
+        (temporary / HASHES).write_text(json.dumps(_hashes(temporary), indent=1) + "\n", encoding="utf-8")
+        for path in [*temporary.rglob("*"), temporary]:
+            sync(path)
+        shutil.rmtree(final, ignore_errors=True)
+        os.rename(temporary, final)
+        sync(final.parent)
+    except (OSError, safetensors.SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(
+            f"cannot write the checkpoint {final}: {getattr(error, 'strerror', None) or error}; "
+            "earlier checkpoints are whole: make room"
+        ) from error
+    _prune(output_dir, final, recipe.execution.keep_checkpoints, 3600 * recipe.execution.keep_every_hours)
+    return final
+
+
+class Saver:
+    """Writes one checkpoint at a time in a thread of its own; what cannot be written is tried again.
+
+    Args:
+      output_dir: the run's.
+      recipe: the run's.
+      store: the run's.
+      say: prints a line for people.
+    """
+
+    def __init__(self, output_dir: Path, recipe: Recipe, store: Store, say: Callable[[str], None]) -> None:
+        self._output_dir, self._recipe, self._store, self._say = output_dir, recipe, store, say
+        self._thread = ThreadPoolExecutor(1, "save")  # Python waits for it before it ends
+        self._snapshot: Snapshot | None = None  # the last, until it is written
+        self._writing: Future | None = None
+        self._last_good = time.monotonic()
+        self._retry_at: float | None = None
+
+    def save(self, state: TrainingState, position: dict[str, int]) -> None:
+        """Take a snapshot and begin to write it; waits for the one before, if that is not written yet."""
+        self._settle()
+        self._begin(take_snapshot(state, self._recipe, self._store, position))
+
+    def retry_due(self) -> bool:
+        """Whether it is time to save again because the last time failed; says so when it does.
+
+        Raises UserError if the last good checkpoint is older than execution.max_unsaved_hours.
+        """
+        if self._writing is not None and self._writing.done():
+            self._settle()
+        return self._retry_at is not None and time.monotonic() >= self._retry_at
+
+    def finish(self, wait: Callable[[], None]) -> None:
+        """Wait until the last snapshot is written, however often that has to be tried; calls `wait` meanwhile.
+
+        Raises UserError as retry_due does.
+        """
+        self._settle()
+        while self._snapshot is not None:
+            if time.monotonic() < self._retry_at:
+                wait()
+                time.sleep(0.2)
+                continue
+            self._begin(self._snapshot)
+            self._settle()
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        self._snapshot, self._retry_at = snapshot, None
+        self._writing = self._thread.submit(write, self._output_dir, snapshot, self._recipe, self._store)
+
+    def _settle(self) -> None:
+        """Wait for what is being written."""
+        if self._writing is None:
+            return
+        writing, self._writing = self._writing, None
+        try:
+            writing.result()
+            self._snapshot, self._last_good = None, time.monotonic()
+        except UserError as error:
+            left_s = 3600 * self._recipe.execution.max_unsaved_hours - (time.monotonic() - self._last_good)
+            if left_s <= 0:
+                raise UserError(
+                    f"{error} and run the same command again. There was no new checkpoint for more than "
+                    f"execution.max_unsaved_hours = {self._recipe.execution.max_unsaved_hours:g}"
+                ) from error
+            again_s = min(RETRY_S, left_s)
+            self._retry_at = time.monotonic() + again_s
+            self._say(f"warning: {error}. The run goes on, and tries again in {again_s:.0f} s")
+
+
+def _arrays(tensors: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(tensor) for name, tensor in tensors.items()}  # no copies
+
+
+def _hashes(directory: Path) -> dict[str, str]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): hash_file(path) for path in files if path != directory / HASHES}
+
+
+def _prune(output_dir: Path, newest: Path, count: int, every_s: float) -> None:
+    """Remove checkpoints but for the last `count`, and of the older ones one every so many seconds (0: none)."""
+    # Later ones are damaged, else the run would have resumed from them: they do not count.
+    older = [path for path in paths(output_dir) if path <= newest][:-count]
+    last_kept = -np.inf
+    for path in older:
+        if every_s and saved_at(path) >= last_kept + every_s:
+            last_kept = saved_at(path)
+        else:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Take a checkpoint away whole; what cannot be deleted now goes with the next one."""
+    temporary = path.with_name(f".{path.name}.partial")
+    os.rename(path, temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
