@@ -208,3 +208,22 @@ def test_the_first_to_end_is_blamed_however_many_follow(capfd, line, message):
     errors = capfd.readouterr().err
     assert message in errors
     assert ("its last words" in errors) == ("rank 70" in message)
+
+
+SHUT_DOWN = "[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:UnknownError: Horovod has been shut down.\n"
+OWN = "[1]<stderr>:Traceback (most recent call last):\n[1]<stderr>:MemoryError\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["Process 0 exit with status code 1.\n", OWN, "Process 1 exit with status code 143.\n"], "rank 1 on a"),
+        (["Process 0 exit with status code 1.\n", OWN], "rank 1 on a"),
+        (["Process 0 exit with status code 1.\n", "Process 1 exit with status code 137.\n"], "rank 1 on a"),
+        (["Process 0 exit with status code 1.\n", "Process 1 exit with status code 143.\n"], "rank 0 on a"),
+        (["Process 1 exit with status code 143.\n", "Process 0 exit with status code 1.\n"], "rank 1 on a"),
+    ],
+)
+def test_a_rank_that_others_made_end_is_not_blamed(capfd, lines, message):
+    take([SHUT_DOWN, *lines])._explain(1)
+    assert f"{message} ended first" in capfd.readouterr().err
