@@ -61,6 +61,7 @@ FLAGS = {
         "--network_interfaces": None,
         "--ssh_port": None,
         "--mpi": False,
+        "--restarts": 0,
         "-- COMMAND ...": REQUIRED,
     },
     "prepare": {

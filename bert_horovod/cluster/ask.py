@@ -88,9 +88,9 @@ def ask_all(
         words = [sys.executable, "-m", "bert_horovod.cluster.facts", json.dumps(question)]
         if is_here(host):
             return _ask(words, host, ssh_port, running)
-        answer = _ask(_ssh(host, ssh_port, words), host, ssh_port, running)
+        answer = _ask(ssh(host, ssh_port, words), host, ssh_port, running)
         if answer.wrong == _KEY_UNKNOWN:  # horovodrun takes any key, so that the rest is still worth knowing
-            answer = _ask(_ssh(host, ssh_port, words, "-o", "StrictHostKeyChecking=no"), host, ssh_port, running)
+            answer = _ask(ssh(host, ssh_port, words, "-o", "StrictHostKeyChecking=no"), host, ssh_port, running)
             answer.key_unknown = True
         return answer
 
@@ -124,7 +124,8 @@ def _address(host: str) -> str | None:
         return None
 
 
-def _ssh(host: str, port: int | None, words: list[str], *options: str) -> list[str]:
+def ssh(host: str, port: int | None, words: list[str], *options: str) -> list[str]:
+    """The command that runs another on a host, with this very checkout on Python's path; it asks for nothing."""
     remote = shlex.join(["env", f"PYTHONPATH={python_path()}", *words])
     return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", *options, *_port(port), host, remote]
 

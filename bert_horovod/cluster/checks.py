@@ -32,6 +32,7 @@ class Check:
     found: str
     expected: str = ""
     mend: str = ""
+    hosts: tuple[str, ...] = ()  # that are to blame for a failure; none where it cannot be told
 
 
 def requirements() -> tuple[str, dict[str, str]]:
@@ -50,7 +51,7 @@ def requirements() -> tuple[str, dict[str, str]]:
 def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
     """Whether every host answers without a password."""
     bad = [
-        Check("ssh", FAILED, f"{host}: {answer.wrong}", "an answer without a password", answer.mend)
+        Check("ssh", FAILED, f"{host}: {answer.wrong}", "an answer without a password", answer.mend, (host,))
         for host, answer in answers.items()
         if answer.facts is None
     ]
@@ -89,11 +90,12 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
                         f"{host}: {name} {versions[name] or 'is missing'}",
                         f"{name} {specifier}",
                         f"run/setup.sh on {host}" + (" with PYTHON=..." if name == "Python" else ""),
+                        (host,),
                     )
                 )
         if found["packages"].get("horovod") and "Gloo" not in found["horovod_with"]:
             text = f"{host}: Horovod with {' and '.join(found['horovod_with']) or 'nothing'}"
-            bad.append(Check("versions", FAILED, text, "Horovod with Gloo", f"run/setup.sh on {host}"))
+            bad.append(Check("versions", FAILED, text, "Horovod with Gloo", f"run/setup.sh on {host}", (host,)))
     for name in ("Python", *packages):
         bad += _same(facts, lambda of, name=name: of["python"] if name == "Python" else of["packages"][name], name)
     bad += _same(facts, lambda of: of["source"][:12], "this project's source")
@@ -108,7 +110,7 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
 
 
 def _same(facts: Mapping[str, Facts], value: Callable[[Facts], str | None], what: str) -> list[Check]:
-    """A failure if a value is not the same on all hosts where it is known."""
+    """A failure if a value is not the same on all hosts where it is known; most hosts are right, or else the first."""
     groups: dict[str, list[str]] = defaultdict(list)
     for host, found in facts.items():
         if value(found) is not None:
@@ -117,7 +119,9 @@ def _same(facts: Mapping[str, Facts], value: Callable[[Facts], str | None], what
         return []
     found = "; ".join(f"{text} on {', '.join(hosts)}" for text, hosts in groups.items())
     mend = "copy the project to every host anew" if "source" in what else "run/setup.sh on the hosts that differ"
-    return [Check("versions", FAILED, f"{what}: {found}", "the same on all hosts", mend)]
+    right = max(groups.values(), key=len)
+    wrong = tuple(host for hosts in groups.values() if hosts is not right for host in hosts)
+    return [Check("versions", FAILED, f"{what}: {found}", "the same on all hosts", mend, wrong)]
 
 
 def check_clocks(answers: Mapping[str, Answer]) -> list[Check]:
@@ -150,7 +154,7 @@ def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None =
         wanted = _CHECKPOINTS * _CHECKPOINT_BYTES["BERT-large"] if directory == output else least
         if wrong or free < least:
             mend = f"make room or give leave to write (df -h {directory}; ls -ld {directory}), or {otherwise}"
-            bad.append(Check("disk", FAILED, text, f"{_gigabytes(least)} {purpose}", mend))
+            bad.append(Check("disk", FAILED, text, f"{_gigabytes(least)} {purpose}", mend, (host,)))
         elif free < wanted:
             expected = f"{_gigabytes(wanted)}: {_CHECKPOINTS} checkpoints of BERT-large; smaller models need less"
             bad.append(Check("disk", WARNING, text, expected, "make room, or --set execution.keep_checkpoints=1"))
@@ -188,19 +192,19 @@ def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
         gpus = found["gpus"]
         if gpus["wrong"]:
             mend = "restart after a driver's update, or install the driver again"
-            bad.append(Check("GPUs", FAILED, f"{host}: {gpus['wrong']}", "an answer of nvidia-smi", mend))
+            bad.append(Check("GPUs", FAILED, f"{host}: {gpus['wrong']}", "an answer of nvidia-smi", mend, (host,)))
             continue
         if kinds and len(gpus["names"]) < slots[host]:
             text, expected = f"{host}: {len(gpus['names'])} GPUs for {slots[host]} ranks", "a GPU for each rank"
-            bad.append(Check("GPUs", FAILED, text, expected, f"give {host} no more slots than GPUs"))
+            bad.append(Check("GPUs", FAILED, text, expected, f"give {host} no more slots than GPUs", (host,)))
         if gpus["driver"] and tuple(int(part) for part in re.findall(r"\d+", gpus["driver"])) < _LEAST_DRIVER:
             least = ".".join(map(str, _LEAST_DRIVER))
-            bad.append(
-                Check("GPUs", FAILED, f"{host}: driver {gpus['driver']}", f"{least} for CUDA 12", "a newer driver")
-            )
+            text = f"{host}: driver {gpus['driver']}"
+            bad.append(Check("GPUs", FAILED, text, f"{least} for CUDA 12", "a newer driver", (host,)))
         if gpus["names"] and "NCCL" not in found["horovod_with"]:
             mend = f"run/setup.sh on {host}, where nvidia-smi and nvcc are found"
-            bad.append(Check("GPUs", FAILED, f"{host}: Horovod without NCCL", "with NCCL, to reduce on GPUs", mend))
+            text = f"{host}: Horovod without NCCL"
+            bad.append(Check("GPUs", FAILED, text, "with NCCL, to reduce on GPUs", mend, (host,)))
     if len(kinds) > 1:
         text = f"several kinds: {', '.join(sorted(kinds))}"
         bad.append(Check("GPUs", WARNING, text, "one kind: the slowest sets the pace", "leave the slower hosts out"))

@@ -41,7 +41,7 @@ class Doctor:
     def examine(self) -> Iterator[Check]:
         """Every check as soon as it is made; what needs one that failed is left out, and says so."""
         failed = False
-        for check in self._about_facts():
+        for check in self.examine_facts():
             failed |= check.level == FAILED
             yield check
         if failed:
@@ -65,7 +65,8 @@ class Doctor:
         """The hosts' interface, if this host, which need be none of them, has it too: horovodrun wants that."""
         return self.interface if self.interface in interfaces() else None
 
-    def _about_facts(self) -> Iterator[Check]:
+    def examine_facts(self) -> Iterator[Check]:
+        """The checks that ask the hosts alone, which takes seconds."""
         try:
             python, packages = checks.requirements()
         except (ImportError, importlib.metadata.PackageNotFoundError) as error:
@@ -81,11 +82,11 @@ class Doctor:
             return
         self.slots = self.hosts or {THIS_HOST: max(1, len(self.facts[THIS_HOST]["gpus"]["names"]))}
         yield from checks.check_versions(self.facts, python, packages)
-        if len(self.hosts) > 1:
+        if len(self.facts) > 1:
             self.interface, found = network_checks.common_interface(self.facts, self.network_interface)
             yield from found
         yield from network_checks.check_names(self.facts, self.interface, self.network_interface is not None)
-        if len(self.hosts) > 1:
+        if len(self.facts) > 1:
             yield from checks.check_clocks({host: answers[host] for host in self.facts})
         yield from checks.check_disks(self.facts, *directories)
         yield from checks.check_resources(self.facts, self.slots)

@@ -8,17 +8,21 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bert_horovod.cluster.hostfiles import Hosts
+from bert_horovod.cluster.leftovers import ATTEMPT, kill_here
 from bert_horovod.cluster.rank import STOP_SIGNALS
 from bert_horovod.errors import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]
 KEPT_LINES = 60  # of each rank, for its last words
+# From the first rank's end to that of the launcher, which kills them after 5 s, or waits for a host that has vanished.
+ENDING_S = 10.0
 # Its own handlers would kill the ranks at a signal that a scheduler sends to all processes of a job.
 _HOROVODRUN = (
     "import signal; signal.signal = lambda *ignored: None; "
@@ -31,7 +35,12 @@ _ENDED = (
     re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal (?P<signal>\d+)"),
     re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]\s+Exit code: +(?P<code>\d+)"),
 )
+# What a rank says that ended because another had; that one may come to its end later, on a host further away.
+_FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|reset by peer|Broken pipe|Timed out)")
+# In which mpirun sees that a host has vanished, and ends; by itself it takes 8 minutes. Seconds, but for the number.
+_KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
 _NOT_EXPORTED = re.compile(r"BASH_FUNC_.*|OLDPWD|.*CUDA_VISIBLE_DEVICES|_")  # horovodrun passes on all but these too
+_TERMINATED = 128 + signal.SIGTERM  # by the launcher, after another rank's end
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -49,15 +58,16 @@ class Plan:
     mpi: bool = False
 
 
-def launch(plan: Plan) -> int:
-    """Run the ranks to their end.
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt at a run ended."""
 
-    The first SIGTERM, SIGINT or SIGUSR1 makes the file that asks all ranks to save at the same step and end; a second
-    SIGTERM or SIGINT kills them. They also end if this process does, whatever ends it.
+    code: int  # 0 at the run's end and after an orderly stop, 2 for a user's mistake, 128 + n if killed, else 1
+    again: bool  # whether another attempt may end better: nobody asked for the end, and no mistake was found
 
-    Returns the exit code: 0 at the run's end and after an orderly stop, 2 for a user's mistake, 128 + n after being
-    killed by signal n, else 1. Raises UserError where nothing can be started.
-    """
+
+def check(plan: Plan) -> None:
+    """Raise UserError where nothing can be started."""
     if importlib.util.find_spec("horovod") is None:
         raise UserError("found no Horovod, which joins the ranks; run/setup.sh builds it")
     if plan.mpi and shutil.which("mpirun") is None:
@@ -67,7 +77,19 @@ def launch(plan: Plan) -> int:
             f"-np {plan.ranks} is more than the slots of the hosts, {sum(plan.hosts.values())} on {len(plan.hosts)}; "
             "give fewer ranks, more hosts or more slots"
         )
-    return _Ranks(plan).run()
+
+
+def run_ranks(plan: Plan, attempt: str) -> Outcome:
+    """Run the ranks to their end; one that fails takes the others along within half a minute.
+
+    The first SIGTERM, SIGINT or SIGUSR1 makes the file that asks all ranks to save at the same step and end; a second
+    SIGTERM or SIGINT kills them. They also end if this process does, whatever ends it.
+
+    Args:
+      plan: that `check` found nothing wrong with.
+      attempt: an id, which all processes on all hosts have in their environment; see cluster/leftovers.py.
+    """
+    return _Ranks(plan, attempt).run()
 
 
 def command_line(plan: Plan, environment: Mapping[str, str]) -> list[str]:
@@ -76,12 +98,13 @@ def command_line(plan: Plan, environment: Mapping[str, str]) -> list[str]:
     hosts = ["-np", str(plan.ranks), "-H", ",".join(f"{host}:{slots}" for host, slots in plan.hosts.items())]
     interfaces = plan.network_interfaces
     if not plan.mpi:
-        words = [sys.executable, "-c", _HOROVODRUN, "--gloo", "--disable-cache", *hosts]
+        words = [sys.executable, "-u", "-c", _HOROVODRUN, "--gloo", "--disable-cache", *hosts]
         words += ["--network-interfaces", interfaces] if interfaces else []
         words += ["--ssh-port", str(plan.ssh_port)] if plan.ssh_port else []
         return words + rank
     words = ["mpirun", "--allow-run-as-root", "--tag-output", *hosts, "-bind-to", "none", "-map-by", "slot"]
     words += ["-mca", "pml", "ob1", "-mca", "btl", "^openib"]  # what Horovod's pages say for Open MPI
+    words += [word for name, value in _KEEPALIVE.items() for word in ("-mca", f"oob_tcp_keepalive_{name}", value)]
     for layer in ("btl", "oob") if interfaces else ():
         words += ["-mca", f"{layer}_tcp_if_include", interfaces]
     words += ["-mca", "plm_rsh_args", f"-p {plan.ssh_port}"] if plan.ssh_port else []
@@ -91,8 +114,9 @@ def command_line(plan: Plan, environment: Mapping[str, str]) -> list[str]:
 
 
 class _Ranks:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, attempt: str) -> None:
         self.plan = plan
+        self.attempt = attempt
         self.lines: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self.begun: dict[tuple[str, str | None], str] = {}  # of each rank's streams: the beginning of a line
         self.launchers_lines: list[str] = []  # horovodrun's or mpirun's own
@@ -101,46 +125,62 @@ class _Ranks:
         self.asked_by: int | None = None  # the first signal
         self.killed_by: int | None = None  # the second
         self.process: subprocess.Popen | None = None
+        self.ending: threading.Timer | None = None  # since the first rank's end
 
-    def run(self) -> int:
+    def run(self) -> Outcome:
         path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {"PYTHONPATH": path}
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {"PYTHONPATH": path, ATTEMPT: self.attempt}
         if self.plan.network_interfaces:
             environment.setdefault("NCCL_SOCKET_IFNAME", self.plan.network_interfaces)
-        self.process = subprocess.Popen(
-            command_line(self.plan, environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for this process alone
-            preexec_fn=_bind_to_launcher,
-        )
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until there is something to stop
+        try:
+            self.process = subprocess.Popen(
+                command_line(self.plan, environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for this process alone
+                preexec_fn=_bind_to_launcher,
+            )
+            for number in STOP_SIGNALS:
+                signal.signal(number, self._on_signal)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         try:
             for line in self.process.stdout:
                 self._take(line)
         finally:
+            if self.ending:
+                self.ending.cancel()
             if self.process.poll() is None and sys.exc_info()[0]:
                 self.process.kill()
         for (rank, error), text in self.begun.items():
             self._show(int(rank), bool(error), f"{text}\n")
         code = self.process.wait()
         if self.killed_by:
-            return 128 + self.killed_by
+            return Outcome(128 + self.killed_by, again=False)
         if code == 0:
             _print_error("".join(self.lines[0]))
-            return 0
-        return self._explain(code)
+            return Outcome(0, again=False)
+        code = self._explain(code)
+        return Outcome(code, again=code == 1 and not self._asked_to_stop())
+
+    def _asked_to_stop(self) -> bool:
+        """Whether somebody did, by a signal or by the file, which rank 0 removes when it begins."""
+        return self.asked_by is not None or bool(self.began and self.plan.stop_file and self.plan.stop_file.exists())
 
     def _take(self, line: str) -> None:
         """Take a line of output: pieces of what ranks printed, each after a tag, or words of horovodrun's own."""
         own, *pieces = _TAG.split(line)
         if own.strip():
             self.launchers_lines.append(own)
+            if not self.ending and _ends("".join(self.launchers_lines)):
+                self.ending = threading.Timer(ENDING_S, kill_here, [[self.attempt]])
+                self.ending.daemon = True
+                self.ending.start()
         for rank, error, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
             whole = self.begun.pop((rank, error), "") + text
             if whole.endswith("\n"):
@@ -168,7 +208,7 @@ class _Ranks:
             if self.plan.stop_file and self.began:
                 self._ask_to_stop()
             elif self.plan.stop_file:
-                _say(f"{_name(number)}: the ranks will stop as soon as they have started; once more kills")
+                say(f"{signal_name(number)}: the ranks will stop as soon as they have started; once more kills")
             else:
                 self._kill(number)
         elif number != signal.SIGUSR1:
@@ -177,33 +217,60 @@ class _Ranks:
     def _ask_to_stop(self) -> None:
         try:
             self.plan.stop_file.touch()
-            _say(f"{_name(self.asked_by)}: asked the ranks to save and stop ({self.plan.stop_file}); once more kills")
+            by = signal_name(self.asked_by)
+            say(f"{by}: asked the ranks to save and stop ({self.plan.stop_file}); once more kills")
         except OSError as error:
-            _say(f"cannot ask the ranks to stop, {self.plan.stop_file}: {error.strerror}; once more kills")
+            say(f"cannot ask the ranks to stop, {self.plan.stop_file}: {error.strerror}; once more kills")
 
     def _kill(self, number: int) -> None:
         self.killed_by = number
-        _say(f"{_name(number)}: killing the ranks")
-        self.process.kill()  # the ranks follow: see cluster/rank.py
+        say(f"{signal_name(number)}: killing the ranks")
+        kill_here([self.attempt])  # those on other hosts follow: see cluster/rank.py
 
     def _explain(self, launchers_code: int) -> int:
         """Print who failed, how, and its last words; returns the exit code."""
         said = "".join(self.launchers_lines)
-        found = next((match for pattern in _ENDED if (match := pattern.search(said))), None)
-        if found is None:
+        ended = _ends(said)
+        if not ended:
             _print_error("".join(self.lines[0]))
             said, _, traceback = said.partition("Traceback (most recent call last)")
             said = (said + traceback.rpartition("Error: ")[2]).strip() or _how(launchers_code)
-            _say(f"error: {'mpirun' if self.plan.mpi else 'horovodrun'} failed: {said}")
+            say(f"error: {'mpirun' if self.plan.mpi else 'horovodrun'} failed: {said}")
             return 1
-        rank, fields = int(found["rank"]), found.groupdict()
-        code = int(fields.get("code") or 128 + int(fields.get("signal") or 0))
+        rank = self._first(ended)
+        code = ended.get(rank, 1)
         _print_error("".join(self.lines[rank]))
         if code == 2:  # a user's mistake, which the rank has explained
             return 2
         hosts = [host for host, slots in self.plan.hosts.items() for _ in range(slots)]
-        _say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code)}")
+        say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code)}")
         return 1
+
+    def _first(self, ended: dict[int, int]) -> int:
+        """The rank that the others followed.
+
+        Args:
+          ended: exit codes by rank, in the order in which the launcher saw them end.
+        """
+        first = next(iter(ended))
+        words = {rank: "".join(lines) for rank, lines in self.lines.items()}
+        leaders = [rank for rank in {**ended, **words} if not _FOLLOWED.search(words.get(rank, ""))]
+        if first in leaders:
+            return first
+        for rank in leaders:
+            if ended.get(rank, _TERMINATED) != _TERMINATED or "Traceback (" in words.get(rank, ""):
+                return rank
+        return first
+
+
+def _ends(said: str) -> dict[int, int]:
+    """The ranks that horovodrun or mpirun says have ended wrongly, in that order, and their exit codes."""
+    found = sorted((match for pattern in _ENDED for match in pattern.finditer(said)), key=lambda match: match.start())
+    ended: dict[int, int] = {}
+    for match in found:
+        fields = match.groupdict()
+        ended.setdefault(int(match["rank"]), int(fields.get("code") or 128 + int(fields.get("signal") or 0)))
+    return ended
 
 
 def _bind_to_launcher() -> None:
@@ -221,15 +288,15 @@ def _how(code: int) -> str:
     if number == signal.SIGKILL:
         return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
     if number in set(signal.Signals):
-        return _name(number)
-    return f"exit code {code}{' (ssh lost it)' if code == 255 else ''}"
+        return signal_name(number)
+    return f"exit code {code}{' (of ssh: killed by a signal, or the connection lost)' if code == 255 else ''}"
 
 
-def _name(number: int) -> str:
+def signal_name(number: int) -> str:
     return signal.Signals(number).name
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     os.write(2, f"bert-horovod: {text.rstrip()}\n".encode())  # signal handlers must not print
 
 

@@ -32,6 +32,7 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     f"{host}: its own name {name} has no address of its own",
                     "an address of this host; Gloo listens there",
                     f"on {host}, add to /etc/hosts: {meant or '127.0.1.1'} {name}",
+                    (host,),
                 )
             )
         elif several and (address.startswith(UNREACHABLE) or address == "::1"):
@@ -44,6 +45,7 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     f"{host}: its own name {name} is {address}" + (f", by /etc/hosts {line}" if line else ""),
                     "an address that the others reach; Gloo listens there",
                     f"on {host}, {mend} `{meant or 'ADDRESS'} {name}`",
+                    (host,),
                 )
             )
         elif several and interface and meant != address:
@@ -55,6 +57,7 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     f"{host}: its own name {name} is {address} on {own}; over that network Gloo moves all gradients",
                     f"an address of {interface}",
                     f"on {host}, give {name} the address of {interface} in /etc/hosts",
+                    (host,),
                 )
             )
     where = ", ".join(f"{host} {found['own_address']}" for host, found in facts.items())
@@ -71,6 +74,7 @@ def common_interface(facts: Mapping[str, Facts], named: str | None) -> tuple[str
             f"{host}: " + (f"no interface {named} with an IPv4 address" if named else "no way to the other hosts"),
             f"one of {', '.join(name for name in of['interfaces'] if name != 'lo')}" if named else "a route",
             "give --network_interfaces another name" if named else f"on {host}: ip address; ip route",
+            (host,),
         )
         for host, of in facts.items()
         if found[host] not in of["interfaces"]

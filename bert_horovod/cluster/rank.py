@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 
-from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.launch import started_by
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
@@ -16,7 +16,7 @@ def end_with_launcher() -> None:
 
     Neither ends a rank on another host that is not just talking to a rank that ended. srun does.
     """
-    if launch().launcher not in ("horovodrun", "mpirun"):
+    if started_by().launcher not in ("horovodrun", "mpirun"):
         return
     # cluster/launcher.py turns them off for what it starts. Until a run takes SIGTERM as a request, it ends the rank.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+from bert_horovod.errors import UserError
+
 # launcher, and the variables in which it tells a process its rank, the number of ranks, and its rank on the host
 _LAUNCHERS = (
     ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
@@ -22,10 +24,21 @@ class Launch:
     local_rank: int = 0
 
 
-def launch() -> Launch:
+def started_by() -> Launch:
     """Read from the environment who started this process, as which rank of how many."""
     for launcher, *names in _LAUNCHERS:
         rank, size, local_rank = (os.environ.get(name, "") for name in names)
         if rank.isdigit() and size.isdigit():
             return Launch(launcher, int(rank), int(size), int(local_rank) if local_rank.isdigit() else 0)
     return Launch()
+
+
+def launch() -> Launch:
+    """Who started this process that is to join a world; raises UserError where that world may change under way."""
+    if os.environ.get("HOROVOD_ELASTIC", "0") not in ("", "0"):
+        # Every rank says so: when one has ended, the launcher may kill the others before they come here.
+        raise UserError(
+            "found an elastic horovodrun (--host-discovery-script), which changes the world in mid-step, so "
+            "that no run could be repeated; for hosts that fail and come back: bert-horovod launch --restarts N"
+        )
+    return started_by()

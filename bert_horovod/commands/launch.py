@@ -6,6 +6,8 @@ In a job of SLURM, PBS or LSF the hosts are the job's: bert-horovod launch -- pr
 
 SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same command
 resumes. A second SIGTERM or SIGINT kills them.
+With --restarts N a run that failed is started again, at most N times, and resumes from its last checkpoint; hosts that
+do not pass the doctor's checks are left out, and the world is smaller then, while the global batch stays.
 Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was given, 128 + n if killed by signal n,
 1 for every other failure.
 """
@@ -26,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the fast network, as in eth1 (default: those that all share)",
     )
     parser.add_argument("--mpi", action="store_true", help="start and join by MPI instead of ssh and Gloo")
+    parser.add_argument(
+        "--restarts", type=int, default=0, metavar="N", help="after failures, at most N times (default: %(default)s)"
+    )
     command = parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="of bert-horovod")
     command.required = True  # Python 3.12 changed its mind about this in the middle
 
@@ -34,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Check the command, find the hosts, run the ranks."""
     from bert_horovod.__main__ import parse
     from bert_horovod.cluster.hostfiles import from_scheduler, parse_hosts, read_hostfile
-    from bert_horovod.cluster.launcher import Plan, launch
+    from bert_horovod.cluster.launcher import Plan
+    from bert_horovod.cluster.restarts import launch
     from bert_horovod.errors import UserError
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
@@ -43,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     parsed = parse(["bert-horovod", *command])  # a mistake in the flags is seen here, once
     if arguments.ranks is not None and arguments.ranks < 1:
         raise UserError(f"-np {arguments.ranks}: expected at least 1")
+    if arguments.restarts < 0:
+        raise UserError(f"--restarts {arguments.restarts}: expected at least 0")
     if arguments.hostfile:
         hosts = read_hostfile(arguments.hostfile)
     elif arguments.hosts:
@@ -65,5 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
             network_interfaces=arguments.network_interfaces,
             ssh_port=arguments.ssh_port,
             mpi=arguments.mpi,
-        )
+        ),
+        arguments.restarts,
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,12 +36,20 @@ class Launched:
         with self.stdout.open("w") as stdout, self.stderr.open("w") as stderr:
             self.process = start(command, stdout=stdout, stderr=stderr)
 
-    def await_output(self, text: str, timeout: float = 120) -> None:
-        """Wait until rank 0 has printed this."""
+    def await_output(self, *texts: str) -> None:
+        """Wait until rank 0 has printed these, one after another."""
+        self._await(self.stdout, texts)
+
+    def await_error(self, *texts: str) -> None:
+        """Wait until standard error has these, one after another."""
+        self._await(self.stderr, texts)
+
+    def _await(self, path: Path, texts: tuple[str, ...], timeout: float = 120) -> None:
+        pattern = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
         end = time.monotonic() + timeout
-        while text not in self.stdout.read_text():
+        while not pattern.search(path.read_text()):
             assert self.process.poll() is None, self.stderr.read_text()
-            assert time.monotonic() < end, self.stdout.read_text()
+            assert time.monotonic() < end, path.read_text()
             time.sleep(0.05)
 
     def end(self, timeout: float = 120) -> tuple[int, str, str]:
@@ -75,6 +84,26 @@ class Launched:
             time.sleep(0.05)
 
 
+# Faults of ranks at a test's word, as sitecustomize.py in a directory of PYTHONPATH: SIGUSR2 raises an exception; the
+# file watchdog-RANK beside it ends the rank as one does that finds a stall, whatever its other threads wait for.
+FAULTS = """
+import os, pathlib, signal, sys, threading, time
+
+def fail(number, frame):
+    raise RuntimeError("words of a rank that fails")
+
+def watch(file):
+    while not file.exists():
+        time.sleep(0.05)
+    print("words of a watchdog", file=sys.stderr, flush=True)
+    os._exit(3)
+
+rank = os.environ.get("HOROVOD_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+if rank:
+    signal.signal(signal.SIGUSR2, fail)
+    file = pathlib.Path(__file__).with_name(f"watchdog-{rank}")
+    threading.Thread(target=watch, args=[file], daemon=True).start()
+"""
 LAUNCH = [sys.executable, "-m", "bert_horovod", "launch"]
 
 

@@ -11,6 +11,7 @@ from bert_horovod.cluster.checks import (
     check_disks,
     check_gpus,
     check_resources,
+    check_ssh,
     check_versions,
     requirements,
 )
@@ -73,6 +74,34 @@ def test_what_is_missing_or_out_of_range_is_a_failure():
         (FAILED, "a: Python 3.13.1"),
         (FAILED, "a: horovod is missing"),
     ]
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        check_ssh({"b": Answer(wrong="it cannot be reached")}),
+        check_versions({"b": facts(python="3.13.1")}, "<3.13", {}),
+        check_versions({"b": facts(horovod_with=["MPI"])}, ">=3.10", {}),
+        check_disks({"b": facts(directories={"/tmp": {"free_bytes": 1e9, "wrong": "Read-only file system"}})}, "/tmp"),
+        check_gpus({"b": facts(gpus={"names": [], "driver": None, "wrong": "nvidia-smi says: no"})}, {"b": 2}),
+        check_gpus({"b": facts(gpus={"names": ["A"], "driver": "550.54.15", "wrong": None})}, {"b": 2}),
+        check_gpus({"b": facts(gpus={"names": ["A", "A"], "driver": "470.9", "wrong": None})}, {"b": 2}),
+        check_gpus({"b": facts(horovod_with=["Gloo"])}, {"b": 2}),
+        check_names({"b": facts(own_address=None)}, None, False),
+        check_names({"a": facts(), "b": facts(own_address="127.0.1.1")}, None, False),
+        check_names({"a": facts(gpus=NO_GPUS), "b": facts(own_address="10.1.0.1", gpus=NO_GPUS)}, "eth0", True),
+        common_interface({"a": facts(), "b": facts(interfaces={})}, "eth0")[1],
+    ],
+)
+def test_a_failure_tells_scripts_too_which_host_is_to_blame(checks):
+    assert [(check.level, check.hosts, check.found[:3]) for check in checks] == [(FAILED, ("b",), "b: ")]
+
+
+def test_where_hosts_differ_the_fewer_are_to_blame_or_else_the_later():
+    old = facts(source="old")
+    for hosts, blamed in (({"a": facts(), "b": old}, ("b",)), ({"a": old, "b": facts(), "c": facts()}, ("a",))):
+        (check,) = check_versions(hosts, ">=3.10", {})
+        assert check.hosts == blamed
 
 
 def test_builds_of_horovod_that_differ_or_lack_gloo_are_a_failure():

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from bert_horovod.cluster.launcher import Plan, _Ranks, command_line, launch
+from bert_horovod.cluster.launcher import Plan, _Ranks, check, command_line
 from bert_horovod.errors import UserError
-from tests.cluster.launching import LAUNCH, QUICK, launched, require_mpi
+from tests.cluster.launching import FAULTS, LAUNCH, QUICK, launched, require_mpi
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
 
@@ -65,7 +65,7 @@ def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
 
 @needs_horovod
 def test_sigterm_to_every_process_of_the_job_saves(start, controller):
-    with start(launch_flags=controller) as run:
+    with start(launch_flags=[*controller, "--restarts", "1"]) as run:
         run.await_output(FIRST_STEP)
         for process in run.processes():
             os.kill(process, signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
 
 @needs_horovod
 def test_a_second_sigterm_kills(start, controller):
-    with start(launch_flags=controller) as run:
+    with start(launch_flags=[*controller, "--restarts", "1"]) as run:
         run.await_output(FIRST_STEP)
         os.kill(run.rank(1), signal.SIGSTOP)  # a rank that hangs, so that no vote ends
         run.signal(signal.SIGTERM)
@@ -101,7 +101,7 @@ def test_a_second_sigterm_kills(start, controller):
 
 @needs_horovod
 def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_path):
-    with start("--set", "phase.0.learning_rate=-1", launch_flags=controller) as run:
+    with start("--set", "phase.0.learning_rate=-1", launch_flags=[*controller, "--restarts", "1"]) as run:
         code, said, errors = run.end()
     assert (code, said) == (2, "")
     assert errors == "bert-horovod: error: phase.0.learning_rate = -1.0: expected more than 0\n"
@@ -109,15 +109,22 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_p
 
 
 @needs_horovod
-def test_a_rank_that_is_killed_is_named_with_its_host(start, controller):
+def test_a_rank_that_fails_is_named_after_its_last_words_though_another_ends_first(
+    start, controller, tmp_path, monkeypatch
+):
+    (tmp_path / "sitecustomize.py").write_text(FAULTS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with start(launch_flags=controller) as run:
         run.await_output(FIRST_STEP)
-        os.kill(run.rank(1), signal.SIGKILL)
-        code, _, errors = run.end()
+        os.kill(run.rank(1), signal.SIGUSR2)  # Horovod tells rank 0, which ends while this one still tidies up
+        code, _, errors = run.end(timeout=30)
         run.await_no_process()
     assert code == 1
-    assert "bert-horovod: error: rank 1 on localhost ended first, with SIGKILL" in errors
-    assert "Traceback" not in errors
+    assert errors.endswith(
+        "\nRuntimeError: words of a rank that fails\n"
+        "bert-horovod: error: rank 1 on localhost ended first, with exit code 1\n"
+    )
+    assert errors.count("Traceback (") == 1
 
 
 @needs_horovod
@@ -142,14 +149,14 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path):
 @needs_horovod
 def test_more_ranks_than_slots_are_refused():
     with pytest.raises(UserError, match="-np 3 is more than the slots of the hosts, 2 on 1"):
-        launch(Plan(3, {"localhost": 2}, ["pretrain"], None))
+        check(Plan(3, {"localhost": 2}, ["pretrain"], None))
 
 
 @needs_horovod
 def test_mpi_without_mpirun_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="found no mpirun on PATH"):
-        launch(Plan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
+        check(Plan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
 
 
 def test_what_the_user_says_of_the_network_reaches_the_starter():
@@ -162,7 +169,7 @@ def test_what_the_user_says_of_the_network_reaches_the_starter():
 
 
 def take(lines: list[str]) -> _Ranks:
-    ranks = _Ranks(Plan(100, {"a": 64, "b": 64}, ["verify"], None))
+    ranks = _Ranks(Plan(100, {"a": 64, "b": 64}, ["verify"], None), "id")
     for line in lines:
         ranks._take(line)
     return ranks
@@ -184,7 +191,7 @@ def test_lines_that_open_mpi_has_torn_are_put_together_by_rank(capsys):
     ("line", "message"),
     [
         ("Process 70 exit with status code 1.", "rank 70 on b ended first, with exit code 1"),
-        ("Process 3 exit with status code 255.", "rank 3 on a ended first, with exit code 255 (ssh lost it)"),
+        ("Process 3 exit with status code 255.", "rank 3 on a ended first, with exit code 255 (of ssh: killed"),
         ("Process 3 exit with status code 139.", "rank 3 on a ended first, with SIGSEGV"),
         (
             "process rank 70 with PID 12 on node b exited on signal 9 (Killed).",
@@ -201,3 +208,22 @@ def test_the_first_to_end_is_blamed_however_many_follow(capfd, line, message):
     errors = capfd.readouterr().err
     assert message in errors
     assert ("its last words" in errors) == ("rank 70" in message)
+
+
+SHUT_DOWN = "[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:UnknownError: Horovod has been shut down.\n"
+OWN = "[1]<stderr>:Traceback (most recent call last):\n[1]<stderr>:MemoryError\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["Process 0 exit with status code 1.\n", OWN, "Process 1 exit with status code 143.\n"], "rank 1 on a"),
+        (["Process 0 exit with status code 1.\n", OWN], "rank 1 on a"),
+        (["Process 0 exit with status code 1.\n", "Process 1 exit with status code 137.\n"], "rank 1 on a"),
+        (["Process 0 exit with status code 1.\n", "Process 1 exit with status code 143.\n"], "rank 0 on a"),
+        (["Process 1 exit with status code 143.\n", "Process 0 exit with status code 1.\n"], "rank 1 on a"),
+    ],
+)
+def test_a_rank_that_others_made_end_is_not_blamed(capfd, lines, message):
+    take([SHUT_DOWN, *lines])._explain(1)
+    assert f"{message} ended first" in capfd.readouterr().err

@@ -1,0 +1,117 @@
+"""Runs a command's ranks, and after a failure starts it again, which resumes it, on the hosts that are well."""
+
+import contextlib
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bert_horovod.cluster.ask import is_here, ssh
+from bert_horovod.cluster.checks import FAILED
+from bert_horovod.cluster.doctor import Doctor
+from bert_horovod.cluster.hostfiles import Hosts
+from bert_horovod.cluster.launcher import Plan, check, run_ranks, say, signal_name
+from bert_horovod.cluster.leftovers import LIMIT_S, sweep
+from bert_horovod.cluster.rank import STOP_SIGNALS
+
+FIRST_PAUSE_S = 3.0  # doubled at every restart
+MOST_PAUSE_S = 60.0
+
+
+class _Interrupted(BaseException):
+    """A signal asked for the end while no rank ran."""
+
+
+def launch(plan: Plan, restarts: int = 0) -> int:
+    """Run the ranks to their end; after a failure again, at most `restarts` times, on the hosts that are well then.
+
+    A restart has min(plan.ranks, slots of these hosts) ranks. Nothing of an attempt that failed is left on a host that
+    can be reached. Signals: see launcher.run_ranks; between attempts any of them ends this.
+
+    Returns the exit code: 0 at the run's end and after an orderly stop, 2 for a user's mistake, 128 + n after signal n
+    killed the ranks or came between attempts, else 1. Raises UserError where nothing can be started.
+    """
+    check(plan)
+    part = plan  # of the hosts, that is
+    attempts: list[str] = []
+    for restart in range(1, restarts + 2):
+        attempts.append(uuid.uuid4().hex)
+        outcome = run_ranks(part, attempts[-1])
+        if outcome.code == 0:
+            return 0
+        again = outcome.again and restart <= restarts
+        try:
+            with _interruptible():
+                unasked = sweep(plan.hosts, plan.ssh_port, attempts)
+                if not again:
+                    return outcome.code
+                pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2 ** (restart - 1))
+                say(f"restart {restart} of {restarts} in {pause_s:g} s")
+                time.sleep(pause_s)
+                hosts = well(plan)
+                sweep(unasked & set(hosts), plan.ssh_port, attempts)  # what has come back since
+        except _Interrupted as interrupted:
+            number = interrupted.args[0]
+            if again:
+                say(f"{signal_name(number)}: not restarted; no rank runs, and the same command resumes")
+            return 128 + number
+        if not hosts:
+            say("error: no host is left to restart on; see what mends them: bert-horovod doctor")
+            return outcome.code
+        part = replace(plan, hosts=hosts, ranks=min(plan.ranks, sum(hosts.values())))
+        where = ", ".join(f"{host}:{slots}" for host, slots in hosts.items())
+        say(f"restart {restart} of {restarts} with {part.ranks} rank(s) on {where}")
+    raise AssertionError("the last attempt returns")
+
+
+def well(plan: Plan) -> Hosts:
+    """The plan's hosts without those to which the doctor's checks trace a failure; says which and why.
+
+    Nothing is reduced between the hosts: whatever that found, it would not say which of them to leave out.
+    """
+    interfaces = plan.network_interfaces
+    doctor = Doctor(plan.hosts, interfaces if "," not in (interfaces or ",") else None, plan.ssh_port)
+    why: dict[str, list[str]] = {}
+    for found in doctor.examine_facts():
+        if found.level != FAILED:
+            continue
+        if not found.hosts:
+            say(f"{found.name}: {found.found}; expected {found.expected}")
+        for host in found.hosts:
+            why.setdefault(host, []).append(f"{found.name}: {found.found.removeprefix(f'{host}: ')}")
+    for host, reasons in why.items():
+        say(f"leaving out {host}: {'; '.join(reasons)}")
+    return _begin_with_one_that_sees_the_run(plan, {host: plan.hosts[host] for host in plan.hosts if host not in why})
+
+
+def _begin_with_one_that_sees_the_run(plan: Plan, hosts: Hosts) -> Hosts:
+    """The hosts, rank 0's first: elsewhere than before it must find the run, and not begin another unnoticed."""
+    run = plan.stop_file.parent if plan.stop_file else None
+    if run is None or not run.is_dir() or not hosts or next(iter(hosts)) == next(iter(plan.hosts)):
+        return hosts
+    for host in hosts:
+        words = ["test", "-d", str(run)]
+        command = words if is_here(host) else ssh(host, plan.ssh_port, words, "-n", "-o", "StrictHostKeyChecking=no")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if subprocess.run(command, capture_output=True, timeout=LIMIT_S).returncode == 0:
+                return {host: hosts[host], **hosts}
+    say(f"leaving out {', '.join(hosts)}: no {run} there, as rank 0 needs")
+    return {}
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Within, a signal that asks for the end raises _Interrupted."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise _Interrupted(number)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)

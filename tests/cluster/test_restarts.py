@@ -1,0 +1,112 @@
+"""bert-horovod launch --restarts: what is started again, on which hosts, and what is left behind."""
+
+import importlib.util
+import math
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.launching import FAULTS, LAUNCH, QUICK, launched
+from tests.horovod_runs import PROJECT, clean_environment
+from tests.toys import SMALL_VOCABULARY, write_toy_store
+from tests.training.conftest import metrics, pretrain_arguments
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
+STEPS, CHECKPOINT_STEPS = 250, 20
+
+
+def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, tmp_path):
+    """The other host's rank is stopped, then that host vanishes; each time a watchdog ends the run."""
+    box = start_cluster(hosts=2)
+    store = write_toy_store(tmp_path / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
+    execution = QUICK | {"checkpoint_steps": CHECKPOINT_STEPS}
+    runs = [tmp_path / "disturbed", tmp_path / "undisturbed"]
+    arguments = [pretrain_arguments(tmp_path, store, run, phase={"steps": STEPS}, execution=execution) for run in runs]
+    (tmp_path / "sitecustomize.py").write_text(FAULTS)
+    environment = clean_environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{PROJECT}")
+    words = [*LAUNCH, "--restarts", "2", "-hostfile", str(box.hostfile), "--", "pretrain", *arguments[0]]
+    with launched(words, tmp_path, str(runs[0]), partial(box.start, "node1", env=environment)) as run:
+        run.await_output(f"step {CHECKPOINT_STEPS + 1}/")
+        stopped = run.rank(1)
+        os.kill(stopped, signal.SIGSTOP)
+        (tmp_path / "watchdog-0").touch()
+        run.await_error("restart 1 of 2 in")
+        (tmp_path / "watchdog-0").unlink()
+        run.await_output("resuming from", f"/{STEPS} ")
+        assert not Path(f"/proc/{stopped}").exists()
+        box.cut("node2")
+        for rank in (0, 1):
+            (tmp_path / f"watchdog-{rank}").touch()
+        run.await_error("restart 2 of 2 in")
+        (tmp_path / "watchdog-0").unlink()
+        undisturbed = subprocess.Popen([*LAUNCH[:3], "pretrain", *arguments[1]], env=clean_environment())
+        code, said, errors = run.end()
+    assert code == 0, errors
+    own = [line for line in errors.splitlines() if line.startswith(("bert-horovod: ", "words of"))]
+    assert own == [
+        "words of a watchdog",
+        "bert-horovod: error: rank 0 on node1 ended first, with exit code 3",
+        "bert-horovod: restart 1 of 2 in 3 s",
+        "bert-horovod: restart 1 of 2 with 2 rank(s) on node1:1, node2:1",
+        "words of a watchdog",
+        "bert-horovod: error: rank 0 on node1 ended first, with exit code 3",
+        "bert-horovod: restart 2 of 2 in 6 s",
+        "bert-horovod: leaving out node2: ssh: it cannot be reached",
+        "bert-horovod: restart 2 of 2 with 1 rank(s) on node1:1",
+    ]
+    assert [line for line in said.splitlines() if "rank(s)" in line] == [
+        f"world: {ranks} rank(s); XLA off" for ranks in (2, 2, 1)
+    ]
+    assert undisturbed.wait(60) == 0
+    for a, b in zip(metrics(runs[0]), metrics(runs[1]), strict=True):
+        assert a["step"] == b["step"]
+        assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]
+
+
+def test_rank_0_moves_only_to_a_host_that_sees_the_run(start_cluster, tmp_path):
+    box = start_cluster(hosts=3)
+    (tmp_path / "run").mkdir()
+    assert box.run("node2", ["mount", "-t", "tmpfs", "tmpfs", tmp_path]).returncode == 0
+    program = "import sys; from pathlib import Path; from bert_horovod.cluster.restarts import Plan, well\n"
+    program += "print(well(Plan(1, dict.fromkeys(sys.argv[2:], 1), [], Path(sys.argv[1], 'stop'))))"
+
+    def left(*hosts: str) -> tuple[str, str]:
+        words = [sys.executable, "-c", program, tmp_path / "run", *hosts]
+        done = box.run("node1", words, env=clean_environment(), cwd=PROJECT)
+        return done.stdout.strip(), done.stderr
+
+    assert left("nowhere", "node2", "node3")[0] == "{'node3': 1, 'node2': 1}"
+    hosts, said = left("nowhere", "node2")
+    assert hosts == "{}"
+    assert f"leaving out node2: no {tmp_path / 'run'} there, as rank 0 needs" in said
+
+
+UNREACHABLE = ["-H", "no-such-host.invalid:1", "--", "verify", "--data_dir"]
+
+
+def test_where_no_host_is_left_the_failure_stands(tmp_path):
+    with launched([*LAUNCH, "--restarts", "2", *UNREACHABLE, str(tmp_path)], tmp_path, str(tmp_path)) as run:
+        code, _, errors = run.end()
+    assert code == 1
+    assert "restart 1 of 2 in 3 s\n" in errors
+    assert "leaving out no-such-host.invalid: ssh: its name is not resolved\n" in errors
+    assert errors.endswith("no host is left to restart on; see what mends them: bert-horovod doctor\n")
+
+
+def test_a_signal_between_attempts_ends_the_launch(tmp_path):
+    with launched([*LAUNCH, "--restarts", "2", *UNREACHABLE, str(tmp_path)], tmp_path, str(tmp_path)) as run:
+        run.await_error("restart 1 of 2 in 3 s")
+        run.signal(signal.SIGUSR1)
+        code, _, errors = run.end()
+    assert code == 128 + signal.SIGUSR1
+    assert errors.endswith("SIGUSR1: not restarted; no rank runs, and the same command resumes\n")
+
+
+def test_a_number_of_restarts_below_zero_is_refused():
+    done = subprocess.run([*LAUNCH, "-np", "1", "--restarts", "-1", "--", "hosts"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "bert-horovod: error: --restarts -1: expected at least 0\n")
