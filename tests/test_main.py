@@ -81,6 +81,7 @@ FLAGS = {
         "--init_checkpoint": None,
         "--index_dir": None,
         "--max_steps": None,
+        "--stop_before": None,
         "--set": [],
     },
     "verify": {"--data_dir": REQUIRED},

@@ -17,6 +17,7 @@ from pathlib import Path
 from bert_horovod.cluster.hostfiles import Hosts
 from bert_horovod.cluster.leftovers import ATTEMPT, kill_here
 from bert_horovod.cluster.rank import STOP_SIGNALS
+from bert_horovod.collectives.launch import RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -56,6 +57,7 @@ class Plan:
     network_interfaces: str | None = None
     ssh_port: int | None = None
     mpi: bool = False
+    ranks_may_live: bool = False  # see collectives/launch.py
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ class _Ranks:
     def run(self) -> Outcome:
         path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {"PYTHONPATH": path, ATTEMPT: self.attempt}
+        if self.plan.ranks_may_live:
+            environment[RANKS_MAY_LIVE] = "1"
         if self.plan.network_interfaces:
             environment.setdefault("NCCL_SOCKET_IFNAME", self.plan.network_interfaces)
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until there is something to stop

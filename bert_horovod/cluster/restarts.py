@@ -60,7 +60,8 @@ def launch(plan: Plan, restarts: int = 0) -> int:
         if not hosts:
             say("error: no host is left to restart on; see what mends them: bert-horovod doctor")
             return outcome.code
-        part = replace(plan, hosts=hosts, ranks=min(plan.ranks, sum(hosts.values())))
+        ranks = min(plan.ranks, sum(hosts.values()))
+        part = replace(plan, hosts=hosts, ranks=ranks, ranks_may_live=bool(unasked - set(hosts)))
         where = ", ".join(f"{host}:{slots}" for host, slots in hosts.items())
         say(f"restart {restart} of {restarts} with {part.ranks} rank(s) on {where}")
     raise AssertionError("the last attempt returns")

@@ -12,6 +12,8 @@ _LAUNCHERS = (
     ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
+# Set by cluster/restarts.py where it could not reach a host to end what a failed attempt has left there.
+RANKS_MAY_LIVE = "BERT_HOROVOD_RANKS_MAY_LIVE"
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Launch:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    ranks_may_live: bool = False  # those of an attempt before, on a host that is cut off
 
 
 def started_by() -> Launch:
@@ -29,7 +32,8 @@ def started_by() -> Launch:
     for launcher, *names in _LAUNCHERS:
         rank, size, local_rank = (os.environ.get(name, "") for name in names)
         if rank.isdigit() and size.isdigit():
-            return Launch(launcher, int(rank), int(size), int(local_rank) if local_rank.isdigit() else 0)
+            local = int(local_rank) if local_rank.isdigit() else 0
+            return Launch(launcher, int(rank), int(size), local, bool(os.environ.get(RANKS_MAY_LIVE)))
     return Launch()
 
 

@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace, launched) -> None:
     from bert_horovod.collectives.world import connect, use_devices
     from bert_horovod.corpus.store import open_store, verify
     from bert_horovod.training.deadline import stop_time
-    from bert_horovod.training.directory import claim, share
+    from bert_horovod.training.directory import LOCK_PATIENCE_S, claim, share
     from bert_horovod.training.loop import Job, pretrain
     from bert_horovod.training.start import check_recipe, load_initial, untested_versions
 
@@ -95,7 +95,11 @@ def _run(arguments: argparse.Namespace, launched) -> None:
             print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
         if arguments.init_checkpoint:
             load_initial(arguments.init_checkpoint, recipe, store)
-    claimed = claim(arguments.output_dir, recipe, store.hash) if launched.rank == 0 else None
+    claimed = None
+    if launched.rank == 0:
+        # A rank that is cut off ends by its watchdog.
+        patience_s = recipe.execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
+        claimed = claim(arguments.output_dir, recipe, store.hash, patience_s)
     world = connect(launched, recipe.execution)
     use_devices(world, recipe.execution.threads)
     held = share(arguments.output_dir, claimed, world)  # until this process ends

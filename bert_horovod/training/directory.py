@@ -22,8 +22,10 @@ class Run:
     format: int = FORMAT
 
 
-def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
+def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float = LOCK_PATIENCE_S) -> int:
     """Take the directory for this run, new or resumed; rank 0 only. Returns the lock's descriptor, to be kept open.
+
+    Waits so long for ranks of an earlier run to end.
 
     Raises UserError if another process writes there, if it holds other things, or if it belongs to another recipe or
     store.
@@ -45,7 +47,7 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str) -> int:
             output_dir / ".lock",
             f"another run writes to --output_dir {output_dir}, or ranks of it still live; wait for it, stop it by "
             f"making the file {output_dir / 'stop'}, or give another directory",
-            patience_s=LOCK_PATIENCE_S,
+            patience_s,
         )
     except OSError as error:
         raise UserError(f"cannot write to --output_dir {output_dir}: {error.strerror}") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launching import FAULTS, LAUNCH, QUICK, launched
+from tests.cluster.launching import LAUNCH, QUICK, launched
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import metrics, pretrain_arguments
@@ -24,36 +24,32 @@ def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, tmp_path
     """The other host's rank is stopped, then that host vanishes; each time a watchdog ends the run."""
     box = start_cluster(hosts=2)
     store = write_toy_store(tmp_path / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
-    execution = QUICK | {"checkpoint_steps": CHECKPOINT_STEPS}
+    execution = QUICK | {"checkpoint_steps": CHECKPOINT_STEPS, "stall_s": 15.0}
     runs = [tmp_path / "disturbed", tmp_path / "undisturbed"]
     arguments = [pretrain_arguments(tmp_path, store, run, phase={"steps": STEPS}, execution=execution) for run in runs]
-    (tmp_path / "sitecustomize.py").write_text(FAULTS)
-    environment = clean_environment(PYTHONPATH=f"{tmp_path}{os.pathsep}{PROJECT}")
     words = [*LAUNCH, "--restarts", "2", "-hostfile", str(box.hostfile), "--", "pretrain", *arguments[0]]
-    with launched(words, tmp_path, str(runs[0]), partial(box.start, "node1", env=environment)) as run:
+    with launched(words, tmp_path, str(runs[0]), partial(box.start, "node1", env=clean_environment())) as run:
         run.await_output(f"step {CHECKPOINT_STEPS + 1}/")
         stopped = run.rank(1)
         os.kill(stopped, signal.SIGSTOP)
-        (tmp_path / "watchdog-0").touch()
         run.await_error("restart 1 of 2 in")
-        (tmp_path / "watchdog-0").unlink()
         run.await_output("resuming from", f"/{STEPS} ")
         assert not Path(f"/proc/{stopped}").exists()
         box.cut("node2")
-        for rank in (0, 1):
-            (tmp_path / f"watchdog-{rank}").touch()
         run.await_error("restart 2 of 2 in")
-        (tmp_path / "watchdog-0").unlink()
         undisturbed = subprocess.Popen([*LAUNCH[:3], "pretrain", *arguments[1]], env=clean_environment())
         code, said, errors = run.end()
     assert code == 0, errors
-    own = [line for line in errors.splitlines() if line.startswith(("bert-horovod: ", "words of"))]
-    assert own == [
-        "words of a watchdog",
+    own = [line for line in errors.splitlines() if line.startswith(("bert-horovod: ", "rank 1 on", "so rank"))]
+    stalled = [line for line in own if "error: stalled: rank 0 on node1 has been at one thing for " in line]
+    silent = [line for line in own if line.startswith("rank 1 on node2: gives no sign of life: stopped, dead or cut")]
+    assert (len(stalled), len(silent)) == (2, 2), errors
+    assert [line for line in own if line not in stalled + silent] == [
+        "so rank 0 waits for rank 1",
         "bert-horovod: error: rank 0 on node1 ended first, with exit code 3",
         "bert-horovod: restart 1 of 2 in 3 s",
         "bert-horovod: restart 1 of 2 with 2 rank(s) on node1:1, node2:1",
-        "words of a watchdog",
+        "so rank 0 waits for rank 1",
         "bert-horovod: error: rank 0 on node1 ended first, with exit code 3",
         "bert-horovod: restart 2 of 2 in 6 s",
         "bert-horovod: leaving out node2: ssh: it cannot be reached",

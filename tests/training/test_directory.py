@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -12,8 +14,10 @@ from bert_horovod.config import load_recipe
 from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
 from bert_horovod.training.directory import claim, stop_requested
+from tests.cluster.launching import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
 from tests.toys import toy_recipe
+from tests.training.conftest import pretrain_arguments
 
 RECIPE = toy_recipe()
 STORE = "ab" * 32
@@ -26,14 +30,14 @@ from bert_horovod.errors import UserError
 from bert_horovod.training.directory import claim
 directory = Path(sys.argv[1])
 try:
-    claim(directory, load_recipe(directory / "recipe.toml"), "ab" * 32)
+    claim(directory, load_recipe(directory / "recipe.toml"), "ab" * 32, patience_s=0.1)
 except UserError as error:
     sys.exit(print(error) or 2)
 """
 
 
 def claim_and_leave(directory, recipe=RECIPE, store=STORE) -> None:
-    os.close(claim(directory, recipe, store))
+    os.close(claim(directory, recipe, store, patience_s=0.1))
 
 
 def refusal(directory, recipe=RECIPE, store=STORE) -> str:
@@ -183,3 +187,31 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"cannot write .*file: No space left on device"):
         write_atomically(path, "second\n")
     assert contents(tmp_path) == {"file": b"first\n"}
+
+
+def test_the_next_run_waits_for_the_ranks_of_the_last_to_end(tmp_path):
+    lock = claim(tmp_path / "run", RECIPE, STORE)
+    timer = threading.Timer(0.5, os.close, [lock])
+    timer.start()
+    os.close(claim(tmp_path / "run", RECIPE, STORE, patience_s=30))
+    timer.join()
+
+
+def test_the_lock_outlives_the_launcher_and_falls_with_the_last_rank(store, tmp_path):
+    pytest.importorskip("horovod")
+    output_dir = tmp_path / "run"
+    arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 100_000}, execution=QUICK)
+    recipe = load_recipe(arguments[1])
+    with launched([*LAUNCH, "-np", "2", "--", "pretrain", *arguments], tmp_path, str(output_dir)) as run:
+        run.await_output("step 1/")
+        ranks = [run.rank(0), run.rank(1)]
+        for rank in ranks:
+            os.kill(rank, signal.SIGSTOP)  # else they end with their launcher
+        for process in run.processes():
+            if process not in ranks:
+                os.kill(process, signal.SIGKILL)
+        run.process.wait()
+        for rank in ranks:
+            assert "or ranks of it still live" in refusal(output_dir, recipe, store.hash)
+            os.kill(rank, signal.SIGKILL)
+    claim_and_leave(output_dir, recipe, store.hash)
