@@ -7,10 +7,12 @@
         classes.npy            int64  [5, L + 1]            per number 0 to L, the rows of `Classes`
         template_rows.npy      int64  [templates]           rows of an epoch that are made so
         template_lengths.npy   uint16 [templates, S]        positions of each sequence of such a row; 0: none
+        hashes.json            SHA-256 of each of these files
 
 Windows are sorted by the tokens of their second segment (0: there is none) and then as in the store, so that their
 place says how long it is. L is the sequence length. The hash names the store, this format and the settings. A directory
-of that name is whole: it is renamed into place. All arrays are mapped: a host's processes share them.
+of that name is whole: it is renamed into place. All arrays are mapped: a host's processes share them. The one that may
+build an index checks it, as index_check.py says.
 """
 
 import bisect
@@ -27,13 +29,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_horovod.batches.index_check import check_arrays, positions_of
 from bert_horovod.batches.packing import Templates, fill, pack, single
 from bert_horovod.batches.windows import Windows, cut_windows
 from bert_horovod.corpus.store import Store
-from bert_horovod.disk import sync
+from bert_horovod.disk import sync, write_atomically
 from bert_horovod.errors import UserError
+from bert_horovod.files import hash_file, load_array, read_json
+from bert_horovod.typed import check_type
 
-FORMAT = 2
+FORMAT = 3
 SPLITS = ("train", "held_out")
 _ARRAYS = ("start", "first", "by_length", "classes", "template_rows", "template_lengths")
 _CHUNK = 1 << 20  # windows sorted at once
@@ -131,23 +136,40 @@ def open_index(
                 "system; run again, or name a directory that a host's processes share with --index_dir"
             )
         _build(_Cutter(store, sequence_length, pair, split), packing, path)
-    arrays = {}
-    for array in _ARRAYS:
-        try:
-            # A plain view: np.memmap makes each indexing several times slower.
-            arrays[array] = np.asarray(np.load(path / f"{array}.npy", mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(
-                f"{path / array}.npy is missing or damaged ({error}); remove {path} and run again: it is made anew"
-            ) from error
+    arrays = _read(path, sequence_length, sum(len(shard.tokens) for shard in store.shards), check=build)
     classes = Classes(*arrays.pop("classes"))
     templates = Templates(arrays.pop("template_rows"), arrays.pop("template_lengths"))
     return RowIndex(path, sequence_length, pair, packing, split, **arrays, classes=classes, templates=templates)
 
 
-def positions_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Positions of sequences with so many tokens in their segments: [CLS], a [SEP] for each segment, the tokens."""
-    return first + second + 2 + (second > 0)
+def _read(path: Path, sequence_length: int, tokens: int, check: bool) -> dict[str, np.ndarray]:
+    """The arrays by name; with `check` compared with their hashes and with each other. Raises UserError."""
+    arrays: dict[str, np.ndarray] = {}
+    name = _ARRAYS[0]
+    try:
+        arrays["start"] = load_array(path / "start.npy", _narrow(tokens), (None,))
+        windows = len(arrays["start"])
+        for name, dtype, shape in (
+            ("first", np.uint16, (windows,)),
+            ("by_length", _narrow(windows), (windows,)),
+            ("classes", np.int64, (len(Classes._fields), sequence_length + 1)),
+            ("template_rows", np.int64, (None,)),
+            ("template_lengths", np.uint16, (None, None)),
+        ):
+            arrays[name] = load_array(path / f"{name}.npy", dtype, shape)
+        if check:
+            name = "hashes"
+            check_type(hashes := read_json(path / "hashes.json"), dict[str, str], "it")
+            for name in _ARRAYS:
+                if hashes.get(name) != hash_file(path / f"{name}.npy"):
+                    raise ValueError("its SHA-256 is another")
+            check_arrays(arrays, tokens)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path / name} is missing or damaged ({getattr(error, 'strerror', error)}); "
+            f"remove {path} and run again: it is made anew"
+        ) from error
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -224,6 +246,8 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
     for name, array in zip(_ARRAYS, written, strict=True):
         array.flush()
         sync(directory / f"{name}.npy")
+    hashes = {name: hash_file(directory / f"{name}.npy") for name in _ARRAYS}
+    write_atomically(directory / "hashes.json", json.dumps(hashes, indent=1) + "\n")
 
 
 def _short_share(cutter: _Cutter) -> float:
