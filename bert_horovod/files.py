@@ -41,8 +41,11 @@ def open_regular(path: str | Path, inside: Path | None = None) -> BinaryIO:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (ValueError, RuntimeError) as error:  # a name with a NUL or a lone surrogate; a loop of links
         raise OSError(errno.EINVAL, f"no file has such a name: {error}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         raise OSError(errno.EINVAL, "it is not a regular file")
     return os.fdopen(descriptor, "rb")
 
@@ -79,7 +82,7 @@ def load_array(
         except Exception as error:  # NumPy gives the header to Python's parser, which has many ways to fail
             raise ValueError(f"no header of a .npy file: {shown(str(error))}") from error
         if version != (1, 0) or fortran or found_dtype != np.dtype(dtype):
-            raise ValueError(f"it holds {shown(str(found_dtype))}, expected {np.dtype(dtype)} in C order")
+            raise ValueError(f"it holds {str(found_dtype)[:_SHOWN]}, expected {np.dtype(dtype)} in C order")
         fits = len(found_shape) == len(shape) and all(
             n is None or n == m for n, m in zip(shape, found_shape, strict=True)
         )

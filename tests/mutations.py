@@ -201,8 +201,9 @@ class Sandbox(NamedTuple):
             try:
                 return function(*arguments)
             except UserError as error:
-                assert 0 < len(str(error)) < 4000
-                return error
+                refused = error
+        assert 0 < len(str(refused)) < 4000
+        return refused
 
 
 @contextlib.contextmanager

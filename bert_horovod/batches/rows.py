@@ -157,8 +157,8 @@ class Rows:
         self._copy_tokens(ids, found.second_start, found.second_count, target + found.count + 1)
         if ids.max(initial=0) >= self._vocabulary_size:
             raise UserError(
-                f"the token store holds the id {ids.max()}, outside of its vocabulary of {self._vocabulary_size}: it is "
-                "damaged; see where with: bert-horovod verify"
+                f"the token store holds the id {ids.max()}, outside of its vocabulary of {self._vocabulary_size}: "
+                "it is damaged; see where with: bert-horovod verify"
             )
 
         maskable = present & ~is_separator & ~is_start

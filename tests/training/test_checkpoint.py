@@ -44,7 +44,7 @@ def random_state(step: int) -> TrainingState:
             value.flat[:2] = -0.0, np.float32(1e-42)
         return made
 
-    progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, [float(np.float32(0.1)), 2.0**-90])
+    progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, {"a": float(np.float32(0.1)), "b": 2.0**-90})
     return TrainingState(arrays(), "adamw", progress, {"m": arrays(), "v": arrays()})
 
 
