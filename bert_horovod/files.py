@@ -53,9 +53,10 @@ def open_regular(path: str | Path, inside: Path | None = None) -> BinaryIO:
 def read_text(path: str | Path, inside: Path | None = None, limit_bytes: int = TEXT_BYTES) -> str:
     """UTF-8 text with any line ends; raises OSError, also for more than `limit_bytes`, and UnicodeDecodeError."""
     with open_regular(path, inside) as file:
-        if os.fstat(file.fileno()).st_size > limit_bytes:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit_bytes:
             raise OSError(errno.EFBIG, f"it has more than {limit_bytes:,} bytes")
-        content = file.read(limit_bytes)
+        content = file.read(size)
     return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 

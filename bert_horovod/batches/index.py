@@ -145,9 +145,9 @@ def open_index(
 def _read(path: Path, sequence_length: int, tokens: int, check: bool) -> dict[str, np.ndarray]:
     """The arrays by name; with `check` compared with their hashes and with each other. Raises UserError."""
     arrays: dict[str, np.ndarray] = {}
-    name = _ARRAYS[0]
+    file = path / "start.npy"
     try:
-        arrays["start"] = load_array(path / "start.npy", _narrow(tokens), (None,))
+        arrays["start"] = load_array(file, _narrow(tokens), (None,), inside=path)
         windows = len(arrays["start"])
         for name, dtype, shape in (
             ("first", np.uint16, (windows,)),
@@ -156,17 +156,20 @@ def _read(path: Path, sequence_length: int, tokens: int, check: bool) -> dict[st
             ("template_rows", np.int64, (None,)),
             ("template_lengths", np.uint16, (None, None)),
         ):
-            arrays[name] = load_array(path / f"{name}.npy", dtype, shape)
+            file = path / f"{name}.npy"
+            arrays[name] = load_array(file, dtype, shape, inside=path)
         if check:
-            name = "hashes"
-            check_type(hashes := read_json(path / "hashes.json"), dict[str, str], "it")
+            file = path / "hashes.json"
+            check_type(hashes := read_json(file, inside=path), dict[str, str], "it")
             for name in _ARRAYS:
-                if hashes.get(name) != hash_file(path / f"{name}.npy"):
+                file = path / f"{name}.npy"
+                if hashes.get(name) != hash_file(file):
                     raise ValueError("its SHA-256 is another")
+            file = path
             check_arrays(arrays, tokens)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path / name} is missing or damaged ({getattr(error, 'strerror', error)}); "
+            f"{file} is missing or damaged ({getattr(error, 'strerror', error)}); "
             f"remove {path} and run again: it is made anew"
         ) from error
     return arrays

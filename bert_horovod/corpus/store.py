@@ -147,8 +147,8 @@ def verify(path: str | Path) -> Store:
     ]
     if damaged:
         raise UserError(
-            f"{path}: damaged shards: {', '.join(damaged[:20])}; their content does not match the manifest's "
-            "SHA-256. Run the same prepare command again: it makes the damaged shards anew"
+            f"{path}: damaged shards: {', '.join(damaged[:20])}; their content is not what the manifest "
+            "says. Run the same prepare command again: it makes the damaged shards anew"
         )
     store = _open_store(path, manifest)
     for entry, shard in zip(manifest["shards"], store.shards, strict=True):
