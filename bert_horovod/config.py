@@ -16,16 +16,10 @@ import tomli_w
 
 from bert_horovod.errors import UserError
 from bert_horovod.files import read_text, shown
-from bert_horovod.settings import refuse_unknown, section_from_table, setting
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
+from bert_horovod.settings import parse_toml, refuse_unknown, section_from_table, setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
 _LIMIT_BYTES = 1 << 20  # of a recipe's text
-_MOST_DOTS = 1000  # in a line of it
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
 
 
@@ -170,7 +164,7 @@ class Recipe:
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
     """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises UserError."""
     try:
-        table = _parse(read_text(path, limit_bytes=_LIMIT_BYTES))
+        table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES))
     except OSError as error:
         raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
     except ValueError as error:
@@ -247,16 +241,6 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
     return found
 
 
-def _parse(text: str) -> dict[str, Any]:
-    """The table of a TOML text; raises ValueError, of which TOMLDecodeError is one."""
-    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):  # for which the parser takes minutes
-        raise ValueError(f"a line has more than {_MOST_DOTS:,} dots")
-    try:
-        return tomllib.loads(text)
-    except (RecursionError, MemoryError) as error:
-        raise ValueError("it is nested too deeply") from error
-
-
 def _override(table: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     path = key.strip().split(".")
@@ -264,7 +248,7 @@ def _override(table: dict[str, Any], override: str) -> None:
     if not separator or len(path) not in (2, 3) or not all(path):
         raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
     try:
-        value = _parse(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except ValueError:
         value = text.strip()
     if path[0] == "phase":

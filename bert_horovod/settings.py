@@ -10,6 +10,12 @@ from typing import Any
 from bert_horovod.errors import UserError
 from bert_horovod.files import shown
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+_MOST_DOTS = 1000  # in a line of TOML
 _MOST = 1 << 40  # of a whole number that states no limit: nothing that it may count is more, and products stay exact
 _KIND_NAMES = {
     int: "a whole number",
@@ -35,6 +41,16 @@ def setting(
     return dataclasses.field(
         default=default, metadata={key: value for key, value in limits.items() if value is not None}
     )
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text; raises ValueError, of which TOMLDecodeError is one."""
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):  # for which the parser takes minutes
+        raise ValueError(f"a line has more than {_MOST_DOTS:,} dots")
+    try:
+        return tomllib.loads(text)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def refuse_unknown(table: dict[str, Any], known: Iterable[str], prefix: str) -> None:

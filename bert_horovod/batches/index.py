@@ -29,18 +29,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.index_check import check_arrays, positions_of
+from bert_horovod.batches.index_check import ARRAYS, narrow, positions_of, read_arrays
 from bert_horovod.batches.packing import Templates, fill, pack, single
 from bert_horovod.batches.windows import Windows, cut_windows
 from bert_horovod.corpus.store import Store
 from bert_horovod.disk import sync, write_atomically
 from bert_horovod.errors import UserError
-from bert_horovod.files import hash_file, load_array, read_json
-from bert_horovod.typed import check_type
+from bert_horovod.files import hash_file
 
 FORMAT = 3
 SPLITS = ("train", "held_out")
-_ARRAYS = ("start", "first", "by_length", "classes", "template_rows", "template_lengths")
 _CHUNK = 1 << 20  # windows sorted at once
 # Shares of windows drawn short: the smallest that fills rows so far is taken, since each costs context.
 _SHORT_SHARES = tuple(step / 50 for step in range(41))
@@ -136,43 +134,10 @@ def open_index(
                 "system; run again, or name a directory that a host's processes share with --index_dir"
             )
         _build(_Cutter(store, sequence_length, pair, split), packing, path)
-    arrays = _read(path, sequence_length, sum(len(shard.tokens) for shard in store.shards), check=build)
+    arrays = read_arrays(path, sequence_length, sum(len(shard.tokens) for shard in store.shards), check=build)
     classes = Classes(*arrays.pop("classes"))
     templates = Templates(arrays.pop("template_rows"), arrays.pop("template_lengths"))
     return RowIndex(path, sequence_length, pair, packing, split, **arrays, classes=classes, templates=templates)
-
-
-def _read(path: Path, sequence_length: int, tokens: int, check: bool) -> dict[str, np.ndarray]:
-    """The arrays by name; with `check` compared with their hashes and with each other. Raises UserError."""
-    arrays: dict[str, np.ndarray] = {}
-    file = path / "start.npy"
-    try:
-        arrays["start"] = load_array(file, _narrow(tokens), (None,), inside=path)
-        windows = len(arrays["start"])
-        for name, dtype, shape in (
-            ("first", np.uint16, (windows,)),
-            ("by_length", _narrow(windows), (windows,)),
-            ("classes", np.int64, (len(Classes._fields), sequence_length + 1)),
-            ("template_rows", np.int64, (None,)),
-            ("template_lengths", np.uint16, (None, None)),
-        ):
-            file = path / f"{name}.npy"
-            arrays[name] = load_array(file, dtype, shape, inside=path)
-        if check:
-            file = path / "hashes.json"
-            check_type(hashes := read_json(file, inside=path), dict[str, str], "it")
-            for name in _ARRAYS:
-                file = path / f"{name}.npy"
-                if hashes.get(name) != hash_file(file):
-                    raise ValueError("its SHA-256 is another")
-            file = path
-            check_arrays(arrays, tokens)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{file} is missing or damaged ({getattr(error, 'strerror', error)}); "
-            f"remove {path} and run again: it is made anew"
-        ) from error
-    return arrays
 
 
 @dataclass(frozen=True)
@@ -228,9 +193,9 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
     templates = pack(classes.sequences, length) if packing else single(classes.sequences)
     tokens = sum(len(shard.tokens) for shard in cutter.store.shards)
     windows = int(classes.windows.sum())
-    start = _create(directory / "start.npy", _narrow(tokens), (windows,))
+    start = _create(directory / "start.npy", narrow(tokens), (windows,))
     first = _create(directory / "first.npy", np.uint16, (windows,))
-    by_length = _create(directory / "by_length.npy", _narrow(windows), (windows,))
+    by_length = _create(directory / "by_length.npy", narrow(windows), (windows,))
     next_place = np.cumsum(classes.windows) - classes.windows
     for base, cut in cutter.windows(short_share):
         places = _sorted_places(cut.second, next_place)
@@ -243,13 +208,13 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
         second = np.searchsorted(class_end, numbers, side="right")
         by_length[_sorted_places(positions_of(first[numbers].astype(np.int64), second), next_place)] = numbers
     written = [start, first, by_length]
-    for name, values in zip(_ARRAYS[3:], (np.stack(classes), templates.rows, templates.lengths), strict=True):
+    for name, values in zip(ARRAYS[3:], (np.stack(classes), templates.rows, templates.lengths), strict=True):
         written.append(_create(directory / f"{name}.npy", values.dtype, values.shape))
         written[-1][...] = values
-    for name, array in zip(_ARRAYS, written, strict=True):
+    for name, array in zip(ARRAYS, written, strict=True):
         array.flush()
         sync(directory / f"{name}.npy")
-    hashes = {name: hash_file(directory / f"{name}.npy") for name in _ARRAYS}
+    hashes = {name: hash_file(directory / f"{name}.npy") for name in ARRAYS}
     write_atomically(directory / "hashes.json", json.dumps(hashes, indent=1) + "\n")
 
 
@@ -331,10 +296,6 @@ def _sorted_places(classes: np.ndarray, next_place: np.ndarray) -> np.ndarray:
     places[order] = next_place[ordered] + np.arange(len(classes)) - (np.cumsum(count) - count)[ordered]
     next_place += count
     return places
-
-
-def _narrow(count: int) -> type:
-    return np.uint32 if count <= 1 << 32 else np.int64
 
 
 def _create(path: Path, dtype: type | np.dtype, shape: tuple[int, ...]) -> np.memmap:

@@ -1,13 +1,58 @@
-"""What must hold within a row index, so that reading rows by it cannot go wrong: see index.py for the arrays."""
+"""The files of a row index read, and what must hold within them: see index.py for the arrays."""
+
+from pathlib import Path
 
 import numpy as np
 
+from bert_horovod.errors import UserError
+from bert_horovod.files import hash_file, load_array, read_json
+from bert_horovod.typed import check_type
+
+ARRAYS = ("start", "first", "by_length", "classes", "template_rows", "template_lengths")
 _CHUNK = 1 << 20  # windows checked at once
+
+
+def narrow(count: int) -> type:
+    """The dtype of so many numbers, from 0."""
+    return np.uint32 if count <= 1 << 32 else np.int64
 
 
 def positions_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Positions of sequences with so many tokens in their segments: [CLS], a [SEP] for each segment, the tokens."""
     return first + second + 2 + (second > 0)
+
+
+def read_arrays(path: Path, sequence_length: int, tokens: int, check: bool) -> dict[str, np.ndarray]:
+    """The arrays by name; with `check` compared with their hashes and with each other. Raises UserError."""
+    arrays: dict[str, np.ndarray] = {}
+    file = path / "start.npy"
+    try:
+        arrays["start"] = load_array(file, narrow(tokens), (None,), inside=path)
+        windows = len(arrays["start"])
+        for name, dtype, shape in (
+            ("first", np.uint16, (windows,)),
+            ("by_length", narrow(windows), (windows,)),
+            ("classes", np.int64, (5, sequence_length + 1)),
+            ("template_rows", np.int64, (None,)),
+            ("template_lengths", np.uint16, (None, None)),
+        ):
+            file = path / f"{name}.npy"
+            arrays[name] = load_array(file, dtype, shape, inside=path)
+        if check:
+            file = path / "hashes.json"
+            check_type(hashes := read_json(file, inside=path), dict[str, str], "it")
+            for name in ARRAYS:
+                file = path / f"{name}.npy"
+                if hashes.get(name) != hash_file(file):
+                    raise ValueError("its SHA-256 is another")
+            file = path
+            check_arrays(arrays, tokens)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{file} is missing or damaged ({getattr(error, 'strerror', error)}); "
+            f"remove {path} and run again: it is made anew"
+        ) from error
+    return arrays
 
 
 def check_arrays(arrays: dict[str, np.ndarray], tokens: int) -> None:
