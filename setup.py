@@ -41,6 +41,7 @@ setup(
         "mpi": ["mpi4py>=4.0,<5"],
         "gpu": [f"tensorflow[and-cuda]=={TENSORFLOW}"],
         "test": [
+            "hypothesis>=6.100,<7",
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "ruff>=0.8,<0.18",

@@ -33,7 +33,7 @@ from bert_horovod.performance.report import lines
 PROJECT = Path(__file__).resolve().parents[1]
 TARGETS = ("all ranks", "one rank", "horovodrun")
 MOMENTS = ("start", "training", "save")
-START_S, TRAINING_S = 8.0, 1.5  # a kill comes at a random moment within
+START_S, TRAINING_S = 8.0, 5.0  # a kill comes at a random moment within
 GONE_S = 30.0  # until nothing of a killed run may be left
 FIRST_STEP = "<stdout>:step "
 RECIPE = """

@@ -5,7 +5,6 @@ A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[o
 changes the result beyond rounding.
 """
 
-import copy
 import dataclasses
 import hashlib
 import json
@@ -16,14 +15,11 @@ from typing import Any, Literal
 import tomli_w
 
 from bert_horovod.errors import UserError
-from bert_horovod.settings import refuse_unknown, section_from_table, setting
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
+from bert_horovod.files import read_text, shown
+from bert_horovod.settings import parse_toml, refuse_unknown, section_from_table, setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
+_LIMIT_BYTES = 1 << 20  # of a recipe's text
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
 
 
@@ -31,18 +27,18 @@ WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
 class Model:
     """The encoder, under Hugging Face's names."""
 
-    vocab_size: int = setting(30522, minimum=6)  # entries; must be the vocabulary's of the token store
-    hidden_size: int = setting(768, minimum=1)
-    num_hidden_layers: int = setting(12, minimum=1)
+    vocab_size: int = setting(30522, minimum=6, maximum=1 << 24)  # entries; must be the vocabulary's of the token store
+    hidden_size: int = setting(768, minimum=1, maximum=1 << 16)
+    num_hidden_layers: int = setting(12, minimum=1, maximum=1024)
     num_attention_heads: int = setting(12, minimum=1)  # must divide hidden_size
-    intermediate_size: int = setting(3072, minimum=1)  # width of the feed-forward layer
+    intermediate_size: int = setting(3072, minimum=1, maximum=1 << 20)  # width of the feed-forward layer
     hidden_act: str = setting(
         "gelu", choices=("gelu", "gelu_new")
     )  # exact (erf), or the tanh form that Google trained with
     hidden_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
     attention_probs_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
-    max_position_embeddings: int = setting(512, minimum=8)
-    type_vocab_size: int = setting(2, minimum=1)
+    max_position_embeddings: int = setting(512, minimum=8, maximum=1 << 20)
+    type_vocab_size: int = setting(2, minimum=1, maximum=1 << 16)
     initializer_range: float = setting(0.02, above=0)  # standard deviation of the truncated normal
     layer_norm_eps: float = setting(1e-12, above=0)
 
@@ -113,9 +109,9 @@ class Numerics:
 class Phase:
     """A stretch of training at one sequence length, with its own schedule."""
 
-    sequence_length: int = setting(128, minimum=8)  # tokens per row
-    global_batch: int = setting(256, minimum=1)  # rows per optimizer step, over all ranks
-    steps: int = setting(1000, minimum=1)  # optimizer steps
+    sequence_length: int = setting(128, minimum=8, maximum=(1 << 16) - 1)  # tokens per row
+    global_batch: int = setting(256, minimum=1, maximum=1 << 30)  # rows per optimizer step, over all ranks
+    steps: int = setting(1000, minimum=1, maximum=1 << 30)  # optimizer steps
     learning_rate: float = setting(1e-4, above=0)  # peak, for the global batch; never multiplied by the world size
     warmup: float = setting(0.01, minimum=0, maximum=1)  # fraction of the steps
     hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
@@ -177,10 +173,10 @@ class Recipe:
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
     """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises UserError."""
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES))
     except OSError as error:
         raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
     return recipe_from_table(table, overrides)
 
@@ -190,7 +186,15 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
     Raises UserError that names the key, the value and what is allowed.
     """
-    table = copy.deepcopy(table)
+    # A copy as deep as overrides reach: tables may be nested deeper than Python can follow.
+    table = {
+        name: [dict(phase) if isinstance(phase, dict) else phase for phase in value]
+        if isinstance(value, list)
+        else dict(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in table.items()
+    }
     for override in overrides:
         _override(table, override)
     sections = {section.name: section for section in dataclasses.fields(Recipe)}
@@ -203,7 +207,7 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
             values[name] = tuple(section_from_table(Phase, entry, f"phase.{i}") for i, entry in enumerate(value))
         else:
             if not isinstance(value, dict):
-                raise UserError(f"{name} = {value!r}: expected a table [{name}]")
+                raise UserError(f"{name} = {shown(value)}: expected a table [{name}]")
             values[name] = section_from_table(sections[name].default_factory, value, name)
     recipe = Recipe(**values)
     _check_combinations(recipe)
@@ -249,17 +253,18 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
 def _override(table: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     path = key.strip().split(".")
+    override = override if len(override) < 200 else f"{override[:200]}..."
     if not separator or len(path) not in (2, 3) or not all(path):
         raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {text}")["value"]
+    except ValueError:
         value = text.strip()
     if path[0] == "phase":
         phases = table.get("phase", [])
         if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
             raise UserError(f"--set {override}: phase in the recipe: expected one or more [[phase]] tables")
-        if len(path) != 3 or not path[1].isdecimal() or int(path[1]) >= len(phases):
+        if len(path) != 3 or path[1] not in map(str, range(len(phases))):
             raise UserError(
                 f"--set {override}: expected phase.N.key=value with N from 0, as in --set phase.0.steps=100; "
                 f"the recipe has {len(phases)} [[phase]] table(s)"

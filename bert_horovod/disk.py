@@ -1,5 +1,6 @@
 """Files that are on the disk whole, or not at all."""
 
+import contextlib
 import fcntl
 import os
 import time
@@ -10,7 +11,7 @@ from bert_horovod.errors import UserError
 
 def sync(path: Path) -> None:
     """Bring a file or a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
     finally:
@@ -21,22 +22,24 @@ def write_atomically(path: Path, text: str) -> None:
     """Write UTF-8 text under a temporary name, sync it, and move it into place; raises UserError when that fails."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "x", encoding="utf-8", newline="\n") as file:  # made anew: it may be a link or a FIFO
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def lock(path: Path, refusal: str, patience_s: float = 0) -> int:
     """Lock a file, which is made if need be, until the returned descriptor is closed or this process ends.
 
-    Raises UserError(refusal) if another process holds it, and still does after so many seconds.
+    Raises UserError(refusal) if another process holds it, still after so many seconds; OSError, also for a link.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     end = time.monotonic() + patience_s
     while not _take(descriptor, fcntl.LOCK_EX):
         if time.monotonic() >= end:
@@ -57,7 +60,7 @@ def share_lock(path: Path, descriptor: int | None) -> int | None:
     """
     if descriptor is None:
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
             return None
     return descriptor if _take(descriptor, fcntl.LOCK_SH) else None

@@ -8,7 +8,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from bert_horovod.errors import UserError
+from bert_horovod.files import shown
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+_MOST_DOTS = 1000  # in a line of TOML
+_MOST = 1 << 40  # of a whole number that states no limit: nothing that it may count is more, and products stay exact
 _KIND_NAMES = {
     int: "a whole number",
     float: "a number",
@@ -35,11 +43,21 @@ def setting(
     )
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text; raises ValueError, of which TOMLDecodeError is one."""
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):  # for which the parser takes minutes
+        raise ValueError(f"a line has more than {_MOST_DOTS:,} dots")
+    try:
+        return tomllib.loads(text)
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def refuse_unknown(table: dict[str, Any], known: Iterable[str], prefix: str) -> None:
     """Raise UserError for the first key of the table that is not known."""
     for key in table:
         if key not in known:
-            raise UserError(f"unknown key {prefix}{key}; known are: {', '.join(sorted(known))}")
+            raise UserError(f"unknown key {prefix}{key[:200]}; known are: {', '.join(sorted(known))}")
 
 
 def section_from_table(kind: type, table: dict[str, Any], name: str) -> Any:
@@ -57,15 +75,15 @@ def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) 
         wrong = [item for item in value if type(item) is not int] if type(value) is list else [value]
         if wrong:
             found = _KIND_NAMES.get(type(wrong[0]), type(wrong[0]).__name__)
-            raise UserError(f"{name} = {value!r}: expected a list of whole numbers, found {found}")
-        return tuple(value)
+            raise UserError(f"{name} = {shown(value)}: expected a list of whole numbers, found {found}")
+        return tuple(_checked(name, item, int, limits) for item in value)
     words = [word for part in typing.get_args(kind) for word in typing.get_args(part)]  # of int | Literal["auto"]
     if words:
-        if value in words:
+        if isinstance(value, str) and value in words:
             return value
         if type(value) is not int:
             raise UserError(
-                f"{name} = {value!r}: expected a whole number or {' or '.join(map(repr, words))}, "
+                f"{name} = {shown(value)}: expected a whole number or {' or '.join(map(repr, words))}, "
                 f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
             )
         kind = int
@@ -73,9 +91,11 @@ def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) 
         value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not kind:
         raise UserError(
-            f"{name} = {value!r}: expected {_KIND_NAMES[kind]}, "
+            f"{name} = {shown(value)}: expected {_KIND_NAMES[kind]}, "
             f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
         )
+    if kind is int:
+        limits = {"minimum": -_MOST, "maximum": _MOST} | dict(limits) if abs(value) > _MOST else limits
     tests = {
         "choices": (lambda limit: value in limit, lambda limit: "one of " + ", ".join(limit)),
         "minimum": (lambda limit: value >= limit, lambda limit: f"at least {limit}"),
@@ -86,5 +106,5 @@ def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) 
     finite = kind is not float or abs(value) < float("inf")
     if not finite or not all(tests[key][0](limit) for key, limit in limits.items()):
         allowed = " and ".join(tests[key][1](limit) for key, limit in limits.items()) or "a finite number"
-        raise UserError(f"{name} = {value!r}: expected {allowed}")
+        raise UserError(f"{name} = {shown(value)}: expected {allowed}")
     return value

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.config import Recipe, recipe_from_table
-from bert_horovod.corpus.store import FORMAT, Shard, Store, open_store, write_manifest, write_shard
+from bert_horovod.corpus.manifest import COUNTS, FORMAT
+from bert_horovod.corpus.store import Shard, Store, open_store, write_duplicates, write_manifest, write_shard
 
 SPECIAL = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = SPECIAL + [f"word{i}" for i in range(993)]
@@ -35,6 +36,7 @@ def write_toy_store(
     longest: int = 30,
     held_out: float = 0.0,
     vocabulary: list[str] = VOCABULARY,
+    duplicates: tuple[int, ...] = (),
 ) -> Store:
     """Write and open a store of random tokens: up to so many sections a document, sentences a section, and so on."""
     path.mkdir()
@@ -56,8 +58,15 @@ def write_toy_store(
             "format": FORMAT,
             "shards": entries,
             "settings": {},
-            "sources": [],
-            "totals": {},
+            "sources": [{"name": "a.txt", "bytes": 9, "sha256": "0", "documents": 1, "tokens": 9, "unknown_tokens": 0}],
+            "totals": {count: sum(entry[count] for entry in entries) for count in COUNTS}
+            | dict.fromkeys(("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents"), 0),
+            "passed_over": {},
+            "duplicates": {
+                "documents": len(duplicates),
+                "tokens": 0,
+                "sha256": write_duplicates(path, np.array(duplicates, np.int64)),
+            },
             "vocabulary": {"sha256": digest, "size": len(vocabulary), "lowercase": True},
         },
     )

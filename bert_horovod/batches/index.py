@@ -7,10 +7,12 @@
         classes.npy            int64  [5, L + 1]            per number 0 to L, the rows of `Classes`
         template_rows.npy      int64  [templates]           rows of an epoch that are made so
         template_lengths.npy   uint16 [templates, S]        positions of each sequence of such a row; 0: none
+        hashes.json            SHA-256 of each of these files
 
 Windows are sorted by the tokens of their second segment (0: there is none) and then as in the store, so that their
 place says how long it is. L is the sequence length. The hash names the store, this format and the settings. A directory
-of that name is whole: it is renamed into place. All arrays are mapped: a host's processes share them.
+of that name is whole: it is renamed into place. All arrays are mapped: a host's processes share them. The one that may
+build an index checks it, as index_check.py says.
 """
 
 import bisect
@@ -27,15 +29,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_horovod.batches.index_check import ARRAYS, narrow, positions_of, read_arrays
 from bert_horovod.batches.packing import Templates, fill, pack, single
 from bert_horovod.batches.windows import Windows, cut_windows
 from bert_horovod.corpus.store import Store
-from bert_horovod.disk import sync
+from bert_horovod.disk import sync, write_atomically
 from bert_horovod.errors import UserError
+from bert_horovod.files import hash_file
 
-FORMAT = 2
+FORMAT = 3
 SPLITS = ("train", "held_out")
-_ARRAYS = ("start", "first", "by_length", "classes", "template_rows", "template_lengths")
 _CHUNK = 1 << 20  # windows sorted at once
 # Shares of windows drawn short: the smallest that fills rows so far is taken, since each costs context.
 _SHORT_SHARES = tuple(step / 50 for step in range(41))
@@ -131,23 +134,10 @@ def open_index(
                 "system; run again, or name a directory that a host's processes share with --index_dir"
             )
         _build(_Cutter(store, sequence_length, pair, split), packing, path)
-    arrays = {}
-    for array in _ARRAYS:
-        try:
-            # A plain view: np.memmap makes each indexing several times slower.
-            arrays[array] = np.asarray(np.load(path / f"{array}.npy", mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            raise UserError(
-                f"{path / array}.npy is missing or damaged ({error}); remove {path} and run again: it is made anew"
-            ) from error
+    arrays = read_arrays(path, sequence_length, sum(len(shard.tokens) for shard in store.shards), check=build)
     classes = Classes(*arrays.pop("classes"))
     templates = Templates(arrays.pop("template_rows"), arrays.pop("template_lengths"))
     return RowIndex(path, sequence_length, pair, packing, split, **arrays, classes=classes, templates=templates)
-
-
-def positions_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Positions of sequences with so many tokens in their segments: [CLS], a [SEP] for each segment, the tokens."""
-    return first + second + 2 + (second > 0)
 
 
 @dataclass(frozen=True)
@@ -203,9 +193,9 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
     templates = pack(classes.sequences, length) if packing else single(classes.sequences)
     tokens = sum(len(shard.tokens) for shard in cutter.store.shards)
     windows = int(classes.windows.sum())
-    start = _create(directory / "start.npy", _narrow(tokens), (windows,))
+    start = _create(directory / "start.npy", narrow(tokens), (windows,))
     first = _create(directory / "first.npy", np.uint16, (windows,))
-    by_length = _create(directory / "by_length.npy", _narrow(windows), (windows,))
+    by_length = _create(directory / "by_length.npy", narrow(windows), (windows,))
     next_place = np.cumsum(classes.windows) - classes.windows
     for base, cut in cutter.windows(short_share):
         places = _sorted_places(cut.second, next_place)
@@ -218,12 +208,14 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
         second = np.searchsorted(class_end, numbers, side="right")
         by_length[_sorted_places(positions_of(first[numbers].astype(np.int64), second), next_place)] = numbers
     written = [start, first, by_length]
-    for name, values in zip(_ARRAYS[3:], (np.stack(classes), templates.rows, templates.lengths), strict=True):
+    for name, values in zip(ARRAYS[3:], (np.stack(classes), templates.rows, templates.lengths), strict=True):
         written.append(_create(directory / f"{name}.npy", values.dtype, values.shape))
         written[-1][...] = values
-    for name, array in zip(_ARRAYS, written, strict=True):
+    for name, array in zip(ARRAYS, written, strict=True):
         array.flush()
         sync(directory / f"{name}.npy")
+    hashes = {name: hash_file(directory / f"{name}.npy") for name in ARRAYS}
+    write_atomically(directory / "hashes.json", json.dumps(hashes, indent=1) + "\n")
 
 
 def _short_share(cutter: _Cutter) -> float:
@@ -304,10 +296,6 @@ def _sorted_places(classes: np.ndarray, next_place: np.ndarray) -> np.ndarray:
     places[order] = next_place[ordered] + np.arange(len(classes)) - (np.cumsum(count) - count)[ordered]
     next_place += count
     return places
-
-
-def _narrow(count: int) -> type:
-    return np.uint32 if count <= 1 << 32 else np.int64
 
 
 def _create(path: Path, dtype: type | np.dtype, shape: tuple[int, ...]) -> np.memmap:

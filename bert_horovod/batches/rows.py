@@ -18,6 +18,7 @@ from bert_horovod.batches.pairs import Exchange
 from bert_horovod.batches.vocabulary import SpecialIds, special_ids
 from bert_horovod.config import Objective, Recipe
 from bert_horovod.corpus.store import Store
+from bert_horovod.errors import UserError
 
 # What a hash is drawn for.
 _ROWS, _WINDOWS, _SWAP = range(3)
@@ -68,6 +69,7 @@ class Rows:
         self.masked_slots = int(masks.sum(axis=1).max())  # M, the most that a row needs
         self._index = index
         self._special = special
+        self._vocabulary_size = len(store.vocabulary)
         self._length = sequence_length
         self._pair = objective.pair
         self._seed = seed
@@ -153,6 +155,11 @@ class Rows:
         target = found.row * self._length + starts[found.row, found.slot] + 1
         self._copy_tokens(ids, found.start, found.count, target)
         self._copy_tokens(ids, found.second_start, found.second_count, target + found.count + 1)
+        if ids.max(initial=0) >= self._vocabulary_size:
+            raise UserError(
+                f"the token store holds the id {ids.max()}, outside of its vocabulary of {self._vocabulary_size}: "
+                "it is damaged; see where with: bert-horovod verify"
+            )
 
         maskable = present & ~is_separator & ~is_start
         masked = self._masker.apply(ids, positions, sequence_ids, maskable, tokens)

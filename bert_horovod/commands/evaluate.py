@@ -101,13 +101,13 @@ def evaluate(
     from bert_horovod.collectives.world import World
     from bert_horovod.config import Objective, Phase, Recipe
     from bert_horovod.corpus.statistics import unigram_cross_entropy
-    from bert_horovod.corpus.store import open_store
+    from bert_horovod.corpus.store import verify
     from bert_horovod.model.compute import Compute
     from bert_horovod.training.checkpoint import recorded_length, recorded_pair
     from bert_horovod.training.evaluation import Evaluator
     from bert_horovod.training.prediction import find_checkpoint, read_masked_model
 
-    store = open_store(data_dir)
+    store = verify(data_dir)  # a damaged byte would else count in the loss
     directory = find_checkpoint(checkpoint)
     found = read_masked_model(directory)
     _refuse_another_vocabulary(directory, found, store)

@@ -13,7 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Check the store and print its totals."""
-    from bert_horovod.corpus.store import COUNTS, verify
+    from bert_horovod.corpus.manifest import COUNTS
+    from bert_horovod.corpus.store import verify
 
     store = verify(arguments.data_dir)
     totals = store.manifest["totals"]

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.corpus.builder import ShardTotals
+from bert_horovod.corpus.manifest import COUNTS
 from bert_horovod.corpus.plan import Position, Task
-from bert_horovod.corpus.store import COUNTS, Shard, hash_shard, write_shard
+from bert_horovod.corpus.store import Shard, hash_shard, write_shard
 from bert_horovod.disk import sync, write_atomically
 
 PATTERN = r"shard-(\d{5,}|[0-9a-f]{24}-\d{3,})"

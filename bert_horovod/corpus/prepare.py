@@ -13,13 +13,14 @@ import numpy as np
 
 from bert_horovod.corpus import destination
 from bert_horovod.corpus.duplicates import count_tokens, find_duplicates
+from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.parts import Part, find_parts, missing_parts, number_parts
 from bert_horovod.corpus.plan import Settings, Task, plan_tasks
 from bert_horovod.corpus.pool import local_pool, run_jobs
 from bert_horovod.corpus.progress import Progress
 from bert_horovod.corpus.sources import Source, find_sources
 from bert_horovod.corpus.statistics import silent_sources, some
-from bert_horovod.corpus.store import COUNTS, FORMAT, open_shard, write_duplicates, write_manifest
+from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
 from bert_horovod.corpus.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.work import Done, Job, disk_error, do
 from bert_horovod.errors import UserError
@@ -254,7 +255,7 @@ def _finish(
         for source in sources
     ]
     entries = number_parts(path, parts)
-    shards = [open_shard(path, entry) for entry in entries]
+    shards = [open_shard(path, entry, head["vocabulary"]["size"]) for entry in entries]
     duplicates = find_duplicates(shards)
     manifest = {
         **head,

@@ -21,7 +21,6 @@ hosts or absolute paths, so that the same input gives the same bytes.
 """
 
 import hashlib
-import json
 import os
 import resource
 from dataclasses import dataclass
@@ -30,12 +29,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from bert_horovod.corpus.manifest import COUNTS, manifest_text, read_manifest
 from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
+from bert_horovod.files import hash_file, load_array, open_regular, read_text
 
-FORMAT = 2
 ARRAYS = ("tokens", "sentences", "sections", "documents", "held_out", "document_hashes", "titles")
-COUNTS = ("documents", "sections", "sentences", "tokens", "bytes")
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Store:
     @property
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the manifest, which holds the hashes of everything else."""
-        return _hash_text(_manifest_text(self.manifest))
+        return _hash_text(manifest_text(self.manifest))
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
@@ -112,88 +111,61 @@ def write_duplicates(store: Path, documents: np.ndarray) -> str | None:
 
 def write_manifest(store: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest, last of all and in one move: a store without it is not finished."""
-    write_atomically(store / "manifest.json", _manifest_text(manifest))
+    write_atomically(store / "manifest.json", manifest_text(manifest))
 
 
 def open_store(path: str | Path) -> Store:
-    """Open a token store and check its shape (not its hashes: see verify); raises UserError."""
+    """Open a token store and check its structure (not its hashes and token ids: see verify); raises UserError."""
     path = Path(path)
-    manifest = _read_manifest(path)
+    return _open_store(path, read_manifest(path))
+
+
+def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
     try:
-        vocabulary_text = (path / "vocab.txt").read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read {path / 'vocab.txt'}: {error.strerror}; prepare the data again") from error
-    if _hash_text(vocabulary_text) != manifest["vocabulary"]["sha256"]:
+        vocabulary_text = read_text(path / "vocab.txt", inside=path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"cannot read {path / 'vocab.txt'}: {getattr(error, 'strerror', error)}; prepare the data again"
+        ) from error
+    vocabulary = vocabulary_text.rstrip("\n").split("\n")
+    recorded = manifest["vocabulary"]
+    if _hash_text(vocabulary_text) != recorded["sha256"] or len(vocabulary) != recorded["size"]:
         raise UserError(
             f"{path / 'vocab.txt'} is not the vocabulary that the store was made with; prepare the data again"
         )
     _allow_open_files(len(ARRAYS) * len(manifest["shards"]))
-    return Store(
-        path,
-        manifest,
-        [open_shard(path, entry) for entry in manifest["shards"]],
-        vocabulary_text.rstrip("\n").split("\n"),
-        _read_duplicates(path, manifest),
-    )
+    shards = [open_shard(path, entry, len(vocabulary)) for entry in manifest["shards"]]
+    return Store(path, manifest, shards, vocabulary, _read_duplicates(path, manifest))
 
 
 def verify(path: str | Path) -> Store:
-    """Open a store, compare shards with their hashes, check their arrays; raises UserError that names damaged ones."""
+    """Open a store, compare shards with their hashes, check all token ids; raises UserError that names damaged ones."""
     path = Path(path)
+    manifest = read_manifest(path)
     damaged = [
-        entry["name"]
-        for entry in _read_manifest(path)["shards"]
-        if not (path / entry["name"]).is_dir() or hash_shard(path / entry["name"]) != entry["sha256"]
+        entry["name"] for entry in manifest["shards"] if _is_damaged(path, entry, manifest["vocabulary"]["size"])
     ]
     if damaged:
         raise UserError(
-            f"{path}: damaged shards: {', '.join(damaged)}; their content does not match the manifest's "
-            "SHA-256. Run the same prepare command again: it makes the damaged shards anew"
+            f"{path}: damaged shards: {', '.join(damaged[:20])}; their content is not what the manifest "
+            "says. Run the same prepare command again: it makes the damaged shards anew"
         )
-    store = open_store(path)
-    for entry, shard in zip(store.manifest["shards"], store.shards, strict=True):
-        problem = shard_problem(shard, len(store.vocabulary))
-        if problem:
+    store = _open_store(path, manifest)
+    for entry, shard in zip(manifest["shards"], store.shards, strict=True):
+        if shard.tokens.max(initial=0) >= len(store.vocabulary):
             raise UserError(
-                f"{path / entry['name']} is damaged: {problem}; remove the store and prepare the data again"
+                f"{path / entry['name']} is damaged: the token id {shard.tokens.max()} is outside of the vocabulary of "
+                f"{len(store.vocabulary)}; remove the store and prepare the data again"
             )
     return store
 
 
-def shard_problem(shard: Shard, vocabulary_size: int) -> str | None:
-    """What is wrong with a shard's arrays, or None: dtypes, offsets that rise from 0 to the end, ids in range."""
-    for name, kind in (
-        ("tokens", token_dtype(vocabulary_size)),
-        ("sentences", np.uint32),
-        ("sections", np.uint32),
-        ("documents", np.uint32),
-        ("held_out", np.bool_),
-        ("document_hashes", np.uint64),
-        ("titles", np.uint8),
-    ):
-        if getattr(shard, name).dtype != kind:
-            return f"{name} are {getattr(shard, name).dtype}, expected {np.dtype(kind)}"
-    ends = {"sentences": len(shard.tokens), "sections": len(shard.sentences) - 1, "documents": len(shard.sections) - 1}
-    for name, end in ends.items():
-        offsets = np.asarray(getattr(shard, name))
-        if (
-            offsets.ndim != 1
-            or not len(offsets)
-            or offsets[0] != 0
-            or offsets[-1] != end
-            or np.any(offsets[1:] <= offsets[:-1])
-        ):
-            return f"the offsets in {name} do not rise from 0 to {end}"
-    if shard.held_out.shape != (len(shard.sections) - 1,) or shard.document_hashes.shape != (
-        len(shard.documents) - 1,
-        2,
-    ):
-        return "held_out or document_hashes have another length than sections and documents"
-    if np.count_nonzero(np.asarray(shard.titles) == ord("\n")) != len(shard.documents) - 1:
-        return "there is not one title a document"
-    if len(shard.tokens) and shard.tokens.max() >= vocabulary_size:
-        return f"the token id {shard.tokens.max()} is outside of the vocabulary of {vocabulary_size}"
-    return None
+def _is_damaged(path: Path, entry: dict[str, Any], vocabulary_size: int) -> bool:
+    try:
+        open_shard(path, entry, vocabulary_size)  # before the hash: a file may have a hole of terabytes
+        return hash_shard(path / entry["name"]) != entry["sha256"]
+    except (OSError, UserError):
+        return True
 
 
 def hash_shard(directory: Path) -> str:
@@ -201,52 +173,32 @@ def hash_shard(directory: Path) -> str:
     digest = hashlib.sha256()
     for name in ARRAYS:
         file = directory / f"{name}.npy"
-        size = file.stat().st_size if file.exists() else 0
+        size = file.stat().st_size if file.is_file() else 0
         digest.update(f"{name} {size}\n".encode())
         if size:
-            with open(file, "rb") as content:
+            with open_regular(file) as content:
                 while block := content.read(1 << 20):
                     digest.update(block)
     return digest.hexdigest()
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"{path} is not a token store: cannot read manifest.json ({error.strerror}); "
-            "make one with: bert-horovod prepare"
-        ) from error
-    except ValueError as error:
-        raise UserError(f"{path / 'manifest.json'} is damaged: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise UserError(f"{path / 'manifest.json'}: expected a token store of format {FORMAT}; prepare the data again")
-    kinds = {"vocabulary": dict, "settings": dict, "sources": list, "shards": list, "totals": dict}
-    missing = [name for name, kind in kinds.items() if not isinstance(manifest.get(name), kind)]
-    if missing or not all(
-        isinstance(entry, dict) and {"name", "sha256", *COUNTS} <= entry.keys() for entry in manifest["shards"]
-    ):
-        raise UserError(
-            f"{path / 'manifest.json'} is damaged: {', '.join(missing) or 'shards'} missing or incomplete; "
-            "prepare the data again"
-        )
-    return manifest
-
-
 def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
-    expected = manifest.get("duplicates", {}).get("sha256")
-    if expected is None:
+    recorded = manifest["duplicates"]
+    if recorded["sha256"] is None:
         return np.zeros(0, np.int64)
     file = path / "duplicates.npy"
     try:
-        if hashlib.sha256(file.read_bytes()).hexdigest() != expected:
-            raise UserError(f"{file} is damaged; run the same prepare command again: it makes it anew")
-        return np.load(file, allow_pickle=False)
-    except OSError as error:
+        duplicates = load_array(file, np.int64, (recorded["documents"],), inside=path)
+        if hash_file(file) != recorded["sha256"]:
+            raise ValueError("its SHA-256 is another")
+        if duplicates[0] < 0 or duplicates[-1] >= manifest["totals"]["documents"] or np.any(np.diff(duplicates) <= 0):
+            raise ValueError("it does not rise within the store's documents")
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"cannot read {file}: {error.strerror}; run the same prepare command again: it makes it anew"
+            f"{file} is damaged ({getattr(error, 'strerror', error)}); "
+            "run the same prepare command again: it makes it anew"
         ) from error
+    return duplicates
 
 
 def _allow_open_files(count: int) -> None:
@@ -259,32 +211,49 @@ def _allow_open_files(count: int) -> None:
         )
 
 
-def open_shard(path: Path, entry: dict[str, Any]) -> Shard:
-    """Map a shard's arrays, by its entry in the manifest; raises UserError."""
+def open_shard(path: Path, entry: dict[str, Any], vocabulary_size: int) -> Shard:
+    """Map a shard's arrays, by its entry in the manifest, and check all but the ids in them; raises UserError."""
+    shapes = {
+        "tokens": (token_dtype(vocabulary_size), (entry["tokens"],)),
+        "sentences": (np.uint32, (entry["sentences"] + 1,)),
+        "sections": (np.uint32, (entry["sections"] + 1,)),
+        "documents": (np.uint32, (entry["documents"] + 1,)),
+        "held_out": (np.bool_, (entry["sections"],)),
+        "document_hashes": (np.uint64, (entry["documents"], 2)),
+        "titles": (np.uint8, (None,)),
+    }
     arrays = {}
-    for name in ARRAYS:
+    for name, (dtype, shape) in shapes.items():
         file = path / entry["name"] / f"{name}.npy"
         try:
-            # An empty array cannot be mapped.
-            arrays[name] = np.load(file, mmap_mode="r" if entry["tokens"] else None, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            arrays[name] = load_array(file, dtype, shape, inside=path)
+        except (OSError, ValueError) as error:
             raise UserError(
-                f"{file} is missing or damaged ({error}); see which shards with: bert-horovod verify --data_dir {path}"
+                f"{file} is missing or damaged ({getattr(error, 'strerror', error)}); "
+                f"see which shards with: bert-horovod verify --data_dir {path}"
             ) from error
     shard = Shard(**arrays)
-    expected = tuple(entry[count] for count in COUNTS[:4])
-    found = (len(shard.documents) - 1, len(shard.sections) - 1, len(shard.sentences) - 1, len(shard.tokens))
-    if found != expected:
+    problem = shard_problem(shard)
+    if problem:
         raise UserError(
-            f"{path / entry['name']} is damaged: {', '.join(COUNTS[:4])} are {found}, the manifest says "
-            f"{expected}; "
+            f"{path / entry['name']} is damaged: {problem}; "
             "run the same prepare command again: it makes the damaged shards anew"
         )
     return shard
 
 
-def _manifest_text(manifest: dict[str, Any]) -> str:
-    return json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+def shard_problem(shard: Shard) -> str | None:
+    """What contradicts itself in a shard's arrays, or None: offsets rise from 0 to the end, one title a document."""
+    ends = {"sentences": len(shard.tokens), "sections": len(shard.sentences) - 1, "documents": len(shard.sections) - 1}
+    for name, end in ends.items():
+        offsets = getattr(shard, name)
+        if offsets[0] != 0 or offsets[-1] != end or np.any(offsets[1:] <= offsets[:-1]):
+            return f"the offsets in {name} do not rise from 0 to {end}"
+    if shard.held_out.view(np.uint8).max(initial=0) > 1:  # NumPy counts such values wrongly and then copies too much
+        return "held_out has values other than true and false"
+    if np.count_nonzero(shard.titles == ord("\n")) != len(shard.documents) - 1:
+        return "there is not one title a document"
+    return None
 
 
 def _hash_text(text: str) -> str:

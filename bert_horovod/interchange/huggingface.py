@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from bert_horovod import config
 from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
+from bert_horovod.files import shown
 from bert_horovod.interchange.vocabulary import (
     SPECIAL_TOKENS,
     read_json,
@@ -22,7 +23,7 @@ from bert_horovod.interchange.vocabulary import (
     read_vocabulary,
     tokenizer_settings,
 )
-from bert_horovod.interchange.weights import WEIGHTS_FILE, read_weights
+from bert_horovod.interchange.weights import WEIGHTS_FILE, as_float32, map_weights
 from bert_horovod.model.bert import parameter_shapes
 
 _EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
@@ -93,17 +94,19 @@ def read_directory(directory: Path) -> Pretrained:
     """
     directory = Path(directory)
     model = _read_model(directory / "config.json")
-    tensors = read_weights(directory)
+    mapped = map_weights(directory)
     shapes = parameter_shapes(model, next_sentence=True)
-    _tie_decoder(directory, tensors)
-    for name, values in tensors.items():
-        if name in shapes:
-            _check_tensor(directory, name, values, shapes[name])
+    copies = {f"{_DECODER}.weight": shapes[_EMBEDDINGS], f"{_DECODER}.bias": shapes["cls.predictions.bias"]}
+    tensors = {}
+    for name, values in mapped.items():
+        if name in shapes or name in copies:
+            tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
         elif name.startswith("bert."):
             raise UserError(
-                f"{directory}: {name} is no part of the encoder that config.json describes "
+                f"{directory}: {name[:200]} is no part of the encoder that config.json describes "
                 f"({model.num_hidden_layers} layers)"
             )
+    _tie_decoder(directory, tensors)
     pooler_and_pair_head = set(shapes) - set(parameter_shapes(model, next_sentence=False))
     missing = [
         name for name in shapes if name.startswith("bert.") and name not in tensors and name not in pooler_and_pair_head
@@ -135,10 +138,10 @@ def _read_model(path: Path) -> config.Model:
         raise UserError(f"{path.parent} has no config.json: expected a Hugging Face BERT directory")
     found = read_json(path)
     if found.get("model_type") != "bert":
-        raise UserError(f"{path}: model_type = {found.get('model_type')!r}: expected 'bert'")
+        raise UserError(f"{path}: model_type = {shown(found.get('model_type'))}: expected 'bert'")
     for key, expected in _REQUIRED_VALUES.items():
         if found.get(key, expected) != expected:
-            raise UserError(f"{path}: {key} = {found[key]!r} is not supported: expected {expected!r}")
+            raise UserError(f"{path}: {key} = {shown(found[key])} is not supported: expected {expected!r}")
     table = {field.name: found[field.name] for field in dataclasses.fields(config.Model) if field.name in found}
     try:  # a recipe around the model, so that its limits are those of [model]
         return config.recipe_from_table(
@@ -161,11 +164,15 @@ def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:
         raise UserError(f"{directory}: {_DECODER}.bias differs from cls.predictions.bias: expected one bias")
 
 
-def _check_tensor(directory: Path, name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
+def _checked_tensor(directory: Path, name: str, mapped: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The tensor in float32; raises UserError for another shape, before it takes memory, and for what is not finite."""
+    values = mapped
     if values.shape != shape:
         raise UserError(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")
+    values = as_float32(mapped)
     if not np.isfinite(values).all():
         raise UserError(f"{directory}: {name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite")
+    return values
 
 
 def _check_parameters(parameters: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:

@@ -1,10 +1,12 @@
 """The vocabulary and the tokenizer's settings of a Hugging Face BERT directory."""
 
-import json
+import os
 from pathlib import Path
 from typing import Any
 
+from bert_horovod import files
 from bert_horovod.errors import UserError
+from bert_horovod.files import shown
 
 SPECIAL_TOKENS = {
     "unk_token": "[UNK]",
@@ -31,7 +33,7 @@ def tokenizer_settings(lowercase: bool, max_length: int) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; raises UserError for anything else."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = files.read_json(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
@@ -50,42 +52,51 @@ def read_vocabulary(directory: Path, vocab_size: int) -> list[str] | None:
     tokens: dict[int, str] = {}
     source = directory / "vocab.txt"
     try:
-        if source.is_file():
-            lines = source.read_text(encoding="utf-8").split("\n")
+        if os.path.lexists(source):
+            lines = files.read_text(source).split("\n")
             tokens.update(enumerate(lines[:-1] if lines[-1] == "" else lines))
-        elif (source := directory / "tokenizer.json").is_file():
+        elif os.path.lexists(source := directory / "tokenizer.json"):
             tokenizer = read_json(source)
             if tokenizer["model"]["type"] != "WordPiece":
-                raise UserError(f"{source}: its model is {tokenizer['model']['type']}: expected WordPiece")
+                raise UserError(f"{source}: its model is {shown(tokenizer['model']['type'])}: expected 'WordPiece'")
             tokens.update({index: token for token, index in tokenizer["model"]["vocab"].items()})
             tokens.update({entry["id"]: entry["content"] for entry in tokenizer.get("added_tokens", [])})
         else:
             return None
-        added = directory / "added_tokens.json"
-        if added.is_file():
-            tokens.update({index: token for token, index in read_json(added).items()})
+        tokens.update({index: token for token, index in _optional(directory / "added_tokens.json").items()})
         decoder = _optional(directory / "tokenizer_config.json").get("added_tokens_decoder", {})
         tokens.update({int(index): entry["content"] for index, entry in decoder.items()})
+        wrong = [entry for entry in tokens.items() if [type(part) for part in entry] != [int, str]]
+        if wrong:
+            raise TypeError(f"expected a whole number and a token, found {shown(wrong[0])}")
         ids = sorted(tokens)
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{source} or its added tokens are damaged: {error!r}") from error
-    if ids != list(range(vocab_size)):
+        raise UserError(f"{source} or its added tokens are damaged: {shown(error)}") from error
+    if len(ids) != vocab_size or ids[0] != 0 or ids[-1] != vocab_size - 1:
         raise UserError(
-            f"{source} has {len(ids)} tokens (largest id {ids[-1] if ids else 'none'}), but config.json has "
+            f"{source} has {len(ids)} tokens (largest id {shown(ids[-1]) if ids else 'none'}), but config.json has "
             f"vocab_size = {vocab_size}: expected the vocabulary that the model was trained with"
         )
     return [tokens[index] for index in ids]
 
 
 def read_lowercase(directory: Path) -> bool:
-    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; True where neither does."""
-    found = _optional(directory / "tokenizer_config.json").get("do_lower_case")
+    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; True where neither does.
+
+    Raises UserError where what they say is no such thing.
+    """
+    source = directory / "tokenizer_config.json"
+    found = _optional(source).get("do_lower_case")
     if found is None:
-        found = (_optional(directory / "tokenizer.json").get("normalizer") or {}).get("lowercase", True)
-    return bool(found)
+        source = directory / "tokenizer.json"
+        normalizer = _optional(source).get("normalizer") or {}
+        found = normalizer.get("lowercase", True) if isinstance(normalizer, dict) else normalizer
+    if type(found) is not bool:
+        raise UserError(f"{source} is damaged: lower-casing is {shown(found)}: expected true or false")
+    return found
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if os.path.lexists(path) else {}

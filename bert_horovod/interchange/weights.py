@@ -1,43 +1,54 @@
-"""model.safetensors, whole or in shards, to float32 arrays under today's parameter names.
+"""model.safetensors, whole or in shards, as mapped arrays under today's parameter names.
 
 Other files (pytorch_model.bin) are never read: they are pickles, which can run code.
 """
 
 import json
 import mmap
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bert_horovod.errors import UserError
+from bert_horovod.files import open_regular, read_json, shown
+from bert_horovod.typed import check_type
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}  # NumPy has no bfloat16
+_NAME_LENGTH = 200  # of a file
 _BUFFERS = ("position_ids", "token_type_ids")  # constants that old versions saved
 _PREFIXES = {"embeddings.": "bert.embeddings.", "encoder.": "bert.encoder.", "pooler.": "bert.pooler."}
 
 
-def read_weights(directory: Path) -> dict[str, np.ndarray]:
-    """All floating-point tensors of a Hugging Face BERT directory, float32, by name.
+def map_weights(directory: Path) -> dict[str, np.ndarray]:
+    """All floating-point tensors of a Hugging Face BERT directory, by name, mapped as they were saved: see as_float32.
 
     Names are those of BertForPreTraining: `bert.` is put before those of a bare BertModel, and LayerNorm's old `gamma`
-    and `beta` become `weight` and `bias`. Saved position ids are dropped. bfloat16, float16 and float64 become float32.
+    and `beta` become `weight` and `bias`. Saved position ids are dropped.
 
     Raises:
         UserError: there is no model.safetensors, or it is damaged, or a tensor is twice there or no float.
     """
     tensors: dict[str, np.ndarray] = {}
     for path in _files(directory):
-        for saved_name, values in _read_file(path):
+        for saved_name, values in map_file(path).items():
             name = _modern_name(saved_name)
             if name in tensors:
-                raise UserError(f"{path}: two tensors for {name}, one of them as {saved_name}")
+                raise UserError(f"{path}: two tensors for {name[:200]}, one of them as {saved_name[:200]}")
             tensors[name] = values
     return tensors
+
+
+def as_float32(mapped: np.ndarray) -> np.ndarray:
+    """A mapped tensor as float32 in memory; what is too large becomes an infinity."""
+    if mapped.dtype == np.uint16:  # bfloat16: the upper half of a float32
+        return (mapped.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(over="ignore"):
+        return mapped.astype(np.float32)
 
 
 def _files(directory: Path) -> list[Path]:
@@ -46,12 +57,15 @@ def _files(directory: Path) -> list[Path]:
     index = directory / INDEX_FILE
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            check_type(weight_map := read_json(index)["weight_map"], dict[str, str], "weight_map")
+        except OSError as error:
+            raise UserError(f"cannot read {index}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{index} is damaged: expected JSON with a weight_map of file names") from error
+        names = sorted(set(weight_map.values()))
         for name in names:
-            if not isinstance(name, str) or Path(name).name != name:
-                raise UserError(f"{index} names {name!r}: expected a file in the same directory")
+            if Path(name).name != name or len(name) > _NAME_LENGTH or not name.isprintable():
+                raise UserError(f"{index} names {shown(name)}: expected a file in the same directory")
             if not (directory / name).is_file():
                 raise UserError(f"{directory} has no {name}, which {INDEX_FILE} names: the copy is incomplete")
         return [directory / name for name in names]
@@ -64,32 +78,35 @@ def _files(directory: Path) -> list[Path]:
     raise UserError(f"{directory} has no {WEIGHTS_FILE}: expected a Hugging Face directory with safetensors weights")
 
 
-def _read_file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
+    """The floating-point tensors of a safetensors file, mapped; bfloat16 as uint16, which NumPy lacks.
+
+    Raises UserError for a file that is damaged or, with `inside`, lies outside of that directory.
+    """
     try:
-        with safe_open(path, framework="np"):  # checks header, sizes and the file's length
-            pass
-        with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(header_bytes))
+        with open_regular(path, inside) as file:
             # Mapped by hand, because not every safetensors version gives NumPy a bfloat16 tensor.
             contents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}; copy it again") from error
+            with safe_open(f"/proc/self/fd/{file.fileno()}", framework="np"):  # checks header, sizes, the file's length
+                pass
+        header_bytes = int.from_bytes(contents[:8], "little")
+        header = json.loads(contents[8 : 8 + header_bytes])
+        header.pop("__metadata__", None)
+        return {
+            name: _map_tensor(contents, 8 + header_bytes, name, entry)
+            for name, entry in header.items()
+            if name.split(".")[-1] not in _BUFFERS
+        }
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    header.pop("__metadata__", None)
-    for name, entry in header.items():
-        if name.split(".")[-1] in _BUFFERS:
-            continue
-        if entry["dtype"] not in _DTYPES:
-            raise UserError(f"{path}: {name} has dtype {entry['dtype']}: expected one of {', '.join(_DTYPES)}")
-        offset = 8 + header_bytes + entry["data_offsets"][0]
-        raw = np.ndarray(entry["shape"], _DTYPES[entry["dtype"]], contents, offset)
-        if entry["dtype"] == "BF16":  # the upper half of a float32
-            yield name, (raw.astype(np.uint32) << 16).view(np.float32)
-        else:
-            with np.errstate(over="ignore"):  # an infinity is reported with the tensor's name later
-                yield name, raw.astype(np.float32)
+    except (SafetensorError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"{path} is damaged: {str(error)[:200]}; copy it again") from error
+
+
+def _map_tensor(contents: mmap.mmap, begin: int, name: str, entry: dict[str, Any]) -> np.ndarray:
+    if entry["dtype"] not in _DTYPES:
+        raise ValueError(f"{name[:100]} has dtype {entry['dtype']}: expected one of {', '.join(_DTYPES)}")
+    return np.ndarray(entry["shape"], _DTYPES[entry["dtype"]], contents, begin + entry["data_offsets"][0])
 
 
 def _modern_name(name: str) -> str:

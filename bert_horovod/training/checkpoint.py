@@ -9,21 +9,46 @@
 Gradient accumulators are never stored: a checkpoint lies between optimizer steps.
 """
 
-import hashlib
-import json
+import itertools
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
-import safetensors.numpy
 
+from bert_horovod import optimizers
+from bert_horovod.config import (
+    Objective,
+    Phase,
+    Recipe,
+    differences,
+    load_recipe,
+    recipe_from_table,
+)
 from bert_horovod.errors import UserError
+from bert_horovod.files import TEXT_BYTES, hash_file, read_json
 from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.interchange.weights import WEIGHTS_FILE, map_file
+from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.settings import section_from_table
 from bert_horovod.training.state import Progress
+from bert_horovod.typed import check_type
 
 HASHES = "training/hashes.json"
+STATE = "training/state.json"
+OPTIMIZER = "training/optimizer.safetensors"
+FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # of every checkpoint
+_OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a name in the checkpoint, none that leads out of it
+
+
+class _Plan(TypedDict):
+    """See overlap.py."""
+
+    made_for: dict[str, int | str]
+    buckets: list[list[str]]
+    rows: str | None
 
 
 @dataclass(frozen=True)
@@ -39,8 +64,9 @@ class Checkpoint:
 def recorded_pair(directory: Path) -> str | None:
     """The objective.pair that a checkpoint was trained with, as its state says; None if no run of ours wrote it."""
     try:
-        return _state(directory)["recipe"]["objective"]["pair"]
-    except (OSError, ValueError, LookupError, TypeError):
+        pair = _state(directory)["recipe"]["objective"]["pair"]
+        return section_from_table(Objective, {"pair": pair}, "objective").pair
+    except (OSError, ValueError, LookupError, TypeError, UserError):
         return None
 
 
@@ -48,8 +74,9 @@ def recorded_length(directory: Path) -> int | None:
     """The sequence length of the phase that a checkpoint was saved in; None if no run of ours wrote it."""
     try:
         record = _state(directory)
-        return record["recipe"]["phase"][record["position"]["phase"]]["sequence_length"]
-    except (OSError, ValueError, LookupError, TypeError):
+        length = record["recipe"]["phase"][record["position"]["phase"]]["sequence_length"]
+        return section_from_table(Phase, {"sequence_length": length}, "phase").sequence_length
+    except (OSError, ValueError, LookupError, TypeError, UserError):
         return None
 
 
@@ -62,15 +89,19 @@ def saved_at(directory: Path) -> float:
 
 
 def load_newest(output_dir: Path) -> Checkpoint | None:
-    """The newest checkpoint whose every hash is right; damaged ones are named on stderr. None if there is none.
+    """The newest checkpoint that is whole: its hashes right, its content a state of the run that recipe.toml tells of.
 
-    Raises UserError if there are checkpoints and all of them are damaged.
+    Damaged ones are named on stderr. None if there is none. Raises UserError if there are checkpoints and all of them
+    are damaged.
     """
     found = paths(output_dir)
     for path in reversed(found):
         damaged = _damaged_files(path)
-        if not damaged:
-            return _load(path)
+        try:
+            if not damaged:
+                return _load(path)
+        except (OSError, ValueError, UserError) as error:
+            damaged = [str(getattr(error, "strerror", None) or error)]
         print(
             f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damaged)}); taking the one before",
             file=sys.stderr,
@@ -88,32 +119,74 @@ def paths(output_dir: Path) -> list[Path]:
 
 
 def _load(path: Path) -> Checkpoint:
+    """Raises OSError, ValueError or UserError where the content, whose hashes are right, is not a run's state."""
     record = _state(path)
-    slots: dict[str, dict[str, np.ndarray]] = {}
-    for key, value in safetensors.numpy.load_file(path / "training" / "optimizer.safetensors").items():
-        slot, name = key.split("/", 1)
-        slots.setdefault(slot, {})[name] = value
-    return Checkpoint(path, read_directory(path).parameters, slots, Progress(**record["progress"]))
+    check_type(record, dict[str, Any], "state.json")
+    progress, table = record.get("progress"), record.get("recipe")
+    check_type(progress, Progress, "progress")
+    check_type(table, dict[str, Any], "recipe")
+    recipe, progress = recipe_from_table(table), Progress(**progress)
+    of_the_run = path.parent.parent / "recipe.toml"
+    if of_the_run.exists() and (changed := differences(load_recipe(of_the_run), recipe)):
+        raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
+    if path.name != f"step-{progress.step:08d}":
+        raise ValueError(f"its state is that of step {progress.step}")
+    shapes = parameter_shapes(recipe.model, recipe.objective.pairs)
+    if progress.plan:
+        check_type(progress.plan, _Plan, "progress.plan")
+        if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):
+            raise ValueError("progress.plan.buckets do not hold each parameter once")
+    parameters = read_directory(path).parameters  # their shapes are config.json's
+    _check_tensors("model.safetensors", parameters, shapes)
+    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in _slots(recipe)}
+    mapped = map_file(path / OPTIMIZER, inside=path)
+    _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
+    return Checkpoint(
+        path,
+        parameters,
+        {slot: {key.removeprefix(f"{slot}/"): mapped[key].copy() for key in keys} for slot, keys in slots.items()},
+        progress,
+    )
+
+
+def _slots(recipe: Recipe) -> tuple[str, ...]:
+    return optimizers.rule(recipe.optimizer.name).SLOTS
+
+
+def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise ValueError unless the tensors are those, float32 and finite."""
+    if wrong := tensors.keys() ^ shapes.keys():
+        raise ValueError(f"{file}: {min(wrong)[:200]} is {'missing' if min(wrong) in shapes else 'unknown'}")
+    for name, values in tensors.items():
+        if values.shape != shapes[name] or values.dtype != np.float32:
+            raise ValueError(f"{file}: {name} is {values.dtype} {list(values.shape)}, expected {list(shapes[name])}")
+        if not np.isfinite(values).all():
+            raise ValueError(f"{file}: {name} has values that are not finite")
 
 
 def _state(path: Path) -> dict[str, Any]:
-    return json.loads((path / "training" / "state.json").read_text(encoding="utf-8"))
+    return read_json(path / STATE, inside=path)
 
 
 def _damaged_files(path: Path) -> list[str]:
+    """Names of files that are not as their hash says; those of a checkpoint that it does not tell of are missing."""
     try:
-        expected = json.loads((path / HASHES).read_text(encoding="utf-8"))
-        return [
-            name for name, digest in expected.items() if not (path / name).is_file() or hash_file(path / name) != digest
-        ]
-    except (OSError, ValueError, AttributeError):
+        expected = read_json(path / HASHES, inside=path)
+        check_type(expected, dict[str, str], "it")
+    except (OSError, ValueError):
         return [HASHES]
+    unlisted = [name for name in FILES if name not in expected]
+    return unlisted + [name[:200] for name, digest in expected.items() if not _is_whole(path, name, digest)]
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256, in hexadecimal."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def _is_whole(path: Path, name: str, digest: str) -> bool:
+    try:
+        if name not in FILES and not _OTHER_FILE.fullmatch(name):
+            return False
+        if name in (WEIGHTS_FILE, OPTIMIZER):
+            map_file(path / name, inside=path)  # before the hash: the file may have a hole of terabytes
+        elif (path / name).stat().st_size > TEXT_BYTES:
+            return False
+        return hash_file(path / name, inside=path) == digest
+    except (OSError, UserError):
+        return False

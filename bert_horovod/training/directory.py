@@ -8,10 +8,12 @@ from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe, differences, load_recipe, recipe_to_toml
 from bert_horovod.disk import lock, share_lock, write_atomically
 from bert_horovod.errors import UserError
+from bert_horovod.files import read_json
+from bert_horovod.typed import check_type
 
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # the time that the ranks of a run that was killed may take to end
-CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", "checkpoints", "tensorboard", ".lock")
+CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", "checkpoints", "tensorboard", "timeline", ".lock")
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,12 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
             f"making the file {output_dir / 'stop'}, or give another directory",
             patience_s,
         )
+        if ours:
+            (output_dir / "stop").unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write to --output_dir {output_dir}: {error.strerror}") from error
-    if ours:
-        (output_dir / "stop").unlink(missing_ok=True)
+        raise UserError(
+            f"cannot write to --output_dir {output_dir}: {error.filename or output_dir}: {error.strerror}"
+        ) from error
     write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
     write_atomically(output_dir / "run.json", json.dumps(asdict(Run(store_hash)), indent=1) + "\n")
     return held
@@ -82,18 +86,27 @@ def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
     return sorted(
         entry.name
         for entry in output_dir.iterdir()
-        if entry.name not in known and not (entry.name.startswith(".") and entry.name.endswith(".partial"))
+        if not (entry.name in known and _is_as_we_make_it(entry))
+        and not (entry.name.startswith(".") and entry.name.endswith(".partial"))
     )
+
+
+def _is_as_we_make_it(entry: Path) -> bool:
+    """Whether one of CONTENTS is the file or directory that a run makes of this name."""
+    if entry.name in ("checkpoints", "tensorboard", "timeline"):
+        return entry.is_dir()  # or a link to one, on a larger disk
+    return entry.name == "stop" or (entry.is_file() and not entry.is_symlink())
 
 
 def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> None:
     try:
-        run = Run(**json.loads((output_dir / "run.json").read_text(encoding="utf-8")))
-        if not isinstance(run.store, str):
-            raise TypeError(f"store is {run.store!r}")
+        content = read_json(output_dir / "run.json", inside=output_dir)
+        check_type(content, Run, "it")
+        run = Run(**content)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
-            f"{output_dir / 'run.json'} is damaged ({error}); restore it, or give a new directory"
+            f"{output_dir / 'run.json'} is damaged ({getattr(error, 'strerror', error)}); "
+            "restore it, or give a new directory"
         ) from error
     if run.format != FORMAT:
         raise UserError(

@@ -23,8 +23,9 @@ from bert_horovod.config import Recipe, recipe_to_table
 from bert_horovod.corpus.store import Store
 from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
+from bert_horovod.files import hash_file
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.training.checkpoint import HASHES, hash_file, paths, saved_at
+from bert_horovod.training.checkpoint import HASHES, paths, saved_at
 from bert_horovod.training.state import TrainingState
 
 RETRY_S = 60  # from a failure to the next try

@@ -3,7 +3,8 @@
 import numpy as np
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.corpus.store import FORMAT, Shard, write_manifest, write_shard
+from bert_horovod.corpus.manifest import FORMAT
+from bert_horovod.corpus.store import Shard, write_manifest, write_shard
 from bert_horovod.corpus.vocabulary import vocabulary_hash
 
 
@@ -21,7 +22,7 @@ def test_damage_is_named_and_the_exit_code_is_2(tmp_path, capsys):
     entry = write_shard(tmp_path / "shard-00000", shard, 9)
     text = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
     (tmp_path / "vocab.txt").write_text(text, encoding="utf-8")
-    totals = dict.fromkeys(("held_out_sections", "held_out_tokens", "unknown_tokens"), 0)
+    totals = dict.fromkeys(("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents"), 0)
     totals |= {name: entry[name] for name in ("documents", "sections", "sentences", "tokens", "bytes")}
     write_manifest(
         tmp_path,
@@ -31,6 +32,8 @@ def test_damage_is_named_and_the_exit_code_is_2(tmp_path, capsys):
             "sources": [],
             "shards": [entry],
             "totals": totals,
+            "passed_over": {},
+            "duplicates": {"documents": 0, "tokens": 0, "sha256": None},
             "vocabulary": {"sha256": vocabulary_hash(text.split()), "size": 8, "lowercase": True},
         },
     )

@@ -13,7 +13,7 @@ import pytest
 from bert_horovod.corpus import prepare as prepare_module
 from bert_horovod.corpus.prepare import summary
 from bert_horovod.corpus.statistics import unigram_cross_entropy
-from bert_horovod.corpus.store import open_store, shard_problem, verify
+from bert_horovod.corpus.store import hash_shard, open_store, shard_problem, verify, write_manifest
 from bert_horovod.corpus.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 
@@ -293,8 +293,7 @@ def test_every_check_of_a_shard_fires(make_store, text):
 
     store = open_store(make_store(text).path)
     [shard] = store.shards
-    size = len(store.vocabulary)
-    assert shard_problem(shard, size) is None
+    assert shard_problem(shard) is None
     bad = np.array(shard.sentences)
     bad[1:3] = bad[2:0:-1]
     for other, message in [
@@ -302,11 +301,23 @@ def test_every_check_of_a_shard_fires(make_store, text):
         (replace(shard, sections=np.array(shard.sections) + np.uint32(1)), "sections do not rise"),
         (replace(shard, documents=shard.documents[:-1]), "documents do not rise"),
         (replace(shard, titles=shard.titles[:-1]), "one title a document"),
-        (replace(shard, held_out=shard.held_out[:-1]), "another length"),
-        (replace(shard, tokens=np.array(shard.tokens).astype(np.int64)), "tokens are int64"),
-        (replace(shard, tokens=np.full_like(shard.tokens, size)), "outside of the vocabulary"),
+        (replace(shard, held_out=np.full(len(shard.held_out), 2, np.uint8)), "other than true and false"),
     ]:
-        assert message in shard_problem(other, size)
+        assert message in shard_problem(other)
+    size = len(store.vocabulary)
+    for name, values, message in [
+        ("held_out", shard.held_out[:-1], "its shape is"),
+        ("tokens", shard.tokens.astype(np.int64), "it holds int64, expected uint16"),
+        ("tokens", np.full_like(shard.tokens, size), "outside of the vocabulary"),
+    ]:
+        entry, file = store.manifest["shards"][0], store.path / "shard-00000" / f"{name}.npy"
+        content = file.read_bytes()
+        np.save(file, values)
+        entry["sha256"] = hash_shard(file.parent)
+        write_manifest(store.path, store.manifest)
+        with pytest.raises(UserError, match=message):
+            open_store(store.path) and verify(store.path)
+        file.write_bytes(content)
 
 
 def test_a_directory_gives_its_text_files_and_names_what_it_passes_over(make_store, text, capsys):

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.config import recipe_from_table, recipe_to_toml
+from bert_horovod.config import Recipe, recipe_from_table, recipe_to_toml
 from bert_horovod.corpus.store import Store
+from bert_horovod.training.saving import take_snapshot, write
+from bert_horovod.training.state import TrainingState
 from tests.horovod_runs import run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store
 
@@ -53,6 +55,11 @@ def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sectio
     recipe = directory / "recipe.toml"
     recipe.write_text(recipe_to_toml(recipe_from_table(toy_recipe_table(**sections))), encoding="utf-8")
     return ["--recipe", str(recipe), "--data_dir", str(store.path), "--output_dir", str(output_dir)]
+
+
+def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Path:
+    """Write a checkpoint; returns its path."""
+    return write(output_dir, take_snapshot(state, recipe, store, position), recipe, store)
 
 
 def metrics(output_dir: Path) -> list[dict]:

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_horovod.config import Objective, Phase, Recipe, recipe_to_table
-from bert_horovod.corpus.store import Store
+from bert_horovod.config import Objective, Phase, recipe_to_table
 from bert_horovod.errors import UserError
 from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.training.checkpoint import load_newest, recorded_length, recorded_pair
-from bert_horovod.training.saving import take_snapshot, write
 from bert_horovod.training.state import Progress, TrainingState
 from tests.toys import toy_recipe
+from tests.training.conftest import save
 
 RECIPE = toy_recipe(execution={"keep_checkpoints": 2})
 POSITION = {"phase": 0, "epoch": 1, "row": 17}
@@ -44,12 +43,8 @@ def random_state(step: int) -> TrainingState:
             value.flat[:2] = -0.0, np.float32(1e-42)
         return made
 
-    progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, [float(np.float32(0.1)), 2.0**-90])
+    progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, 4.5, wire_maxima={"a": float(np.float32(0.1)), "b": 2.0**-90})
     return TrainingState(arrays(), "adamw", progress, {"m": arrays(), "v": arrays()})
-
-
-def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Path:
-    return write(output_dir, take_snapshot(state, recipe, store, position), recipe, store)
 
 
 def arrays(state: TrainingState) -> dict[str, np.ndarray]:

@@ -1,0 +1,110 @@
+"""A token store's manifest.json: what it says, as types, and how it is read."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, TypedDict
+
+from bert_horovod.errors import UserError
+from bert_horovod.files import read_json, shown
+from bert_horovod.typed import check_type
+
+FORMAT = 2
+COUNTS = ("documents", "sections", "sentences", "tokens", "bytes")
+_LIMIT_BYTES = 4 << 30  # room for 10 million sources
+
+
+class _Counts(TypedDict):
+    documents: int
+    sections: int
+    sentences: int
+    tokens: int
+    bytes: int
+
+
+class _Shard(_Counts):
+    name: str
+    sha256: str
+
+
+class _Totals(_Counts):
+    held_out_sections: int
+    held_out_tokens: int
+    unknown_tokens: int
+    dropped_documents: int
+
+
+class _Vocabulary(TypedDict):
+    sha256: str
+    size: int
+    lowercase: bool
+
+
+class _Source(TypedDict):
+    name: str
+    bytes: int
+    sha256: str
+    documents: int
+    tokens: int
+    unknown_tokens: int
+
+
+class _Duplicates(TypedDict):
+    documents: int
+    tokens: int
+    sha256: str | None
+
+
+class _Manifest(TypedDict):
+    format: int
+    settings: dict[str, bool | float | str]
+    vocabulary: _Vocabulary
+    sources: list[_Source]
+    shards: list[_Shard]
+    totals: _Totals
+    passed_over: dict[str, int]
+    duplicates: _Duplicates
+
+
+def manifest_text(manifest: dict[str, Any]) -> str:
+    """The manifest as the text of its file."""
+    return json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def read_manifest(store: Path) -> dict[str, Any]:
+    """A store's manifest, typed and consistent in itself; raises UserError."""
+    path = store / "manifest.json"
+    try:
+        manifest = read_json(path, inside=store, limit_bytes=_LIMIT_BYTES)
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise UserError(f"{path}: expected a token store of format {FORMAT}; prepare the data again")
+        check_type(manifest, _Manifest, "the manifest")
+        _check(manifest)
+    except OSError as error:
+        raise UserError(
+            f"{store} is not a token store: cannot read manifest.json ({error.strerror}); "
+            "make one with: bert-horovod prepare"
+        ) from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}; prepare the data again") from error
+    return manifest
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    """Raise ValueError where the manifest contradicts itself or leads out of the store."""
+    names = [entry["name"] for entry in manifest["shards"]]
+    for i, name in enumerate(names):
+        if not re.fullmatch(r"shard-[0-9]{5,20}", name):
+            raise ValueError(
+                f"shards.{i}.name is {shown(name)}, expected a directory of the store, such as shard-00000"
+            )
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"shards has {len(names)} entries, expected one or more, each once")
+    for count in COUNTS:
+        found = sum(entry[count] for entry in manifest["shards"])
+        if manifest["totals"][count] != found:
+            raise ValueError(f"totals.{count} is {manifest['totals'][count]}, but its shards have {found}")
+    if not manifest["totals"]["tokens"]:
+        raise ValueError("totals.tokens is 0, expected text")
+    if (manifest["duplicates"]["sha256"] is None) != (manifest["duplicates"]["documents"] == 0):
+        raise ValueError("duplicates.sha256 is given for none, or lacks")

@@ -1,0 +1,112 @@
+"""Files that anybody may have written, read so that none of them hangs the program, fills its memory or runs.
+
+What is wrong with a file is an OSError (it cannot be read) or a ValueError (its content is not what it should be):
+callers say what mends it.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+TEXT_BYTES = 32 << 20  # of a text, at most: parsed, JSON may take 20 times that in memory
+_SHOWN = 200  # characters of a value in a message
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: its beginning, if it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list nested thousands deep
+        return f"a {type(value).__name__} too large to print"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def open_regular(path: str | Path, inside: Path | None = None) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises OSError for anything else, as a FIFO blocks and a device has no end; with `inside`, for a link out of that
+    directory too.
+    """
+    try:
+        if inside is not None and not Path(path).resolve().is_relative_to(inside.resolve()):
+            raise OSError(errno.EXDEV, f"it is a link out of {inside}: expected the file itself")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (ValueError, RuntimeError) as error:  # a name with a NUL or a lone surrogate; a loop of links
+        raise OSError(errno.EINVAL, f"no file has such a name: {error}") from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_text(path: str | Path, inside: Path | None = None, limit_bytes: int = TEXT_BYTES) -> str:
+    """UTF-8 text with any line ends; raises OSError, also for more than `limit_bytes`, and UnicodeDecodeError."""
+    with open_regular(path, inside) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {limit_bytes:,} bytes")
+        content = file.read(size)
+    return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_json(path: str | Path, inside: Path | None = None, limit_bytes: int = TEXT_BYTES) -> Any:
+    """A JSON file's value, whose strings can all be written as UTF-8; raises OSError and ValueError."""
+    text = read_text(path, inside, limit_bytes)
+    try:
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return value
+
+
+def load_array(
+    path: Path, dtype: np.dtype | type, shape: tuple[int | None, ...], inside: Path | None = None
+) -> np.ndarray:
+    """Map a .npy file of this dtype and shape (None: any length); raises OSError and ValueError."""
+    with open_regular(path, inside) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            found_shape, fortran, found_dtype = np.lib.format.read_array_header_1_0(file)
+        except Exception as error:  # NumPy gives the header to Python's parser, which has many ways to fail
+            raise ValueError(f"no header of a .npy file: {shown(str(error))}") from error
+        if version != (1, 0) or fortran or found_dtype != np.dtype(dtype):
+            raise ValueError(f"it holds {str(found_dtype)[:_SHOWN]}, expected {np.dtype(dtype)} in C order")
+        fits = len(found_shape) == len(shape) and all(
+            n is None or n == m for n, m in zip(shape, found_shape, strict=True)
+        )
+        if not fits:
+            expected = ", ".join("any" if n is None else str(n) for n in shape)
+            raise ValueError(f"its shape is {shown(found_shape)}, expected ({expected})")
+        begin = file.tell()
+        size = os.fstat(file.fileno()).st_size - begin
+        # In Python's own integers, which do not overflow.
+        claimed = np.dtype(dtype).itemsize
+        for length in found_shape:
+            claimed *= int(length)
+        if claimed != size or min(found_shape, default=0) < 0:
+            raise ValueError(f"its header claims {shown(claimed)} bytes of values, the file has {size}")
+        if not size:  # what is empty cannot be mapped
+            return np.zeros(found_shape, dtype)
+        return np.asarray(np.memmap(file, dtype, "r", begin, found_shape))
+
+
+def hash_file(path: Path, inside: Path | None = None) -> str:
+    """SHA-256 of a regular file, in hexadecimal; raises OSError."""
+    with open_regular(path, inside) as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

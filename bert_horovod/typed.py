@@ -1,0 +1,65 @@
+"""Values that came from JSON, compared with type annotations."""
+
+import dataclasses
+import math
+import types
+import typing
+from typing import Any
+
+from bert_horovod.files import shown
+
+_LIMIT = 1 << 63
+_NAMES = {int: f"a whole number from 0 to {_LIMIT - 1}", float: "a finite number", bool: "true or false"}
+_NAMES |= {str: "a string", types.NoneType: "null", None: "null"}
+
+
+def check_type(value: Any, kind: Any, name: str) -> None:
+    """Raise ValueError, which names the place, where a value is not of an annotated type.
+
+    Args:
+        value: what JSON gave.
+        kind: int (a count: not negative), float (finite), bool, str, None, Any, list[X], dict[str, X], X | Y; a
+            TypedDict, whose keys must all be there, or a dataclass, where fields may be missing. Neither may have
+            other keys.
+        name: the value's place, for the message.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return
+    if origin in (types.UnionType, typing.Union):
+        for alternative in arguments:
+            try:
+                return check_type(value, alternative, name)
+            except ValueError as error:
+                refused = error
+        raise refused
+    if origin is list:
+        _expect(type(value) is list, value, "a list", name)
+        for i, item in enumerate(value):
+            check_type(item, arguments[0], f"{name}.{i}")
+    elif origin is dict:
+        _expect(type(value) is dict, value, "an object", name)
+        for key, item in value.items():
+            check_type(item, arguments[1], f"{name}.{shown(key)}")
+    elif typing.is_typeddict(kind) or dataclasses.is_dataclass(kind):
+        _expect(type(value) is dict, value, "an object", name)
+        hints = typing.get_type_hints(kind)
+        unknown = value.keys() - hints.keys()
+        missing = set() if dataclasses.is_dataclass(kind) else hints.keys() - value.keys()
+        if unknown or missing:
+            problems = [f"{shown(key)} is missing" for key in sorted(missing)]
+            problems += [f"unknown {shown(key)}" for key in sorted(unknown)]
+            raise ValueError(f"{name}: {'; '.join(problems[:3])}")
+        for key, item in value.items():
+            check_type(item, hints[key], f"{name}.{key}")
+    elif kind is float:
+        finite = math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < _LIMIT
+        _expect(finite, value, _NAMES[float], name)
+    else:
+        fits = type(value) is (types.NoneType if kind is None else kind) and (kind is not int or 0 <= value < _LIMIT)
+        _expect(fits, value, _NAMES[kind], name)
+
+
+def _expect(fits: bool, value: Any, expected: str, name: str) -> None:
+    if not fits:
+        raise ValueError(f"{name} is {shown(value)}, expected {expected}")

@@ -1,0 +1,258 @@
+"""Damaged or hostile checkpoints and output directories: named, passed over or refused, and nothing else happens."""
+
+import dataclasses
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_horovod.config import Phase
+from bert_horovod.errors import UserError
+from bert_horovod.files import hash_file
+from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.training.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
+from bert_horovod.training.directory import claim
+from bert_horovod.training.state import Progress, TrainingState
+from tests.mutations import Change, apply, bounded, changes, nested, sandbox
+from tests.toys import toy_recipe
+from tests.training.conftest import save
+
+RECIPE = toy_recipe(
+    model={"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 32}
+)
+SHAPES = parameter_shapes(RECIPE.model, RECIPE.objective.pairs)
+NEWEST = "checkpoints/step-00000020"
+STATE = f"{NEWEST}/training/state.json"
+HASHES = f"{NEWEST}/training/hashes.json"
+FILES = [
+    *(STATE, STATE, STATE, HASHES, HASHES, f"{NEWEST}/training/optimizer.safetensors", f"{NEWEST}/config.json"),
+    *(f"{NEWEST}/model.safetensors", f"{NEWEST}/vocab.txt", f"{NEWEST}/tokenizer_config.json"),
+]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory, store) -> Path:
+    """An output directory as a run leaves it, with checkpoints of steps 10 and 20."""
+    path = tmp_path_factory.mktemp("original") / "run"
+    os.close(claim(path, RECIPE, store.hash))
+    for step in (10, 20):
+        random = np.random.default_rng(step)
+        parameters, m, v = (
+            {name: random.random(shape, np.float32) for name, shape in SHAPES.items()} for _ in range(3)
+        )
+        progress = Progress(step, step, 2.0, 3, wire_maxima=dict.fromkeys(SHAPES, 0.5))
+        state = TrainingState(parameters, "adamw", progress, {"m": m, "v": v})
+        save(path, state, RECIPE, store, {"phase": 0, "epoch": 0, "row": 1})
+    return path
+
+
+def rehash(checkpoint: Path) -> None:
+    """What an attacker does after a change: make the hashes right, as far as they can be read."""
+    path = checkpoint / "training" / "hashes.json"
+    if path.is_fifo() or not path.is_file() or path.is_symlink() or path.stat().st_size > 1 << 20:
+        return
+    try:
+        hashes = json.loads(path.read_text(encoding="utf-8"))
+        for name in list(hashes):
+            if isinstance(name, str) and (checkpoint / name).is_file() and (checkpoint / name).stat().st_size < 1 << 20:
+                hashes[name] = hash_file(checkpoint / name)
+        path.write_text(json.dumps(hashes), encoding="utf-8")
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return
+
+
+def assert_same(found: Checkpoint, expected: Checkpoint) -> None:
+    assert found.progress == expected.progress
+    for arrays, others in (
+        (found.parameters, expected.parameters),
+        *((found.slots[slot], expected.slots[slot]) for slot in ("m", "v")),
+    ):
+        assert {name: value.tobytes() for name, value in arrays.items()} == {
+            name: value.tobytes() for name, value in others.items()
+        }
+
+
+def assert_can_be_resumed(found: Checkpoint) -> None:
+    assert found.slots.keys() == {"m", "v"}
+    for arrays in (found.parameters, *found.slots.values()):
+        assert {name: value.shape for name, value in arrays.items()} == SHAPES
+        assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in arrays.values())
+    assert found.path.name == f"step-{found.progress.step:08d}"
+    for field in dataclasses.fields(Progress):
+        value = getattr(found.progress, field.name)
+        assert field.type not in (int, float, dict) or type(value) is field.type
+    assert json.dumps(dataclasses.asdict(found.progress), allow_nan=False)
+
+
+@bounded(100)
+@given(st.lists(changes(FILES), min_size=1, max_size=2), st.booleans())
+def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, original, capsys, made, rehashed):
+    capsys.readouterr()
+    with sandbox(original, tmp_path_factory.getbasetemp() / "run_box") as box:
+        for name, change in made:
+            if (box.directory / name).is_file():
+                apply(box.directory / name, change, box.outside)
+        if rehashed:
+            rehash(box.directory / NEWEST)
+        found = box.read(load_newest, box.directory)
+        assert isinstance(found, Checkpoint)
+        told = capsys.readouterr().err
+        if found.path.name == "step-00000010":
+            assert f"{box.directory / NEWEST} is damaged (" in told
+            assert len(told.splitlines()) == 1
+            assert_same(found, load_newest_of_before(original))
+        else:
+            assert not told
+            assert_can_be_resumed(found)
+            if not rehashed:
+                assert_same(found, load_newest(original))
+        length, pair = (box.read(read, box.directory / NEWEST) for read in (recorded_length, recorded_pair))
+        assert length is None or (type(length) is int and 8 <= length < 1 << 16)
+        assert pair in (None, "next_sentence", "sentence_order", "none")
+
+
+def load_newest_of_before(original: Path) -> Checkpoint:
+    """The checkpoint of step 10, in a directory of its own."""
+    alone = original.parent / "alone"
+    if not alone.is_dir():
+        shutil.copytree(original, alone)
+        shutil.rmtree(alone / NEWEST)
+    return load_newest(alone)
+
+
+@bounded(60)
+@given(
+    st.lists(changes(["run.json", "run.json", "recipe.toml"]), min_size=1, max_size=2),
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["stop", ".lock", ".run.json.partial", ".recipe.toml.partial", "metrics.jsonl", "checkpoints"]
+            ),
+            st.sampled_from(["directory", "fifo", "link_out", "link_to_nothing", "link_loop"]),
+        ),
+        max_size=1,
+    ),
+)
+def test_any_output_directory_is_claimed_or_refused(tmp_path_factory, original, store, made, put):
+    with sandbox(original, tmp_path_factory.getbasetemp() / "run_box") as box:
+        for name, change in made:
+            if (box.directory / name).is_file():
+                apply(box.directory / name, change, box.outside)
+        for name, kind in put:
+            path = box.directory / name
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+            path.touch()
+            apply(path, Change(kind), box.outside)
+        found = box.read(claim, box.directory, RECIPE, store.hash)
+        if not isinstance(found, UserError):
+            os.close(found)
+            assert json.loads((box.directory / "run.json").read_text(encoding="utf-8"))["store"] == store.hash
+
+
+def damaged(original: Path, place: Path, change) -> tuple[Checkpoint | UserError, str]:
+    """What is loaded after `change` was made to the newest checkpoint and its hashes were made right."""
+    with sandbox(original, place) as box:
+        newest = box.directory / NEWEST
+        change(newest)
+        rehash(newest)
+        return box.read(load_newest, box.directory)
+
+
+def change_state(**changed):
+    """Changes Progress in state.json; None takes a key away."""
+
+    def change(newest: Path) -> None:
+        path = newest / "training" / "state.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["progress"] |= changed
+        path.write_text(json.dumps(record), encoding="utf-8")
+
+    return change
+
+
+def change_tensors(file: str, name: str, changed):
+    """Changes a tensor; None takes it away."""
+
+    def change(newest: Path) -> None:
+        tensors = safetensors.numpy.load_file(newest / file)
+        tensors[name] = changed(tensors[name])
+        if tensors[name] is None:
+            del tensors[name]
+        safetensors.numpy.save_file(tensors, newest / file)
+
+    return change
+
+
+def not_a_number(values: np.ndarray) -> np.ndarray:
+    values = values.copy()
+    values.flat[-1] = np.nan
+    return values
+
+
+BIAS = "bert.embeddings.LayerNorm.bias"
+SLOTS, WEIGHTS = "training/optimizer.safetensors", "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda newest: (newest / "training/hashes.json").write_text("{}"), "training/state.json"),
+        (lambda newest: (newest / "training/hashes.json").write_text("[]"), "training/hashes.json"),
+        (lambda newest: (newest / "training/hashes.json").write_text('{"../../../x": "y"}'), "../../../x"),
+        (change_state(step="20"), "progress.step is '20', expected a whole number"),
+        (change_state(step=20.0), "progress.step is 20.0"),
+        (change_state(step=True), "progress.step is True"),
+        (change_state(step=21), "step 21"),
+        (change_state(updates=-1), "progress.updates is -1"),
+        (change_state(updates=None), "progress.updates is None"),
+        (change_state(updates=10**4000), "progress.updates is "),
+        (change_state(loss_scale=float("nan")), "progress.loss_scale is nan"),
+        (change_state(wire_maxima={"x": "y"}), "progress.wire_maxima.'x' is 'y'"),
+        (change_state(wire_maxima=[1.0]), "progress.wire_maxima is [1.0]"),
+        (change_state(added=1), "unknown 'added'"),
+        (change_state(plan=nested(200)), "progress.plan"),
+        (change_state(plan={"made_for": {}, "buckets": [["x"]], "rows": None}), "plan"),
+        (change_tensors(SLOTS, f"m/{BIAS}", lambda _: None), f"m/{BIAS}"),
+        (change_tensors(SLOTS, f"m/{BIAS}", not_a_number), f"m/{BIAS}"),
+        (change_tensors(SLOTS, f"v/{BIAS}", lambda values: values[:-1]), f"v/{BIAS}"),
+        (change_tensors(SLOTS, f"v/{BIAS}", lambda values: values.astype(np.float64)), f"v/{BIAS}"),
+        (change_tensors(WEIGHTS, BIAS, lambda _: None), BIAS),
+        (change_tensors(WEIGHTS, BIAS, not_a_number), BIAS),
+        (change_tensors(WEIGHTS, BIAS, lambda values: values[None]), BIAS),
+        (change_tensors(WEIGHTS, "cls.predictions.bias", lambda _: None), "cls.predictions.bias"),
+    ],
+)
+def test_what_right_hashes_do_not_tell_is_found_and_the_checkpoint_before_is_taken(
+    tmp_path, original, capsys, change, named
+):
+    found = damaged(original, tmp_path / "box", change)
+    assert found.path.name == "step-00000010"
+    told = capsys.readouterr().err
+    assert "step-00000020 is damaged (" in told
+    assert named in told
+    assert told.endswith("; taking the one before\n")
+
+
+def test_a_checkpoint_of_another_recipe_is_passed_over(tmp_path, original, store, capsys):
+    other = dataclasses.replace(RECIPE, phase=(Phase(sequence_length=16),))
+    with sandbox(original, tmp_path / "box") as box:
+        path = box.directory / STATE
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["recipe"]["phase"] = [dataclasses.asdict(other.phase[0])]
+        path.write_text(json.dumps(record), encoding="utf-8")
+        rehash(box.directory / NEWEST)
+        assert box.read(load_newest, box.directory).path.name == "step-00000010"
+    assert "phase.0.sequence_length: 32 -> 16" in capsys.readouterr().err
+
+
+def test_a_linked_lock_makes_no_file_elsewhere(tmp_path, original, store):
+    with sandbox(original, tmp_path / "box") as box:
+        (box.directory / ".lock").unlink(missing_ok=True)
+        (box.directory / ".lock").symlink_to(box.outside / "made")
+        assert isinstance(box.read(claim, box.directory, RECIPE, store.hash), UserError)
