@@ -40,6 +40,8 @@ _ENDED = (
 _FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|reset by peer|Broken pipe|Timed out)")
 # In which mpirun sees that a host has vanished, and ends; by itself it takes 8 minutes. Seconds, but for the number.
 _KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
+# horovodrun writes the environment into command lines, which all users of a host can read.
+_SECRET = re.compile(r".*(TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY).*", re.IGNORECASE)
 _NOT_EXPORTED = re.compile(r"BASH_FUNC_.*|OLDPWD|.*CUDA_VISIBLE_DEVICES|_")  # horovodrun passes on all but these too
 _TERMINATED = 128 + signal.SIGTERM  # by the launcher, after another rank's end
 _PR_SET_PDEATHSIG = 1
@@ -131,7 +133,8 @@ class _Ranks:
 
     def run(self) -> Outcome:
         path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {"PYTHONPATH": path, ATTEMPT: self.attempt}
+        kept = {name: value for name, value in os.environ.items() if not _SECRET.fullmatch(name)}
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | kept | {"PYTHONPATH": path, ATTEMPT: self.attempt}
         if self.plan.ranks_may_live:
             environment[RANKS_MAY_LIVE] = "1"
         if self.plan.network_interfaces:

@@ -10,15 +10,9 @@ import pytest
 
 from tests.cluster.launching import LAUNCH, QUICK, YIELD, launched, require_mpi
 from tests.horovod_runs import PROJECT, clean_environment
-from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
 
 FIRST_STEP = "step 1/"
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return write_toy_store(tmp_path_factory.mktemp("box") / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
 
 
 @pytest.fixture(params=["gloo", "mpi"])

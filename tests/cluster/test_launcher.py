@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import time
 
@@ -10,16 +11,10 @@ import pytest
 from bert_horovod.cluster.launcher import Plan, _Ranks, check, command_line
 from bert_horovod.errors import UserError
 from tests.cluster.launching import FAULTS, LAUNCH, QUICK, launched, require_mpi
-from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import newest, pretrain_arguments
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
 FIRST_STEP = "step 1/"
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return write_toy_store(tmp_path_factory.mktemp("launch") / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
 
 
 @pytest.fixture(params=["gloo", "mpi"])
@@ -83,6 +78,21 @@ def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
         code, said, errors = run.end()
     assert code == 0, errors
     assert "asked to stop: saved at step" in said
+
+
+@needs_horovod
+def test_a_request_waits_for_a_step_that_takes_longer_than_horovodruns_patience(start, controller, tmp_path):
+    with start(launch_flags=controller) as run:
+        run.await_output(FIRST_STEP)
+        os.kill(run.rank(1), signal.SIGSTOP)  # so that this step takes as long
+        for process in run.processes():
+            os.kill(process, signal.SIGTERM)
+        time.sleep(7)  # horovodrun by itself kills after 5
+        os.kill(run.rank(1), signal.SIGCONT)
+        code, said, errors = run.end()
+    assert code == 0, errors
+    step = re.search(r"asked to stop: saved at step (\d+)", said)[1]
+    assert newest(tmp_path / "run").name == f"step-{int(step):08d}"
 
 
 @needs_horovod

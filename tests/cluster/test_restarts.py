@@ -13,17 +13,15 @@ import pytest
 
 from tests.cluster.launching import LAUNCH, QUICK, launched
 from tests.horovod_runs import PROJECT, clean_environment
-from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import metrics, pretrain_arguments
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
 STEPS, CHECKPOINT_STEPS = 250, 20
 
 
-def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, tmp_path):
+def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, tmp_path):
     """The other host's rank is stopped, then that host vanishes; each time a watchdog ends the run."""
     box = start_cluster(hosts=2)
-    store = write_toy_store(tmp_path / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
     execution = QUICK | {"checkpoint_steps": CHECKPOINT_STEPS, "stall_s": 15.0}
     runs = [tmp_path / "disturbed", tmp_path / "undisturbed"]
     arguments = [pretrain_arguments(tmp_path, store, run, phase={"steps": STEPS}, execution=execution) for run in runs]

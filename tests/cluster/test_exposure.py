@@ -1,0 +1,80 @@
+"""What a run shows to others: ports, the environment, files."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.launching import LAUNCH, QUICK, launched
+from tests.cluster.ports import listening
+from tests.horovod_runs import clean_environment, run_ranks
+from tests.training.conftest import pretrain_arguments
+
+HOROVOD_ALONE = """
+import horovod.tensorflow as horovod
+from tests.cluster.ports import listening
+horovod.init()
+print("listens on", listening("self"))
+"""
+SECRETS = {"SECRET_OF_MINE": "correct-horse", "GITHUB_TOKEN": "battery-staple", "DB_PASSWORD": "tr0ub4dor"}
+UMASK = 0o027
+
+
+@pytest.fixture
+def run(store, tmp_path):
+    """Two ranks that train, started by a user with secrets in the environment and a umask of their own."""
+    pytest.importorskip("horovod")
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK)
+    words = [*LAUNCH, "-np", "2", "--", "pretrain", *arguments, "--set", "execution.tensorboard=true"]
+
+    def start(command: list, **options) -> subprocess.Popen:
+        return subprocess.Popen(
+            command, start_new_session=True, env=clean_environment(**SECRETS), umask=UMASK, **options
+        )
+
+    with launched(words, tmp_path, str(tmp_path / "run"), start) as started:
+        started.await_output("step 1/")
+        yield started
+
+
+def test_ranks_listen_on_horovods_ports_alone(run):
+    alone = run_ranks(2, HOROVOD_ALONE).stdout
+    expected = int(alone.partition("listens on ")[2].split()[0])
+    assert [listening(run.rank(rank)) for rank in (0, 1)] == [expected, expected]
+
+
+def test_one_process_listens_on_no_port(store, tmp_path):
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK)
+    command = [sys.executable, "-m", "bert_horovod", "pretrain", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment()) as alone:
+        while not alone.stdout.readline().startswith("step 1/"):
+            assert alone.poll() is None
+        found = listening(alone.pid)
+        alone.kill()
+    assert found == 0
+
+
+def test_no_secret_is_in_a_log_a_file_or_a_command_line(run, tmp_path):
+    commands = "".join(Path(f"/proc/{process}/cmdline").read_text(errors="replace") for process in run.processes())
+    os.kill(run.rank(1), 9)  # a failure prints more than a good end
+    run.end()
+    assert run.stderr.stat().st_size
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    shown = commands.encode() + b"".join(path.read_bytes() for path in files)
+    assert b"HOROVOD_RANK=1" in commands.encode()
+    for secret in SECRETS.values():
+        assert secret.encode() not in shown
+
+
+def test_files_get_the_users_umask(run, tmp_path):
+    (tmp_path / "run" / "stop").touch()
+    assert run.end()[0] == 0
+    written = [path for path in (tmp_path / "run").rglob("*") if path.name != "stop"]
+    assert {"model.safetensors", "optimizer.safetensors", "metrics.jsonl", "run.json", ".lock"} <= {
+        path.name for path in written
+    }
+    for path in [tmp_path / "run", *written]:
+        assert path.stat().st_mode & 0o777 == (0o777 if path.is_dir() else 0o666) & ~UMASK, path
