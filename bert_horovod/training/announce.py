@@ -1,6 +1,7 @@
-"""What a run says before its first step."""
+"""What a run says before its first step and after its last."""
 
 import sys
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -8,6 +9,8 @@ from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe
 from bert_horovod.training.derived import describe
 from bert_horovod.training.device import describe_peak, find_peak, precision_advice
+from bert_horovod.training.state import Progress
+from bert_horovod.training.telemetry import duration
 
 
 def print_start(recipe: Recipe, world: World, xla: str) -> float | None:
@@ -29,3 +32,14 @@ def print_start(recipe: Recipe, world: World, xla: str) -> float | None:
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None
+
+
+def print_end(
+    recipe: Recipe, progress: Progress, steps: int, seconds: float, held_out: dict[str, float], say: Callable
+) -> None:
+    """Say where the run is, after so many steps in so many seconds, and the last evaluation."""
+    figures = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in held_out.items())
+    say(
+        f"at step {progress.step} of {recipe.total_steps}: {steps:,} steps in {duration(seconds)}; "
+        f"{progress.skipped_steps} skipped{figures}"
+    )

@@ -113,6 +113,11 @@ def load_newest(output_dir: Path) -> Checkpoint | None:
     return None
 
 
+def path_of(output_dir: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return output_dir / "checkpoints" / f"step-{step:08d}"
+
+
 def paths(output_dir: Path) -> list[Path]:
     """The checkpoints that there are, oldest first."""
     return sorted((output_dir / "checkpoints").glob("step-[0-9]*"))
@@ -129,7 +134,7 @@ def _load(path: Path) -> Checkpoint:
     of_the_run = path.parent.parent / "recipe.toml"
     if of_the_run.exists() and (changed := differences(load_recipe(of_the_run), recipe)):
         raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
-    if path.name != f"step-{progress.step:08d}":
+    if path != path_of(path.parent.parent, progress.step):
         raise ValueError(f"its state is that of step {progress.step}")
     shapes = parameter_shapes(recipe.model, recipe.objective.pairs)
     if progress.plan:

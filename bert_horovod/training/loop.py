@@ -5,20 +5,20 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Phase, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.model.compute import Compute
-from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.optimizers.schedule import learning_rate
-from bert_horovod.training.announce import print_start
+from bert_horovod.training.announce import print_end, print_start
+from bert_horovod.training.checkpoint import path_of
 from bert_horovod.training.consistency import Consistency
 from bert_horovod.training.derived import derive
 from bert_horovod.training.directory import stop_requested
@@ -29,8 +29,7 @@ from bert_horovod.training.inputs import shared_inputs, step_inputs
 from bert_horovod.training.overlap import step_with_plan
 from bert_horovod.training.profile import StepProfiler
 from bert_horovod.training.saving import Saver
-from bert_horovod.training.start import first_state
-from bert_horovod.training.state import ranks_that_differ
+from bert_horovod.training.start import first_state, open_rows_once, require_equal
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
 from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes, step_metrics
 from bert_horovod.training.timeline import StepTimeline
@@ -53,6 +52,15 @@ class Job:
     stop_at: float | None = None  # in seconds since the epoch; rank 0's counts
 
 
+class _Where(NamedTuple):
+    """The phase that is trained."""
+
+    number: int
+    begin: int  # its first step's number, from 0, in the run
+    end: int  # one past the last step to be trained
+    rows_per_epoch: int
+
+
 def pretrain(job: Job, world: World) -> None:
     """Train until the recipe's end, `max_steps`, or a request to stop; resumes what output_dir holds."""
     watchdog = Watchdog(world, job.recipe.execution.stall_s)
@@ -68,7 +76,7 @@ class _Run:
         self.xla = xla_mode(self.recipe)
         self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
         self.stop_signal = False
-        self._require_equal(bytes.fromhex(job.store.hash), "token store")
+        require_equal(bytes.fromhex(job.store.hash), "token store", world)
         self.reducer: GradientReducer | None = None  # of the phase that is trained
         self.telemetry: Telemetry | None = None  # rank 0's
         self.saver: Saver | None = None  # rank 0's
@@ -117,7 +125,8 @@ class _Run:
         self._finish_saving()
         if self.telemetry:
             if steps:
-                self._print_end(steps, time.monotonic() - started)
+                print_end(self.recipe, self.state.progress, steps, time.monotonic() - started, self.held_out, self._say)
+                self._say(f"checkpoint: {path_of(self.job.output_dir, self.state.progress.step)}")
             self.telemetry.close()
         self.watchdog.close()  # rank 0 may have waited long for room
         self.world.barrier()  # no rank leaves while rank 0 still writes
@@ -141,9 +150,10 @@ class _Run:
     def _phase(self, i: int, phase: Phase, begin: int, end: int) -> bool:
         """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
         self._begin("opening the rows")
-        rows = self._rows(i, "train")
+        rows = open_rows_once(self.job.store, self.recipe, i, "train", self.job.index_dir, self.world)
         derived = derive(self.recipe, phase, self.world.size, rows.masked_slots, rows.sequences)
-        held_out = self._rows(i, "held_out")
+        held_out = open_rows_once(self.job.store, self.recipe, i, "held_out", self.job.index_dir, self.world)
+        self.where = _Where(i, begin, end, rows.count)
         evaluator = Evaluator(
             self.recipe.model,
             self.recipe.objective.pairs,
@@ -154,7 +164,7 @@ class _Run:
             self.world,
         )
         step_function: TrainStep | None = None
-        self._require_equal(self.state.hash(), "parameters")
+        require_equal(self.state.hash(), "parameters", self.world)
         self._say(
             f"phase {i}: sequence length {phase.sequence_length}, {rows.count:,} rows an epoch; "
             f"{'tracing' if self.xla == 'off' else 'compiling with XLA'} for the first step, which takes a while"
@@ -173,7 +183,7 @@ class _Run:
                 self._begin("agreeing on counts")
                 totals = self._agree(counts)
                 if totals is None:
-                    self._save(i, begin, rows.count)
+                    self._save()
                     self._finish_saving()
                     self._say(f"asked to stop: saved at step {progress.step}; the same command resumes")
                     return False
@@ -192,44 +202,43 @@ class _Run:
                     self._say(f"the first step took {duration(time.monotonic() - started)}, all before it included")
                 started = None
                 losses = result.sums / [totals[0], totals[0], totals[1], totals[1]]
-                scale = self._after_update(result)
+                scale = progress.count(result.finite, self.recipe.numerics)
                 if not result.finite and (scale <= 1 or not np.isfinite(losses[0])):
                     self._begin("looking for what is not finite")
                     found = step_function.not_finite(batches, first_rows, shared)
-                    self._report_bad_batches(i, progress.step - 1 + passed_over, rows.count, found)
+                    self._report_bad_batches(progress.step - 1 + passed_over, found)
                 check_divergence(progress, self.recipe.numerics, float(losses[0] + losses[2]), result.finite, scale)
                 interval.add(phase.global_batch, waited, result.reduce_wait_s, counts[2])
                 logged = progress.step % execution.log_steps == 0 or progress.step == end
                 if logged or progress.step == 1:
                     self._begin("writing metrics")
-                    self._log(i, begin, rows.count, result, losses, rate, interval, derived.flops_per_row)
+                    self._log(result, losses, rate, interval, derived.flops_per_row)
                     interval = Interval()
                 elif self.telemetry:
                     self.telemetry.advance(progress.step, None)
                 if (execution.evaluate_steps and progress.step % execution.evaluate_steps == 0) or progress.step == end:
                     self._begin("evaluating")
                     self._evaluate(evaluator)
-                self._keep(i, begin, end, rows.count)
+                self._keep()
         return True
 
-    def _keep(self, i: int, begin: int, end: int, rows_per_epoch: int) -> None:
+    def _keep(self) -> None:
         """After a step: compare the state over ranks and save it, where it is time to."""
         progress, execution = self.state.progress, self.recipe.execution
-        save = progress.step % execution.checkpoint_steps == 0 or progress.step == end
+        save = progress.step % execution.checkpoint_steps == 0 or progress.step == self.where.end
         if execution.consistency_steps and (save or progress.step % execution.consistency_steps == 0):
             self._begin("comparing the state over ranks")
             self.consistency.check(progress.step)
         if save or (self.saver and self.saver.retry_due()):
-            self._save(i, begin, rows_per_epoch)
+            self._save()
 
     def _begin(self, doing: str) -> None:
         self.watchdog.begin(doing, self.state.progress.step + 1)
 
-    def _report_bad_batches(self, i: int, batch: int, rows_per_epoch: int, found: list[tuple[int, list[str]]]) -> None:
-        phase, step = self.recipe.phase[i], self.state.progress.step
-        bad = bad_batches(
-            found, batch, phase.global_batch, self.recipe.execution.micro_batch, rows_per_epoch, self.world
-        )
+    def _report_bad_batches(self, batch: int, found: list[tuple[int, list[str]]]) -> None:
+        step, (i, *_, rows_per_epoch) = self.state.progress.step, self.where
+        rows, micro_batch = self.recipe.phase[i].global_batch, self.recipe.execution.micro_batch
+        bad = bad_batches(found, batch, rows, micro_batch, rows_per_epoch, self.world)
         if self.telemetry is None:
             return
         flags = f"--data_dir {self.job.store.path} --recipe {self.job.output_dir / 'recipe.toml'} --phase {i}"
@@ -278,21 +287,6 @@ class _Run:
         if self.telemetry:
             self.telemetry.say(text)
 
-    def _require_equal(self, digest: bytes, what: str) -> None:
-        others = ranks_that_differ(self.world, digest, what)
-        if others:
-            raise UserError(
-                f"the {what} of ranks {others} is not that of rank 0: every host needs the same copy of the data "
-                "and the same version of this program"
-            )
-
-    def _rows(self, phase: int, split: str) -> Rows:
-        arguments = (self.job.store, self.recipe, phase, split, self.job.index_dir)
-        if self.world.local_rank == 0:  # one process a host builds the index, the others map it
-            open_rows(*arguments)
-        self.world.barrier()
-        return open_rows(*arguments, build=False)
-
     def _agree(self, counts: np.ndarray) -> np.ndarray | None:
         """The step's counts over all ranks, or None if any rank was asked to stop: one small all-reduce."""
         late = self.job.stop_at is not None and time.time() >= self.job.stop_at
@@ -301,37 +295,15 @@ class _Run:
         # Pairs may be missing from a small global batch: their loss is 0 then, not 0 / 0.
         return None if totals[-1] else np.maximum(totals[:-1], 1)
 
-    def _after_update(self, result: StepResult) -> float:
-        """Count the step; returns the loss scale that it used."""
-        progress, numerics = self.state.progress, self.recipe.numerics
-        scale = progress.loss_scale
-        progress.step += 1
-        progress.updates += result.finite
-        progress.skipped_steps += not result.finite
-        progress.skipped_in_a_row = 0 if result.finite else progress.skipped_in_a_row + 1
-        if numerics.precision == "float16":
-            progress.loss_scale, progress.good_steps = next_loss_scale(
-                progress.loss_scale, progress.good_steps, result.finite, numerics.loss_scale_growth_steps
-            )
-        return scale
-
     def _log(
-        self,
-        i: int,
-        begin: int,
-        rows_per_epoch: int,
-        result: StepResult,
-        means: np.ndarray,
-        rate: float,
-        interval: Interval,
-        flops_per_row: float,
+        self, result: StepResult, means: np.ndarray, rate: float, interval: Interval, flops_per_row: float
     ) -> None:
         tokens = self.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
         if self.telemetry is None:
             return
         pairs = self.recipe.objective.pairs
         metrics = {
-            **step_metrics(self.state.progress, self._position(i, begin, rows_per_epoch), result, means, rate, pairs),
+            **step_metrics(self.state.progress, self._position(), result, means, rate, pairs),
             **interval.rates(float(tokens), flops_per_row, self.peak_flops_per_s),
             "bytes_reduced": self.reducer.bytes_reduced(result.rows),
             "wire_bytes": self.reducer.wire_bytes(result.rows),
@@ -350,12 +322,12 @@ class _Run:
                 + "  ".join(f"{name.removeprefix('held_out_')} {value:.4f}" for name, value in self.held_out.items())
             )
 
-    def _save(self, phase: int, begin: int, rows_per_epoch: int) -> None:
+    def _save(self) -> None:
         self._begin("saving")
         if self.saver and self.saved_step != self.state.progress.step:
             if self.reducer is not None:
                 self.state.progress.wire_maxima = self.reducer.maxima_by_name()
-            self.saver.save(self.state, self._position(phase, begin, rows_per_epoch))
+            self.saver.save(self.state, self._position())
         self.saved_step = self.state.progress.step
 
     def _finish_saving(self) -> None:
@@ -363,19 +335,11 @@ class _Run:
             self._begin("saving")
             self.saver.finish(lambda: self._begin("waiting for room for the checkpoint"))
 
-    def _position(self, phase: int, begin: int, rows_per_epoch: int) -> dict[str, int]:
-        batches = self.state.progress.step - begin + self.state.progress.passed_over.get(str(phase), 0)
-        rows = batches * self.recipe.phase[phase].global_batch
-        return {"phase": phase, "epoch": rows // rows_per_epoch, "row": rows % rows_per_epoch}
+    def _position(self) -> dict[str, int]:
+        number, begin, _, rows_per_epoch = self.where
+        batches = self.state.progress.step - begin + self.state.progress.passed_over.get(str(number), 0)
+        epoch, row = divmod(batches * self.recipe.phase[number].global_batch, rows_per_epoch)
+        return {"phase": number, "epoch": epoch, "row": row}
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.stop_signal = True
-
-    def _print_end(self, steps: int, seconds: float) -> None:
-        progress = self.state.progress
-        rows = f"{steps:,} steps in {duration(seconds)}"
-        held_out = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in self.held_out.items())
-        self.telemetry.say(
-            f"at step {progress.step} of {self.recipe.total_steps}: {rows}; {progress.skipped_steps} skipped{held_out}"
-        )
-        self.telemetry.say(f"checkpoint: {self.job.output_dir / 'checkpoints' / f'step-{progress.step:08d}'}")

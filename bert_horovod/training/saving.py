@@ -25,7 +25,7 @@ from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
 from bert_horovod.files import hash_file
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.training.checkpoint import HASHES, paths, saved_at
+from bert_horovod.training.checkpoint import HASHES, path_of, paths, saved_at
 from bert_horovod.training.state import TrainingState
 
 RETRY_S = 60  # from a failure to the next try
@@ -64,7 +64,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) ->
     Raises:
       UserError: no room, or another error of the disk; older checkpoints stay as they are.
     """
-    final = output_dir / "checkpoints" / f"step-{snapshot.step:08d}"
+    final = path_of(output_dir, snapshot.step)
     temporary = final.with_name(f".{final.name}.partial")
     try:
         for left in final.parent.glob(".step-*.partial"):  # by a kill

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from packaging.requirements import Requirement
 
+from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.vocabulary import check_vocabulary
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.config import Recipe
@@ -16,7 +17,7 @@ from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.bert import initial_parameters, parameter_shapes
 from bert_horovod.training import checkpoint
 from bert_horovod.training.derived import derive
-from bert_horovod.training.state import Progress, TrainingState
+from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
 
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
@@ -82,6 +83,24 @@ def first_state(
     )
     state.broadcast(world)
     return state, found.path if found else None
+
+
+def require_equal(digest: bytes, what: str, world: World) -> None:
+    """Raise UserError, on all ranks, if the digest is not the same on all."""
+    others = ranks_that_differ(world, digest, what)
+    if others:
+        raise UserError(
+            f"the {what} of ranks {others} is not that of rank 0: every host needs the same copy of the data "
+            "and the same version of this program"
+        )
+
+
+def open_rows_once(store: Store, recipe: Recipe, phase: int, split: str, index_dir: Path | None, world: World) -> Rows:
+    """A phase's rows: one process a host builds their index if need be, the others map it."""
+    if world.local_rank == 0:
+        open_rows(store, recipe, phase, split, index_dir)
+    world.barrier()
+    return open_rows(store, recipe, phase, split, index_dir, build=False)
 
 
 def untested_versions() -> list[str]:

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
+from bert_horovod.config import Numerics
+from bert_horovod.optimizers.loss_scale import next_loss_scale
 
 
 @dataclass
@@ -25,6 +27,19 @@ class Progress:
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches that no step takes
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see collectives/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
+
+    def count(self, finite: bool, numerics: Numerics) -> float:
+        """Count a step that was applied, or skipped for not being finite; returns the loss scale that it used."""
+        scale = self.loss_scale
+        self.step += 1
+        self.updates += finite
+        self.skipped_steps += not finite
+        self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
+        if numerics.precision == "float16":
+            self.loss_scale, self.good_steps = next_loss_scale(
+                scale, self.good_steps, finite, numerics.loss_scale_growth_steps
+            )
+        return scale
 
 
 class TrainingState:
