@@ -64,7 +64,7 @@ class HorovodWorld(World):
         self._horovod = horovod
         self.rank, self.size = horovod.rank(), horovod.size()
         self.local_rank, self.local_size = horovod.local_rank(), horovod.local_size()
-        self._counts: dict[str, tf.Variable] = {}
+        self._counts: dict[str, tf.Tensor] = {}  # handles of int64 variables
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return self._marked(name, tensor, partial(self._horovod.allreduce, op=self._horovod.Sum))
@@ -83,19 +83,24 @@ class HorovodWorld(World):
 
     def _marked(self, name: str, tensor: tf.Tensor, collective: Callable[..., tf.Tensor]) -> tf.Tensor:
         """Run a collective, or put it into a graph, and count its begins and ends: an odd count is one that runs."""
+        one = tf.constant(1, tf.int64)
         if name not in self._counts:
             with tf.init_scope(), tf.device("/CPU:0"):
-                self._counts[name] = tf.Variable(0, dtype=tf.int64, trainable=False)
-        count = self._counts[name]
+                # A tf.Variable that is made while a tf.function is traced has it traced twice.
+                count = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=f"collective/{name}")
+                tf.raw_ops.AssignVariableOp(resource=count, value=tf.constant(0, tf.int64))
+                self._counts[name] = count
         with tf.control_dependencies([tensor]):
-            count.assign_add(1, read_value=False)
+            tf.raw_ops.AssignAddVariableOp(resource=self._counts[name], value=one)
         result = collective(tensor, name=name)
         with tf.control_dependencies([result]):
-            count.assign_add(1, read_value=False)
+            tf.raw_ops.AssignAddVariableOp(resource=self._counts[name], value=one)
         return result
 
     def in_flight(self) -> list[str]:
-        return [name for name, count in self._counts.copy().items() if count.numpy() % 2]
+        counts = self._counts.copy()
+        begun = {name: tf.raw_ops.ReadVariableOp(resource=count, dtype=tf.int64) for name, count in counts.items()}
+        return [name for name, count in begun.items() if count.numpy() % 2]
 
     def barrier(self) -> None:
         self.all_reduce(tf.zeros([1]), "barrier").numpy()

@@ -15,6 +15,7 @@ from bert_horovod.model.bert import initial_parameters
 from bert_horovod.training import loop
 from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.training.step import TrainStep
+from bert_horovod.training.watchdog import Watchdog
 
 recipe_file, data_dir, output_dir, report_dir = sys.argv[1:]
 recipe, store = load_recipe(recipe_file), open_store(data_dir)
@@ -56,7 +57,8 @@ def inspected(self: TrainStep, *inputs):
 
 Rows.assemble = recording
 TrainStep._finish_step = inspected
-run = loop._Run(loop.Job(recipe, store, Path(output_dir)), world)
+watchdog = Watchdog(world, recipe.execution.stall_s)
+run = loop._Run(loop.Job(recipe, store, Path(output_dir)), world, watchdog)
 run._evaluate = lambda evaluator: None
 run.run()
 report |= {
