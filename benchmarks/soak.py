@@ -33,9 +33,9 @@ from bert_horovod.performance.report import lines
 PROJECT = Path(__file__).resolve().parents[1]
 TARGETS = ("all ranks", "one rank", "horovodrun")
 MOMENTS = ("start", "training", "save")
-START_S, TRAINING_S = 8.0, 5.0  # a kill comes at a random moment within
+START_S, TRAINING_STEPS = 8.0, 40  # a kill comes at a random moment within
 GONE_S = 30.0  # until nothing of a killed run may be left
-FIRST_STEP = "<stdout>:step "
+STEP = "<stdout>:step "
 RECIPE = """
 [model]
 vocab_size = {words}
@@ -138,11 +138,12 @@ class Attempt:
         """Wait until it is time to kill; False if the run has ended."""
         if moment == "start":
             return self._sleep(draw.uniform(0, START_S))
-        while not self.said(FIRST_STEP):
-            if not self._sleep(0.02):
+        steps = draw.randint(1, TRAINING_STEPS) if moment == "training" else 1
+        while self.log.read_text(errors="replace").count(STEP) < steps:
+            if not self._sleep(0.01):
                 return False
         if moment == "training":
-            return self._sleep(draw.uniform(0, TRAINING_S))
+            return self._sleep(draw.uniform(0, 0.1))
         partial = self.output_dir / "checkpoints"
         while not any(partial.glob(".step-*.partial")):
             if self.process.poll() is not None:
