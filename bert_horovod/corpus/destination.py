@@ -17,6 +17,7 @@ from bert_horovod.corpus.vocabulary import vocabulary_text
 from bert_horovod.corpus.work import disk_error
 from bert_horovod.disk import lock, write_atomically
 from bert_horovod.errors import UserError
+from bert_horovod.files import read_json
 
 _OWN_NAMES = re.compile(
     rf"vocab\.txt|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
@@ -122,7 +123,7 @@ def _place(source: Source) -> str:
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
     try:
-        plan = json.loads((path / "plan.json").read_text(encoding="utf-8"))
+        plan = read_json(path / "plan.json")
         return plan if isinstance(plan["sources"], dict) and isinstance(plan["head"], dict) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -139,7 +140,7 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[Source]) -> t
     if not (path / "manifest.json").exists():
         return None, False
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_json(path / "manifest.json")
         old_sources = [{key: entry[key] for key in ("name", "bytes", "sha256")} for entry in manifest["sources"]]
         changed = _differences(manifest, head) or _changed_sources(old_sources, sources)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

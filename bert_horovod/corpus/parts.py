@@ -21,6 +21,7 @@ from bert_horovod.corpus.manifest import COUNTS
 from bert_horovod.corpus.plan import Position, Task
 from bert_horovod.corpus.store import Shard, hash_shard, write_shard
 from bert_horovod.disk import sync, write_atomically
+from bert_horovod.files import read_json
 
 PATTERN = r"shard-(\d{5,}|[0-9a-f]{24}-\d{3,})"
 
@@ -119,6 +120,6 @@ def missing_parts(task: Task, found: dict[tuple[str, int], Part]) -> list[tuple[
 
 def _read_part(directory: Path) -> Part | None:
     try:
-        return Part(**json.loads((directory / "part.json").read_text(encoding="utf-8")))
+        return Part(**read_json(directory / "part.json"))
     except (OSError, ValueError, TypeError):
         return None

@@ -1,12 +1,14 @@
 """How a run starts: what is checked before Horovod starts, so that a user's mistake is one clear message; its state."""
 
 import importlib.metadata
+import os
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from packaging.requirements import Requirement
 
+from bert_horovod import optimizers
 from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.vocabulary import check_vocabulary
 from bert_horovod.collectives.world import World, from_rank_0
@@ -21,10 +23,17 @@ from bert_horovod.training.state import Progress, TrainingState, ranks_that_diff
 
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
-    """Raise UserError where the recipe does not fit the store or the number of ranks."""
+    """Raise UserError where the recipe does not fit the store, the number of ranks or this host's memory."""
     check_vocabulary(recipe, store)
     for phase in recipe.phase:
-        derive(recipe, phase, world_size)
+        parameters = derive(recipe, phase, world_size).parameters
+    needed = 4 * parameters * (1 + len(optimizers.rule(recipe.optimizer.name).SLOTS))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise UserError(
+            f"[model] has {parameters:,} parameters, with the optimizer {needed / 2**30:,.0f} GiB; this host has "
+            f"{memory / 2**30:,.0f} GiB of memory. Make the model smaller"
+        )
 
 
 def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.ndarray]:

@@ -205,7 +205,7 @@ def _cut_back(path: Path, step: int) -> None:
         try:
             if json.loads(line)["step"] > step:
                 break
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             break
         kept.append(line + "\n")
     write_atomically(path, "".join(kept))

@@ -162,3 +162,11 @@ def test_versions_outside_of_the_tested_ranges_are_named_with_the_range(monkeypa
     )
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.0" if name == "numpy" else version(name))
     assert untested_versions() == ["numpy 3.0, expected <2.1,>=1.26"]
+
+
+def test_a_model_that_no_memory_holds_is_refused(store):
+    recipe = recipe_with(hidden_size=1 << 16, intermediate_size=1 << 18)
+    with pytest.raises(
+        UserError, match=r"parameters, with the optimizer [\d,]+ GiB; this host has [\d,]+ GiB of memory"
+    ):
+        check_recipe(recipe, store, 1)

@@ -45,7 +45,9 @@ def test_starting_again_from_the_beginning_cuts_everything(tmp_path):
     assert reopened(tmp_path, line(10) + line(20), 0) == ""
 
 
-@pytest.mark.parametrize("half", ['{"step": 3', '{"step": 30, "lo', "{", '"step"', "3", "null", "\0\0", '{"loss": 1}'])
+@pytest.mark.parametrize(
+    "half", ['{"step": 3', '{"step": 30, "lo', "{", '"step"', "3", "null", "\0\0", '{"loss": 1}', "[" * 99999]
+)
 def test_a_half_written_last_line_is_dropped(tmp_path, half):
     assert reopened(tmp_path, line(10) + half, 100) == line(10)
 
