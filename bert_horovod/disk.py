@@ -58,12 +58,12 @@ def share_lock(path: Path, descriptor: int | None) -> int | None:
 
     Returns: the descriptor to keep; None where the file is not to be had (it is another host's).
     """
-    if descriptor is None:
-        try:
+    try:
+        if descriptor is None:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
-            return None
-    return descriptor if _take(descriptor, fcntl.LOCK_SH) else None
+        return descriptor if _take(descriptor, fcntl.LOCK_SH) else None
+    except OSError:
+        return None
 
 
 def _take(descriptor: int, kind: int) -> bool:

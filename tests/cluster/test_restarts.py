@@ -22,7 +22,7 @@ STEPS, CHECKPOINT_STEPS = 250, 20
 def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, tmp_path):
     """The other host's rank is stopped, then that host vanishes; each time a watchdog ends the run."""
     box = start_cluster(hosts=2)
-    execution = QUICK | {"checkpoint_steps": CHECKPOINT_STEPS, "stall_s": 15.0}
+    execution = QUICK | {"checkpoint_steps": CHECKPOINT_STEPS, "stall_s": 20.0}
     runs = [tmp_path / "disturbed", tmp_path / "undisturbed"]
     arguments = [pretrain_arguments(tmp_path, store, run, phase={"steps": STEPS}, execution=execution) for run in runs]
     words = [*LAUNCH, "--restarts", "2", "-hostfile", str(box.hostfile), "--", "pretrain", *arguments[0]]
