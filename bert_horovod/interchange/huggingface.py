@@ -5,12 +5,10 @@ Parameters carry Hugging Face's names and layout in the program itself, so nothi
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from bert_horovod import config
 from bert_horovod.disk import sync
@@ -23,7 +21,7 @@ from bert_horovod.interchange.vocabulary import (
     read_vocabulary,
     tokenizer_settings,
 )
-from bert_horovod.interchange.weights import WEIGHTS_FILE, as_float32, map_weights
+from bert_horovod.interchange.weights import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.model.bert import parameter_shapes
 
 _EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
@@ -73,12 +71,7 @@ def write_directory(
     _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
     tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
-    # safetensors writes the bytes of a transposed view in the wrong order and says nothing.
-    contiguous = {name: np.ascontiguousarray(values, np.float32) for name, values in parameters.items()}
-    save_file(contiguous, directory / WEIGHTS_FILE, metadata={"format": "pt"})
-    # safetensors makes the file readable for its owner alone.
-    os.chmod(directory / WEIGHTS_FILE, (directory / "config.json").stat().st_mode & 0o777)
-    sync(directory / WEIGHTS_FILE)
+    write_file(directory / WEIGHTS_FILE, parameters)
     sync(directory)
 
 

@@ -1,10 +1,11 @@
-"""model.safetensors, whole or in shards, as mapped arrays under today's parameter names.
+"""model.safetensors, whole or in shards, as mapped arrays under today's parameter names; and how it is written.
 
 Other files (pytorch_model.bin) are never read: they are pickles, which can run code.
 """
 
 import json
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,30 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except (SafetensorError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"{path} is damaged: {str(error)[:200]}; copy it again") from error
+
+
+def write_file(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write float32 tensors as a safetensors file, and sync it.
+
+    Copies nothing in memory and leaves Python's lock to others, which safetensors' own writer does not.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [end, end + 4 * values.size]}
+        end += 4 * values.size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb", buffering=0) as file:
+        for part in (len(text).to_bytes(8, "little") + text, *map(_bytes, tensors.values())):
+            rest = memoryview(part)
+            while rest:
+                rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
 
 
 def _map_tensor(contents: mmap.mmap, begin: int, name: str, entry: dict[str, Any]) -> np.ndarray:

@@ -12,8 +12,7 @@ class Consistency:
 
     def __init__(self, state: TrainingState, world: World) -> None:
         self._world = world
-        slots = {f"{slot}/{name}": value for slot, values in state.slots.items() for name, value in values.items()}
-        variables = state.parameters | slots
+        variables = state.variables()
         self._names = list(variables)
         self._checksums = tf.function(lambda: tf.stack([checksum(v) for v in variables.values()]), autograph=False)
 

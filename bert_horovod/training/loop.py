@@ -104,7 +104,7 @@ class _Run:
             print(start or f"starting from {self.job.init_checkpoint or 'fresh parameters'}", flush=True)
             execution, output_dir = self.recipe.execution, self.job.output_dir
             self.telemetry = Telemetry(output_dir, first_step, self.last_step, execution.tensorboard)
-            self.saver = Saver(output_dir, self.recipe, self.job.store, self.telemetry.say)
+            self.saver = Saver(self.state, output_dir, self.recipe, self.job.store, self.telemetry.say)
             self.profiler = StepProfiler(output_dir / "tensorboard", execution.profile_steps, self.telemetry.say)
             if first_step >= self.last_step:
                 self.telemetry.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")

@@ -6,6 +6,7 @@ training/checkpoint.py says what a checkpoint is, and reads it.
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
-import tensorflow as tf
 
 from bert_horovod import __version__
 from bert_horovod.config import Recipe, recipe_to_table
@@ -25,7 +23,8 @@ from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
 from bert_horovod.files import hash_file
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.training.checkpoint import HASHES, path_of, paths, saved_at
+from bert_horovod.interchange.weights import write_file
+from bert_horovod.training.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at
 from bert_horovod.training.state import TrainingState
 
 RETRY_S = 60  # from a failure to the next try
@@ -36,13 +35,22 @@ class Snapshot:
     """A state as it was after a step."""
 
     step: int
-    parameters: dict[str, tf.Tensor]
-    slots: dict[str, tf.Tensor]  # by slot/parameter
+    arrays: dict[str, np.ndarray]  # parameters by name, slots by slot/name
     record: dict[str, Any]  # what becomes state.json
 
 
-def take_snapshot(state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Snapshot:
-    """The state as it is now.
+def buffers_for(state: TrainingState) -> dict[str, np.ndarray]:
+    """Memory for a snapshot, already taken from the system: that takes longer than the copy."""
+    arrays = {name: np.empty(variable.shape, np.float32) for name, variable in state.variables().items()}
+    for array in arrays.values():
+        array.fill(0)
+    return arrays
+
+
+def take_snapshot(
+    state: TrainingState, buffers: dict[str, np.ndarray], recipe: Recipe, store: Store, position: dict[str, int]
+) -> Snapshot:
+    """The state as it is now, copied to the buffers.
 
     Args:
       position: where the run is in its data (phase, epoch, row), for people; it follows from the step.
@@ -55,7 +63,8 @@ def take_snapshot(state: TrainingState, recipe: Recipe, store: Store, position: 
         "version": __version__,
         "time": time.time(),
     }
-    return Snapshot(state.progress.step, *state.snapshot(), record)
+    state.copy_to(buffers)
+    return Snapshot(state.progress.step, buffers, record)
 
 
 def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) -> Path:
@@ -70,13 +79,10 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) ->
         for left in final.parent.glob(".step-*.partial"):  # by a kill
             shutil.rmtree(left, ignore_errors=True)
         (temporary / "training").mkdir(parents=True)
+        parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
         vocabulary, lowercase = store.vocabulary, store.manifest["vocabulary"]["lowercase"]
-        write_directory(
-            temporary, recipe.model, recipe.objective.pairs, _arrays(snapshot.parameters), vocabulary, lowercase
-        )
-        safetensors.numpy.save_file(_arrays(snapshot.slots), temporary / "training" / "optimizer.safetensors")
-        # safetensors makes the file readable for its owner alone.
-        (temporary / "training" / "optimizer.safetensors").chmod((temporary / "config.json").stat().st_mode & 0o777)
+        write_directory(temporary, recipe.model, recipe.objective.pairs, parameters, vocabulary, lowercase)
+        write_file(temporary / OPTIMIZER, {name: array for name, array in snapshot.arrays.items() if "/" in name})
         text = json.dumps(snapshot.record, indent=1) + "\n"
         (temporary / "training" / "state.json").write_text(text, encoding="utf-8")
         (temporary / HASHES).write_text(json.dumps(_hashes(temporary), indent=1) + "\n", encoding="utf-8")
@@ -85,11 +91,10 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) ->
         shutil.rmtree(final, ignore_errors=True)
         os.rename(temporary, final)
         sync(final.parent)
-    except (OSError, safetensors.SafetensorError) as error:
+    except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
-            f"cannot write the checkpoint {final}: {getattr(error, 'strerror', None) or error}; "
-            "earlier checkpoints are whole: make room"
+            f"cannot write the checkpoint {final}: {error.strerror or error}; earlier checkpoints are whole: make room"
         ) from error
     _prune(output_dir, final, recipe.execution.keep_checkpoints, 3600 * recipe.execution.keep_every_hours)
     return final
@@ -99,15 +104,19 @@ class Saver:
     """Writes one checkpoint at a time in a thread of its own; what cannot be written is tried again.
 
     Args:
+      state: of which snapshots will be taken.
       output_dir: the run's.
       recipe: the run's.
       store: the run's.
       say: prints a line for people.
     """
 
-    def __init__(self, output_dir: Path, recipe: Recipe, store: Store, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, state: TrainingState, output_dir: Path, recipe: Recipe, store: Store, say: Callable[[str], None]
+    ) -> None:
         self._output_dir, self._recipe, self._store, self._say = output_dir, recipe, store, say
-        self._thread = ThreadPoolExecutor(1, "save")  # Python waits for it before it ends
+        self._thread = ThreadPoolExecutor(1, "save", _yield_to_training)  # Python waits for it before it ends
+        self._buffers = self._thread.submit(buffers_for, state)
         self._snapshot: Snapshot | None = None  # the last, until it is written
         self._writing: Future | None = None
         self._last_good = time.monotonic()
@@ -116,7 +125,7 @@ class Saver:
     def save(self, state: TrainingState, position: dict[str, int]) -> None:
         """Take a snapshot and begin to write it; waits for the one before, if that is not written yet."""
         self._settle()
-        self._begin(take_snapshot(state, self._recipe, self._store, position))
+        self._begin(take_snapshot(state, self._buffers.result(), self._recipe, self._store, position))
 
     def retry_due(self) -> bool:
         """Whether it is time to save again because the last time failed; says so when it does.
@@ -165,8 +174,9 @@ class Saver:
             self._say(f"warning: {error}. The run goes on, and tries again in {again_s:.0f} s")
 
 
-def _arrays(tensors: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(tensor) for name, tensor in tensors.items()}  # no copies
+def _yield_to_training() -> None:
+    """Have this thread run where a core would be idle."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 def _hashes(directory: Path) -> dict[str, str]:

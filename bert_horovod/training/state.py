@@ -62,18 +62,15 @@ class TrainingState:
         }
         self.progress = progress
 
-    def snapshot(self) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Parameters, and slots as slot/parameter, in the host's memory: as they are now, whatever follows.
+    def variables(self) -> dict[str, tf.Variable]:
+        """Parameters by name and slots by slot/name, in a fixed order."""
+        slots = {f"{slot}/{name}": value for slot, values in self.slots.items() for name, value in values.items()}
+        return self.parameters | slots
 
-        On a CPU nothing is copied: a tensor keeps its values, and the next update gives the variables others.
-        """
-        named = {f"{slot}/{name}": value for slot, values in self.slots.items() for name, value in values.items()}
-        with tf.device("/CPU:0"):
-            parameters, slots = (
-                {name: tf.identity(variable) for name, variable in variables.items()}
-                for variables in (self.parameters, named)
-            )
-        return parameters, slots
+    def copy_to(self, arrays: dict[str, np.ndarray]) -> None:
+        """Copy all `variables` to arrays of their names and shapes, float32."""
+        for name, variable in self.variables().items():
+            np.copyto(arrays[name], np.asarray(variable.read_value()))  # on a CPU the only copy
 
     def broadcast(self, world: World) -> None:
         """Give every rank rank 0's parameters and slots."""

@@ -11,7 +11,7 @@ import pytest
 
 from bert_horovod.config import Recipe, recipe_from_table, recipe_to_toml
 from bert_horovod.corpus.store import Store
-from bert_horovod.training.saving import take_snapshot, write
+from bert_horovod.training.saving import buffers_for, take_snapshot, write
 from bert_horovod.training.state import TrainingState
 from tests.horovod_runs import run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store
@@ -59,7 +59,8 @@ def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sectio
 
 def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Path:
     """Write a checkpoint; returns its path."""
-    return write(output_dir, take_snapshot(state, recipe, store, position), recipe, store)
+    snapshot = take_snapshot(state, buffers_for(state), recipe, store, position)
+    return write(output_dir, snapshot, recipe, store)
 
 
 def metrics(output_dir: Path) -> list[dict]:
