@@ -27,12 +27,13 @@ def check_type(value: Any, kind: Any, name: str) -> None:
     if kind is Any:
         return
     if origin in (types.UnionType, typing.Union):
+        refusals = []
         for alternative in arguments:
             try:
                 return check_type(value, alternative, name)
             except ValueError as error:
-                refused = error
-        raise refused
+                refusals.append(error)
+        raise refusals[0]
     if origin is list:
         _expect(type(value) is list, value, "a list", name)
         for i, item in enumerate(value):

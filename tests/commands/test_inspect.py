@@ -128,17 +128,17 @@ def segments(ids: np.ndarray, batch: dict[str, np.ndarray]) -> list[list[str]]:
 def test_rows_are_those_that_training_reads(toy, tmp_path, capsys, monkeypatch, pair):
     from bert_horovod.collectives.world import World
     from bert_horovod.config import load_recipe
-    from bert_horovod.training import loop
+    from bert_horovod.training import loop, start
 
     store, path = toy
     opened = {}
-    open_rows = loop.open_rows
+    open_rows = start.open_rows
 
     def kept(store, recipe, phase, split, *more, **settings):
         opened[phase, split] = open_rows(store, recipe, phase, split, *more, **settings)
         return opened[phase, split]
 
-    monkeypatch.setattr(loop, "open_rows", kept)
+    monkeypatch.setattr(start, "open_rows", kept)
     (tmp_path / "run").mkdir()
     recipe = load_recipe(path, [f"objective.pair={pair}"])
     loop.pretrain(loop.Job(recipe, store, tmp_path / "run"), World())
