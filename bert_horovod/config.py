@@ -100,7 +100,7 @@ class Numerics:
     )  # updates skipped in a row that count as divergence, as does a loss scale that falls to 1
     loss_jump: float = setting(
         3.0, minimum=0
-    )  # nats by which a step's loss may exceed its moving mean, else it is divergence; 0: any
+    )  # nats by which a step's loss, after the first 20, may exceed its moving mean, else it is divergence; 0: any
     # What divergence leads to: the end of the run, or the last checkpoint again with the rows since it passed over
     on_divergence: str = setting("stop", choices=("stop", "rollback"))
 

@@ -9,6 +9,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.training.state import Progress
 
 MEAN_DECAY = 0.95  # of the moving mean of losses
+SETTLED = 20  # updates until a loss is compared with that mean: the first ones may well go the wrong way
 
 
 class Diverged(UserError):
@@ -61,7 +62,8 @@ def check(progress: Progress, numerics: Numerics, loss: float, finite: bool, los
     if not finite:
         return
     mean = progress.mean_loss
-    if mean is not None and numerics.loss_jump and not loss <= mean + numerics.loss_jump:
+    settled = mean is not None and progress.updates > SETTLED
+    if settled and numerics.loss_jump and not loss <= mean + numerics.loss_jump:
         raise Diverged(
             f"step {progress.step}: the loss is {loss:.4g}, and was {mean:.4g} in the mean of the steps before; "
             f"expected at most numerics.loss_jump = {numerics.loss_jump:g} more. Lower phase learning_rate or "
