@@ -46,8 +46,10 @@ def write_directory(
     parameters: dict[str, np.ndarray],
     vocabulary: list[str],
     lowercase: bool,
-) -> None:
+) -> str:
     """Write a directory that `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` load.
+
+    Returns the SHA-256 of model.safetensors, in hexadecimal.
 
     Every file is synced to disk; to make the whole appear at once, write to a temporary directory and rename it.
 
@@ -71,8 +73,9 @@ def write_directory(
     _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
     tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
-    write_file(directory / WEIGHTS_FILE, parameters)
+    digest = write_file(directory / WEIGHTS_FILE, parameters)
     sync(directory)
+    return digest
 
 
 def read_directory(directory: Path) -> Pretrained:

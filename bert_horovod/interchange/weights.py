@@ -3,6 +3,7 @@
 Other files (pytorch_model.bin) are never read: they are pickles, which can run code.
 """
 
+import hashlib
 import json
 import mmap
 import os
@@ -104,8 +105,8 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
         raise UserError(f"{path} is damaged: {str(error)[:200]}; copy it again") from error
 
 
-def write_file(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write float32 tensors as a safetensors file, and sync it.
+def write_file(path: Path, tensors: dict[str, np.ndarray]) -> str:
+    """Write float32 tensors as a safetensors file, and sync it; returns its SHA-256, in hexadecimal.
 
     Copies nothing in memory and leaves Python's lock to others, which safetensors' own writer does not.
     """
@@ -116,12 +117,15 @@ def write_file(path: Path, tensors: dict[str, np.ndarray]) -> None:
         end += 4 * values.size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
     with open(path, "wb", buffering=0) as file:
         for part in (len(text).to_bytes(8, "little") + text, *map(_bytes, tensors.values())):
+            digest.update(part)
             rest = memoryview(part)
             while rest:
                 rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
+    return digest.hexdigest()
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:

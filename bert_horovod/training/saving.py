@@ -23,7 +23,7 @@ from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
 from bert_horovod.files import hash_file
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.interchange.weights import write_file
+from bert_horovod.interchange.weights import WEIGHTS_FILE, write_file
 from bert_horovod.training.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at
 from bert_horovod.training.state import TrainingState
 
@@ -81,11 +81,16 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) ->
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
         vocabulary, lowercase = store.vocabulary, store.manifest["vocabulary"]["lowercase"]
-        write_directory(temporary, recipe.model, recipe.objective.pairs, parameters, vocabulary, lowercase)
-        write_file(temporary / OPTIMIZER, {name: array for name, array in snapshot.arrays.items() if "/" in name})
+        slots = {name: array for name, array in snapshot.arrays.items() if "/" in name}
+        hashes = {
+            WEIGHTS_FILE: write_directory(
+                temporary, recipe.model, recipe.objective.pairs, parameters, vocabulary, lowercase
+            ),
+            OPTIMIZER: write_file(temporary / OPTIMIZER, slots),
+        }
         text = json.dumps(snapshot.record, indent=1) + "\n"
         (temporary / "training" / "state.json").write_text(text, encoding="utf-8")
-        (temporary / HASHES).write_text(json.dumps(_hashes(temporary), indent=1) + "\n", encoding="utf-8")
+        (temporary / HASHES).write_text(json.dumps(_add_hashes(hashes, temporary), indent=1) + "\n", encoding="utf-8")
         for path in [*temporary.rglob("*"), temporary]:
             sync(path)
         shutil.rmtree(final, ignore_errors=True)
@@ -179,9 +184,11 @@ def _yield_to_training() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
-def _hashes(directory: Path) -> dict[str, str]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): hash_file(path) for path in files if path != directory / HASHES}
+def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:
+    """The SHA-256 of every file of a checkpoint; those that are known are not read again."""
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path != directory / HASHES]
+    names = [str(path.relative_to(directory)) for path in files]
+    return {name: known.get(name) or hash_file(path) for name, path in zip(names, files, strict=True)}
 
 
 def _prune(output_dir: Path, newest: Path, count: int, every_s: float) -> None:
