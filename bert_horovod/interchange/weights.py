@@ -3,16 +3,15 @@
 Other files (pytorch_model.bin) are never read: they are pickles, which can run code.
 """
 
-import hashlib
 import json
 import mmap
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from bert_horovod.direct import write_direct
 from bert_horovod.errors import UserError
 from bert_horovod.files import open_regular, read_json, shown
 from bert_horovod.typed import check_type
@@ -108,7 +107,7 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
 def write_file(path: Path, tensors: dict[str, np.ndarray]) -> str:
     """Write float32 tensors as a safetensors file, and sync it; returns its SHA-256, in hexadecimal.
 
-    Copies nothing in memory and leaves Python's lock to others, which safetensors' own writer does not.
+    safetensors' own writer first copies all of it in memory, and holds Python's lock.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -117,15 +116,8 @@ def write_file(path: Path, tensors: dict[str, np.ndarray]) -> str:
         end += 4 * values.size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
-    with open(path, "wb", buffering=0) as file:
-        for part in (len(text).to_bytes(8, "little") + text, *map(_bytes, tensors.values())):
-            digest.update(part)
-            rest = memoryview(part)
-            while rest:
-                rest = rest[file.write(rest) :]
-        os.fsync(file.fileno())
-    return digest.hexdigest()
+    beginning = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
+    return write_direct(path, (beginning, *map(_bytes, tensors.values())))
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:
