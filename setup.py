@@ -44,6 +44,7 @@ setup(
             "hypothesis>=6.100,<7",
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
+            "pytest-xdist>=3.7,<4",
             "ruff>=0.8,<0.18",
             "torch>=2.4,<2.14",
             "transformers>=4.46,<6",
