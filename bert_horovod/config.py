@@ -144,7 +144,7 @@ class Execution:
     keep_every_hours: float = setting(0.0, minimum=0)  # beside them one checkpoint every so many hours; 0: none
     max_unsaved_hours: float = setting(6.0, above=0)  # without a checkpoint, as on a full disk, until the run stops
     consistency_steps: int = setting(100, minimum=0)  # steps between comparisons of the state over ranks; 0: none
-    stall_s: float = setting(600.0, above=0)  # longest wait for one thing (a save, other ranks), then the run ends
+    stall_s: float = setting(600.0, above=0)  # longest time for one thing (a step, a save), then the run ends
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at the end only
     evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too

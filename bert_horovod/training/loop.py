@@ -37,6 +37,7 @@ from bert_horovod.training.watchdog import Watchdog
 
 MOST_ROLLBACKS = 3  # to one checkpoint
 _SHOWN = 5  # micro-batches of a step that are named as not finite
+_INDEXED_PER_S = 1e6  # tokens of a store, if disk and processor are slow
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class _Run:
 
     def _phase(self, i: int, phase: Phase, begin: int, end: int) -> bool:
         """Run the rest of a phase, up to step `end`; False if the run was asked to stop."""
-        self._begin("opening the rows")
+        self._begin("opening the rows", self.job.store.manifest["totals"]["tokens"] / _INDEXED_PER_S)
         rows = open_rows_once(self.job.store, self.recipe, i, "train", self.job.index_dir, self.world)
         derived = derive(self.recipe, phase, self.world.size, rows.masked_slots, rows.sequences)
         held_out = open_rows_once(self.job.store, self.recipe, i, "held_out", self.job.index_dir, self.world)
@@ -232,8 +233,8 @@ class _Run:
         if save or (self.saver and self.saver.retry_due()):
             self._save()
 
-    def _begin(self, doing: str) -> None:
-        self.watchdog.begin(doing, self.state.progress.step + 1)
+    def _begin(self, doing: str, more_s: float = 0) -> None:
+        self.watchdog.begin(doing, self.state.progress.step + 1, more_s)
 
     def _report_bad_batches(self, batch: int, found: list[tuple[int, list[str]]]) -> None:
         step, (i, *_, rows_per_epoch) = self.state.progress.step, self.where

@@ -27,6 +27,13 @@ class Status(NamedTuple):
     waits: bool  # for other ranks
 
 
+class _Work(NamedTuple):
+    doing: str
+    step: int
+    since: float  # of the monotonic clock
+    more_s: float  # beyond the limit
+
+
 class Watchdog:
     """A thread that looks whether this rank gets on with its work.
 
@@ -44,9 +51,9 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
-    def begin(self, doing: str, step: int) -> None:
-        """Say what this rank does from now on, for the step with this number."""
-        self._work = (doing, step, time.monotonic())
+    def begin(self, doing: str, step: int, more_s: float = 0) -> None:
+        """Say what this rank does from now on, for the step with this number; it may take so much longer."""
+        self._work = _Work(doing, step, time.monotonic(), more_s)
 
     def close(self) -> None:
         """Watch no longer."""
@@ -59,35 +66,38 @@ class Watchdog:
             # Runs without Python's lock: it ends a process of which a disk or a library holds that for too long.
             faulthandler.dump_traceback_later(self._limit_s + _PATIENCE_S, exit=True, file=_STDERR)
             heard = self._tell()
-            if self._seconds() > self._limit_s:
+            if self._late():
                 others = self._others() if heard else {}
-                if self._seconds() > self._limit_s:  # still
+                if self._late():  # still
                     self._end(others, heard)
 
-    def _seconds(self) -> float:
-        return time.monotonic() - self._work[2]
+    def _late(self) -> bool:
+        work = self._work
+        return time.monotonic() - work.since > self._limit_s + work.more_s
 
     def _tell(self) -> bool:
         self._beat += 1
         return self._board.write(self._world.rank, self._status())
 
     def _status(self) -> Status:
-        doing, step, _ = self._work
+        doing, step, *_ = self._work
         collectives = self._world.in_flight()
         if collectives:
             doing = f"{doing}, in the collectives {', '.join(collectives)}"
         return Status(self._beat, socket.gethostname(), step, doing, bool(collectives))
 
     def _end(self, others: dict[int, tuple[Status | None, bool]], heard: bool) -> None:
-        seconds, mine = self._seconds(), self._status()
+        work, mine = self._work, self._status()
         alive = [rank for rank, (_, answers) in others.items() if answers]
         faulthandler.dump_traceback(_STDERR)
         if alive and min(alive) < self._world.rank:
             self._closed.wait(_PATIENCE_S)  # that rank reports, and its end ends this one
             os._exit(EXIT_CODE)
+        more = f" and {work.more_s:.0f} more" if work.more_s else ""
         lines = [
             f"bert-horovod: error: stalled: rank {self._world.rank} on {mine.host} has been at one thing for "
-            f"{seconds:.0f} s, expected at most execution.stall_s = {self._limit_s:g}: step {mine.step}, {mine.doing}"
+            f"{time.monotonic() - work.since:.0f} s: step {mine.step}, {mine.doing}; expected at most "
+            f"execution.stall_s = {self._limit_s:g}{more} (raise it if a step takes longer)"
         ]
         lines += explain(self._world.rank, mine, others, self._world.size, heard)
         print("\n".join(lines), file=sys.stderr, flush=True)
