@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from bert_horovod.corpus.parts import PATTERN
 from bert_horovod.corpus.sources import Source, SourceReader
@@ -18,11 +18,23 @@ from bert_horovod.corpus.work import disk_error
 from bert_horovod.disk import lock, write_atomically
 from bert_horovod.errors import UserError
 from bert_horovod.files import read_json
+from bert_horovod.typed import check_type
 
 _OWN_NAMES = re.compile(
     rf"vocab\.txt|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
     rf"|\.(vocab\.txt|manifest\.json|plan\.json|{PATTERN})\.partial"
 )
+
+
+class _Head(TypedDict):
+    format: int
+    settings: dict[str, Any]
+    vocabulary: dict[str, Any]
+
+
+class _Plan(TypedDict):
+    head: _Head
+    sources: dict[str, list[int]]  # by place: size, and time of the last change
 
 
 @contextmanager
@@ -123,9 +135,10 @@ def _place(source: Source) -> str:
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
     try:
-        plan = read_json(path / "plan.json")
-        return plan if isinstance(plan["sources"], dict) and isinstance(plan["head"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        plan = read_json(path / "plan.json", inside=path)
+        check_type(plan, _Plan, "it")
+        return plan
+    except (OSError, ValueError):
         return None
 
 

@@ -2,12 +2,13 @@
 
     shard-<task>-<number>/   or, in its place in the finished store, shard-<number>/
         *.npy        the shard's arrays
-        part.json    the task's key, the part's number in it, what it holds, what was read for it, its arrays' SHA-256
+        part.json    {"part": the fields of Part, "sha256": of them as JSON}
 
 A directory of these names is whole: it is renamed into place. What a part holds follows from its task, its number and
 where it begins, so any part can be made again alone.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -35,6 +36,7 @@ class Part:
     end: tuple[int, int, int]  # the task's position after it
     last: bool  # of its task
     counts: dict[str, int]  # by the names of store.COUNTS
+    array_bytes: int  # of its arrays' files
     sha256: str  # of its arrays
     totals: dict[str, Any]  # builder.ShardTotals
     passed_over: dict[str, int]  # what kind of thing in the sources, how many
@@ -64,8 +66,15 @@ def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) ->
     shutil.rmtree(temporary, ignore_errors=True)
     shown = write_shard(temporary, shard, totals.bytes)
     counts = {name: shown[name] for name in COUNTS}
-    part = Part(counts=counts, sha256=shown["sha256"], totals=asdict(totals), **fields)
-    write_atomically(temporary / "part.json", json.dumps(asdict(part), sort_keys=True) + "\n")
+    part = Part(
+        counts=counts,
+        array_bytes=_array_bytes(temporary),
+        sha256=shown["sha256"],
+        totals=asdict(totals),
+        **fields,
+    )
+    content = json.loads(json.dumps(asdict(part)))  # as it will be read: keys are strings
+    write_atomically(temporary / "part.json", _text({"part": content, "sha256": _hash(content)}) + "\n")
     shutil.rmtree(store / part.name, ignore_errors=True)
     os.rename(temporary, store / part.name)
     sync(store)
@@ -81,7 +90,7 @@ def find_parts(store: Path, tasks: Iterable[Task]) -> dict[tuple[str, int], Part
     found = {}
     for directory in sorted(store.glob("shard-*")):
         part = _read_part(directory)
-        if part is None or part.task not in keys or hash_shard(directory) != part.sha256:
+        if part is None or part.task not in keys or not _is_whole(directory, part):
             shutil.rmtree(directory)
             continue
         if directory.name != part.name:
@@ -120,6 +129,24 @@ def missing_parts(task: Task, found: dict[tuple[str, int], Part]) -> list[tuple[
 
 def _read_part(directory: Path) -> Part | None:
     try:
-        return Part(**read_json(directory / "part.json"))
-    except (OSError, ValueError, TypeError):
+        content = read_json(directory / "part.json", inside=directory)
+        return Part(**content["part"]) if content["sha256"] == _hash(content["part"]) else None
+    except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def _is_whole(directory: Path, part: Part) -> bool:
+    """Whether its arrays are those that were written; a file of another size is not read."""
+    return _array_bytes(directory) == part.array_bytes and hash_shard(directory) == part.sha256
+
+
+def _array_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.npy") if file.is_file())
+
+
+def _hash(content: dict[str, Any]) -> str:
+    return hashlib.sha256(_text(content).encode()).hexdigest()
+
+
+def _text(content: dict[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True)
