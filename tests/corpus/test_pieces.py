@@ -137,6 +137,7 @@ def test_a_dump_as_wikimedia_packs_it_is_shared_without_reading_it_twice(tmp_pat
         ("a.xml.gz", gzip.compress(DUMP), "file"),
         ("a.jsonl", b"", "file"),
     ],
+    ids=lambda value: f"{len(value)}_bytes" if isinstance(value, bytes) else value,
 )
 def test_what_cannot_be_cut_is_one_piece_with_a_hash(tmp_path, name, data, mode):
     source = source_of(tmp_path / name, data)
