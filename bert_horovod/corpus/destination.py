@@ -34,7 +34,7 @@ class _Head(TypedDict):
 
 class _Plan(TypedDict):
     head: _Head
-    sources: dict[str, list[int]]  # by place: size, and time of the last change
+    sources: dict[str, Any]  # by place, [bytes, ns of the last change]: only compared
 
 
 @contextmanager

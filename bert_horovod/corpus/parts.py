@@ -22,7 +22,7 @@ from bert_horovod.corpus.manifest import COUNTS
 from bert_horovod.corpus.plan import Position, Task
 from bert_horovod.corpus.store import Shard, hash_shard, write_shard
 from bert_horovod.disk import sync, write_atomically
-from bert_horovod.files import read_json
+from bert_horovod.files import read_text
 
 PATTERN = r"shard-(\d{5,}|[0-9a-f]{24}-\d{3,})"
 
@@ -73,8 +73,7 @@ def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) ->
         totals=asdict(totals),
         **fields,
     )
-    content = json.loads(json.dumps(asdict(part)))  # as it will be read: keys are strings
-    write_atomically(temporary / "part.json", _text({"part": content, "sha256": _hash(content)}) + "\n")
+    write_atomically(temporary / "part.json", _text(part))
     shutil.rmtree(store / part.name, ignore_errors=True)
     os.rename(temporary, store / part.name)
     sync(store)
@@ -129,9 +128,10 @@ def missing_parts(task: Task, found: dict[tuple[str, int], Part]) -> list[tuple[
 
 def _read_part(directory: Path) -> Part | None:
     try:
-        content = read_json(directory / "part.json", inside=directory)
-        return Part(**content["part"]) if content["sha256"] == _hash(content["part"]) else None
-    except (OSError, ValueError, TypeError, KeyError):
+        text = read_text(directory / "part.json", inside=directory)
+        part = Part(**json.loads(text)["part"])
+        return part if _text(part) == text else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
@@ -144,9 +144,8 @@ def _array_bytes(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.glob("*.npy") if file.is_file())
 
 
-def _hash(content: dict[str, Any]) -> str:
-    return hashlib.sha256(_text(content).encode()).hexdigest()
-
-
-def _text(content: dict[str, Any]) -> str:
-    return json.dumps(content, sort_keys=True)
+def _text(part: Part) -> str:
+    """What part.json holds."""
+    content = json.loads(json.dumps(asdict(part)))  # with the keys that it has when it was read: strings
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps({"part": content, "sha256": digest}, sort_keys=True) + "\n"

@@ -49,8 +49,6 @@ def write_directory(
 ) -> str:
     """Write a directory that `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` load.
 
-    Returns the SHA-256 of model.safetensors, in hexadecimal.
-
     Every file is synced to disk; to make the whole appear at once, write to a temporary directory and rename it.
 
     Args:
@@ -60,6 +58,9 @@ def write_directory(
         parameters: exactly those of `parameter_shapes`; saved as float32.
         vocabulary: tokens by id, vocab_size of them.
         lowercase: whether the tokenizer lower-cases and strips accents.
+
+    Returns:
+        The SHA-256 of model.safetensors, in hexadecimal.
 
     Raises:
         ValueError: parameters or vocabulary are not those of the model.
