@@ -27,32 +27,40 @@ def run_ranks(
       arguments: the script's.
       timeout: seconds after which all ranks are killed and TimeoutExpired is raised.
     """
-    if importlib.util.find_spec("horovod") is None:
-        pytest.skip("needs Horovod, which run/setup.sh builds")
     with tempfile.TemporaryDirectory() as directory:
         if not isinstance(script, Path):
             text, script = script, Path(directory) / "script.py"
             script.write_text(text, encoding="utf-8")
+        return run_script(world_size, str(script), *arguments, timeout=timeout)
+
+
+def run_script(world_size: int, *words: str, timeout: float = 300) -> subprocess.CompletedProcess:
+    """Run `python WORDS` as `world_size` ranks on this host, as run_ranks does; a single one needs no horovodrun."""
+    command = [sys.executable, *words]
+    if world_size > 1:
+        if importlib.util.find_spec("horovod") is None:
+            pytest.skip("needs Horovod, which run/setup.sh builds")
         horovodrun = Path(sys.executable).with_name("horovodrun")  # not resolved: that would leave the environment
-        command = [sys.executable, horovodrun, "--gloo", "-np", str(world_size), sys.executable, script, *arguments]
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=clean_environment(),
-            start_new_session=True,
-        ) as process:
-            try:
-                stdout, stderr = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired as error:
-                _kill_tree(process.pid)
-                error.stdout, error.stderr = process.communicate()
-                raise
-            except BaseException:
-                _kill_tree(process.pid)
-                raise
-            return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+        command = [sys.executable, horovodrun, "--gloo", "-np", str(world_size), *command]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+        cwd=PROJECT,
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            _kill_tree(process.pid)
+            error.stdout, error.stderr = process.communicate()
+            raise
+        except BaseException:
+            _kill_tree(process.pid)
+            raise
+        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess:
