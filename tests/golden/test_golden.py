@@ -1,4 +1,4 @@
-"""Losses and gradient norms of the golden runs are those of the files, to the last bit where the machine is the same."""
+"""Losses and gradient norms of the golden runs are those of the files: equal to the last bit on an equal machine."""
 
 import math
 
