@@ -15,8 +15,8 @@ from typing import Any, Literal
 import tomli_w
 
 from bert_horovod.errors import UserError
-from bert_horovod.files import read_text, shown
 from bert_horovod.settings import parse_toml, refuse_unknown, section_from_table, setting
+from bert_horovod.storage.reading import read_text, shown
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
 _LIMIT_BYTES = 1 << 20  # of a recipe's text

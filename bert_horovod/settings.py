@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bert_horovod.errors import UserError
-from bert_horovod.files import shown
+from bert_horovod.storage.reading import shown
 
 try:
     import tomllib

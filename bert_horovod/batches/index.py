@@ -33,9 +33,9 @@ from bert_horovod.batches.index_check import ARRAYS, narrow, positions_of, read_
 from bert_horovod.batches.packing import Templates, fill, pack, single
 from bert_horovod.batches.windows import Windows, cut_windows
 from bert_horovod.corpus.store import Store
-from bert_horovod.disk import sync, write_atomically
 from bert_horovod.errors import UserError
-from bert_horovod.files import hash_file
+from bert_horovod.storage.reading import hash_file
+from bert_horovod.storage.writing import sync, write_atomically
 
 FORMAT = 3
 SPLITS = ("train", "held_out")

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.errors import UserError
-from bert_horovod.files import hash_file, load_array, read_json
-from bert_horovod.typed import check_type
+from bert_horovod.storage.reading import hash_file, load_array, read_json
+from bert_horovod.storage.typed import check_type
 
 ARRAYS = ("start", "first", "by_length", "classes", "template_rows", "template_lengths")
 _CHUNK = 1 << 20  # windows checked at once

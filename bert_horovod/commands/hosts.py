@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the hosts, and on standard error what they were read from."""
     from bert_horovod.cluster.hostfiles import format_hostfile, from_scheduler
-    from bert_horovod.disk import write_atomically
     from bert_horovod.errors import UserError
+    from bert_horovod.storage.writing import write_atomically
 
     if arguments.slots is not None and arguments.slots < 1:
         raise UserError(f"--slots {arguments.slots}: expected at least 1")

@@ -15,10 +15,10 @@ from bert_horovod.corpus.sources import Source, SourceReader
 from bert_horovod.corpus.store import Store, verify
 from bert_horovod.corpus.vocabulary import vocabulary_text
 from bert_horovod.corpus.work import disk_error
-from bert_horovod.disk import lock, write_atomically
 from bert_horovod.errors import UserError
-from bert_horovod.files import read_json
-from bert_horovod.typed import check_type
+from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.writing import lock, write_atomically
 
 _OWN_NAMES = re.compile(
     rf"vocab\.txt|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from bert_horovod.errors import UserError
-from bert_horovod.files import read_json, shown
-from bert_horovod.typed import check_type
+from bert_horovod.storage.reading import read_json, shown
+from bert_horovod.storage.typed import check_type
 
 FORMAT = 2
 COUNTS = ("documents", "sections", "sentences", "tokens", "bytes")

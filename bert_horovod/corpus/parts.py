@@ -21,8 +21,8 @@ from bert_horovod.corpus.builder import ShardTotals
 from bert_horovod.corpus.manifest import COUNTS
 from bert_horovod.corpus.plan import Position, Task
 from bert_horovod.corpus.store import Shard, hash_shard, write_shard
-from bert_horovod.disk import sync, write_atomically
-from bert_horovod.files import read_text
+from bert_horovod.storage.reading import read_text
+from bert_horovod.storage.writing import sync, write_atomically
 
 PATTERN = r"shard-(\d{5,}|[0-9a-f]{24}-\d{3,})"
 

@@ -30,9 +30,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, manifest_text, read_manifest
-from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
-from bert_horovod.files import hash_file, load_array, open_regular, read_text
+from bert_horovod.storage.reading import hash_file, load_array, open_regular, read_text
+from bert_horovod.storage.writing import write_atomically
 
 ARRAYS = ("tokens", "sentences", "sections", "documents", "held_out", "document_hashes", "titles")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from bert_horovod.corpus.sources import Source, SourceReader
 from bert_horovod.corpus.text import read_sections
 from bert_horovod.corpus.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
-from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
+from bert_horovod.storage.writing import write_atomically
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Where Google's vocabularies have them: [PAD] is 0, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.

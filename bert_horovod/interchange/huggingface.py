@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod import config
-from bert_horovod.disk import sync
 from bert_horovod.errors import UserError
-from bert_horovod.files import shown
 from bert_horovod.interchange.vocabulary import (
     SPECIAL_TOKENS,
     read_json,
@@ -23,6 +21,8 @@ from bert_horovod.interchange.vocabulary import (
 )
 from bert_horovod.interchange.weights import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.storage.reading import shown
+from bert_horovod.storage.writing import sync
 
 _EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 _DECODER = "cls.predictions.decoder"

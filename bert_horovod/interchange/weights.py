@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bert_horovod.direct import write_direct
 from bert_horovod.errors import UserError
-from bert_horovod.files import open_regular, read_json, shown
-from bert_horovod.typed import check_type
+from bert_horovod.storage.direct import write_direct
+from bert_horovod.storage.reading import open_regular, read_json, shown
+from bert_horovod.storage.typed import check_type
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

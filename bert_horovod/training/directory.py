@@ -6,10 +6,10 @@ from pathlib import Path
 
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe, differences, load_recipe, recipe_to_toml
-from bert_horovod.disk import lock, share_lock, write_atomically
 from bert_horovod.errors import UserError
-from bert_horovod.files import read_json
-from bert_horovod.typed import check_type
+from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.writing import lock, share_lock, write_atomically
 
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # the time that the ranks of a run that was killed may take to end

@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_horovod.collectives.planning import Plan
 from bert_horovod.collectives.world import World
-from bert_horovod.disk import write_atomically
+from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.step import StepTimes
 
 OURS, HOROVODS = 0, 1000  # process numbers in the trace: ours, and what is added to Horovod's, of which a tensor is one

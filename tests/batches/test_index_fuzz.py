@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bert_horovod.batches.rows import open_rows
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.errors import UserError
-from bert_horovod.files import hash_file
+from bert_horovod.storage.reading import hash_file
 from tests.mutations import apply, bounded, changes, sandbox
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 

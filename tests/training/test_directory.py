@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from bert_horovod.config import load_recipe
-from bert_horovod.disk import write_atomically
 from bert_horovod.errors import UserError
+from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.directory import claim, stop_requested
 from tests.cluster.launching import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
@@ -25,7 +25,7 @@ CLAIM = """
 import sys
 from pathlib import Path
 from bert_horovod.config import load_recipe
-from bert_horovod.disk import write_atomically
+from bert_horovod.storage.writing import write_atomically
 from bert_horovod.errors import UserError
 from bert_horovod.training.directory import claim
 directory = Path(sys.argv[1])

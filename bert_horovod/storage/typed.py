@@ -6,7 +6,7 @@ import types
 import typing
 from typing import Any
 
-from bert_horovod.files import shown
+from bert_horovod.storage.reading import shown
 
 _LIMIT = 1 << 63
 _NAMES = {int: f"a whole number from 0 to {_LIMIT - 1}", float: "a finite number", bool: "true or false"}

@@ -5,8 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from bert_horovod import direct
-from bert_horovod.direct import BLOCK_BYTES, write_direct
+from bert_horovod.storage import direct
+from bert_horovod.storage.direct import BLOCK_BYTES, write_direct
 
 
 @pytest.mark.parametrize("direct_writes", [True, False])
