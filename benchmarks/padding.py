@@ -35,7 +35,7 @@ from bert_horovod.flags import add_overrides
 from bert_horovod.model.products import matrix_products
 from bert_horovod.performance.configuration import SIZES, describe, size_recipe
 from bert_horovod.performance.report import ratio, table
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 
 LENGTH, ROWS = 512, 4  # of --model, where no flag says otherwise
 

@@ -18,7 +18,7 @@ import ranks
 
 arguments, recipe = ranks.parse(__doc__, ("float32",))
 
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 
 import_tensorflow()
 import horovod.tensorflow as hvd

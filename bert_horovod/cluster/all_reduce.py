@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.cluster.facts import own_address
 from bert_horovod.collectives.launch import launch
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.world import World

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.clock import clock
 from bert_horovod.collectives.planning import Plan
 from bert_horovod.collectives.world import World
+from bert_horovod.runtime.clock import clock
 
 # The float16 wire maps the last step's maximum to 2^11: 2^5 below overflow, 2^25 above the smallest normal number.
 WIRE_TARGET = 2.0**11

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.errors import UserError
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from bert_horovod.errors import UserError
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

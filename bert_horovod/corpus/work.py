@@ -19,7 +19,7 @@ from bert_horovod.corpus.sources import Source, SourceReader
 from bert_horovod.corpus.text import Section, read_sections
 from bert_horovod.corpus.vocabulary import read_vocabulary
 from bert_horovod.errors import UserError
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.tokenizer import Tokenizer

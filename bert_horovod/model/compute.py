@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.xla import compiled
+from bert_horovod.runtime.xla import compiled
 
 
 class Compute(NamedTuple):

@@ -20,7 +20,7 @@ import tensorflow as tf
 from bert_horovod.config import Optimizer
 from bert_horovod.optimizers import adamw, lamb, lans
 from bert_horovod.optimizers.moments import next_moments
-from bert_horovod.xla import compiled
+from bert_horovod.runtime.xla import compiled
 
 SUMMANDS = 4
 _RULES = {"adamw": adamw, "lamb": lamb, "lans": lans}

@@ -17,7 +17,7 @@ from typing import Any
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.config import Recipe, recipe_from_table
 from bert_horovod.performance.configuration import describe, step_flops, step_products
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 
 import_tensorflow()
 import tensorflow as tf  # noqa: E402

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.clock import clock
 from bert_horovod.collectives.planning import Profile
 from bert_horovod.errors import UserError
 from bert_horovod.model.working import LAYER_PREFIX, LOOKUP
+from bert_horovod.runtime.clock import clock
 from bert_horovod.training.step import StepInputs, TrainStep
 
 

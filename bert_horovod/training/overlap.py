@@ -6,13 +6,13 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.clock import clock
 from bert_horovod.collectives import planning
 from bert_horovod.collectives.link import Link, measure_link
 from bert_horovod.collectives.planning import Plan, Profile
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.config import Recipe
+from bert_horovod.runtime.clock import clock
 from bert_horovod.training.state import TrainingState
 from bert_horovod.training.step import StepInputs, TrainStep, xla_mode
 

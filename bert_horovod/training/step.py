@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod import optimizers
-from bert_horovod.clock import clock
 from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe
@@ -20,6 +19,7 @@ from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import Sums, loss_sums
 from bert_horovod.model.working import parameter_gradients, working_weights
+from bert_horovod.runtime.clock import clock
 from bert_horovod.training.state import TrainingState
 
 BATCH_DTYPES = {"masked_weights": tf.float32, "sequence_weights": tf.float32}  # the others are int32

@@ -12,7 +12,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 import_tensorflow()
 from bert_horovod.config import recipe_from_table
 from bert_horovod.performance.synthetic import build_step

@@ -12,7 +12,7 @@ import json
 from bert_horovod.config import Recipe, load_recipe
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
-from bert_horovod.quiet import import_tensorflow
+from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

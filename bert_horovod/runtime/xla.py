@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from bert_horovod.quiet import native_messages_held_back
+from bert_horovod.runtime.quiet import native_messages_held_back
 
 # TensorFlow takes a kernel that is traced for a handful of shapes, once each, for a mistake.
 tf.get_logger().addFilter(lambda record: "triggered tf.function retracing" not in str(record.msg))
