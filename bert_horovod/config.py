@@ -15,7 +15,7 @@ from typing import Any, Literal
 import tomli_w
 
 from bert_horovod.errors import UserError
-from bert_horovod.settings import parse_toml, refuse_unknown, section_from_table, setting
+from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table, setting
 from bert_horovod.storage.reading import read_text, shown
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
