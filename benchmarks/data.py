@@ -30,7 +30,7 @@ BATCH_LINES = 512
 
 def prepare_alone(inputs: str, vocabulary: str) -> tuple[float, float, float, float]:
     """Prepare and verify: seconds, bytes of text, bytes on disk, bytes of memory above those before the first text."""
-    from bert_horovod.corpus.prepare import prepare
+    from bert_horovod.corpus.preparing.preparation import prepare
     from bert_horovod.corpus.store import verify
 
     with tempfile.TemporaryDirectory() as directory:
@@ -103,7 +103,7 @@ def _documents(text: str, size: int = 8192) -> list[str]:
 
 def xml_bytes(dump: Path) -> int:
     """Bytes of a dump's XML."""
-    from bert_horovod.corpus.sources import SourceReader, find_sources
+    from bert_horovod.corpus.reading.sources import SourceReader, find_sources
 
     [source] = find_sources([str(dump)])
     with SourceReader(source) as reader:

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int | None:
 
     store = open_store(arguments.data_dir)
     if arguments.row is None:
-        from bert_horovod.corpus.report import report
+        from bert_horovod.corpus.description import report
 
         print(report(store))
         return None

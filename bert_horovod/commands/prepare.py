@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     if launched.size > 1:
         if launched.launcher == "horovodrun":
             raise UserError("prepare does not run under horovodrun; start it with mpirun or srun, or with --workers N")
-        from bert_horovod.corpus.pool import mpi_pool
+        from bert_horovod.corpus.preparing.pool import mpi_pool
 
         with mpi_pool(launched.size) as executor:
             if executor is not None:
@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
-    from bert_horovod.corpus.plan import Settings
-    from bert_horovod.corpus.prepare import prepare, summary
+    from bert_horovod.corpus.preparing.planning import Settings
+    from bert_horovod.corpus.preparing.preparation import prepare, summary
 
     settings = Settings(arguments.documents, arguments.held_out, arguments.shard_bytes)
     result = prepare(

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Learn and write the vocabulary."""
-    from bert_horovod.corpus.sources import find_sources
-    from bert_horovod.corpus.vocabulary import learn_vocabulary, vocabulary_hash, write_vocabulary
+    from bert_horovod.corpus.reading.sources import find_sources
+    from bert_horovod.corpus.reading.vocabulary import learn_vocabulary, vocabulary_hash, write_vocabulary
 
     start = time.monotonic()
     sources = find_sources(arguments.input)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.vocabulary import special_ids
-from bert_horovod.corpus.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory
 from bert_horovod.model.bert import encode_at, parameter_shapes

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from bert_horovod.config import Model
-from bert_horovod.corpus.plan import Settings
-from bert_horovod.corpus.prepare import prepare
+from bert_horovod.corpus.preparing.planning import Settings
+from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.bert import initial_parameters
 

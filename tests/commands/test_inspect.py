@@ -7,8 +7,8 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.config import recipe_from_table, recipe_to_toml
-from bert_horovod.corpus.plan import Settings
-from bert_horovod.corpus.prepare import prepare
+from bert_horovod.corpus.preparing.planning import Settings
+from bert_horovod.corpus.preparing.preparation import prepare
 from tests.batches.reading import unmasked
 from tests.commands.conftest import WORDS
 from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store

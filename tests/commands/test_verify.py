@@ -4,8 +4,8 @@ import numpy as np
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.manifest import FORMAT
+from bert_horovod.corpus.reading.vocabulary import vocabulary_hash
 from bert_horovod.corpus.store import Shard, write_manifest, write_shard
-from bert_horovod.corpus.vocabulary import vocabulary_hash
 
 
 def test_damage_is_named_and_the_exit_code_is_2(tmp_path, capsys):

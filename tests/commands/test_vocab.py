@@ -1,7 +1,7 @@
 """The vocab command, as it is typed."""
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.corpus.vocabulary import read_vocabulary
+from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 
 
 def test_vocab_writes_a_vocabulary_and_names_the_next_command(tmp_path, monkeypatch, capsys):

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_horovod.corpus.sources import Source, SourceReader
-from bert_horovod.corpus.text import read_sections
-from bert_horovod.corpus.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
+from bert_horovod.corpus.reading.sources import Source, SourceReader
+from bert_horovod.corpus.reading.text import read_sections
+from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
 from bert_horovod.errors import UserError
 from bert_horovod.storage.writing import write_atomically
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.corpus.sentences import split_sentences
+from bert_horovod.corpus.reading.sentences import split_sentences
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.corpus.builder import ShardTotals
 from bert_horovod.corpus.manifest import COUNTS
-from bert_horovod.corpus.plan import Position, Task
+from bert_horovod.corpus.preparing.builder import ShardTotals
+from bert_horovod.corpus.preparing.planning import Position, Task
 from bert_horovod.corpus.store import Shard, hash_shard, write_shard
 from bert_horovod.storage.reading import read_text
 from bert_horovod.storage.writing import sync, write_atomically

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_horovod.corpus.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.corpus.report import histogram, warnings
+from bert_horovod.corpus.description import histogram, warnings
 from bert_horovod.corpus.statistics import Lengths, LongDocument
 
 

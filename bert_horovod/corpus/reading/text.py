@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from bert_horovod.corpus.sentences import split_sentences
-from bert_horovod.corpus.sources import SourceReader
-from bert_horovod.corpus.wikipedia import Article, read_articles
+from bert_horovod.corpus.reading.sentences import split_sentences
+from bert_horovod.corpus.reading.sources import SourceReader
+from bert_horovod.corpus.reading.wikipedia import Article, read_articles
 from bert_horovod.errors import UserError
 
 DOCUMENTS = ("file", "blank_line")
@@ -112,7 +112,7 @@ def _articles(reader: SourceReader, _documents: str) -> Iterator[Iterator[Sectio
 
 
 def _article_sections(article: Article, reader: SourceReader) -> Iterator[Section]:
-    from bert_horovod.corpus.wikitext import plain_text  # only a dump needs the parser
+    from bert_horovod.corpus.reading.wikitext import plain_text  # only a dump needs the parser
 
     paragraphs, dropped = plain_text(article.wikitext)
     kept = [paragraph for paragraph in paragraphs if not _is_endless(paragraph)]

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_horovod.corpus.parts import PATTERN
-from bert_horovod.corpus.sources import Source, SourceReader
+from bert_horovod.corpus.preparing.parts import PATTERN
+from bert_horovod.corpus.preparing.workers import disk_error
+from bert_horovod.corpus.reading.sources import Source, SourceReader
+from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, verify
-from bert_horovod.corpus.vocabulary import vocabulary_text
-from bert_horovod.corpus.work import disk_error
 from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type

@@ -9,8 +9,8 @@ import tracemalloc
 import pytest
 import zstandard
 
-from bert_horovod.corpus.sources import SourceReader, find_sources
-from bert_horovod.corpus.text import SECTION_BYTES, read_sections
+from bert_horovod.corpus.reading.sources import SourceReader, find_sources
+from bert_horovod.corpus.reading.text import SECTION_BYTES, read_sections
 from bert_horovod.errors import UserError
 
 COMPRESS = {

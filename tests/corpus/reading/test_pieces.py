@@ -7,9 +7,9 @@ from itertools import accumulate
 
 import pytest
 
-from bert_horovod.corpus.pieces import Piece, piece_reader, split_source
-from bert_horovod.corpus.sources import SourceReader, find_sources
-from bert_horovod.corpus.text import read_sections
+from bert_horovod.corpus.reading.pieces import Piece, piece_reader, split_source
+from bert_horovod.corpus.reading.sources import SourceReader, find_sources
+from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.errors import UserError
 from tests.corpus.dumps import dump, page
 
@@ -90,7 +90,7 @@ def test_the_cuts_of_a_plain_dump_around_its_tags(tmp_path):
 @pytest.mark.parametrize("step", [50, 199, 997])
 def test_a_dump_of_many_streams_can_be_cut_at_any_byte_and_pages_may_span_streams(tmp_path, step, monkeypatch):
     monkeypatch.setattr(
-        "bert_horovod.corpus.pieces.BLOCK_BYTES", 16
+        "bert_horovod.corpus.reading.pieces.BLOCK_BYTES", 16
     )  # streams begin across the blocks that are searched
     source = source_of(tmp_path / "a.xml.bz2", streams(DUMP, range(step, len(DUMP), step)))
     check_every_piece_size(source, "file", [97, 150, 1000, 100_000])
@@ -149,7 +149,7 @@ def test_what_cannot_be_cut_is_one_piece_with_a_hash(tmp_path, name, data, mode)
 def test_a_first_stream_that_is_too_long_to_look_at_is_taken_for_the_only_one(tmp_path, monkeypatch):
     source = source_of(tmp_path / "a.xml.bz2", streams(DUMP, [1000]))
     assert len(split_source(source, "file", 100)) > 1
-    monkeypatch.setattr("bert_horovod.corpus.pieces._FIRST_STREAM_BYTES", 50)
+    monkeypatch.setattr("bert_horovod.corpus.reading.pieces._FIRST_STREAM_BYTES", 50)
     assert len(split_source(source, "file", 100)) == 1
 
 

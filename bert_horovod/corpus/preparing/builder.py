@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.corpus.sentences import split_sentences
+from bert_horovod.corpus.reading.sentences import split_sentences
+from bert_horovod.corpus.reading.text import Section
 from bert_horovod.corpus.store import Shard, token_dtype
-from bert_horovod.corpus.text import Section
 
 _BATCH_CHARACTERS = 1 << 16  # fits into a core's own cache: a fifth faster than 1 << 19
 

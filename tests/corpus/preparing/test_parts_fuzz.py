@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bert_horovod.corpus.plan import Settings
-from bert_horovod.corpus.prepare import prepare
+from bert_horovod.corpus.preparing.planning import Settings
+from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.store import ARRAYS
 from bert_horovod.errors import UserError
 from tests.corpus.conftest import PARAGRAPH
-from tests.corpus.test_prepare import tree
+from tests.corpus.preparing.test_preparation import tree
 from tests.mutations import Change, apply, bounded, changes, sandbox
 
 SETTINGS = Settings(shard_bytes=1500)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.corpus.duplicates import find_duplicates
+from bert_horovod.corpus.preparing.duplicates import find_duplicates
 from bert_horovod.corpus.statistics import token_counts
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import UserError
-from tests.corpus.test_prepare import tree, write_json_lines
+from tests.corpus.preparing.test_preparation import tree, write_json_lines
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_exact_duplicates_of_documents_are_dropped_once_and_counted(make_store, 
 def test_duplicates_are_the_same_in_one_pass_and_in_many(make_store, tmp_path, monkeypatch):
     write_json_lines(tmp_path / "a.jsonl", [f"Number {i % 37} is here." for i in range(100)])
     shards = verify(make_store(tmp_path / "a.jsonl", shard_bytes=300).path).shards
-    monkeypatch.setattr("bert_horovod.corpus.duplicates._PASS_DOCUMENTS", 7)
+    monkeypatch.setattr("bert_horovod.corpus.preparing.duplicates._PASS_DOCUMENTS", 7)
     assert find_duplicates(shards).tolist() == list(range(37, 100))
 
 
@@ -207,14 +207,14 @@ def test_files_of_one_name_and_size_are_told_apart(make_store, tmp_path):
 
 
 def test_files_without_text_are_named_at_the_end(make_store, text):
-    from bert_horovod.corpus.prepare import summary
+    from bert_horovod.corpus.preparing.preparation import summary
 
     (text / "c.txt").write_text("\u200b", encoding="utf-8")
     assert "1 of 3 files gave no text: c.txt" in summary(make_store(text))
 
 
 def test_senseless_workers_are_refused(vocabulary, text, tmp_path):
-    from bert_horovod.corpus.prepare import prepare
+    from bert_horovod.corpus.preparing.preparation import prepare
 
     with pytest.raises(UserError, match="--workers 0"):
         prepare([str(text)], vocabulary, tmp_path / "store", workers=0)

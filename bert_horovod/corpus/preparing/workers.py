@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.corpus.builder import ShardBuilder
-from bert_horovod.corpus.parts import Part, write_part
-from bert_horovod.corpus.pieces import piece_reader
-from bert_horovod.corpus.plan import Position, Settings, Task
-from bert_horovod.corpus.sources import Source, SourceReader
-from bert_horovod.corpus.text import Section, read_sections
-from bert_horovod.corpus.vocabulary import read_vocabulary
+from bert_horovod.corpus.preparing.builder import ShardBuilder
+from bert_horovod.corpus.preparing.parts import Part, write_part
+from bert_horovod.corpus.preparing.planning import Position, Settings, Task
+from bert_horovod.corpus.reading.pieces import piece_reader
+from bert_horovod.corpus.reading.sources import Source, SourceReader
+from bert_horovod.corpus.reading.text import Section, read_sections
+from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
-    from bert_horovod.corpus.tokenizer import Tokenizer
+    from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
 Report = Callable[[int, int], None]  # takes the bytes read on the disk and the documents so far
 
 
 @dataclass(frozen=True)
-class Job:
+class PartsJob:
     """A run of parts to make."""
 
     store: Path
@@ -50,12 +50,12 @@ class Done:
     memory_peak: int
 
 
-def do(job: Job | Source, report: Report) -> "Done | str":
+def do(job: PartsJob | Source, report: Report) -> "Done | str":
     """Do a job: make parts, or hash a file that is read in pieces."""
-    return make_parts(job, report) if isinstance(job, Job) else hash_source(job)
+    return make_parts(job, report) if isinstance(job, PartsJob) else hash_source(job)
 
 
-def make_parts(job: Job, report: Report) -> Done:
+def make_parts(job: PartsJob, report: Report) -> Done:
     """Make the parts of a job; raises UserError for bad input and for a disk without room."""
     tokenizer = _tokenizer(job.store / "vocab.txt", job.lowercase)
     before, start = _forget_peak(), time.monotonic()
@@ -91,7 +91,7 @@ def disk_error(error: OSError, path: Path) -> UserError:
     return UserError(f"cannot write {error.filename or path}: {error.strerror or error}; choose another --output_dir")
 
 
-def _parts(job: Job, builder: ShardBuilder, report: Report) -> Iterator[Part]:
+def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[Part]:
     """Yield the job's parts as they are written."""
     reading = _Reading(job, report)
     number = job.number
@@ -107,7 +107,7 @@ def _parts(job: Job, builder: ShardBuilder, report: Report) -> Iterator[Part]:
 class _Reading:
     """The pieces of a job's task from its beginning on, and what was read of them since the last part."""
 
-    def __init__(self, job: Job, report: Report):
+    def __init__(self, job: PartsJob, report: Report):
         self._job, self._report = job, report
         self._position = job.begin
         self._reader: SourceReader | None = None
@@ -172,7 +172,7 @@ class _Reading:
 @functools.lru_cache(1)
 def _tokenizer(vocabulary: Path, lowercase: bool) -> "Tokenizer":
     import_tensorflow()
-    from bert_horovod.corpus.tokenizer import Tokenizer
+    from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
     tokenizer = Tokenizer(read_vocabulary(vocabulary), lowercase)
     gc.freeze()  # TensorFlow's objects stay: the collector need not visit them again and again

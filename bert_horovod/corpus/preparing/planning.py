@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bert_horovod.corpus.pieces import Piece, split_source
-from bert_horovod.corpus.sources import Source
-from bert_horovod.corpus.text import SECTION_BYTES
+from bert_horovod.corpus.reading.pieces import Piece, split_source
+from bert_horovod.corpus.reading.sources import Source
+from bert_horovod.corpus.reading.text import SECTION_BYTES
 from bert_horovod.errors import UserError
 
 _MAXIMUM_SHARD_BYTES = 1 << 31  # offsets are uint32

@@ -7,7 +7,7 @@ from types import TracebackType
 _LINE_EVERY_S = 5.0
 
 
-class Progress:
+class ReadingProgress:
     """Counts bytes towards a known total; a context manager."""
 
     def __init__(self, what: str, total_bytes: int):
@@ -19,7 +19,7 @@ class Progress:
 
             self._bar = tqdm(total=total_bytes, desc=what, unit="B", unit_scale=True, dynamic_ncols=True)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ReadingProgress":
         return self
 
     def __exit__(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from bert_horovod.corpus.sources import BLOCK_BYTES, Source, SourceReader
+from bert_horovod.corpus.reading.sources import BLOCK_BYTES, Source, SourceReader
 
 _STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a bz2 stream's first bytes, the latter of an empty one
 _STREAM_HEAD_BYTES = 10

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.corpus import destination
-from bert_horovod.corpus.duplicates import count_tokens, find_duplicates
 from bert_horovod.corpus.manifest import COUNTS, FORMAT
-from bert_horovod.corpus.parts import Part, find_parts, missing_parts, number_parts
-from bert_horovod.corpus.plan import Settings, Task, plan_tasks
-from bert_horovod.corpus.pool import local_pool, run_jobs
-from bert_horovod.corpus.progress import Progress
-from bert_horovod.corpus.sources import Source, find_sources
+from bert_horovod.corpus.preparing import destination
+from bert_horovod.corpus.preparing.duplicates import count_tokens, find_duplicates
+from bert_horovod.corpus.preparing.parts import Part, find_parts, missing_parts, number_parts
+from bert_horovod.corpus.preparing.planning import Settings, Task, plan_tasks
+from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
+from bert_horovod.corpus.preparing.progress import ReadingProgress
+from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
+from bert_horovod.corpus.reading.sources import Source, find_sources
+from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
-from bert_horovod.corpus.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
-from bert_horovod.corpus.work import Done, Job, disk_error, do
 from bert_horovod.errors import UserError
 
 _SMALL_BYTES = 32 << 20  # less is done by one process before others have started
@@ -172,7 +172,7 @@ class _Made:
     seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
 
-    def take(self, job: Job | Source, result: Done | str) -> None:
+    def take(self, job: PartsJob | Source, result: Done | str) -> None:
         """Take a job's result."""
         if isinstance(job, Source):
             self.hashes[job] = result
@@ -193,20 +193,20 @@ def _work(
     executor: Executor | None,
 ) -> _Made:
     """Make the parts that are missing; hash the files that are read in pieces."""
-    jobs: list[Job | Source] = [
-        Job(path, task, number, begin, stop_before, settings, lowercase)
+    jobs: list[PartsJob | Source] = [
+        PartsJob(path, task, number, begin, stop_before, settings, lowercase)
         for task in tasks
         for number, begin, stop_before in missing_parts(task, kept)
     ]
     if kept:
         print(f"{path}: {len(kept)} shards are finished already; {len(jobs)} runs of shards are left to make")
     jobs += dict.fromkeys(piece.source for task in tasks for piece in task.pieces if not piece.is_whole)
-    total = sum(job.task.bytes for job in jobs if isinstance(job, Job))
+    total = sum(job.task.bytes for job in jobs if isinstance(job, PartsJob))
     if workers is None:
         workers = 1 if total < _SMALL_BYTES else min(len(os.sched_getaffinity(0)), len(jobs))
     made = _Made({}, {}, workers)
     pool = local_pool(workers) if executor is None and workers > 1 else nullcontext(executor)
-    with pool as executor, Progress("prepare", total) as progress:
+    with pool as executor, ReadingProgress("prepare", total) as progress:
         far = np.zeros((len(jobs), 2), np.int64)  # bytes and documents by job
 
         def report(number: int, done_bytes: int, documents: int) -> None:

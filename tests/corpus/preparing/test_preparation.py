@@ -10,11 +10,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from bert_horovod.corpus import prepare as prepare_module
-from bert_horovod.corpus.prepare import summary
+from bert_horovod.corpus.preparing import preparation as prepare_module
+from bert_horovod.corpus.preparing.preparation import summary
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import hash_shard, open_store, shard_problem, verify, write_manifest
-from bert_horovod.corpus.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 
 

@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
-from bert_horovod.corpus.sources import SourceReader, find_sources
-from bert_horovod.corpus.text import SECTION_BYTES, read_sections
-from bert_horovod.corpus.wikipedia import read_articles
+from bert_horovod.corpus.reading.sources import SourceReader, find_sources
+from bert_horovod.corpus.reading.text import SECTION_BYTES, read_sections
+from bert_horovod.corpus.reading.wikipedia import read_articles
 from bert_horovod.errors import UserError
 from tests.corpus.dumps import HEAD, TAIL, dump, page
 
@@ -166,7 +166,7 @@ def test_memory_does_not_grow_with_a_dump_and_an_enormous_page_is_refused(tmp_pa
         file.write((HEAD + "<page><title>All</title>").encode())
         for _ in range(10):
             file.write(b"revision" * (1 << 17))
-    monkeypatch.setattr("bert_horovod.corpus.wikipedia.MAXIMUM_PAGE_BYTES", 5 << 20)
+    monkeypatch.setattr("bert_horovod.corpus.reading.wikipedia.MAXIMUM_PAGE_BYTES", 5 << 20)
     with pytest.raises(UserError, match="page 'All': longer than 5 MiB"):
         articles(path)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from xml.etree import ElementTree
 
-from bert_horovod.corpus.sources import SourceReader
+from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.errors import UserError
 
 REDIRECTS = "redirects"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.corpus.wikitext import plain_text
+from bert_horovod.corpus.reading.wikitext import plain_text
 
 
 @pytest.mark.parametrize(
