@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.batches.order import keyed_hash
-from bert_horovod.batches.vocabulary import SpecialIds, continuation_pieces, ordinary_ids
+from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces, ordinary_ids
 from bert_horovod.config import Objective
 
 # What a hash is drawn for.

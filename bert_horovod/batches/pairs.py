@@ -16,7 +16,7 @@ from bert_horovod.batches.order import below, permute
 _SHIFT, _CHOICE, _ROUNDING = range(100, 103)
 
 
-class Exchange:
+class PairExchange:
     """Pairs up windows whose second segments are equally long (a class), anew every epoch.
 
     The windows of a class lie document by document. Turned so that those of the document with the most come last, they

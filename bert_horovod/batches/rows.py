@@ -14,8 +14,8 @@ import numpy as np
 from bert_horovod.batches.index import RowIndex, open_index
 from bert_horovod.batches.masks import Masker, masked_count
 from bert_horovod.batches.order import keyed_hash, permute, stream_seed
-from bert_horovod.batches.pairs import Exchange
-from bert_horovod.batches.vocabulary import SpecialIds, special_ids
+from bert_horovod.batches.pairs import PairExchange
+from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.config import Objective, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
@@ -79,7 +79,7 @@ class Rows:
         self._length_count = np.asarray(index.classes.sequences)
         self._length_start = np.cumsum(self._length_count) - self._length_count
         self._class_end = np.cumsum(index.classes.windows)
-        self._exchange = Exchange(index.classes, self._hash)
+        self._exchange = PairExchange(index.classes, self._hash)
         self._masker = Masker(
             store.vocabulary, special, objective, seed, sequence_length, self.sequences, self.masked_slots
         )

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int | None:
 
 def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
     """The recipe, or the defaults, checked against the store and the flags."""
-    from bert_horovod.batches.vocabulary import check_vocabulary
+    from bert_horovod.batches.special_tokens import check_vocabulary
 
     if arguments.recipe is None:
         length = _DEFAULT_LENGTH if arguments.sequence_length is None else arguments.sequence_length
@@ -95,8 +95,8 @@ def _print_rows(arguments: argparse.Namespace, store: "Store", recipe: Recipe) -
     import numpy as np
 
     from bert_horovod.batches.rows import open_rows
-    from bert_horovod.batches.text import LEGEND, RowText
-    from bert_horovod.batches.vocabulary import special_ids
+    from bert_horovod.batches.shown_rows import LEGEND, RowText
+    from bert_horovod.batches.special_tokens import special_ids
 
     rows = open_rows(store, recipe, arguments.phase, arguments.split, arguments.index_dir)
     _refuse_outside(arguments, rows)

@@ -12,14 +12,14 @@ import numpy as np
 
 from bert_horovod import config
 from bert_horovod.errors import UserError
-from bert_horovod.interchange.vocabulary import (
+from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
+from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
     read_json,
     read_lowercase,
     read_vocabulary,
     tokenizer_settings,
 )
-from bert_horovod.interchange.weights import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync

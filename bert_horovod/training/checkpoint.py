@@ -29,7 +29,7 @@ from bert_horovod.config import (
 )
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.weights import WEIGHTS_FILE, map_file
+from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from bert_horovod.batches.masks import full_row_slots
-from bert_horovod.batches.schedule import micro_batch_count
+from bert_horovod.batches.positions import micro_batch_count
 from bert_horovod.config import Model, Phase, Recipe
 from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.model.products import matrix_products

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from bert_horovod.batches.schedule import step_positions
+from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.config import Numerics, Phase
 from bert_horovod.errors import UserError

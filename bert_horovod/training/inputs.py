@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.order import keyed_hash
+from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.rows import Rows
-from bert_horovod.batches.schedule import step_positions
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Phase, Recipe
 from bert_horovod.corpus.store import Store

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.vocabulary import special_ids
+from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory

@@ -6,7 +6,7 @@ import numpy as np
 
 from bert_horovod.batches.index import RowIndex, open_index
 from bert_horovod.batches.rows import Rows
-from bert_horovod.batches.vocabulary import special_ids
+from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.config import Objective
 from tests.toys import SPECIAL
 

@@ -3,10 +3,10 @@ import pytest
 
 from bert_horovod.batches.index import Classes
 from bert_horovod.batches.order import keyed_hash
-from bert_horovod.batches.pairs import Exchange
+from bert_horovod.batches.pairs import PairExchange
 
 
-def exchange(classes: list[list[int]], seed: int = 0) -> tuple[Exchange, np.ndarray, np.ndarray]:
+def exchange(classes: list[list[int]], seed: int = 0) -> tuple[PairExchange, np.ndarray, np.ndarray]:
     """An exchange, the class and the document of each window; `classes` says how many windows each document has."""
     second = np.repeat(np.arange(len(classes)), [sum(runs) for runs in classes])
     document = np.concatenate([np.repeat(np.arange(len(runs)), runs) for runs in classes])
@@ -14,14 +14,14 @@ def exchange(classes: list[list[int]], seed: int = 0) -> tuple[Exchange, np.ndar
     ends = [sum(runs[: runs.index(max(runs)) + 1]) if runs else 0 for runs in classes]
     counts = (np.bincount(second, minlength=len(classes)), largest, ends)
     unused = np.zeros(len(classes), np.int64)
-    made = Exchange(
+    made = PairExchange(
         Classes(*(np.array(count, np.int64) for count in counts), unused, unused),
         lambda stream, index: keyed_hash(seed, stream, index=index.astype(np.uint64)),
     )
     return made, second, document
 
 
-def partners(made: Exchange, epoch: int, second: np.ndarray) -> np.ndarray:
+def partners(made: PairExchange, epoch: int, second: np.ndarray) -> np.ndarray:
     return made.partners(np.full(len(second), epoch), np.arange(len(second)), second)
 
 

@@ -4,9 +4,9 @@ import pytest
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.masks import masked_count
 from bert_horovod.batches.order import stream_seed
+from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.rows import Rows, open_rows
-from bert_horovod.batches.schedule import step_positions
-from bert_horovod.batches.vocabulary import special_ids
+from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.config import Data, Objective, Phase, Recipe
 from tests.batches.reading import (
     PAD,

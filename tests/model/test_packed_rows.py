@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.rows import Rows
-from bert_horovod.batches.vocabulary import special_ids
+from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.config import Model, Objective
 from bert_horovod.model.bert import encode
 from bert_horovod.model.compute import Compute

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.text import RowText
-from bert_horovod.batches.vocabulary import special_ids
+from bert_horovod.batches.shown_rows import RowText
+from bert_horovod.batches.special_tokens import special_ids
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sit", "##ting", "##s", "##"]
 PAD, UNK, CLS, SEP, MASK, THE, CAT, SIT, TING, S, HASHES = range(len(WORDS))

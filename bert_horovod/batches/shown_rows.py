@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_horovod.batches.vocabulary import SpecialIds, continuation_pieces
+from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces
 
 LEGEND = (
     "[MASK:word]: word is to be predicted, the model sees [MASK]; [word→other]: it sees another; "

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.vocabulary import continuation_pieces, ordinary_ids, special_ids
+from bert_horovod.batches.special_tokens import continuation_pieces, ordinary_ids, special_ids
 from bert_horovod.errors import UserError
 
 WORDS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "##", "#"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.batches.schedule import micro_batch_count, step_positions
+from bert_horovod.batches.positions import micro_batch_count, step_positions
 from bert_horovod.errors import UserError
 
 LAYOUTS = [
