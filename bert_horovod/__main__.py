@@ -12,7 +12,7 @@ from absl import app
 from absl.flags import argparse_flags
 
 from bert_horovod import __version__, commands
-from bert_horovod.cluster.rank import end_with_launcher
+from bert_horovod.cluster.launching.rank import end_with_launcher
 from bert_horovod.errors import UserError
 
 

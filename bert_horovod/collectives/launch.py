@@ -12,7 +12,7 @@ _LAUNCHERS = (
     ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
-# Set by cluster/restarts.py where it could not reach a host to end what a failed attempt has left there.
+# Set by cluster/launching/restarts.py where it could not reach a host to end what a failed attempt has left there.
 RANKS_MAY_LIVE = "BERT_HOROVOD_RANKS_MAY_LIVE"
 
 

@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each check when it is made; 1 if one failed."""
-    from bert_horovod.cluster.checks import FAILED
-    from bert_horovod.cluster.doctor import Doctor
-    from bert_horovod.cluster.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.cluster.doctor.checks import FAILED
+    from bert_horovod.cluster.doctor.examination import Doctor
+    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
     from bert_horovod.errors import UserError
 
     if arguments.expect_gbit is not None and not arguments.expect_gbit > 0:

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the hosts, and on standard error what they were read from."""
-    from bert_horovod.cluster.hostfiles import format_hostfile, from_scheduler
+    from bert_horovod.cluster.launching.hostfiles import format_hostfile, from_scheduler
     from bert_horovod.errors import UserError
     from bert_horovod.storage.writing import write_atomically
 

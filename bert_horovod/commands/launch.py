@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the command, find the hosts, run the ranks."""
     from bert_horovod.__main__ import parse
-    from bert_horovod.cluster.hostfiles import from_scheduler, parse_hosts, read_hostfile
-    from bert_horovod.cluster.launcher import Plan
-    from bert_horovod.cluster.restarts import launch
+    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.cluster.launching.launcher import LaunchPlan
+    from bert_horovod.cluster.launching.restarts import launch
     from bert_horovod.errors import UserError
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             "expected -np N for ranks on this host, or hosts: -hostfile F, -H host:n,... or a scheduler's job"
         )
     return launch(
-        Plan(
+        LaunchPlan(
             ranks=arguments.ranks or sum(hosts.values()),
             hosts=hosts,
             command=command,

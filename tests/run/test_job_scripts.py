@@ -1,6 +1,6 @@
 """The scheduler scripts with real ranks; of a scheduler there are only its variables here, and what it is asked.
 
-run/slurm.sbatch in a real SLURM: tests/run/slurm_job.py. Scripts over several hosts: tests/cluster/test_box_launch.py.
+run/slurm.sbatch in a real SLURM: tests/run/slurm_job.py. Scripts over several hosts: tests/cluster/launching/test_box_launch.py.
 """
 
 import os

@@ -1,6 +1,6 @@
 """What a host says of itself, as one line of JSON: the half of `bert-horovod doctor` that runs on every host.
 
-python -m bert_horovod.cluster.facts '{"packages": ["numpy"], "others": ["10.0.0.2"], "directories": ["/tmp"]}'
+python -m bert_horovod.cluster.doctor.facts '{"packages": ["numpy"], "others": ["10.0.0.2"], "directories": ["/tmp"]}'
 
 Afterwards it answers every line that it reads with the time, so that clocks can be compared. It imports the standard
 library alone: it has to work where nothing else does.
@@ -66,7 +66,7 @@ def version(package: str) -> str | None:
 
 def source_hash() -> str:
     """SHA-256 over the paths and texts of this package's modules."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     total = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         for part in (str(path.relative_to(package)).encode(), path.read_bytes()):

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from bert_horovod.cluster.checks import FAILED, OK, WARNING, Check, count_hosts, short
-from bert_horovod.cluster.facts import Facts
+from bert_horovod.cluster.doctor.checks import FAILED, OK, WARNING, Check, count_hosts, short
+from bert_horovod.cluster.doctor.facts import Facts
 
 UNREACHABLE = ("127.", "fe80:")  # beginnings of addresses that no other host reaches
 SLOW = 0.7  # of the expected rate: the rest is headers, latency and other traffic
@@ -110,7 +110,7 @@ def check_all_reduce(measured: Mapping, hosts: list[str], expected_bits_per_s: f
     """Whether the ring was as fast as its links allow; names the slow link where each was measured.
 
     Args:
-      measured: what bert_horovod.cluster.all_reduce prints.
+      measured: what bert_horovod.cluster.doctor.all_reduce prints.
       hosts: by rank.
       expected_bits_per_s: of a link; None for no opinion.
     """

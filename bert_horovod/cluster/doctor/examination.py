@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bert_horovod.cluster import checks, network_checks
-from bert_horovod.cluster.all_reduce import LIMIT_S, MARK
-from bert_horovod.cluster.ask import ask_all, python_path
-from bert_horovod.cluster.checks import FAILED, Check
-from bert_horovod.cluster.facts import Facts, interfaces
-from bert_horovod.cluster.hostfiles import Hosts
+from bert_horovod.cluster.doctor import checks, network_checks
+from bert_horovod.cluster.doctor.all_reduce import LIMIT_S, MARK
+from bert_horovod.cluster.doctor.ask import ask_all, python_path
+from bert_horovod.cluster.doctor.checks import FAILED, Check
+from bert_horovod.cluster.doctor.facts import Facts, interfaces
+from bert_horovod.cluster.launching.hostfiles import Hosts
 
 THIS_HOST = "localhost"
 # Of one connection, which a core feeds; whatever a faster interface says of itself, one stream need not show more.
@@ -107,7 +107,13 @@ class Doctor:
             *("-np", str(max(2, len(hosts))), "-H", ",".join(f"{host}:{1 if several else 2}" for host in hosts)),
             *(["--network-interfaces", self._launch_interface()] if self._launch_interface() else []),
             *(["--ssh-port", str(self.ssh_port)] if self.ssh_port else []),
-            *(sys.executable, "-m", "bert_horovod.cluster.all_reduce", str(expected or 0), str(network_checks.SLOW)),
+            *(
+                sys.executable,
+                "-m",
+                "bert_horovod.cluster.doctor.all_reduce",
+                str(expected or 0),
+                str(network_checks.SLOW),
+            ),
         ]
         output, timed_out = _run(command, environment)
         line = next((line for line in output.splitlines() if MARK in line), None)

@@ -1,6 +1,6 @@
 """What a rank does when `bert-horovod doctor` measures the all-reduce; rank 0 prints one line of JSON.
 
-horovodrun ... python -m bert_horovod.cluster.all_reduce EXPECTED SLOW     (bit/s of a link or 0; a fraction of it)
+horovodrun ... python -m bert_horovod.cluster.doctor.all_reduce EXPECTED SLOW     (bit/s of a link or 0; a fraction of it)
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from bert_horovod.cluster.facts import own_address
+from bert_horovod.cluster.doctor.facts import own_address
 from bert_horovod.collectives.launch import launch
 from bert_horovod.runtime.quiet import import_tensorflow
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bert_horovod.cluster.launcher import Plan, _Ranks, check, command_line
+from bert_horovod.cluster.launching.launcher import LaunchPlan, _Ranks, check, command_line
 from bert_horovod.errors import UserError
 from tests.cluster.launching import FAULTS, LAUNCH, QUICK, launched, require_mpi
 from tests.training.conftest import newest, pretrain_arguments
@@ -159,27 +159,29 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path):
 @needs_horovod
 def test_more_ranks_than_slots_are_refused():
     with pytest.raises(UserError, match="-np 3 is more than the slots of the hosts, 2 on 1"):
-        check(Plan(3, {"localhost": 2}, ["pretrain"], None))
+        check(LaunchPlan(3, {"localhost": 2}, ["pretrain"], None))
 
 
 @needs_horovod
 def test_mpi_without_mpirun_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="found no mpirun on PATH"):
-        check(Plan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
+        check(LaunchPlan(2, {"localhost": 2}, ["pretrain"], None, mpi=True))
 
 
 def test_what_the_user_says_of_the_network_reaches_the_starter():
-    plan = Plan(2, {"a": 2, "b": 1}, ["verify"], None, network_interfaces="eth1", ssh_port=2222)
+    plan = LaunchPlan(2, {"a": 2, "b": 1}, ["verify"], None, network_interfaces="eth1", ssh_port=2222)
     words = " ".join(command_line(plan, {}))
     assert "--gloo --disable-cache -np 2 -H a:2,b:1 --network-interfaces eth1 --ssh-port 2222" in words
-    words = " ".join(command_line(Plan(**(plan.__dict__ | {"mpi": True})), {"A": "1", "BASH_FUNC_x%%": "", "_": "x"}))
+    words = " ".join(
+        command_line(LaunchPlan(**(plan.__dict__ | {"mpi": True})), {"A": "1", "BASH_FUNC_x%%": "", "_": "x"})
+    )
     assert "-mca btl_tcp_if_include eth1 -mca oob_tcp_if_include eth1 -mca plm_rsh_args -p 2222 -x A " in words
     assert "BASH_FUNC" not in words
 
 
 def take(lines: list[str]) -> _Ranks:
-    ranks = _Ranks(Plan(100, {"a": 64, "b": 64}, ["verify"], None), "id")
+    ranks = _Ranks(LaunchPlan(100, {"a": 64, "b": 64}, ["verify"], None), "id")
     for line in lines:
         ranks._take(line)
     return ranks

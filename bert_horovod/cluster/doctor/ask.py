@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_horovod.cluster.facts import Facts, interfaces
+from bert_horovod.cluster.doctor.facts import Facts, interfaces
 
 CONNECT_S = 5  # for ssh to reach a host
 ANSWER_S = 40.0  # for all of a host's answer: Python may come from a slow network file system
 CLOCK_ROUNDS = 3
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 
 # What ssh says -> what is wrong, and what mends it, for a host and the options that reach it.
 _REFUSALS = (
@@ -85,7 +85,7 @@ def ask_all(
     def ask(host: str) -> Answer:
         others = [address for name, address in addresses.items() if name != host and address]
         question = {"packages": packages, "others": others, "directories": directories}
-        words = [sys.executable, "-m", "bert_horovod.cluster.facts", json.dumps(question)]
+        words = [sys.executable, "-m", "bert_horovod.cluster.doctor.facts", json.dumps(question)]
         if is_here(host):
             return _ask(words, host, ssh_port, running)
         answer = _ask(ssh(host, ssh_port, words), host, ssh_port, running)

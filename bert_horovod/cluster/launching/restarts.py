@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bert_horovod.cluster.ask import is_here, ssh
-from bert_horovod.cluster.checks import FAILED
-from bert_horovod.cluster.doctor import Doctor
-from bert_horovod.cluster.hostfiles import Hosts
-from bert_horovod.cluster.launcher import Plan, check, run_ranks, say, signal_name
-from bert_horovod.cluster.leftovers import LIMIT_S, sweep
-from bert_horovod.cluster.rank import STOP_SIGNALS
+from bert_horovod.cluster.doctor.ask import is_here, ssh
+from bert_horovod.cluster.doctor.checks import FAILED
+from bert_horovod.cluster.doctor.examination import Doctor
+from bert_horovod.cluster.launching.hostfiles import Hosts
+from bert_horovod.cluster.launching.launcher import LaunchPlan, check, run_ranks, say, signal_name
+from bert_horovod.cluster.launching.leftovers import LIMIT_S, sweep
+from bert_horovod.cluster.launching.rank import STOP_SIGNALS
 
 FIRST_PAUSE_S = 3.0  # doubled at every restart
 MOST_PAUSE_S = 60.0
@@ -24,7 +24,7 @@ class _Interrupted(BaseException):
     """A signal asked for the end while no rank ran."""
 
 
-def launch(plan: Plan, restarts: int = 0) -> int:
+def launch(plan: LaunchPlan, restarts: int = 0) -> int:
     """Run the ranks to their end; after a failure again, at most `restarts` times, on the hosts that are well then.
 
     A restart has min(plan.ranks, slots of these hosts) ranks. Nothing of an attempt that failed is left on a host that
@@ -67,7 +67,7 @@ def launch(plan: Plan, restarts: int = 0) -> int:
     raise AssertionError("the last attempt returns")
 
 
-def well(plan: Plan) -> Hosts:
+def well(plan: LaunchPlan) -> Hosts:
     """The plan's hosts without those to which the doctor's checks trace a failure; says which and why.
 
     Nothing is reduced between the hosts: whatever that found, it would not say which of them to leave out.
@@ -87,7 +87,7 @@ def well(plan: Plan) -> Hosts:
     return _begin_with_one_that_sees_the_run(plan, {host: plan.hosts[host] for host in plan.hosts if host not in why})
 
 
-def _begin_with_one_that_sees_the_run(plan: Plan, hosts: Hosts) -> Hosts:
+def _begin_with_one_that_sees_the_run(plan: LaunchPlan, hosts: Hosts) -> Hosts:
     """The hosts, rank 0's first: elsewhere than before it must find the run, and not begin another unnoticed."""
     run = plan.stop_file.parent if plan.stop_file else None
     if run is None or not run.is_dir() or not hosts or next(iter(hosts)) == next(iter(plan.hosts)):

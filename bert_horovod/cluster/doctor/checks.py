@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bert_horovod.cluster.ask import Answer
-from bert_horovod.cluster.facts import Facts
-from bert_horovod.cluster.hostfiles import Hosts
+from bert_horovod.cluster.doctor.ask import Answer
+from bert_horovod.cluster.doctor.facts import Facts
+from bert_horovod.cluster.launching.hostfiles import Hosts
 
 OK, WARNING, FAILED = "ok", "warning", "FAILED"
 

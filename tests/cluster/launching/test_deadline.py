@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from bert_horovod.cluster.launching.deadline import stop_time
 from bert_horovod.errors import UserError
-from bert_horovod.training.deadline import stop_time
 from tests.training.conftest import metrics
 
 

@@ -66,8 +66,10 @@ def test_rank_0_moves_only_to_a_host_that_sees_the_run(start_cluster, tmp_path):
     box = start_cluster(hosts=3)
     (tmp_path / "run").mkdir()
     assert box.run("node2", ["mount", "-t", "tmpfs", "tmpfs", tmp_path]).returncode == 0
-    program = "import sys; from pathlib import Path; from bert_horovod.cluster.restarts import Plan, well\n"
-    program += "print(well(Plan(1, dict.fromkeys(sys.argv[2:], 1), [], Path(sys.argv[1], 'stop'))))"
+    program = (
+        "import sys; from pathlib import Path; from bert_horovod.cluster.launching.restarts import LaunchPlan, well\n"
+    )
+    program += "print(well(LaunchPlan(1, dict.fromkeys(sys.argv[2:], 1), [], Path(sys.argv[1], 'stop'))))"
 
     def left(*hosts: str) -> tuple[str, str]:
         words = [sys.executable, "-c", program, tmp_path / "run", *hosts]

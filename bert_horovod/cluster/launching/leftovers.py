@@ -1,8 +1,8 @@
 """Ends what a run that failed left behind on its hosts; the half that runs on each needs the standard library alone.
 
-python -m bert_horovod.cluster.leftovers ID ...
+python -m bert_horovod.cluster.launching.leftovers ID ...
 
-A rank whose launcher is gone ends by itself (cluster/rank.py), but not one that was stopped, by SIGSTOP or a debugger.
+A rank whose launcher is gone ends by itself (cluster/launching/rank.py), but not one that was stopped, by SIGSTOP or a debugger.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ def _environment(path: Path) -> set[bytes]:
 
 def sweep(hosts: Iterable[str], ssh_port: int | None, attempts: list[str]) -> set[str]:
     """Kill what is left of these attempts on these hosts, all at once; returns those that could not be asked."""
-    from bert_horovod.cluster.ask import is_here, ssh
+    from bert_horovod.cluster.doctor.ask import is_here, ssh
 
-    words = [sys.executable, "-m", "bert_horovod.cluster.leftovers", *attempts]
+    words = [sys.executable, "-m", "bert_horovod.cluster.launching.leftovers", *attempts]
 
     def reached(host: str) -> bool:
         if is_here(host):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.cluster.hostfiles import (
+from bert_horovod.cluster.launching.hostfiles import (
     expand_counts,
     expand_nodelist,
     format_hostfile,

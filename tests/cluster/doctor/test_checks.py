@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_horovod.cluster.ask import Answer, clock_difference
-from bert_horovod.cluster.checks import (
+from bert_horovod.cluster.doctor.ask import Answer, clock_difference
+from bert_horovod.cluster.doctor.checks import (
     FAILED,
     OK,
     WARNING,
@@ -15,9 +15,15 @@ from bert_horovod.cluster.checks import (
     check_versions,
     requirements,
 )
-from bert_horovod.cluster.doctor import _reason
-from bert_horovod.cluster.facts import loopback_line, read_gpus
-from bert_horovod.cluster.network_checks import check_all_reduce, check_names, common_interface, link_speed, slow_links
+from bert_horovod.cluster.doctor.examination import _reason
+from bert_horovod.cluster.doctor.facts import loopback_line, read_gpus
+from bert_horovod.cluster.doctor.network_checks import (
+    check_all_reduce,
+    check_names,
+    common_interface,
+    link_speed,
+    slow_links,
+)
 
 
 def facts(**changes) -> dict:

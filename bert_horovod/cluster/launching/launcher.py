@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_horovod.cluster.hostfiles import Hosts
-from bert_horovod.cluster.leftovers import ATTEMPT, kill_here
-from bert_horovod.cluster.rank import STOP_SIGNALS
+from bert_horovod.cluster.launching.hostfiles import Hosts
+from bert_horovod.cluster.launching.leftovers import ATTEMPT, kill_here
+from bert_horovod.cluster.launching.rank import STOP_SIGNALS
 from bert_horovod.collectives.launch import RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 KEPT_LINES = 60  # of each rank, for its last words
 # From the first rank's end to that of the launcher, which kills them after 5 s, or waits for a host that has vanished.
 ENDING_S = 10.0
@@ -49,7 +49,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """What to start, and where."""
 
     ranks: int
@@ -70,7 +70,7 @@ class Outcome:
     again: bool  # whether another attempt may end better: nobody asked for the end, and no mistake was found
 
 
-def check(plan: Plan) -> None:
+def check(plan: LaunchPlan) -> None:
     """Raise UserError where nothing can be started."""
     if importlib.util.find_spec("horovod") is None:
         raise UserError("found no Horovod, which joins the ranks; run/setup.sh builds it")
@@ -83,7 +83,7 @@ def check(plan: Plan) -> None:
         )
 
 
-def run_ranks(plan: Plan, attempt: str) -> Outcome:
+def run_ranks(plan: LaunchPlan, attempt: str) -> Outcome:
     """Run the ranks to their end; one that fails takes the others along within half a minute.
 
     The first SIGTERM, SIGINT or SIGUSR1 makes the file that asks all ranks to save at the same step and end; a second
@@ -91,12 +91,12 @@ def run_ranks(plan: Plan, attempt: str) -> Outcome:
 
     Args:
       plan: that `check` found nothing wrong with.
-      attempt: an id, which all processes on all hosts have in their environment; see cluster/leftovers.py.
+      attempt: an id, which all processes on all hosts have in their environment; see cluster/launching/leftovers.py.
     """
     return _Ranks(plan, attempt).run()
 
 
-def command_line(plan: Plan, environment: Mapping[str, str]) -> list[str]:
+def command_line(plan: LaunchPlan, environment: Mapping[str, str]) -> list[str]:
     """horovodrun or mpirun with all that they need; a rank gets the same interpreter and environment on every host."""
     rank = [sys.executable, "-m", "bert_horovod", *plan.command]
     hosts = ["-np", str(plan.ranks), "-H", ",".join(f"{host}:{slots}" for host, slots in plan.hosts.items())]
@@ -118,7 +118,7 @@ def command_line(plan: Plan, environment: Mapping[str, str]) -> list[str]:
 
 
 class _Ranks:
-    def __init__(self, plan: Plan, attempt: str) -> None:
+    def __init__(self, plan: LaunchPlan, attempt: str) -> None:
         self.plan = plan
         self.attempt = attempt
         self.lines: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
@@ -232,7 +232,7 @@ class _Ranks:
     def _kill(self, number: int) -> None:
         self.killed_by = number
         say(f"{signal_name(number)}: killing the ranks")
-        kill_here([self.attempt])  # those on other hosts follow: see cluster/rank.py
+        kill_here([self.attempt])  # those on other hosts follow: see cluster/launching/rank.py
 
     def _explain(self, launchers_code: int) -> int:
         """Print who failed, how, and its last words; returns the exit code."""
