@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.launch import Launch
+from bert_horovod.collectives.launched import Launch
 from bert_horovod.config import Execution
 from bert_horovod.errors import UserError
 

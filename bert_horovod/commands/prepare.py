@@ -7,7 +7,7 @@ or .zst. Running the same command again on a finished store checks it.
 import argparse
 from typing import TYPE_CHECKING
 
-from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.launched import launch
 from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     import_tensorflow()
     import tensorflow as tf
 
-    from bert_horovod.collectives.launch import launch
+    from bert_horovod.collectives.launched import launch
 
     launched = launch()
     me = f"rank {launched.rank} on {socket.gethostname()}"

@@ -4,9 +4,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.collectives.planning import Plan
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe
+from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.performance.configuration import describe
 from bert_horovod.performance.delayed import DelayedStep, delays_of
 from bert_horovod.performance.synthetic import LoneRank, SyntheticStep, build_step
@@ -41,7 +41,7 @@ def measure(
     micro_batches = derive(recipe, phase, world.size).micro_batches
     kind = DelayedStep if delays else TrainStep
 
-    def build(world: World, plan: Plan | None = None, held_back: bool = False) -> SyntheticStep:
+    def build(world: World, plan: BucketPlan | None = None, held_back: bool = False) -> SyntheticStep:
         made = build_step(recipe, phase, micro_batches, world, plan, held_back, kind)
         if delays:
             made.step.delays = delays
@@ -115,7 +115,7 @@ def _step_s(times: StepTimes) -> float:
     return times.updated - times.micro_batches[0][0]
 
 
-def _write_timeline(directory: Path, step: SyntheticStep, plan: Plan, world: World) -> None:
+def _write_timeline(directory: Path, step: SyntheticStep, plan: BucketPlan, world: World) -> None:
     if world.rank == 0:
         directory.mkdir(parents=True, exist_ok=True)
     world.barrier()

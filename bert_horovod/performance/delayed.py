@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.planning import Profile
+from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
 from bert_horovod.model.working import LAYER_PREFIX, LOOKUP
 from bert_horovod.runtime.clock import clock
@@ -32,7 +32,7 @@ def blocks(names: list[str]) -> list[list[str]]:
     return [head, *(layers[i] for i in sorted(layers, reverse=True)), embeddings]
 
 
-def delays_of(profile: Profile, update_s: float) -> dict[str, float | list[float]]:
+def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | list[float]]:
     """Seconds of a step's parts as --delay takes them; layers_s from the last layer on."""
     ends = [profile.forward_s]
     for names in blocks(list(profile.ready_s))[:-1]:

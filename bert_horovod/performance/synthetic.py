@@ -7,10 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.packing import most_sequences
-from bert_horovod.collectives.planning import Plan, by_size
-from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Model, Phase, Recipe
+from bert_horovod.costs.buckets import BucketPlan, by_size
+from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.bert import initial_parameters, parameter_shapes
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.training.state import Progress, TrainingState
@@ -43,7 +43,7 @@ def build_step(
     phase: Phase,
     micro_batches: int,
     world: World | None = None,
-    plan: Plan | None = None,
+    plan: BucketPlan | None = None,
     held_back: bool = False,
     kind: type[TrainStep] = TrainStep,
 ) -> SyntheticStep:

@@ -6,12 +6,12 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives import planning
 from bert_horovod.collectives.link import Link, measure_link
-from bert_horovod.collectives.planning import Plan, Profile
-from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.config import Recipe
+from bert_horovod.costs import buckets
+from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
+from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.state import TrainingState
 from bert_horovod.training.step import StepInputs, TrainStep, xla_mode
@@ -23,8 +23,8 @@ _MEASURED = 2  # micro-batches, after one that compiles
 class Expectation:
     """What a plan should come to; equal on all ranks."""
 
-    plan: Plan
-    profile: Profile
+    plan: BucketPlan
+    profile: BackwardProfile
     link: Link
     bucket_bytes: list[int]  # payload of each bucket
     exposed_s: float  # of a step's all-reduces, what backward does not hide
@@ -42,11 +42,13 @@ class Expectation:
         )
 
 
-def expect(plan: Plan, shapes: dict[str, tuple[int, ...]], wire: str, profile: Profile, link: Link) -> Expectation:
+def expect(
+    plan: BucketPlan, shapes: dict[str, tuple[int, ...]], wire: str, profile: BackwardProfile, link: Link
+) -> Expectation:
     """What a plan should come to by a profile and a link."""
     width = tf.as_dtype(wire).size
-    exposed = planning.seconds(plan, shapes, width, profile, link) - profile.end_s
-    late = [link.seconds(planning.rows_bytes(table, shapes, width, profile)) for table in profile.rows]
+    exposed = buckets.seconds(plan, shapes, width, profile, link) - profile.end_s
+    late = [link.seconds(buckets.rows_bytes(table, shapes, width, profile)) for table in profile.rows]
     sizes = [width * sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
     return Expectation(plan, profile, link, sizes, exposed, sum(late))
 
@@ -69,17 +71,17 @@ def step_with_plan(
     wire, setting = recipe.numerics.wire, recipe.execution.bucket_bytes
     made_for = {"phase": phase, "world_size": world.size, "bucket_bytes": setting, "wire": wire}
 
-    def build(plan: Plan, count: int) -> tuple[TrainStep, GradientReducer]:
+    def build(plan: BucketPlan, count: int) -> tuple[TrainStep, GradientReducer]:
         reducer = GradientReducer(world, shapes, plan, wire)
         return TrainStep(recipe, state, reducer, world, count, xla_mode(recipe)), reducer
 
     expectation = None
     if world.size == 1 or setting != "auto":
-        plan = planning.by_size(shapes, setting)
+        plan = buckets.by_size(shapes, setting)
     elif (known := state.progress.plan).get("made_for") == made_for:
-        plan = Plan(known["buckets"], known["rows"])
+        plan = BucketPlan(known["buckets"], known["rows"])
     else:
-        step, _ = build(planning.by_size(shapes, setting), 1)
+        step, _ = build(buckets.by_size(shapes, setting), 1)
         expectation = plan_by_measurement(recipe, step, batch, inputs, world)
         plan = expectation.plan
     state.progress.plan = {"made_for": made_for, "buckets": plan.buckets, "rows": plan.rows}
@@ -99,13 +101,13 @@ def plan_by_measurement(
     link = measure_link(world, recipe.numerics.wire)
     profile = measure_profile(step, batch, inputs, world)
     if recipe.execution.bucket_bytes == "auto":
-        plan = planning.by_profile(step.shapes, tf.as_dtype(recipe.numerics.wire).size, profile, link)
+        plan = buckets.by_profile(step.shapes, tf.as_dtype(recipe.numerics.wire).size, profile, link)
     else:
-        plan = planning.by_size(step.shapes, recipe.execution.bucket_bytes)
+        plan = buckets.by_size(step.shapes, recipe.execution.bucket_bytes)
     return expect(plan, step.shapes, recipe.numerics.wire, profile, link)
 
 
-def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World) -> Profile:
+def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World) -> BackwardProfile:
     """Run forward and backward of a micro-batch with a clock at each gradient; rank 0's times, on every rank.
 
     Nothing is updated. `rows` counts what any rank looked up in its own `batch`.
@@ -137,4 +139,4 @@ def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepIn
     forward, *ready = times.tolist()
     ready_s = dict(zip(names, ready, strict=False))  # the looked-up rows' come behind
     found = {"forward_s": forward, "ready_s": ready_s, "end_s": max(ready), "rows": rows}
-    return Profile(**from_rank_0(found, world, "profile"))
+    return BackwardProfile(**from_rank_0(found, world, "profile"))

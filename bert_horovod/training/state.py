@@ -25,7 +25,7 @@ class Progress:
     skipped_in_a_row: int = 0
     mean_loss: float | None = None  # moving mean; see training/divergence.py
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches that no step takes
-    wire_maxima: dict[str, float] = field(default_factory=dict)  # see collectives/reducer.py
+    wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
 
     def count(self, finite: bool, numerics: Numerics) -> float:

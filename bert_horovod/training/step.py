@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod import optimizers
-from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World
 from bert_horovod.config import Recipe
+from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import Sums, loss_sums

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.collectives.planning import Plan
 from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.step import StepTimes
 
@@ -42,7 +42,7 @@ class StepTimeline:
                 self._horovods.unlink(missing_ok=True)
             self._world.record_timeline(self._horovods)
 
-    def end(self, number: int, times: StepTimes, plan: Plan) -> None:
+    def end(self, number: int, times: StepTimes, plan: BucketPlan) -> None:
         """After it; the range's last step writes the trace."""
         if self._begun:
             self._events += events(number, times, plan)
@@ -67,7 +67,7 @@ class StepTimeline:
         return self._directory / "horovod.json"
 
 
-def events(number: int, times: StepTimes, plan: Plan) -> list[dict[str, Any]]:
+def events(number: int, times: StepTimes, plan: BucketPlan) -> list[dict[str, Any]]:
     """A step's events; times in microseconds since the epoch."""
     names = [bucket[0] if len(bucket) == 1 else f"{bucket[0]} and {len(bucket) - 1} more" for bucket in plan.buckets]
     names += [f"looked-up rows of {plan.rows}"] if plan.rows else []

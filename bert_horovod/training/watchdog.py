@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from bert_horovod.collectives.board import Board
+from bert_horovod.collectives.rendezvous import RendezvousBoard
 from bert_horovod.collectives.world import World
 
 EXIT_CODE = 3
@@ -44,7 +44,7 @@ class Watchdog:
 
     def __init__(self, world: World, limit_s: float) -> None:
         self._world, self._limit_s = world, limit_s
-        self._board = Board()
+        self._board = RendezvousBoard()
         self._beat = 0
         self._closed = threading.Event()
         self.begin("starting", 0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.collectives.launch import Launch, launch
+from bert_horovod.collectives.launched import Launch, launch
 from bert_horovod.collectives.world import World, connect, knobs
 from bert_horovod.config import Execution
 from tests.collectives.two_ranks import DTYPES, RANKS, values
@@ -120,7 +120,7 @@ def test_processes_that_find_themselves_alone_are_refused_and_told_of_the_rebuil
     pytest.importorskip("horovod")
     text = run_python(
         "import horovod.tensorflow as horovod\n"
-        "from bert_horovod.collectives.launch import launch\n"
+        "from bert_horovod.collectives.launched import launch\n"
         "from bert_horovod.collectives.world import connect\n"
         "from bert_horovod.errors import UserError\n"
         "if horovod.mpi_built():\n"
@@ -148,7 +148,7 @@ def test_one_process_works_without_horovod_and_two_are_told_to_build_it():
         "        if name.partition('.')[0] == 'horovod':\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from bert_horovod.collectives.launch import Launch\n"
+        "from bert_horovod.collectives.launched import Launch\n"
         "from bert_horovod.collectives.world import connect\n"
         "from bert_horovod.errors import UserError\n"
         "print(connect(Launch()).all_reduce(5, 'five'))\n"

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.link import measure_link
-from bert_horovod.collectives.planning import Plan, by_size
-from bert_horovod.collectives.reducer import GradientReducer
 from bert_horovod.collectives.world import World, connect
+from bert_horovod.costs.buckets import BucketPlan, by_size
+from bert_horovod.exchange.reducer import GradientReducer
 
 RANKS = 2
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
@@ -123,7 +123,7 @@ def tables(world: World) -> dict[str, np.ndarray]:
     for rows in ("table", None):
         for wire in ("float32", "float16"):
             for held_back in (False, True):
-                reducer = GradientReducer(world, TABLE, Plan([["table"], ["f"]], rows), wire, held_back)
+                reducer = GradientReducer(world, TABLE, BucketPlan([["table"], ["f"]], rows), wire, held_back)
 
                 @tf.function(autograph=False)
                 def reduce(mine, values, ids, reducer=reducer):

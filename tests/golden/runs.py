@@ -84,7 +84,7 @@ def read_golden(name: str) -> tuple[list[tuple[int, float, float]], dict[str, st
 
 def main(names: list[str]) -> None:
     """Train the runs of these names, all of as many ranks as there are; rank 0 prints a JSON object a run."""
-    from bert_horovod.collectives.launch import launch
+    from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.world import connect, from_rank_0, use_devices
     from bert_horovod.corpus.store import open_store
     from bert_horovod.training.loop import Job, pretrain

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.collectives.reducer import with_rows
+from bert_horovod.exchange.reducer import with_rows
 from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, next_sentence_logits
 from bert_horovod.model.working import parameter_gradients, working_weights

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from bert_horovod.collectives.planning import Profile
 from bert_horovod.config import Model, recipe_to_toml
+from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
 from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.model.working import LOOKUP
@@ -51,7 +51,7 @@ def test_delays_are_the_differences_of_a_profile():
     ends = {"cls": 3.0, "bert.encoder.layer.1": 4.0, "bert.encoder.layer.0": 6.0}
     ready = {name: next((end for key, end in ends.items() if name.startswith(key)), 6.5) for name in names}
     ready[LOOKUP] = 2.5
-    found = delays_of(Profile(2.0, ready, 7.0, {LOOKUP: 5}), 0.25)
+    found = delays_of(BackwardProfile(2.0, ready, 7.0, {LOOKUP: 5}), 0.25)
     assert found == {"forward_s": 2.0, "head_s": 1.0, "layers_s": [1.0, 2.0], "embeddings_s": 1.0, "update_s": 0.25}
 
 

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect, use_devices
 from bert_horovod.config import load_recipe
 from bert_horovod.corpus.store import open_store

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.rows import Rows
-from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.launched import launch
 from bert_horovod.training.step import TrainStep
 
 PARAMETER = "bert.encoder.layer.1.output.dense.weight"

@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from bert_horovod.collectives import planning
 from bert_horovod.collectives.link import Link
-from bert_horovod.collectives.planning import Plan, Profile
 from bert_horovod.collectives.world import World
+from bert_horovod.costs import buckets
+from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.model.working import LOOKUP
 from bert_horovod.performance.synthetic import build_step
 from bert_horovod.training.overlap import expect, measure_profile
@@ -35,16 +35,16 @@ def test_a_profile_has_a_time_for_each_gradient_in_the_order_of_backward(xla):
 
 def test_what_is_expected_follows_from_plan_profile_and_link():
     shapes = {"a": (100,), "table": (50, 2)}
-    profile = Profile(0.1, {"a": 0.9, "table": 0.2}, 1.0, {"table": 10})
+    profile = BackwardProfile(0.1, {"a": 0.9, "table": 0.2}, 1.0, {"table": 10})
     link = Link(0.01, 1e-3)
-    found = expect(Plan([["table"], ["a"]], "table"), shapes, "float16", profile, link)
+    found = expect(BucketPlan([["table"], ["a"]], "table"), shapes, "float16", profile, link)
     # table 0.2 to 0.41, a 0.9 to 1.11, 10 rows of 2 halves from 1.11: 0.05
     assert found.exposed_s == pytest.approx(0.16)
     assert found.floor_s == pytest.approx(0.05)
     assert found.bucket_bytes == [200, 200]
     assert "buckets of 0.0 + 0.0 MB and the looked-up rows of table, 1.0 MB sent" in found.describe(1e6)
     assert "expected wait 0.160 s" in found.describe(1e6)
-    assert found.exposed_s == planning.seconds(found.plan, shapes, 2, profile, link) - 1.0
+    assert found.exposed_s == buckets.seconds(found.plan, shapes, 2, profile, link) - 1.0
 
 
 def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(pretrain, tmp_path):

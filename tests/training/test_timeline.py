@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.collectives.planning import Plan
 from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.training import loop
 from bert_horovod.training.step import StepTimes
 from bert_horovod.training.timeline import OURS, events
@@ -20,7 +20,7 @@ def spans(found: list[dict]) -> dict[str, tuple[str, float, float]]:
 
 
 def test_a_step_is_its_micro_batches_its_all_reduces_the_wait_and_the_update_in_microseconds():
-    assert spans(events(7, TIMES, Plan([["a", "b", "c"]], "table"))) == {
+    assert spans(events(7, TIMES, BucketPlan([["a", "b", "c"]], "table"))) == {
         "step 7, micro-batch 0": ("compute", 1e6, 1e6),
         "step 7, micro-batch 1": ("compute", 2e6, 2e6),
         "a and 2 more": ("all-reduces", 3e6, 0.5e6),
@@ -31,7 +31,7 @@ def test_a_step_is_its_micro_batches_its_all_reduces_the_wait_and_the_update_in_
 
 
 def test_a_run_of_one_process_has_no_all_reduces():
-    assert "a" not in spans(events(1, TIMES._replace(all_reduces=[]), Plan([["a"], ["b"]])))
+    assert "a" not in spans(events(1, TIMES._replace(all_reduces=[]), BucketPlan([["a"], ["b"]])))
 
 
 def train(store, output_dir: Path, max_steps: int, steps: list[int]) -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.batches.rows import Rows
-from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect, use_devices
 from bert_horovod.config import load_recipe
 from bert_horovod.corpus.store import open_store

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bert_horovod.cluster.doctor.facts import own_address
-from bert_horovod.collectives.launch import launch
+from bert_horovod.collectives.launched import launch
 from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:

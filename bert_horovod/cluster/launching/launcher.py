@@ -17,7 +17,7 @@ from pathlib import Path
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.leftovers import ATTEMPT, kill_here
 from bert_horovod.cluster.launching.rank import STOP_SIGNALS
-from bert_horovod.collectives.launch import RANKS_MAY_LIVE
+from bert_horovod.collectives.launched import RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -59,7 +59,7 @@ class LaunchPlan:
     network_interfaces: str | None = None
     ssh_port: int | None = None
     mpi: bool = False
-    ranks_may_live: bool = False  # see collectives/launch.py
+    ranks_may_live: bool = False  # see collectives/launched.py
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 
-from bert_horovod.collectives.launch import started_by
+from bert_horovod.collectives.launched import started_by
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure on all ranks; rank 0 prints."""
     recipe = step_recipe(arguments)
     import_tensorflow()
-    from bert_horovod.collectives.launch import launch
+    from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.world import connect, use_devices
     from bert_horovod.performance.comm import measure
     from bert_horovod.performance.delayed import read_delays

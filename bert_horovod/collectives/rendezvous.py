@@ -11,7 +11,7 @@ _TIMEOUT_S = 5
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
 
 
-class Board:
+class RendezvousBoard:
     """A value of each rank for all ranks to read; there is none where horovodrun's Gloo did not start the ranks."""
 
     def __init__(self) -> None:

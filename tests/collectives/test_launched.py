@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.collectives.launch import Launch, launch
+from bert_horovod.collectives.launched import Launch, launch
 from tests.horovod_runs import clean_environment
 
 

@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 
 from bert_horovod.collectives.link import Link, fit
-from bert_horovod.collectives.planning import CAUTION, DEFAULT_BYTES, SLACK, Plan, Profile, by_profile, by_size, seconds
 from bert_horovod.config import Model
+from bert_horovod.costs.buckets import (
+    CAUTION,
+    DEFAULT_BYTES,
+    SLACK,
+    BackwardProfile,
+    BucketPlan,
+    by_profile,
+    by_size,
+    seconds,
+)
 from bert_horovod.model.bert import parameter_shapes
 from tests.collectives.two_ranks import BUCKET_BYTES, BUCKETS, SHAPES
 
@@ -37,16 +46,16 @@ def test_auto_without_a_measurement_is_the_default_size():
     assert by_size(shapes, "auto") == by_size(shapes, DEFAULT_BYTES)
 
 
-def example(seed: int) -> tuple[dict[str, tuple[int, ...]], Profile]:
+def example(seed: int) -> tuple[dict[str, tuple[int, ...]], BackwardProfile]:
     """Seven parameters, one a table, with random sizes and times."""
     random = np.random.default_rng(seed)
     shapes = {f"p{i}": (int(random.integers(1, 40)), int(random.integers(1, 40))) for i in range(6)}
     shapes["table"] = (200, 10)
     ready = {name: float(value) for name, value in zip(shapes, random.uniform(0, 1, 7), strict=True)}
-    return shapes, Profile(0.0, ready, end_s=1.0, rows={"table": int(random.integers(1, 200))})
+    return shapes, BackwardProfile(0.0, ready, end_s=1.0, rows={"table": int(random.integers(1, 200))})
 
 
-def every_plan(shapes: dict[str, tuple[int, ...]], profile: Profile) -> list[Plan]:
+def every_plan(shapes: dict[str, tuple[int, ...]], profile: BackwardProfile) -> list[BucketPlan]:
     """All cuts of the parameters in the order of their readiness, with the table's rows alone and with the rest."""
     found = []
     for rows in (None, "table"):
@@ -58,7 +67,7 @@ def every_plan(shapes: dict[str, tuple[int, ...]], profile: Profile) -> list[Pla
                 if cut:
                     buckets.append([])
                 buckets[-1].append(name)
-            found.append(Plan(buckets, rows))
+            found.append(BucketPlan(buckets, rows))
     return found
 
 
@@ -77,12 +86,12 @@ def test_the_planned_step_ends_as_early_as_any_to_the_slack(seed, latency_s, s_p
 
 def test_the_time_of_a_plan_is_that_of_its_transcription():
     shapes = {"a": (10,), "b": (20,), "table": (100, 2)}
-    profile = Profile(0.0, {"a": 0.5, "b": 0.2, "table": 0.1}, end_s=1.0, rows={"table": 5})
+    profile = BackwardProfile(0.0, {"a": 0.5, "b": 0.2, "table": 0.1}, end_s=1.0, rows={"table": 5})
     link = Link(0.05, 0.001)
     # table: from 0.1, 0.05 + 0.4; b and a: from 0.55, 0.05 + 0.06; rows: from 1.0, 0.05 + 0.02
-    assert seconds(Plan([["table"], ["b", "a"]], "table"), shapes, 2, profile, link) == pytest.approx(1.07)
+    assert seconds(BucketPlan([["table"], ["b", "a"]], "table"), shapes, 2, profile, link) == pytest.approx(1.07)
     # b: from 0.2, 0.05 + 0.04; a: from 0.5, 0.05 + 0.02; table complete at 1.0: 0.05 + 0.4
-    assert seconds(Plan([["b"], ["a"], ["table"]]), shapes, 2, profile, link) == pytest.approx(1.45)
+    assert seconds(BucketPlan([["b"], ["a"], ["table"]]), shapes, 2, profile, link) == pytest.approx(1.45)
 
 
 def test_a_fast_link_makes_one_bucket_and_a_slow_one_starts_early():
@@ -96,7 +105,7 @@ def test_a_fast_link_makes_one_bucket_and_a_slow_one_starts_early():
 @pytest.mark.parametrize(("touched", "rows"), [(10, "table"), (200, None)])
 def test_rows_are_sent_alone_where_that_is_sooner(touched, rows):
     shapes = {"a": (10,), "table": (200, 10)}
-    profile = Profile(0.0, {"a": 0.9, "table": 0.5}, end_s=1.0, rows={"table": touched})
+    profile = BackwardProfile(0.0, {"a": 0.9, "table": 0.5}, end_s=1.0, rows={"table": touched})
     assert by_profile(shapes, 2, profile, Link(0.001, 1e-3)).rows == rows
 
 

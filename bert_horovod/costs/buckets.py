@@ -20,7 +20,7 @@ SLACK = 0.005  # a plan with fewer buckets is taken if the step is so much longe
 
 
 @dataclass(frozen=True)
-class Plan:
+class BucketPlan:
     """The all-reduces of a step's gradients."""
 
     buckets: list[list[str]]  # parameters' names, in the order in which they are sent
@@ -28,7 +28,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Profile:
+class BackwardProfile:
     """When, in seconds after a micro-batch began, its gradients exist."""
 
     forward_s: float  # of forward
@@ -37,7 +37,7 @@ class Profile:
     rows: dict[str, int]  # by table: rows that any rank looked up
 
 
-def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["auto"]) -> Plan:
+def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["auto"]) -> BucketPlan:
     """Parameters, given in forward order, in buckets of at most `bucket_bytes` of float32, in backward order.
 
     A larger tensor has a bucket of its own.
@@ -53,10 +53,12 @@ def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["aut
             size = 0
         buckets[-1].append(name)
         size += tensor_bytes
-    return Plan(buckets)
+    return BucketPlan(buckets)
 
 
-def by_profile(shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: Profile, link: Link) -> Plan:
+def by_profile(
+    shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile, link: Link
+) -> BucketPlan:
     """The plan that is expected to end first, on a link CAUTION times slower; with few buckets.
 
     Args:
@@ -72,7 +74,9 @@ def by_profile(shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: 
     return min(plans, key=lambda plan: seconds(plan, shapes, element_bytes, profile, link))
 
 
-def seconds(plan: Plan, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: Profile, link: Link) -> float:
+def seconds(
+    plan: BucketPlan, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile, link: Link
+) -> float:
     """When the last sum is there, in seconds after the micro-batch began."""
     free = 0.0
     for bucket in plan.buckets:
@@ -83,12 +87,12 @@ def seconds(plan: Plan, shapes: dict[str, tuple[int, ...]], element_bytes: int, 
     return max(free, profile.end_s)
 
 
-def rows_bytes(table: str, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: Profile) -> int:
+def rows_bytes(table: str, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile) -> int:
     """Payload of a table's looked-up rows."""
     return element_bytes * profile.rows[table] * math.prod(shapes[table][1:])
 
 
-def _ready(name: str, rows: str | None, profile: Profile) -> float:
+def _ready(name: str, rows: str | None, profile: BackwardProfile) -> float:
     """A table whose rows are not sent alone is complete at backward's end."""
     return profile.end_s if name in profile.rows and name != rows else profile.ready_s[name]
 
@@ -97,10 +101,10 @@ def _best(
     names: Sequence[str],
     shapes: dict[str, tuple[int, ...]],
     element_bytes: int,
-    profile: Profile,
+    profile: BackwardProfile,
     link: Link,
     rows: str | None,
-) -> Plan:
+) -> BucketPlan:
     """The best cut of parameters, in the order of their readiness, into buckets.
 
     ends[k][j], the earliest end of the first j parameters in k buckets, is the least, over the beginning i of the
@@ -126,4 +130,4 @@ def _best(
         begin = int(begins[k, end])
         buckets.insert(0, list(names[begin:end]))
         k, end = k - 1, begin
-    return Plan(buckets, rows)
+    return BucketPlan(buckets, rows)

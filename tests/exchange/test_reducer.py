@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.collectives.planning import Plan, by_size
-from bert_horovod.collectives.reducer import GradientReducer, next_maxima, wire_scale
 from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan, by_size
+from bert_horovod.exchange.reducer import GradientReducer, next_maxima, wire_scale
 from tests.collectives.two_ranks import (
     BUCKET_BYTES,
     BUCKETS,
@@ -44,7 +44,7 @@ def test_a_world_of_one_reduces_nothing():
 
 @pytest.mark.parametrize("rows", ["table", None])
 def test_a_world_of_one_adds_looked_up_rows_to_the_dense_part(rows):
-    reducer = GradientReducer(World(), TABLE, Plan([["table"], ["f"]], rows), "float16")
+    reducer = GradientReducer(World(), TABLE, BucketPlan([["table"], ["f"]], rows), "float16")
     ids, values = looked_up(0)
     mine = {name: tf.constant(array) for name, array in dense(0).items()}
     found = reducer.reduce(mine, {"table": tf.IndexedSlices(tf.constant(values), tf.constant(ids))}).gradients
@@ -100,14 +100,14 @@ def test_the_times_of_all_reduces_are_in_order_and_held_back_ones_wait_for_the_l
 
 
 def test_maxima_outlive_their_plan():
-    reducer = GradientReducer(Doubled(), TABLE, Plan([["f"], ["table"]], "table"), "float16")
+    reducer = GradientReducer(Doubled(), TABLE, BucketPlan([["f"], ["table"]], "table"), "float16")
     reducer.maxima.assign([0.5, 2.0, 8.0])
     kept = reducer.maxima_by_name()
     assert kept == {"f": 0.5, "table": 2.0, "table/rows": 8.0}
-    again = GradientReducer(Doubled(), TABLE, Plan([["f"], ["table"]], "table"), "float16")
+    again = GradientReducer(Doubled(), TABLE, BucketPlan([["f"], ["table"]], "table"), "float16")
     again.restore_maxima(kept)
     np.testing.assert_array_equal(again.maxima, [0.5, 2.0, 8.0])
-    other = GradientReducer(Doubled(), TABLE, Plan([["table", "f"]]), "float16")
+    other = GradientReducer(Doubled(), TABLE, BucketPlan([["table", "f"]]), "float16")
     other.restore_maxima(kept)
     np.testing.assert_array_equal(other.maxima, [2.0])
     other.restore_maxima({})
@@ -232,7 +232,7 @@ class Doubled(World):
 
 
 def test_the_float16_wire_recovers_from_many_steps_that_were_not_finite():
-    reducer = GradientReducer(Doubled(), {"x": (3,)}, Plan([["x"]]), "float16")
+    reducer = GradientReducer(Doubled(), {"x": (3,)}, BucketPlan([["x"]]), "float16")
     good = {"x": tf.constant([1e-3, -2e-3, 5e-4])}
     for _ in range(15):  # as a loss scale that is far too large makes them
         assert not np.isfinite(reducer.reduce({"x": tf.constant([math.inf, 1.0, 1.0])}, {}).gradients["x"]).all()

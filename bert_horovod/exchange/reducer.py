@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.collectives.planning import Plan
 from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.runtime.clock import clock
 
 # The float16 wire maps the last step's maximum to 2^11: 2^5 below overflow, 2^25 above the smallest normal number.
@@ -47,7 +47,7 @@ class GradientReducer:
     """
 
     def __init__(
-        self, world: World, shapes: dict[str, tuple[int, ...]], plan: Plan, wire: str, held_back: bool = False
+        self, world: World, shapes: dict[str, tuple[int, ...]], plan: BucketPlan, wire: str, held_back: bool = False
     ) -> None:
         self._world = world
         self._shapes = shapes
