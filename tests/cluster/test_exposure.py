@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launching import LAUNCH, QUICK, launched
+from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.cluster.ports import listening
 from tests.horovod_runs import clean_environment, run_ranks
 from tests.training.conftest import pretrain_arguments

@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))
 
 # ruff: noqa: E402
-from tests.cluster.launching import QUICK
+from tests.cluster.launches import QUICK
 from tests.horovod_runs import clean_environment
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import pretrain_arguments

@@ -1,6 +1,6 @@
 """The scheduler scripts with real ranks; of a scheduler there are only its variables here, and what it is asked.
 
-run/slurm.sbatch in a real SLURM: tests/run/slurm_job.py. Scripts over several hosts: tests/cluster/launching/test_box_launch.py.
+run/slurm.sbatch in a real SLURM: slurm_job.py. Over several hosts: tests/cluster/launching/test_box_launch.py.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launching import QUICK, launched
+from tests.cluster.launches import QUICK, launched
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.training.conftest import pretrain_arguments

@@ -14,7 +14,7 @@ from bert_horovod.config import load_recipe
 from bert_horovod.errors import UserError
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.directory import claim, stop_requested
-from tests.cluster.launching import LAUNCH, QUICK, launched
+from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
 from tests.toys import toy_recipe
 from tests.training.conftest import pretrain_arguments

@@ -12,7 +12,7 @@ import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.training.watchdog import EXIT_CODE, Status, Watchdog, explain
-from tests.cluster.launching import LAUNCH, QUICK, launched
+from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
 from tests.training.conftest import PROJECT, pretrain_arguments
 

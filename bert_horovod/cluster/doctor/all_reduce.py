@@ -1,6 +1,6 @@
 """What a rank does when `bert-horovod doctor` measures the all-reduce; rank 0 prints one line of JSON.
 
-horovodrun ... python -m bert_horovod.cluster.doctor.all_reduce EXPECTED SLOW     (bit/s of a link or 0; a fraction of it)
+horovodrun ... python -m bert_horovod.cluster.doctor.all_reduce EXPECTED SLOW   (bit/s of a link or 0; a fraction of it)
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 python -m bert_horovod.cluster.launching.leftovers ID ...
 
-A rank whose launcher is gone ends by itself (cluster/launching/rank.py), but not one that was stopped, by SIGSTOP or a debugger.
+A rank whose launcher is gone ends by itself (rank.py), but not one that was stopped, by SIGSTOP or a debugger.
 """
 
 import contextlib

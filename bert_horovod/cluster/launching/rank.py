@@ -18,7 +18,7 @@ def end_with_launcher() -> None:
     """
     if started_by().launcher not in ("horovodrun", "mpirun"):
         return
-    # cluster/launching/launcher.py turns them off for what it starts. Until a run takes SIGTERM as a request, it ends the rank.
+    # launcher.py turns them off for what it starts. Until a run takes SIGTERM as a request, it ends the rank.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher's affair; mpirun puts it back to the default
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

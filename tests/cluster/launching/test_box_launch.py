@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launching import LAUNCH, QUICK, YIELD, launched, require_mpi
+from tests.cluster.launches import LAUNCH, QUICK, YIELD, launched, require_mpi
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.training.conftest import newest, pretrain_arguments
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launching import LAUNCH, QUICK, launched
+from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.training.conftest import metrics, pretrain_arguments
 
