@@ -31,11 +31,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.batches.masks import full_row_slots
-from bert_horovod.config import Recipe, recipe_to_table
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
 from bert_horovod.performance.configuration import XLA_CHOICES, describe, size_recipe, step_flops
 from bert_horovod.performance.report import ratio, table
+from bert_horovod.recipe.reading import recipe_to_table
+from bert_horovod.recipe.sections import Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cluster import INTERFACE, Cluster, bits_per_s
-from bert_horovod.config import Recipe
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 PEERS = {"horovod": "plain_horovod", "ddp": "distributed_data_parallel"}

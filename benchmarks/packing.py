@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.config import Objective
 from bert_horovod.corpus.store import ARRAYS, Shard, Store, open_store
+from bert_horovod.recipe.sections import Objective
 
 LENGTHS = (512, 128)
 ROWS = 64  # assembled at once

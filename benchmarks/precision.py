@@ -26,10 +26,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.config import load_recipe
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
 from bert_horovod.performance.report import table
+from bert_horovod.recipe.reading import load_recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 REFERENCE = "float32-off"

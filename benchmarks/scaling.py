@@ -35,11 +35,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from benchmarks.cluster import bits_per_s, cluster, why_not
 from benchmarks.contestants import PEERS, WIRE_BYTES, Cell, command, expected, figures, groups, path, run
-from bert_horovod.config import Recipe
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
 from bert_horovod.performance.configuration import SIZES, describe, size_recipe
 from bert_horovod.performance.report import table
+from bert_horovod.recipe.sections import Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 HOSTS, LINKS, MICRO_BATCHES = {"delay": [1, 2, 4], "real": [1, 2]}, ["1gbit", "100mbit"], [1, 4, 16]

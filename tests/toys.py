@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bert_horovod.config import Recipe, recipe_from_table
 from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.store import Shard, Store, open_store, write_duplicates, write_manifest, write_shard
+from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.sections import Recipe
 
 SPECIAL = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = SPECIAL + [f"word{i}" for i in range(993)]

@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from a che
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.rows import open_rows
-from bert_horovod.config import Recipe
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
 from bert_horovod.performance.configuration import SIZES, size_recipe
+from bert_horovod.recipe.sections import Recipe
 
 WIRE_BYTES = {"float32": 4, "float16": 2}  # of a number
 _LEAST = {"micro_batches": 1, "steps": 1}

@@ -6,7 +6,7 @@ import numpy as np
 
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces, ordinary_ids
-from bert_horovod.config import Objective
+from bert_horovod.recipe.sections import Objective
 
 # What a hash is drawn for.
 _MASK, _REPLACE = range(200, 202)

@@ -16,9 +16,9 @@ from bert_horovod.batches.masks import Masker, masked_count
 from bert_horovod.batches.order import keyed_hash, permute, stream_seed
 from bert_horovod.batches.pairs import PairExchange
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
-from bert_horovod.config import Objective, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Objective, Recipe
 
 # What a hash is drawn for.
 _ROWS, _WINDOWS, _SWAP = range(3)

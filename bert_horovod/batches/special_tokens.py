@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_horovod.config import Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Recipe
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch
-from bert_horovod.config import Execution
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Execution
 
 
 class World:

@@ -99,10 +99,10 @@ def evaluate(
 
     from bert_horovod.batches.rows import open_rows
     from bert_horovod.collectives.world import World
-    from bert_horovod.config import Objective, Phase, Recipe
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import verify
     from bert_horovod.model.compute import Compute
+    from bert_horovod.recipe.sections import Objective, Phase, Recipe
     from bert_horovod.training.checkpoint import recorded_length, recorded_pair
     from bert_horovod.training.evaluation import Evaluator
     from bert_horovod.training.prediction import find_checkpoint, read_masked_model

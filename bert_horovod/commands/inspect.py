@@ -8,8 +8,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.config import Recipe, load_recipe, recipe_from_table
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.reading import load_recipe, recipe_from_table
+from bert_horovod.recipe.sections import Recipe
 
 if TYPE_CHECKING:
     from bert_horovod.batches.rows import Rows

@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from bert_horovod.config import load_recipe
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
+from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
 _PATIENCE_S = 10  # of a rank that leaves the last words to another

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.config import Model
 from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, split_heads
 from bert_horovod.model.working import layer_weights
+from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.xla import compiled
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; site 0 is the embeddings'

@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.config import Model
 from bert_horovod.model.bert import encode_at
 from bert_horovod.model.compute import Compute, kernel
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.layers import column_sums, dense, gelu, layer_norm
 from bert_horovod.model.working import DECODER, DECODER_BIAS
+from bert_horovod.recipe.sections import Model
 
 
 class Sums(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from bert_horovod.config import Model
+from bert_horovod.recipe.sections import Model
 
 
 class Product(NamedTuple):

@@ -17,9 +17,9 @@ from types import ModuleType
 
 import tensorflow as tf
 
-from bert_horovod.config import Optimizer
 from bert_horovod.optimizers import adamw, lamb, lans
 from bert_horovod.optimizers.moments import next_moments
+from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime.xla import compiled
 
 SUMMANDS = 4

@@ -8,8 +8,8 @@ Google's BERT leaves the bias correction out: mh = m, vh = v with `bias_correcti
 
 import tensorflow as tf
 
-from bert_horovod.config import Optimizer
 from bert_horovod.optimizers.moments import adam_direction
+from bert_horovod.recipe.sections import Optimizer
 
 SLOTS = ("m", "v")
 ADAPTIVE = False

@@ -11,8 +11,8 @@ gets one, as in NVIDIA's.
 
 import tensorflow as tf
 
-from bert_horovod.config import Optimizer
 from bert_horovod.optimizers.moments import adam_direction, trust_ratio
+from bert_horovod.recipe.sections import Optimizer
 
 SLOTS = ("m", "v")
 ADAPTIVE = True

@@ -11,8 +11,8 @@ as far as the norm is well above epsilon and its square is within float32's rang
 
 import tensorflow as tf
 
-from bert_horovod.config import Optimizer
 from bert_horovod.optimizers.moments import bias_corrected, trust_ratio
+from bert_horovod.recipe.sections import Optimizer
 
 SLOTS = ("m", "v")
 ADAPTIVE = True

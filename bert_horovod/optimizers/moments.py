@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from bert_horovod.config import Optimizer
+from bert_horovod.recipe.sections import Optimizer
 
 
 def next_moments(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:

@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from bert_horovod.config import Phase
+from bert_horovod.recipe.sections import Phase
 
 
 def learning_rate(phase: Phase, step: int, power: float) -> float:

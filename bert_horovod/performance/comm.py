@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Recipe
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.performance.configuration import describe
 from bert_horovod.performance.delayed import DelayedStep, delays_of
 from bert_horovod.performance.synthetic import LoneRank, SyntheticStep, build_step
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.derived import derive
 from bert_horovod.training.overlap import plan_by_measurement
 from bert_horovod.training.step import StepTimes, TrainStep, as_tensors

@@ -15,8 +15,9 @@ import time
 from typing import Any
 
 from bert_horovod.batches.masks import full_row_slots
-from bert_horovod.config import Recipe, recipe_from_table
 from bert_horovod.performance.configuration import describe, step_flops, step_products
+from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
 import_tensorflow()

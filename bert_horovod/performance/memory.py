@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bert_horovod.config import Recipe, recipe_from_table, recipe_to_table
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.reading import recipe_from_table, recipe_to_table
+from bert_horovod.recipe.sections import Recipe
 
 STEPS = 2  # of the optimizer: the second has slots and accumulators that the first made
 MARGIN = 1.1  # times the limit of resident memory: there a try on a CPU is ended

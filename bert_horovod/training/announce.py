@@ -6,7 +6,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Recipe
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.derived import describe
 from bert_horovod.training.device import describe_peak, find_peak, precision_advice
 from bert_horovod.training.state import Progress

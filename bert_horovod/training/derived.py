@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.positions import micro_batch_count
-from bert_horovod.config import Model, Phase, Recipe
 from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.model.products import matrix_products
+from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.training.memory import memory_bytes
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.config import Model
+from bert_horovod.recipe.sections import Model
 
 _TERA = 1e12
 _MEASURED_ROWS = 2048

@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Recipe, differences, load_recipe, recipe_to_toml
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.reading import differences, load_recipe, recipe_to_toml
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World, from_all_ranks
-from bert_horovod.config import Numerics, Phase
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.training.state import Progress
 
 MEAN_DECAY = 0.95  # of the moving mean of losses

@@ -5,10 +5,10 @@ import tensorflow as tf
 
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Model
 from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.working import working_weights
+from bert_horovod.recipe.sections import Model
 from bert_horovod.training.step import as_tensors
 
 

@@ -10,9 +10,9 @@ from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Phase, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.training.state import Progress
 from bert_horovod.training.step import StepInputs, as_tensors
 

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Phase, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.compute import Compute
 from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.training.announce import print_end, print_start
 from bert_horovod.training.checkpoint import path_of
 from bert_horovod.training.consistency import Consistency

@@ -6,9 +6,9 @@ parameters and slots. The peak is where backward begins or in the optimizer, on 
 
 import math
 
-from bert_horovod.config import Recipe
 from bert_horovod.model.bert import parameter_shapes
 from bert_horovod.optimizers import rule
+from bert_horovod.recipe.sections import Recipe
 
 PROGRAM_BYTES = 880 << 20  # of a process on CPU without a model: Python, TensorFlow, XLA's compiler; measured
 NEW_SHARE = 0.5  # of all new parameters and slots, how many wait to take the old ones' place at once; measured

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from bert_horovod.collectives.link import Link, measure_link
 from bert_horovod.collectives.world import World, from_rank_0
-from bert_horovod.config import Recipe
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.exchange.reducer import GradientReducer
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.state import TrainingState
 from bert_horovod.training.step import StepInputs, TrainStep, xla_mode

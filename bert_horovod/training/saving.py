@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from bert_horovod import __version__
-from bert_horovod.config import Recipe, recipe_to_table
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
+from bert_horovod.recipe.reading import recipe_to_table
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync
 from bert_horovod.training.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Numerics
 from bert_horovod.optimizers.loss_scale import next_loss_scale
+from bert_horovod.recipe.sections import Numerics
 
 
 @dataclass

@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
-from bert_horovod.config import Recipe
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import Sums, loss_sums
 from bert_horovod.model.working import parameter_gradients, working_weights
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.state import TrainingState
 

@@ -7,7 +7,7 @@ import numpy as np
 from bert_horovod.batches.index import RowIndex, open_index
 from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.config import Objective
+from bert_horovod.recipe.sections import Objective
 from tests.toys import SPECIAL
 
 PAD, UNKNOWN, CLS, SEP, MASK = 0, 3, 4, 5, 6  # of the toy vocabulary

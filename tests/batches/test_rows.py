@@ -7,7 +7,7 @@ from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.config import Data, Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Data, Objective, Phase, Recipe
 from tests.batches.reading import (
     PAD,
     WITH_PIECES,

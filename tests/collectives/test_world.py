@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, launch
 from bert_horovod.collectives.world import World, connect, knobs
-from bert_horovod.config import Execution
+from bert_horovod.recipe.sections import Execution
 from tests.collectives.two_ranks import DTYPES, RANKS, values
 from tests.horovod_runs import clean_environment
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.config import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from tests.toys import TOY_STEP
 
 PROJECT = Path(__file__).resolve().parents[2]

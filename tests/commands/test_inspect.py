@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.config import recipe_from_table, recipe_to_toml
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
+from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from tests.batches.reading import unmasked
 from tests.commands.conftest import WORDS
 from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store
@@ -127,7 +127,7 @@ def segments(ids: np.ndarray, batch: dict[str, np.ndarray]) -> list[list[str]]:
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
 def test_rows_are_those_that_training_reads(toy, tmp_path, capsys, monkeypatch, pair):
     from bert_horovod.collectives.world import World
-    from bert_horovod.config import load_recipe
+    from bert_horovod.recipe.reading import load_recipe
     from bert_horovod.training import loop, start
 
     store, path = toy

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import parse
-from bert_horovod.config import recipe_from_table, recipe_to_toml
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.bert import initial_parameters
+from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from bert_horovod.training.directory import claim
 from tests.horovod_runs import PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
@@ -116,7 +116,7 @@ def test_a_second_run_on_the_same_directory_is_refused(files):
     script = f"""
 import time
 from pathlib import Path
-from bert_horovod.config import load_recipe
+from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.corpus.store import open_store
 from bert_horovod.training.directory import claim
 recipe, store = load_recipe({str(files["recipe"])!r}), open_store({str(files["data_dir"])!r})

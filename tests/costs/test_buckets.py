@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bert_horovod.collectives.link import Link, fit
-from bert_horovod.config import Model
 from bert_horovod.costs.buckets import (
     CAUTION,
     DEFAULT_BYTES,
@@ -19,6 +18,7 @@ from bert_horovod.costs.buckets import (
     seconds,
 )
 from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.recipe.sections import Model
 from tests.collectives.two_ranks import BUCKET_BYTES, BUCKETS, SHAPES
 
 

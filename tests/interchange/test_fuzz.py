@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bert_horovod.config import Model
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
 from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from bert_horovod.recipe.sections import Model
 from tests.corpus.test_store_fuzz import Payload
 from tests.interchange.conftest import VOCABULARY
 from tests.mutations import Change, apply, bounded, changes, sandbox

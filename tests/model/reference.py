@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from bert_horovod.config import Model
 from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.recipe.sections import Model
 
 MODEL = Model(
     vocab_size=30,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.config import Model
 from bert_horovod.model.bert import encode, encode_at, initial_parameters, parameter_shapes
 from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.working import working_weights
+from bert_horovod.recipe.sections import Model
 from tests.model.reference import LENGTH, MODEL, PACKED, Reference, random_batch, random_parameters
 
 PARAMETERS = random_parameters(MODEL, next_sentence=True)

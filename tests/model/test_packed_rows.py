@@ -7,11 +7,11 @@ import tensorflow as tf
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.config import Model, Objective
 from bert_horovod.model.bert import encode
 from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import next_sentence_logits
 from bert_horovod.model.working import working_weights
+from bert_horovod.recipe.sections import Model, Objective
 from tests.model.reference import random_parameters
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 

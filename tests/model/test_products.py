@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_horovod.config import Model
 from bert_horovod.model.products import Product, matrix_products
+from bert_horovod.recipe.sections import Model
 
 MODEL = Model(
     vocab_size=70,  # 128 in the product

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod import optimizers
-from bert_horovod.config import Optimizer
+from bert_horovod.recipe.sections import Optimizer
 
 STEPS = 25
 SHAPES = {

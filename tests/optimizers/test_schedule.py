@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from bert_horovod.config import Phase
 from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.recipe.sections import Phase
 
 
 def rates(power=1.0, **settings):

@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 
-from bert_horovod.config import Model, recipe_to_toml
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
 from bert_horovod.model.bert import parameter_shapes
@@ -14,6 +13,8 @@ from bert_horovod.model.working import LOOKUP
 from bert_horovod.performance.comm import hidden_share
 from bert_horovod.performance.delayed import DelayedStep, blocks, delays_of, read_delays
 from bert_horovod.performance.synthetic import build_step
+from bert_horovod.recipe.reading import recipe_to_toml
+from bert_horovod.recipe.sections import Model
 from bert_horovod.training.step import StepTimes
 from tests.horovod_runs import run_ranks
 from tests.toys import toy_recipe

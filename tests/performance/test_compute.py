@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.config import Recipe, recipe_from_table, recipe_to_table
 from bert_horovod.performance.compute import WARM_UP, TimedStep
 from bert_horovod.performance.configuration import SIZES, describe, size_recipe, step_flops, step_products
+from bert_horovod.recipe.reading import recipe_from_table, recipe_to_table
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.derived import derive
 from tests.toys import TOY_STEP
 

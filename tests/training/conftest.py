@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.config import Recipe, recipe_from_table, recipe_to_toml
 from bert_horovod.corpus.store import Store
+from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.saving import buffers_for, take_snapshot, write
 from bert_horovod.training.state import TrainingState
 from tests.horovod_runs import run_ranks

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_horovod.config import Objective, Phase, recipe_to_table
 from bert_horovod.errors import UserError
 from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.recipe.reading import recipe_to_table
+from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.training.checkpoint import load_newest, recorded_length, recorded_pair
 from bert_horovod.training.state import Progress, TrainingState
 from tests.toys import toy_recipe

@@ -14,7 +14,7 @@ import json, sys
 from pathlib import Path
 from bert_horovod.runtime.quiet import import_tensorflow
 import_tensorflow()
-from bert_horovod.config import recipe_from_table
+from bert_horovod.recipe.reading import recipe_from_table
 from bert_horovod.performance.synthetic import build_step
 from tests.toys import toy_recipe_table
 

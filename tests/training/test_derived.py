@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from bert_horovod.config import Execution, Model, Numerics, Objective, Phase, Recipe
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Execution, Model, Numerics, Objective, Phase, Recipe
 from bert_horovod.training.derived import derive, flops_per_row
 
 MODEL = Model(

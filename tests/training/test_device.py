@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bert_horovod.config import Model
+from bert_horovod.recipe.sections import Model
 from bert_horovod.training.device import (
     GPU_PEAKS,
     Peak,

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_horovod.config import Execution, Recipe
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.training import saving
 from bert_horovod.training.checkpoint import load_newest
 from bert_horovod.training.saving import Saver

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bert_horovod.batches.index import open_index
-from bert_horovod.config import recipe_to_toml
+from bert_horovod.recipe.reading import recipe_to_toml
 from tests.horovod_runs import run_ranks
 from tests.toys import toy_recipe
 from tests.training.conftest import PROJECT

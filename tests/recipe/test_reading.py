@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod import config
-from bert_horovod.config import (
-    Phase,
-    Recipe,
+from bert_horovod.errors import UserError
+from bert_horovod.recipe import reading
+from bert_horovod.recipe.reading import (
     differences,
     load_recipe,
     recipe_from_table,
@@ -17,19 +16,19 @@ from bert_horovod.config import (
     recipe_to_toml,
     what_hash,
 )
-from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Phase, Recipe
 
-RECIPES = sorted((Path(__file__).resolve().parents[1] / "run" / "recipes").glob("*.toml"))
+RECIPES = sorted((Path(__file__).resolve().parents[2] / "run" / "recipes").glob("*.toml"))
 SETTINGS = [
     (section, field)
     for section, kind in (
-        ("model", config.Model),
-        ("data", config.Data),
-        ("objective", config.Objective),
-        ("optimizer", config.Optimizer),
-        ("numerics", config.Numerics),
+        ("model", reading.Model),
+        ("data", reading.Data),
+        ("objective", reading.Objective),
+        ("optimizer", reading.Optimizer),
+        ("numerics", reading.Numerics),
         ("phase", Phase),
-        ("execution", config.Execution),
+        ("execution", reading.Execution),
     )
     for field in dataclasses.fields(kind)
 ]

@@ -1,25 +1,18 @@
-"""The recipe: what is trained (and must stay the same in a run) and how it is executed (and may change).
+"""The sections of a recipe: what is trained (and must stay the same in a run) and how it is executed (and may change).
 
 A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[objective]`, `[optimizer]`,
 `[numerics]` and the `[[phase]]` tables say *what*: they decide the result. `[execution]` says *how*: nothing in it
 changes the result beyond rounding.
 """
 
-import dataclasses
-import hashlib
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import tomli_w
-
-from bert_horovod.errors import UserError
-from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table, setting
-from bert_horovod.storage.reading import read_text, shown
+from bert_horovod.recipe.fields import setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
-_LIMIT_BYTES = 1 << 20  # of a recipe's text
+
+
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
 
 
@@ -168,145 +161,3 @@ class Recipe:
     def total_steps(self) -> int:
         """Optimizer steps of all phases."""
         return sum(phase.steps for phase in self.phase)
-
-
-def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
-    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises UserError."""
-    try:
-        table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES))
-    except OSError as error:
-        raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
-    return recipe_from_table(table, overrides)
-
-
-def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
-    """Build a checked recipe from parsed TOML, with `key.path=value` overrides.
-
-    Raises UserError that names the key, the value and what is allowed.
-    """
-    # A copy as deep as overrides reach: tables may be nested deeper than Python can follow.
-    table = {
-        name: [dict(phase) if isinstance(phase, dict) else phase for phase in value]
-        if isinstance(value, list)
-        else dict(value)
-        if isinstance(value, dict)
-        else value
-        for name, value in table.items()
-    }
-    for override in overrides:
-        _override(table, override)
-    sections = {section.name: section for section in dataclasses.fields(Recipe)}
-    refuse_unknown(table, sections, "")
-    values: dict[str, Any] = {}
-    for name, value in table.items():
-        if name == "phase":
-            if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
-                raise UserError("phase: expected one or more [[phase]] tables")
-            values[name] = tuple(section_from_table(Phase, entry, f"phase.{i}") for i, entry in enumerate(value))
-        else:
-            if not isinstance(value, dict):
-                raise UserError(f"{name} = {shown(value)}: expected a table [{name}]")
-            values[name] = section_from_table(sections[name].default_factory, value, name)
-    recipe = Recipe(**values)
-    _check_combinations(recipe)
-    return recipe
-
-
-def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as nested dicts and lists, every setting present; the inverse of recipe_from_table."""
-    table = dataclasses.asdict(recipe)
-    table["phase"] = list(table["phase"])
-    for name in STEP_RANGES:
-        table["execution"][name] = list(table["execution"][name])
-    return table
-
-
-def recipe_to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML text, every setting present."""
-    return tomli_w.dumps(recipe_to_table(recipe))
-
-
-def what_hash(recipe: Recipe) -> str:
-    """SHA-256, in hexadecimal, of everything that decides the result."""
-    table = recipe_to_table(recipe)
-    what = {name: table[name] for name in WHAT_SECTIONS}
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
-
-
-def differences(old: Recipe, new: Recipe) -> list[str]:
-    """Names the *what* settings in which two recipes differ, as `key: old -> new`."""
-    found = []
-    for section in WHAT_SECTIONS:
-        before, after = recipe_to_table(old)[section], recipe_to_table(new)[section]
-        if section == "phase":
-            if len(before) != len(after):
-                found.append(f"phase: {len(before)} phases -> {len(after)}")
-            pairs = [(f"phase.{i}", a, b) for i, (a, b) in enumerate(zip(before, after, strict=False))]
-        else:
-            pairs = [(section, before, after)]
-        found += [f"{name}.{key}: {a[key]!r} -> {b[key]!r}" for name, a, b in pairs for key in a if a[key] != b[key]]
-    return found
-
-
-def _override(table: dict[str, Any], override: str) -> None:
-    key, separator, text = override.partition("=")
-    path = key.strip().split(".")
-    override = override if len(override) < 200 else f"{override[:200]}..."
-    if not separator or len(path) not in (2, 3) or not all(path):
-        raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
-    try:
-        value = parse_toml(f"value = {text}")["value"]
-    except ValueError:
-        value = text.strip()
-    if path[0] == "phase":
-        phases = table.get("phase", [])
-        if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
-            raise UserError(f"--set {override}: phase in the recipe: expected one or more [[phase]] tables")
-        if len(path) != 3 or path[1] not in map(str, range(len(phases))):
-            raise UserError(
-                f"--set {override}: expected phase.N.key=value with N from 0, as in --set phase.0.steps=100; "
-                f"the recipe has {len(phases)} [[phase]] table(s)"
-            )
-        phases[int(path[1])][path[2]] = value
-        return
-    section = table.setdefault(path[0], {})
-    if len(path) != 2 or not isinstance(section, dict):
-        raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
-    section[path[1]] = value
-
-
-def _check_combinations(recipe: Recipe) -> None:
-    model = recipe.model
-    if model.hidden_size % model.num_attention_heads:
-        raise UserError(
-            f"model.num_attention_heads = {model.num_attention_heads} does not divide "
-            f"model.hidden_size = {model.hidden_size}"
-        )
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-        rate = getattr(model, name)
-        if rate and not round(rate * 256):
-            raise UserError(
-                f"model.{name} = {rate}: expected 0, or more than 1/512: dropout is applied in steps of 1/256, "
-                "so that this rate would be none"
-            )
-    if recipe.objective.pairs and model.type_vocab_size < 2:
-        raise UserError(
-            f"model.type_vocab_size = {model.type_vocab_size}: objective.pair = {recipe.objective.pair!r} "
-            "needs at least 2"
-        )
-    for name in STEP_RANGES:
-        steps = getattr(recipe.execution, name)
-        if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
-            raise UserError(
-                f"execution.{name} = {list(steps)}: expected [first, last] with 1 <= first <= last, or [] for no trace"
-            )
-    for i, phase in enumerate(recipe.phase):
-        if phase.sequence_length > model.max_position_embeddings:
-            raise UserError(
-                f"phase.{i}.sequence_length = {phase.sequence_length}: expected at most "
-                f"model.max_position_embeddings = {model.max_position_embeddings}"
-            )
-        if phase.warmup + phase.hold > 1:
-            raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")

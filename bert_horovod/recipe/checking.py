@@ -1,0 +1,39 @@
+"""Settings that are right alone and impossible together."""
+
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import STEP_RANGES, Recipe
+
+
+def check_combinations(recipe: Recipe) -> None:
+    model = recipe.model
+    if model.hidden_size % model.num_attention_heads:
+        raise UserError(
+            f"model.num_attention_heads = {model.num_attention_heads} does not divide "
+            f"model.hidden_size = {model.hidden_size}"
+        )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        rate = getattr(model, name)
+        if rate and not round(rate * 256):
+            raise UserError(
+                f"model.{name} = {rate}: expected 0, or more than 1/512: dropout is applied in steps of 1/256, "
+                "so that this rate would be none"
+            )
+    if recipe.objective.pairs and model.type_vocab_size < 2:
+        raise UserError(
+            f"model.type_vocab_size = {model.type_vocab_size}: objective.pair = {recipe.objective.pair!r} "
+            "needs at least 2"
+        )
+    for name in STEP_RANGES:
+        steps = getattr(recipe.execution, name)
+        if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
+            raise UserError(
+                f"execution.{name} = {list(steps)}: expected [first, last] with 1 <= first <= last, or [] for no trace"
+            )
+    for i, phase in enumerate(recipe.phase):
+        if phase.sequence_length > model.max_position_embeddings:
+            raise UserError(
+                f"phase.{i}.sequence_length = {phase.sequence_length}: expected at most "
+                f"model.max_position_embeddings = {model.max_position_embeddings}"
+            )
+        if phase.warmup + phase.hold > 1:
+            raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")

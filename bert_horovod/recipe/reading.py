@@ -1,0 +1,124 @@
+"""Recipes read and written: TOML with overrides, checked; and what differs between two of them."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.checking import check_combinations
+from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table
+from bert_horovod.recipe.sections import STEP_RANGES, WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.storage.reading import read_text, shown
+
+_LIMIT_BYTES = 1 << 20  # of a recipe's text
+
+
+def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises UserError."""
+    try:
+        table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES))
+    except OSError as error:
+        raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
+    return recipe_from_table(table, overrides)
+
+
+def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+    """Build a checked recipe from parsed TOML, with `key.path=value` overrides.
+
+    Raises UserError that names the key, the value and what is allowed.
+    """
+    # A copy as deep as overrides reach: tables may be nested deeper than Python can follow.
+    table = {
+        name: [dict(phase) if isinstance(phase, dict) else phase for phase in value]
+        if isinstance(value, list)
+        else dict(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in table.items()
+    }
+    for override in overrides:
+        _override(table, override)
+    sections = {section.name: section for section in dataclasses.fields(Recipe)}
+    refuse_unknown(table, sections, "")
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if name == "phase":
+            if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
+                raise UserError("phase: expected one or more [[phase]] tables")
+            values[name] = tuple(section_from_table(Phase, entry, f"phase.{i}") for i, entry in enumerate(value))
+        else:
+            if not isinstance(value, dict):
+                raise UserError(f"{name} = {shown(value)}: expected a table [{name}]")
+            values[name] = section_from_table(sections[name].default_factory, value, name)
+    recipe = Recipe(**values)
+    check_combinations(recipe)
+    return recipe
+
+
+def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as nested dicts and lists, every setting present; the inverse of recipe_from_table."""
+    table = dataclasses.asdict(recipe)
+    table["phase"] = list(table["phase"])
+    for name in STEP_RANGES:
+        table["execution"][name] = list(table["execution"][name])
+    return table
+
+
+def recipe_to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML text, every setting present."""
+    return tomli_w.dumps(recipe_to_table(recipe))
+
+
+def what_hash(recipe: Recipe) -> str:
+    """SHA-256, in hexadecimal, of everything that decides the result."""
+    table = recipe_to_table(recipe)
+    what = {name: table[name] for name in WHAT_SECTIONS}
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """Names the *what* settings in which two recipes differ, as `key: old -> new`."""
+    found = []
+    for section in WHAT_SECTIONS:
+        before, after = recipe_to_table(old)[section], recipe_to_table(new)[section]
+        if section == "phase":
+            if len(before) != len(after):
+                found.append(f"phase: {len(before)} phases -> {len(after)}")
+            pairs = [(f"phase.{i}", a, b) for i, (a, b) in enumerate(zip(before, after, strict=False))]
+        else:
+            pairs = [(section, before, after)]
+        found += [f"{name}.{key}: {a[key]!r} -> {b[key]!r}" for name, a, b in pairs for key in a if a[key] != b[key]]
+    return found
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    path = key.strip().split(".")
+    override = override if len(override) < 200 else f"{override[:200]}..."
+    if not separator or len(path) not in (2, 3) or not all(path):
+        raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
+    try:
+        value = parse_toml(f"value = {text}")["value"]
+    except ValueError:
+        value = text.strip()
+    if path[0] == "phase":
+        phases = table.get("phase", [])
+        if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
+            raise UserError(f"--set {override}: phase in the recipe: expected one or more [[phase]] tables")
+        if len(path) != 3 or path[1] not in map(str, range(len(phases))):
+            raise UserError(
+                f"--set {override}: expected phase.N.key=value with N from 0, as in --set phase.0.steps=100; "
+                f"the recipe has {len(phases)} [[phase]] table(s)"
+            )
+        phases[int(path[1])][path[2]] = value
+        return
+    section = table.setdefault(path[0], {})
+    if len(path) != 2 or not isinstance(section, dict):
+        raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
+    section[path[1]] = value
