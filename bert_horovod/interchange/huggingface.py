@@ -1,4 +1,4 @@
-"""Hugging Face BERT directories: reading.json, model.safetensors, vocab.txt, tokenizer_config.json, both ways.
+"""Hugging Face BERT directories: config.json, model.safetensors, vocab.txt, tokenizer_config.json, both ways.
 
 Parameters carry Hugging Face's names and layout in the program itself, so nothing is renamed or transposed on writing.
 """
@@ -20,7 +20,7 @@ from bert_horovod.interchange.tokenizer_files import (
     tokenizer_settings,
 )
 from bert_horovod.model.bert import parameter_shapes
-from bert_horovod.recipe import reading
+from bert_horovod.recipe import reading, sections
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
 
@@ -32,7 +32,7 @@ _REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False, 
 class Pretrained(NamedTuple):
     """What a Hugging Face BERT directory holds."""
 
-    model: reading.Model
+    model: sections.Model
     next_sentence: bool  # whether pooler and sentence-pair head are both there, whole
     parameters: dict[str, np.ndarray]  # float32, [out, in]; the encoder is complete, heads and pooler as far as present
     vocabulary: list[str] | None  # tokens by id; None if the directory has none
@@ -41,7 +41,7 @@ class Pretrained(NamedTuple):
 
 def write_directory(
     directory: Path,
-    model: reading.Model,
+    model: sections.Model,
     next_sentence: bool,
     parameters: dict[str, np.ndarray],
     vocabulary: list[str],
@@ -100,7 +100,7 @@ def read_directory(directory: Path) -> Pretrained:
             tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
         elif name.startswith("bert."):
             raise UserError(
-                f"{directory}: {name[:200]} is no part of the encoder that reading.json describes "
+                f"{directory}: {name[:200]} is no part of the encoder that config.json describes "
                 f"({model.num_hidden_layers} layers)"
             )
     _tie_decoder(directory, tensors)
@@ -119,7 +119,7 @@ def read_directory(directory: Path) -> Pretrained:
     )
 
 
-def _hugging_face_config(model: reading.Model, next_sentence: bool, vocabulary: list[str]) -> dict[str, Any]:
+def _hugging_face_config(model: sections.Model, next_sentence: bool, vocabulary: list[str]) -> dict[str, Any]:
     return {
         "architectures": ["BertForPreTraining" if next_sentence else "BertForMaskedLM"],
         "model_type": "bert",
@@ -130,16 +130,16 @@ def _hugging_face_config(model: reading.Model, next_sentence: bool, vocabulary: 
     }
 
 
-def _read_model(path: Path) -> reading.Model:
+def _read_model(path: Path) -> sections.Model:
     if not path.is_file():
-        raise UserError(f"{path.parent} has no reading.json: expected a Hugging Face BERT directory")
+        raise UserError(f"{path.parent} has no config.json: expected a Hugging Face BERT directory")
     found = read_json(path)
     if found.get("model_type") != "bert":
         raise UserError(f"{path}: model_type = {shown(found.get('model_type'))}: expected 'bert'")
     for key, expected in _REQUIRED_VALUES.items():
         if found.get(key, expected) != expected:
             raise UserError(f"{path}: {key} = {shown(found[key])} is not supported: expected {expected!r}")
-    table = {field.name: found[field.name] for field in dataclasses.fields(reading.Model) if field.name in found}
+    table = {field.name: found[field.name] for field in dataclasses.fields(sections.Model) if field.name in found}
     try:  # a recipe around the model, so that its limits are those of [model]
         return reading.recipe_from_table(
             {
@@ -165,7 +165,7 @@ def _checked_tensor(directory: Path, name: str, mapped: np.ndarray, shape: tuple
     """The tensor in float32; raises UserError for another shape, before it takes memory, and for what is not finite."""
     values = mapped
     if values.shape != shape:
-        raise UserError(f"{directory}: {name} has shape {list(values.shape)}: reading.json says {list(shape)}")
+        raise UserError(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")
     values = as_float32(mapped)
     if not np.isfinite(values).all():
         raise UserError(f"{directory}: {name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite")

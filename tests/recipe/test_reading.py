@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe import reading
+from bert_horovod.recipe import sections
 from bert_horovod.recipe.reading import (
     differences,
     load_recipe,
@@ -22,13 +22,13 @@ RECIPES = sorted((Path(__file__).resolve().parents[2] / "run" / "recipes").glob(
 SETTINGS = [
     (section, field)
     for section, kind in (
-        ("model", reading.Model),
-        ("data", reading.Data),
-        ("objective", reading.Objective),
-        ("optimizer", reading.Optimizer),
-        ("numerics", reading.Numerics),
+        ("model", sections.Model),
+        ("data", sections.Data),
+        ("objective", sections.Objective),
+        ("optimizer", sections.Optimizer),
+        ("numerics", sections.Numerics),
         ("phase", Phase),
-        ("execution", reading.Execution),
+        ("execution", sections.Execution),
     )
     for field in dataclasses.fields(kind)
 ]
