@@ -25,11 +25,11 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from bert_horovod import optimizers
-from bert_horovod.model.bert import initial_parameters
-from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.working import working_weights
+from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
 from bert_horovod.training.step import as_tensors, xla_mode
 
 
@@ -56,7 +56,7 @@ def main() -> None:
 def real_step(parameters: dict[str, tf.Variable]):
     """A step that computes; the last micro-batch's gradients are summed with the others' before Horovod has them."""
     count = arguments.micro_batches
-    compute = Compute(tf.float32, xla_mode(recipe))
+    compute = ComputePolicy(tf.float32, xla_mode(recipe))
     accumulators = {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} if count > 1 else {}
     slots = {
         slot: {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} for slot in ("m", "v")
@@ -72,7 +72,7 @@ def real_step(parameters: dict[str, tf.Variable]):
 
     def loss(batch: dict[str, tf.Tensor], k: tf.Tensor) -> tf.Tensor:
         dropout = DropoutState(tf.constant([1], tf.uint64), k * recipe.execution.micro_batch)
-        weights = working_weights(parameters, tf.float32)
+        weights = cast_weights(parameters, tf.float32)
         sums = loss_sums(weights, recipe.model, recipe.objective.pairs, batch, compute, dropout)
         tokens, sequences = (tf.reduce_sum(batch[name]) for name in ("masked_weights", "sequence_weights"))
         return (sums.mlm_loss / tokens + sums.nsp_loss / sequences) / count

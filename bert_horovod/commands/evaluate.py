@@ -101,7 +101,7 @@ def evaluate(
     from bert_horovod.collectives.world import World
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import verify
-    from bert_horovod.model.compute import Compute
+    from bert_horovod.model.policy import ComputePolicy
     from bert_horovod.recipe.sections import Objective, Phase, Recipe
     from bert_horovod.training.checkpoint import recorded_length, recorded_pair
     from bert_horovod.training.evaluation import Evaluator
@@ -122,7 +122,7 @@ def evaluate(
     pair = (recorded_pair(directory) or "next_sentence") if found.next_sentence else "none"
     recipe = Recipe(objective=Objective(pair=pair), phase=(Phase(sequence_length=sequence_length),))
     held_out = open_rows(store, recipe, 0, "held_out", index_dir)
-    evaluator = Evaluator(found.model, found.next_sentence, Compute(), held_out, rows, micro_batch, World())
+    evaluator = Evaluator(found.model, found.next_sentence, ComputePolicy(), held_out, rows, micro_batch, World())
     means = evaluator.evaluate(found.parameters)
     return {
         "checkpoint": str(directory),

@@ -19,7 +19,7 @@ from bert_horovod.interchange.tokenizer_files import (
     read_vocabulary,
     tokenizer_settings,
 )
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe import reading, sections
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync

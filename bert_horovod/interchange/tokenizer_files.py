@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import UserError
-from bert_horovod.storage.reading import read_json, read_text, shown
+from bert_horovod.storage import reading
+from bert_horovod.storage.reading import shown
 
 SPECIAL_TOKENS = {
     "unk_token": "[UNK]",
@@ -32,7 +33,7 @@ def tokenizer_settings(lowercase: bool, max_length: int) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; raises UserError for anything else."""
     try:
-        content = read_json(path)
+        content = reading.read_json(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
@@ -52,7 +53,7 @@ def read_vocabulary(directory: Path, vocab_size: int) -> list[str] | None:
     source = directory / "vocab.txt"
     try:
         if os.path.lexists(source):
-            lines = read_text(source).split("\n")
+            lines = reading.read_text(source).split("\n")
             tokens.update(enumerate(lines[:-1] if lines[-1] == "" else lines))
         elif os.path.lexists(source := directory / "tokenizer.json"):
             tokenizer = read_json(source)

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.model.bert import encode_at
-from bert_horovod.model.compute import Compute, kernel
 from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.layers import column_sums, dense, gelu, layer_norm
-from bert_horovod.model.working import DECODER, DECODER_BIAS
+from bert_horovod.model.policy import ComputePolicy, kernel
+from bert_horovod.model.weights import DECODER, DECODER_BIAS
 from bert_horovod.recipe.sections import Model
 
 
@@ -21,7 +21,9 @@ class Sums(NamedTuple):
     nsp_correct: tf.Tensor
 
 
-def masked_token_logits(weights: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, compute: Compute) -> tf.Tensor:
+def masked_token_logits(
+    weights: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, compute: ComputePolicy
+) -> tf.Tensor:
     """Scores of every vocabulary entry.
 
     Args:
@@ -46,7 +48,7 @@ def loss_sums(
     model: Model,
     next_sentence: bool,
     batch: dict[str, tf.Tensor],
-    compute: Compute,
+    compute: ComputePolicy,
     state: DropoutState | None = None,
 ) -> Sums:
     """Cross-entropies and hits, summed over the masked tokens and the sequences of a micro-batch.
@@ -75,7 +77,7 @@ def _flat(hidden: tf.Tensor) -> tf.Tensor:
     return tf.reshape(hidden, [-1, hidden.shape[-1]])
 
 
-def _transformed(weights: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, compute: Compute) -> tf.Tensor:
+def _transformed(weights: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, compute: ComputePolicy) -> tf.Tensor:
     name = "cls.predictions.transform"
     x = dense(hidden, weights[f"{name}.dense.weight"], weights[f"{name}.dense.bias"])
     x = gelu(x, model.hidden_act == "gelu_new", compute)
@@ -90,7 +92,7 @@ def _vocabulary_sums(
     labels: tf.Tensor,
     counts: tf.Tensor,
     vocabulary: int,
-    compute: Compute,
+    compute: ComputePolicy,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Summed cross-entropy and hits of x [n, hidden] against labels [n]; keeps logits in the compute dtype alone."""
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from bert_horovod.model.compute import Compute, kernel
 from bert_horovod.model.dropout import DropoutState, dropped, keep_scale, kept, random_bytes
+from bert_horovod.model.policy import ComputePolicy, kernel
 
 REDUCTION_LANES = 32  # fastest of 8 to 64 on a CPU with AVX-512
 
@@ -31,7 +31,7 @@ def column_sums(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.matmul(tf.ones([1, x.shape[0]], x.dtype), x), [-1])
 
 
-def gelu(x: tf.Tensor, approximate: bool, compute: Compute) -> tf.Tensor:
+def gelu(x: tf.Tensor, approximate: bool, compute: ComputePolicy) -> tf.Tensor:
     """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415); keeps its argument alone."""
 
     @tf.custom_gradient
@@ -47,7 +47,7 @@ def layer_norm(
     weight: tf.Tensor,
     bias: tf.Tensor,
     epsilon: float,
-    compute: Compute,
+    compute: ComputePolicy,
     branch: tf.Tensor | None = None,
     rate: float = 0.0,
     draws: tf.Tensor | None = None,
@@ -82,7 +82,7 @@ def layer_norm(
     return apply(x, weight, bias, *([] if branch is None else [branch]))
 
 
-def split_heads(x: tf.Tensor, rows: int, parts: int, heads: int, compute: Compute) -> list[tf.Tensor]:
+def split_heads(x: tf.Tensor, rows: int, parts: int, heads: int, compute: ComputePolicy) -> list[tf.Tensor]:
     """[rows * length, parts * hidden] to as many parts of [rows, heads, length, head size]."""
 
     @tf.custom_gradient
@@ -108,7 +108,7 @@ def attention(
     rate: float,
     site: int | tf.Tensor,
     state: DropoutState | None,
-    compute: Compute,
+    compute: ComputePolicy,
 ) -> tf.Tensor:
     """softmax(Q K^T / sqrt(head size) + bias), dropout, times V (Vaswani et al. 2017, arXiv 1706.03762).
 

@@ -26,7 +26,7 @@ import tensorflow as tf  # noqa: E402
 from bert_horovod.collectives.world import World, use_devices  # noqa: E402
 from bert_horovod.costs.buckets import by_size  # noqa: E402
 from bert_horovod.exchange.reducer import GradientReducer  # noqa: E402
-from bert_horovod.model.bert import initial_parameters, parameter_shapes  # noqa: E402
+from bert_horovod.model.parameters import initial_parameters, parameter_shapes  # noqa: E402
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
 from bert_horovod.performance.matrix import matrix_seconds, total_seconds  # noqa: E402
 from bert_horovod.performance.synthetic import synthetic_batch  # noqa: E402

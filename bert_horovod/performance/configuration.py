@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.costs.products import Product, matrix_products
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
-from bert_horovod.model.products import Product, matrix_products
 from bert_horovod.recipe.reading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Execution, Recipe
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
-from bert_horovod.model.working import LAYER_PREFIX, LOOKUP
+from bert_horovod.model.weights import LAYER_PREFIX, LOOKUP
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.step import StepInputs, TrainStep
 

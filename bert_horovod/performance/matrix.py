@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.model.products import Product
+from bert_horovod.costs.products import Product
 
 WARM_UP = 3  # calls; a process's first are slow
 SAMPLES = 7

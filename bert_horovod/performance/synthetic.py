@@ -10,7 +10,7 @@ from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.exchange.reducer import GradientReducer
-from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from bert_horovod.model.parameters import initial_parameters, parameter_shapes
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.training.state import Progress, TrainingState

@@ -22,7 +22,7 @@ from bert_horovod import optimizers
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.reading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase, Recipe

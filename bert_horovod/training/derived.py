@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.positions import micro_batch_count
-from bert_horovod.model.bert import parameter_shapes
-from bert_horovod.model.products import matrix_products
+from bert_horovod.costs.products import matrix_products
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.training.memory import memory_bytes
 
@@ -69,5 +69,5 @@ def describe(recipe: Recipe, world_size: int, gpu: bool = False) -> str:
 
 
 def flops_per_row(model: Model, length: int, masked_slots: int, sequences: int, pairs: bool) -> float:
-    """Floating point operations of a row's matrix products, forward and backward; see model/products.py."""
+    """Floating point operations of a row's matrix products, forward and backward; see costs/products.py."""
     return 3.0 * sum(product.flops for product in matrix_products(model, 1, length, masked_slots, sequences, pairs))

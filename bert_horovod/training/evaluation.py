@@ -5,9 +5,9 @@ import tensorflow as tf
 
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
-from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.working import working_weights
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.training.step import as_tensors
 
@@ -19,7 +19,7 @@ class Evaluator:
         self,
         model: Model,
         next_sentence: bool,
-        compute: Compute,
+        compute: ComputePolicy,
         rows: Rows,
         count: int,
         micro_batch: int,
@@ -33,7 +33,7 @@ class Evaluator:
 
         @tf.function(autograph=False)
         def forward(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-            weights = working_weights(parameters, compute.dtype)
+            weights = cast_weights(parameters, compute.dtype)
             sums = loss_sums(weights, model, next_sentence, batch, compute)
             counts = [tf.reduce_sum(batch["masked_weights"]), tf.reduce_sum(batch["sequence_weights"])]
             return tf.cast(tf.stack([*sums, *counts]), tf.float64)

@@ -14,7 +14,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.reducer import GradientReducer
-from bert_horovod.model.compute import Compute
+from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.training.announce import print_end, print_start
@@ -158,7 +158,7 @@ class _Run:
         evaluator = Evaluator(
             self.recipe.model,
             self.recipe.objective.pairs,
-            Compute(tf.as_dtype(self.recipe.numerics.precision), self.xla),
+            ComputePolicy(tf.as_dtype(self.recipe.numerics.precision), self.xla),
             held_out,
             self.recipe.execution.evaluate_rows,
             self.recipe.execution.micro_batch,

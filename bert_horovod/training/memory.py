@@ -6,7 +6,7 @@ parameters and slots. The peak is where backward begins or in the optimizer, on 
 
 import math
 
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.optimizers import rule
 from bert_horovod.recipe.sections import Recipe
 

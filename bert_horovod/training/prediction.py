@@ -10,10 +10,11 @@ from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory
-from bert_horovod.model.bert import encode_at, parameter_shapes
-from bert_horovod.model.compute import Compute
+from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.heads import masked_token_logits
-from bert_horovod.model.working import working_weights
+from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
 
 MASK = "[MASK]"
 
@@ -76,9 +77,9 @@ class MaskedTokenPredictor:
         self.vocabulary = found.vocabulary
         self._special = special_ids(found.vocabulary)
         self._model = found.model
-        self._compute = Compute()
+        self._compute = ComputePolicy()
         parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
-        self._weights = working_weights(parameters, self._compute.dtype)
+        self._weights = cast_weights(parameters, self._compute.dtype)
         self._tokenizer = Tokenizer(found.vocabulary, found.lowercase)
 
     def guess(self, texts: list[str], count: int) -> list[list[list[Guess]]]:

@@ -14,10 +14,10 @@ import tensorflow as tf
 from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.reducer import GradientReducer
-from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import Sums, loss_sums
-from bert_horovod.model.working import parameter_gradients, working_weights
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.state import TrainingState
@@ -71,7 +71,7 @@ class TrainStep:
         reducer: sums gradients over ranks.
         world: sums losses over ranks.
         micro_batches: K, per rank.
-        xla: see Compute.
+        xla: see ComputePolicy.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TrainStep:
         self.reducer = reducer
         self._world = world
         self._micro_batches = micro_batches
-        self._compute = Compute(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
+        self._compute = ComputePolicy(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
         self._accumulators = None
         if micro_batches > 1:
             self._accumulators = {
@@ -97,7 +97,7 @@ class TrainStep:
             }
         self._sums = tf.Variable(tf.zeros([len(Sums._fields)], tf.float64), trainable=False)
         # Cast and joined once a step; what working weights share with the parameters is read from these.
-        made = working_weights(_values(state.parameters), self._compute.dtype)
+        made = cast_weights(_values(state.parameters), self._compute.dtype)
         self._made = {
             name: tf.Variable(value, trainable=False)
             for name, value in made.items()
@@ -257,7 +257,7 @@ class TrainStep:
                     variables[slot][name].assign(new)
         for name, new in parameters.items():
             self._state.parameters[name].assign(new)
-        made = working_weights(parameters, self._compute.dtype, narrow)
+        made = cast_weights(parameters, self._compute.dtype, narrow)
         for name, variable in self._made.items():
             variable.assign(made[name])
         return clock([*made.values(), *parameters.values()])

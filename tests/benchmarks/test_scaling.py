@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.performance.configuration import size_recipe
 from tests.benchmarks.scripts import DIRECTORY, cells, imported_by_help, load_script, run_script
 from tests.horovod_runs import clean_environment

@@ -8,7 +8,7 @@ import pytest
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.bert import initial_parameters
+from bert_horovod.model.parameters import initial_parameters
 from bert_horovod.recipe.sections import Model
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran", "on", "a", "mat", ".", "##s"]

@@ -13,7 +13,7 @@ from bert_horovod.commands.evaluate import evaluate, summary
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.bert import initial_parameters
+from bert_horovod.model.parameters import initial_parameters
 from bert_horovod.recipe.sections import Execution, Objective, Phase, Recipe
 from tests.commands.conftest import MODEL, WORDS, write_checkpoint
 

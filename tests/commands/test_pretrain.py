@@ -12,7 +12,7 @@ from bert_horovod.__main__ import parse
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.bert import initial_parameters
+from bert_horovod.model.parameters import initial_parameters
 from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from bert_horovod.training.directory import claim
 from tests.horovod_runs import PROJECT, clean_environment, run_ranks

@@ -17,7 +17,7 @@ from bert_horovod.costs.buckets import (
     by_size,
     seconds,
 )
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.sections import Model
 from tests.collectives.two_ranks import BUCKET_BYTES, BUCKETS, SHAPES
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
-from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from bert_horovod.model.parameters import initial_parameters, parameter_shapes
 from bert_horovod.recipe.sections import Model
 from tests.corpus.test_store_fuzz import Payload
 from tests.interchange.conftest import VOCABULARY

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.interchange.huggingface import read_directory, write_directory
-from bert_horovod.model.bert import initial_parameters, parameter_shapes
+from bert_horovod.model.parameters import initial_parameters, parameter_shapes
 from bert_horovod.recipe.sections import Model
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model
 

@@ -6,9 +6,9 @@ import tensorflow as tf
 import torch
 
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model import bert, heads
-from bert_horovod.model.compute import Compute
-from bert_horovod.model.working import working_weights
+from bert_horovod.model import encoder, heads
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
 from tests.interchange.conftest import SIZES, random_model
 
 LENGTHS = (16, 9, 1)  # real tokens per row; the rest is padding
@@ -41,9 +41,9 @@ def test_hidden_states_and_logits_agree_with_transformers(tmp_path, act):
         "sequence_ids": tf.constant(real.astype(np.int32)),
     }
     parameters = {name: tf.constant(values) for name, values in pretrained.parameters.items()}
-    weights = working_weights(parameters, tf.float32)
-    states = bert.encode(weights, pretrained.model, batch, Compute())
-    tokens = heads.masked_token_logits(weights, pretrained.model, states[-1][real], Compute())
+    weights = cast_weights(parameters, tf.float32)
+    states = encoder.encode(weights, pretrained.model, batch, ComputePolicy())
+    tokens = heads.masked_token_logits(weights, pretrained.model, states[-1][real], ComputePolicy())
     pairs = heads.next_sentence_logits(weights, states[-1][:, 0])
 
     assert len(states) == len(theirs.hidden_states)

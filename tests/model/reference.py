@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.sections import Model
 
 MODEL = Model(

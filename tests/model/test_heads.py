@@ -7,16 +7,16 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.exchange.reducer import with_rows
-from bert_horovod.model.compute import Compute
 from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, next_sentence_logits
-from bert_horovod.model.working import parameter_gradients, working_weights
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights, parameter_gradients
 from tests.model.reference import MODEL, Reference, add_targets, random_batch, random_parameters
 
 PARAMETERS = random_parameters(MODEL, next_sentence=True)
 BATCH = add_targets(random_batch(((16,), (9,), (7, 6), (5, 4, 7))))
 # Masked positions are real tokens only, as the transcription knows no padding.
 BATCH["masked_positions"] %= (BATCH["sequence_ids"] > 0).sum(1, keepdims=True).astype(np.int32)
-PLAIN = Compute()
+PLAIN = ComputePolicy()
 WORDS = "bert.embeddings.word_embeddings.weight"
 
 
@@ -28,15 +28,15 @@ def forward(
     parameters: dict[str, np.ndarray],
     batch: dict[str, np.ndarray] = BATCH,
     next_sentence: bool = True,
-    compute: Compute = PLAIN,
+    compute: ComputePolicy = PLAIN,
 ) -> Sums:
-    weights = working_weights(tensors(parameters), compute.dtype)
+    weights = cast_weights(tensors(parameters), compute.dtype)
     return loss_sums(weights, MODEL, next_sentence, tensors(batch), compute)
 
 
-def gradients(batch: dict[str, np.ndarray] = BATCH, compute: Compute = PLAIN) -> dict[str, np.ndarray]:
+def gradients(batch: dict[str, np.ndarray] = BATCH, compute: ComputePolicy = PLAIN) -> dict[str, np.ndarray]:
     """Of the summed losses, by parameter."""
-    weights = working_weights(tensors(PARAMETERS), compute.dtype)
+    weights = cast_weights(tensors(PARAMETERS), compute.dtype)
     with tf.GradientTape() as tape:
         tape.watch(weights)
         sums = loss_sums(weights, MODEL, True, tensors(batch), compute)
@@ -57,8 +57,8 @@ def test_logits_are_those_of_the_transcription(act):
     model = dataclasses.replace(MODEL, hidden_act=act)
     hidden = np.random.default_rng(0).standard_normal((6, MODEL.hidden_size)).astype(np.float32)
     reference = Reference(model, PARAMETERS)
-    weights = working_weights(tensors(PARAMETERS), tf.float32)
-    tokens = masked_token_logits(weights, model, tf.constant(hidden), Compute())
+    weights = cast_weights(tensors(PARAMETERS), tf.float32)
+    tokens = masked_token_logits(weights, model, tf.constant(hidden), ComputePolicy())
     pairs = next_sentence_logits(weights, tf.constant(hidden))
     np.testing.assert_allclose(tokens, reference.token_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(pairs, reference.pair_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
@@ -141,12 +141,12 @@ def test_gradients_are_the_transcriptions_finite_differences(name):
 @pytest.mark.parametrize(
     "compute",
     [
-        Compute(xla="elementwise"),
-        Compute(xla="layers"),
-        Compute(recompute="attention"),
-        Compute(recompute="layer"),
-        Compute(xla="elementwise", recompute="attention"),
-        Compute(xla="layers", recompute="layer"),
+        ComputePolicy(xla="elementwise"),
+        ComputePolicy(xla="layers"),
+        ComputePolicy(recompute="attention"),
+        ComputePolicy(recompute="layer"),
+        ComputePolicy(xla="elementwise", recompute="attention"),
+        ComputePolicy(xla="layers", recompute="layer"),
     ],
     ids=lambda compute: f"{compute.xla} {compute.recompute}",
 )
@@ -158,14 +158,16 @@ def test_gradients_are_the_same_however_they_are_computed(compute):
 
 @pytest.mark.parametrize(("dtype", "resolution"), [(tf.bfloat16, 2**-8), (tf.float16, 2**-11)])
 def test_gradients_in_half_precision_are_those_of_float32_but_for_rounding(dtype, resolution):
-    exact, half = gradients(), gradients(compute=Compute(dtype))
+    exact, half = gradients(), gradients(compute=ComputePolicy(dtype))
     largest = max(np.linalg.norm(expected) for expected in exact.values())  # the key bias's own is 0
     for name, expected in exact.items():
         error = np.linalg.norm(half[name] - expected)
         assert error <= 16 * resolution * np.linalg.norm(expected) + resolution * largest, name
 
 
-@pytest.mark.parametrize("compute", [Compute(), Compute(xla="elementwise")], ids=lambda compute: compute.xla)
+@pytest.mark.parametrize(
+    "compute", [ComputePolicy(), ComputePolicy(xla="elementwise")], ids=lambda compute: compute.xla
+)
 def test_of_equal_scores_the_first_entry_is_the_guess(compute):
     parameters = dict(PARAMETERS)
     for name in (WORDS, "cls.predictions.bias"):

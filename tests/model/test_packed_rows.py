@@ -7,10 +7,10 @@ import tensorflow as tf
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.model.bert import encode
-from bert_horovod.model.compute import Compute
+from bert_horovod.model.encoder import encode
 from bert_horovod.model.heads import next_sentence_logits
-from bert_horovod.model.working import working_weights
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model, Objective
 from tests.model.reference import random_parameters
 from tests.toys import SMALL_VOCABULARY, write_toy_store
@@ -42,10 +42,10 @@ def test_a_packed_row_gives_each_sequence_the_hidden_states_and_the_pair_scores_
         place = batch["sequence_ids"][r] == s + 1
         for name in names:
             alone[name][i, : place.sum()] = 1 if name == "sequence_ids" else batch[name][r, place]
-    weights = working_weights({name: tf.constant(value) for name, value in PARAMETERS.items()}, tf.float32)
+    weights = cast_weights({name: tf.constant(value) for name, value in PARAMETERS.items()}, tf.float32)
 
     def states(arrays: dict[str, np.ndarray]) -> tf.Tensor:
-        return encode(weights, MODEL, {name: tf.constant(arrays[name]) for name in names}, Compute())[-1]
+        return encode(weights, MODEL, {name: tf.constant(arrays[name]) for name in names}, ComputePolicy())[-1]
 
     together, apart = states(batch), states(alone)
     for i, (r, s) in enumerate(zip(row, slot, strict=True)):

@@ -8,8 +8,8 @@ import pytest
 
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
-from bert_horovod.model.bert import parameter_shapes
-from bert_horovod.model.working import LOOKUP
+from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.weights import LOOKUP
 from bert_horovod.performance.comm import hidden_share
 from bert_horovod.performance.delayed import DelayedStep, blocks, delays_of, read_delays
 from bert_horovod.performance.synthetic import build_step

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.model.products import Product
+from bert_horovod.costs.products import Product
 from bert_horovod.performance.matrix import ProductSeconds, matrix_seconds, total_seconds
 
 

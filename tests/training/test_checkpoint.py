@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from bert_horovod.errors import UserError
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.reading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.training.checkpoint import load_newest, recorded_length, recorded_pair

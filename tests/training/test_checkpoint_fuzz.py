@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_horovod.errors import UserError
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.sections import Phase
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.training.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from bert_horovod.model.bert import parameter_shapes
+from bert_horovod.model.parameters import parameter_shapes
 from tests.toys import toy_recipe
 from tests.training.conftest import metrics, newest, training_state
 

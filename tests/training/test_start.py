@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.bert import initial_parameters
+from bert_horovod.model.parameters import initial_parameters
 from bert_horovod.recipe.reading import recipe_from_table
 from bert_horovod.recipe.sections import Model
 from bert_horovod.training.start import check_recipe, load_initial, untested_versions

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.model.products import Product, matrix_products
+from bert_horovod.costs.products import Product, matrix_products
 from bert_horovod.recipe.sections import Model
 
 MODEL = Model(

@@ -15,7 +15,7 @@ VOCABULARY_MULTIPLE = 64
 LAYER_PREFIX = "bert.encoder.layer."
 
 
-def working_weights(
+def cast_weights(
     parameters: dict[str, tf.Tensor], dtype: tf.DType, narrow: dict[str, tf.Tensor] | None = None
 ) -> dict[str, tf.Tensor]:
     """The weights that `bert` and `heads` compute with.

@@ -8,7 +8,7 @@ import tensorflow as tf
 from bert_horovod.runtime.xla import compiled
 
 
-class Compute(NamedTuple):
+class ComputePolicy(NamedTuple):
     """How a forward and backward pass is carried out."""
 
     dtype: tf.DType = tf.float32  # of matrix products and of what is kept between them; parameters stay float32
@@ -16,7 +16,7 @@ class Compute(NamedTuple):
     recompute: str = "none"  # what backward computes again instead of keeping it: "attention" or the whole "layer"
 
 
-def kernel(function: Callable, compute: Compute) -> Callable:
+def kernel(function: Callable, compute: ComputePolicy) -> Callable:
     """An elementwise function, as one XLA kernel unless XLA is off.
 
     On CPU TensorFlow's own operations would read and write memory once for each of its terms.

@@ -4,88 +4,31 @@ Names and layout of parameters ([out, in] for weights) are Hugging Face's, so th
 """
 
 import functools
-import zlib
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
-from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, split_heads
-from bert_horovod.model.working import layer_weights
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.xla import compiled
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; site 0 is the embeddings'
 
 
-def parameter_shapes(model: Model, next_sentence: bool) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all parameters, in forward order; with pooler and sentence-pair head if `next_sentence`."""
-    hidden, inner, vocabulary = model.hidden_size, model.intermediate_size, model.vocab_size
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def dense(name: str, outputs: int, inputs: int) -> None:
-        shapes[f"{name}.weight"] = (outputs, inputs)
-        shapes[f"{name}.bias"] = (outputs,)
-
-    def layer_norm(name: str) -> None:
-        shapes[f"{name}.LayerNorm.weight"] = (hidden,)
-        shapes[f"{name}.LayerNorm.bias"] = (hidden,)
-
-    shapes["bert.embeddings.word_embeddings.weight"] = (vocabulary, hidden)
-    shapes["bert.embeddings.position_embeddings.weight"] = (model.max_position_embeddings, hidden)
-    shapes["bert.embeddings.token_type_embeddings.weight"] = (model.type_vocab_size, hidden)
-    layer_norm("bert.embeddings")
-    for i in range(model.num_hidden_layers):
-        layer = f"bert.encoder.layer.{i}"
-        for part in ("query", "key", "value"):
-            dense(f"{layer}.attention.self.{part}", hidden, hidden)
-        dense(f"{layer}.attention.output.dense", hidden, hidden)
-        layer_norm(f"{layer}.attention.output")
-        dense(f"{layer}.intermediate.dense", inner, hidden)
-        dense(f"{layer}.output.dense", hidden, inner)
-        layer_norm(f"{layer}.output")
-    if next_sentence:
-        dense("bert.pooler.dense", hidden, hidden)
-        dense("cls.seq_relationship", 2, hidden)
-    dense("cls.predictions.transform.dense", hidden, hidden)
-    layer_norm("cls.predictions.transform")
-    shapes["cls.predictions.bias"] = (vocabulary,)
-    return shapes
-
-
-def initial_parameters(model: Model, next_sentence: bool, seed: int) -> dict[str, np.ndarray]:
-    """Fresh float32 parameters: weights of a normal truncated at two deviations, zero biases, unit LayerNorm weights.
-
-    Each tensor's values depend on the seed and its name alone.
-    """
-    parameters = {}
-    for name, shape in parameter_shapes(model, next_sentence).items():
-        if name.endswith("LayerNorm.weight"):
-            parameters[name] = np.ones(shape, np.float32)
-        elif name.endswith(".bias"):
-            parameters[name] = np.zeros(shape, np.float32)
-        else:
-            random = np.random.Generator(np.random.Philox(key=[seed, zlib.crc32(name.encode())]))
-            values = random.standard_normal(shape, np.float32)
-            while (outside := np.abs(values) > 2).any():
-                values[outside] = random.standard_normal(int(outside.sum()), np.float32)
-            parameters[name] = values * np.float32(model.initializer_range)
-    return parameters
-
-
 def encode(
     weights: dict[str, tf.Tensor],
     model: Model,
     batch: dict[str, tf.Tensor],
-    compute: Compute,
+    compute: ComputePolicy,
     state: DropoutState | None = None,
 ) -> list[tf.Tensor]:
     """Hidden states of a micro-batch: the embeddings' and each layer's output.
 
     Args:
-      weights: of `working_weights`.
+      weights: of `cast_weights`.
       model: the sizes.
       batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
       tokens attend to those of the same number alone, so a row may hold several sequences).
@@ -104,7 +47,7 @@ def encode_at(
     model: Model,
     batch: dict[str, tf.Tensor],
     positions: tf.Tensor,
-    compute: Compute,
+    compute: ComputePolicy,
     state: DropoutState | None = None,
 ) -> tf.Tensor:
     """The last layer's output at some positions of each row, and no work of that layer on the others.
@@ -138,7 +81,7 @@ def _hidden_layers(
     weights: dict[str, tf.Tensor],
     model: Model,
     batch: dict[str, tf.Tensor],
-    compute: Compute,
+    compute: ComputePolicy,
     state: DropoutState | None,
     count: int,
 ) -> list[tf.Tensor]:
@@ -155,7 +98,7 @@ def _embed(
     weights: dict[str, tf.Tensor],
     model: Model,
     batch: dict[str, tf.Tensor],
-    compute: Compute,
+    compute: ComputePolicy,
     state: DropoutState | None,
 ) -> tf.Tensor:
     prefix = "bert.embeddings"
@@ -173,7 +116,7 @@ def _site(layer: int) -> tf.Tensor:
     return tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
 
 
-def _layer_function(model: Model, compute: Compute) -> Callable:
+def _layer_function(model: Model, compute: ComputePolicy) -> Callable:
     """`_layer` for these sizes: whole, compiled or recomputed, as `compute` says."""
 
     def layer(*arguments) -> tf.Tensor:
@@ -187,7 +130,7 @@ def _layer_function(model: Model, compute: Compute) -> Callable:
 
 
 @functools.cache
-def _compiled_layer(model: Model, compute: Compute) -> Callable:
+def _compiled_layer(model: Model, compute: ComputePolicy) -> Callable:
     """One program for all equal layers."""
     return compiled(functools.partial(_layer, model, compute))
 
@@ -207,7 +150,7 @@ def _recomputed(layer: Callable) -> Callable:
 
 def _layer(
     model: Model,
-    compute: Compute,
+    compute: ComputePolicy,
     x: tf.Tensor,
     weights: dict[str, tf.Tensor],
     bias: tf.Tensor,

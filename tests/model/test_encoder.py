@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.model.bert import encode, encode_at, initial_parameters, parameter_shapes
-from bert_horovod.model.compute import Compute
 from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.working import working_weights
+from bert_horovod.model.encoder import encode, encode_at
+from bert_horovod.model.parameters import initial_parameters, parameter_shapes
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from tests.model.reference import LENGTH, MODEL, PACKED, Reference, random_batch, random_parameters
 
@@ -23,7 +24,7 @@ def constants(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 def hidden_states(batch: dict[str, np.ndarray], model: Model = MODEL, dtype: tf.DType = tf.float32) -> list[np.ndarray]:
     tensors = constants(batch)
-    states = encode(working_weights(constants(PARAMETERS), dtype), model, tensors, Compute(dtype))
+    states = encode(cast_weights(constants(PARAMETERS), dtype), model, tensors, ComputePolicy(dtype))
     assert all(state.dtype == dtype for state in states)
     return [tf.cast(state, tf.float32).numpy() for state in states]
 
@@ -86,26 +87,28 @@ def test_half_precision_stays_within_eight_roundings_of_float32(dtype, resolutio
         assert np.sqrt(np.mean((half - full)[real] ** 2)) <= 8 * resolution * np.sqrt(np.mean(full[real] ** 2))
 
 
-@pytest.mark.parametrize("compute", [Compute(), Compute(xla="elementwise"), Compute(xla="layers")], ids=lambda c: c.xla)
+@pytest.mark.parametrize(
+    "compute", [ComputePolicy(), ComputePolicy(xla="elementwise"), ComputePolicy(xla="layers")], ids=lambda c: c.xla
+)
 @pytest.mark.parametrize("count", [5, LENGTH + 1])
 def test_the_last_layer_at_some_positions_is_what_it_is_there(compute, count):
     batch = constants(random_batch())
     positions = np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), count)).astype(np.int32)
-    weights = working_weights(constants(PARAMETERS), tf.float32)
+    weights = cast_weights(constants(PARAMETERS), tf.float32)
     found = encode_at(weights, MODEL, batch, tf.constant(positions), compute)
-    expected = np.take_along_axis(encode(weights, MODEL, batch, Compute())[-1].numpy(), positions[..., None], 1)
+    expected = np.take_along_axis(encode(weights, MODEL, batch, ComputePolicy())[-1].numpy(), positions[..., None], 1)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("xla", ["elementwise", "layers"])
 def test_xla_gives_the_hidden_states_that_it_gives_off_with_the_same_dropout(xla):
     model = dataclasses.replace(MODEL, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
-    batch, weights = constants(random_batch()), working_weights(constants(PARAMETERS), tf.float32)
+    batch, weights = constants(random_batch()), cast_weights(constants(PARAMETERS), tf.float32)
     state = DropoutState(tf.constant([7], tf.uint64), tf.constant(40, tf.uint64))
-    found, expected = (encode(weights, model, batch, Compute(xla=each), state) for each in (xla, "off"))
+    found, expected = (encode(weights, model, batch, ComputePolicy(xla=each), state) for each in (xla, "off"))
     for mine, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
-    assert np.abs(expected[-1] - encode(weights, model, batch, Compute())[-1]).max() > 0.1  # there was dropout
+    assert np.abs(expected[-1] - encode(weights, model, batch, ComputePolicy())[-1]).max() > 0.1  # there was dropout
 
 
 def test_bert_base_has_the_published_number_of_parameters():
