@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
-from bert_horovod.performance.configuration import XLA_CHOICES, describe, size_recipe, step_flops
-from bert_horovod.performance.report import ratio, table
+from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
+from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.reading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 
@@ -131,7 +131,7 @@ def environment(name: str, directory: Path) -> Path:
 
 def commands(recipes: dict[str, Recipe], peers: dict[str, Path], threads: int) -> Iterator[tuple[str, list[str]]]:
     """Name and command of each contestant: ours by XLA, their matrix products alone, peers by their Python."""
-    ours = [sys.executable, "-m", "bert_horovod.performance.compute"]
+    ours = [sys.executable, "-m", "bert_horovod.measuring.step_time"]
     for xla, recipe in recipes.items():
         yield xla, [*ours, json.dumps({"recipe": recipe_to_table(recipe)})]
     yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})]

@@ -32,8 +32,8 @@ from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.costs.products import matrix_products
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
-from bert_horovod.performance.configuration import SIZES, describe, size_recipe
-from bert_horovod.performance.report import ratio, table
+from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
+from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -83,7 +83,7 @@ def attention_share(rowset: Rowset) -> float:
 
 def seconds_in_turn(rowsets: list[Rowset], steps: int) -> list[list[float]]:
     """Seconds of each step over the rows of each set, one after another in each turn, after a warm-up."""
-    from bert_horovod.performance.compute import TimedStep
+    from bert_horovod.measuring.step_time import TimedStep
 
     made = []
     for rowset in rowsets:

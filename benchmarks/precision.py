@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
-from bert_horovod.performance.report import table
+from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.reading import load_recipe
 
 PROJECT = Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ from bert_horovod.batches.rows import open_rows
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import UserError
 from bert_horovod.flags import add_overrides
-from bert_horovod.performance.configuration import SIZES, size_recipe
+from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.recipe.sections import Recipe
 
 WIRE_BYTES = {"float32": 4, "float16": 2}  # of a number

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
+from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.policy import ComputePolicy
@@ -20,7 +21,6 @@ from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.training.announce import print_end, print_start
 from bert_horovod.training.checkpoint import path_of
 from bert_horovod.training.consistency import Consistency
-from bert_horovod.training.derived import derive
 from bert_horovod.training.directory import stop_requested
 from bert_horovod.training.divergence import Diverged, bad_batches, pass_over
 from bert_horovod.training.divergence import check as check_divergence

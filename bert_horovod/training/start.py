@@ -13,12 +13,12 @@ from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
 from bert_horovod.collectives.world import World, from_rank_0
 from bert_horovod.corpus.store import Store
+from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.parameters import initial_parameters, parameter_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training import checkpoint
-from bert_horovod.training.derived import derive
 from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.parameters import parameter_shapes
-from bert_horovod.performance.configuration import size_recipe
 from tests.benchmarks.scripts import DIRECTORY, cells, imported_by_help, load_script, run_script
 from tests.horovod_runs import clean_environment
 from tests.toys import write_toy_store

@@ -15,7 +15,7 @@ from pathlib import Path
 from bert_horovod.runtime.quiet import import_tensorflow
 import_tensorflow()
 from bert_horovod.recipe.reading import recipe_from_table
-from bert_horovod.performance.synthetic import build_step
+from bert_horovod.measuring.synthetic import build_step
 from tests.toys import toy_recipe_table
 
 xla, layers, dump = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])

@@ -8,8 +8,8 @@ from bert_horovod.collectives.link import Link
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
+from bert_horovod.measuring.synthetic import build_step
 from bert_horovod.model.weights import LOOKUP
-from bert_horovod.performance.synthetic import build_step
 from bert_horovod.training.overlap import expect, measure_profile
 from bert_horovod.training.step import as_tensors
 from tests.toys import toy_recipe

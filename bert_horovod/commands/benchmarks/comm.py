@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from bert_horovod.errors import UserError
-from bert_horovod.performance.configuration import add_step, step_recipe
+from bert_horovod.measuring.configuration import add_step, step_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
     import_tensorflow()
     from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.world import connect, use_devices
-    from bert_horovod.performance.comm import measure
-    from bert_horovod.performance.delayed import read_delays
+    from bert_horovod.measuring.communication import measure
+    from bert_horovod.measuring.delayed import read_delays
 
     launched = launch()
     if arguments.trace and launched.size == 1:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _text(found: dict) -> str:
-    from bert_horovod.performance.report import lines
+    from bert_horovod.measuring.tables import lines
 
     step_s = found["step_s"]
     rows = found["rows_per_s"] * step_s.get("overlapped", step_s["off"])

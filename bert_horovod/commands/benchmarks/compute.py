@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from bert_horovod.errors import UserError
-from bert_horovod.performance.configuration import add_step, step_recipe
+from bert_horovod.measuring.configuration import add_step, step_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
@@ -32,17 +32,17 @@ def run(arguments: argparse.Namespace) -> int | None:
         raise UserError(f"--profile {arguments.profile}: that is a file; name a directory for the trace")
     import_tensorflow()
     from bert_horovod.collectives.world import World, use_devices
-    from bert_horovod.performance import profile
-    from bert_horovod.performance.compute import TimedStep, measure
-    from bert_horovod.performance.report import table
+    from bert_horovod.measuring import operations
+    from bert_horovod.measuring.step_time import TimedStep, measure
+    from bert_horovod.measuring.tables import table
 
     use_devices(World(), recipe.execution.threads)
     step = TimedStep(recipe)
     found = measure(step, arguments.steps)
     listed, written = [], None
     if arguments.profile:
-        written = profile.trace(step.run, arguments.profile)
-        listed = profile.operations(written)[: profile.TOP]
+        written = operations.trace(step.run, arguments.profile)
+        listed = operations.operations(written)[: operations.TOP]
         found |= {"trace": str(written), "operations": [entry._asdict() for entry in listed]}
     if arguments.json:
         print(json.dumps(found))
@@ -52,5 +52,5 @@ def run(arguments: argparse.Namespace) -> int | None:
         f"matrix products alone: {found['products_s']:.4g} s, forward and backward {found['forward_backward_s']:.4g} s"
     )
     if written:
-        print(f"\n{profile.table(listed)}\ntrace: {written}")
+        print(f"\n{operations.table(listed)}\ntrace: {written}")
     return None

@@ -38,11 +38,17 @@ def run(arguments: argparse.Namespace) -> None:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     if arguments.world_size < 1:
         raise UserError(f"--world_size {arguments.world_size}: expected at least 1")
-    from bert_horovod.performance.memory import Try, gibibytes, largest_micro_batch, least_padding, parse_bytes
+    from bert_horovod.measuring.largest_micro_batch import (
+        Try,
+        gibibytes,
+        largest_micro_batch,
+        least_padding,
+        parse_bytes,
+    )
 
     limit_bytes = parse_bytes(arguments.limit)
     import_tensorflow()
-    from bert_horovod.training.derived import derive
+    from bert_horovod.costs.derived import derive
 
     for phase in recipe.phase:
         derive(recipe, phase, arguments.world_size)  # refuses what the ranks cannot share, before anything is run
@@ -74,7 +80,7 @@ def _with(recipe: Recipe, micro_batch: int) -> Recipe:
 
 
 def _print_result(recipe: Recipe, world_size: int, largest: int, chosen: int) -> None:
-    from bert_horovod.training.derived import derive
+    from bert_horovod.costs.derived import derive
 
     print(f"largest micro-batch that fits: {largest}")
     for i, phase in enumerate(recipe.phase):
@@ -92,7 +98,7 @@ def _print_result(recipe: Recipe, world_size: int, largest: int, chosen: int) ->
 def _result(
     recipe: Recipe, limit_bytes: int, world_size: int, largest: int, chosen: int, tries: list
 ) -> dict[str, object]:
-    from bert_horovod.training.derived import derive
+    from bert_horovod.costs.derived import derive
 
     return {
         "limit_bytes": limit_bytes,

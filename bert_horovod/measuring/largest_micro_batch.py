@@ -132,8 +132,8 @@ def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, worl
     """
     import tensorflow as tf
 
-    from bert_horovod.performance.synthetic import row_slots
-    from bert_horovod.training.derived import derive
+    from bert_horovod.costs.derived import derive
+    from bert_horovod.measuring.synthetic import row_slots
 
     recipe = dataclasses.replace(recipe, execution=dataclasses.replace(recipe.execution, micro_batch=micro_batch))
     gpu = bool(tf.config.list_physical_devices("GPU"))
@@ -157,7 +157,7 @@ def _run_within(work: str, bound: int | None) -> tuple[int, bool]:
         given.write(work)
         given.seek(0)
         with subprocess.Popen(
-            [sys.executable, "-m", "bert_horovod.performance.memory"],
+            [sys.executable, "-m", "bert_horovod.measuring.largest_micro_batch"],
             stdin=given,
             stdout=said,
             stderr=log,
@@ -200,8 +200,8 @@ def _child() -> None:
     import tensorflow as tf
 
     from bert_horovod.collectives.world import World, use_devices
-    from bert_horovod.performance.synthetic import LoneRank, build_step
-    from bert_horovod.training.derived import derive
+    from bert_horovod.costs.derived import derive
+    from bert_horovod.measuring.synthetic import LoneRank, build_step
     from bert_horovod.training.telemetry import peak_memory_bytes
 
     use_devices(World(), recipe.execution.threads)

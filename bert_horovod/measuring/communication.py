@@ -6,11 +6,11 @@ from typing import Any
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.performance.configuration import describe
-from bert_horovod.performance.delayed import DelayedStep, delays_of
-from bert_horovod.performance.synthetic import LoneRank, SyntheticStep, build_step
+from bert_horovod.costs.derived import derive
+from bert_horovod.measuring.configuration import describe
+from bert_horovod.measuring.delayed import DelayedStep, delays_of
+from bert_horovod.measuring.synthetic import LoneRank, SyntheticStep, build_step
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training.derived import derive
 from bert_horovod.training.overlap import plan_by_measurement
 from bert_horovod.training.step import StepTimes, TrainStep, as_tensors
 from bert_horovod.training.timeline import StepTimeline

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.performance.compute import WARM_UP, TimedStep
-from bert_horovod.performance.configuration import SIZES, describe, size_recipe, step_flops, step_products
+from bert_horovod.costs.derived import derive
+from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
+from bert_horovod.measuring.step_time import WARM_UP, TimedStep
 from bert_horovod.recipe.reading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training.derived import derive
 from tests.toys import TOY_STEP
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ def test_a_size_is_a_recipe_whose_rows_and_settings_may_be_others(name):
 def test_the_process_answers_each_number_with_as_many_seconds(products):
     request = {"recipe": recipe_to_table(toy()), "products": products}
     done = subprocess.run(
-        [sys.executable, "-m", "bert_horovod.performance.compute", json.dumps(request)],
+        [sys.executable, "-m", "bert_horovod.measuring.step_time", json.dumps(request)],
         input="1\n2\n",
         capture_output=True,
         text=True,

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from bert_horovod.costs.derived import derive, flops_per_row
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution, Model, Numerics, Objective, Phase, Recipe
-from bert_horovod.training.derived import derive, flops_per_row
 
 MODEL = Model(
     vocab_size=10,

@@ -2,7 +2,7 @@
 
 As a program it holds the step of one recipe and times it on request, as the scripts in benchmarks/peers do:
 
-    python -m bert_horovod.performance.compute '{"recipe": {...}}'
+    python -m bert_horovod.measuring.step_time '{"recipe": {...}}'
 
 reads numbers of steps, one a line, and answers each with a line: the steps' seconds, as a JSON list. With
 "products": true it times the step's matrix products alone instead: a "step" is all of them, one after another.
@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from bert_horovod.batches.masks import full_row_slots
-from bert_horovod.performance.configuration import describe, step_flops, step_products
+from bert_horovod.measuring.configuration import describe, step_flops, step_products
 from bert_horovod.recipe.reading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -26,10 +26,10 @@ import tensorflow as tf  # noqa: E402
 from bert_horovod.collectives.world import World, use_devices  # noqa: E402
 from bert_horovod.costs.buckets import by_size  # noqa: E402
 from bert_horovod.exchange.reducer import GradientReducer  # noqa: E402
+from bert_horovod.measuring.matrix import matrix_seconds, total_seconds  # noqa: E402
+from bert_horovod.measuring.synthetic import synthetic_batch  # noqa: E402
 from bert_horovod.model.parameters import initial_parameters, parameter_shapes  # noqa: E402
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
-from bert_horovod.performance.matrix import matrix_seconds, total_seconds  # noqa: E402
-from bert_horovod.performance.synthetic import synthetic_batch  # noqa: E402
 from bert_horovod.training.state import Progress, TrainingState  # noqa: E402
 from bert_horovod.training.step import StepInputs, TrainStep, as_tensors, xla_mode  # noqa: E402
 from bert_horovod.training.telemetry import peak_memory_bytes  # noqa: E402

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.positions import micro_batch_count
+from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.costs.products import matrix_products
 from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
-from bert_horovod.training.memory import memory_bytes
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.rows import open_rows
-from bert_horovod.performance.synthetic import LoneRank, build_step, row_slots, synthetic_batch
+from bert_horovod.measuring.synthetic import LoneRank, build_step, row_slots, synthetic_batch
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 

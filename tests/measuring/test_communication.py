@@ -8,11 +8,11 @@ import pytest
 
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
+from bert_horovod.measuring.communication import hidden_share
+from bert_horovod.measuring.delayed import DelayedStep, blocks, delays_of, read_delays
+from bert_horovod.measuring.synthetic import build_step
 from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.model.weights import LOOKUP
-from bert_horovod.performance.comm import hidden_share
-from bert_horovod.performance.delayed import DelayedStep, blocks, delays_of, read_delays
-from bert_horovod.performance.synthetic import build_step
 from bert_horovod.recipe.reading import recipe_to_toml
 from bert_horovod.recipe.sections import Model
 from bert_horovod.training.step import StepTimes

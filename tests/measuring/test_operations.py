@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.errors import UserError
-from bert_horovod.performance.profile import Operation, operations, table, trace
+from bert_horovod.measuring.operations import Operation, operations, table, trace
 
 W = tf.random.stateless_normal([64, 64], [0, 0])
 
