@@ -92,7 +92,7 @@ def summary(output_dir: Path) -> int:
 
     import_tensorflow()
     from bert_horovod.commands.evaluate import evaluate
-    from bert_horovod.training.prediction import MaskedTokenPredictor
+    from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 
     found = evaluate(run, output_dir / "store", recipe.phase[-1].sequence_length)
     checkpoint = Path(found["checkpoint"])

@@ -101,11 +101,11 @@ def evaluate(
     from bert_horovod.collectives.world import World
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import verify
+    from bert_horovod.inference.masked_tokens import find_checkpoint, read_masked_model
     from bert_horovod.model.policy import ComputePolicy
     from bert_horovod.recipe.sections import Objective, Phase, Recipe
-    from bert_horovod.training.checkpoint import recorded_length, recorded_pair
+    from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
     from bert_horovod.training.evaluation import Evaluator
-    from bert_horovod.training.prediction import find_checkpoint, read_masked_model
 
     store = verify(data_dir)  # a damaged byte would else count in the loss
     directory = find_checkpoint(checkpoint)

@@ -30,7 +30,7 @@ from bert_horovod.measuring.matrix import matrix_seconds, total_seconds  # noqa:
 from bert_horovod.measuring.synthetic import synthetic_batch  # noqa: E402
 from bert_horovod.model.parameters import initial_parameters, parameter_shapes  # noqa: E402
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
-from bert_horovod.training.state import Progress, TrainingState  # noqa: E402
+from bert_horovod.runs.state import Progress, TrainingState  # noqa: E402
 from bert_horovod.training.step import StepInputs, TrainStep, as_tensors, xla_mode  # noqa: E402
 from bert_horovod.training.telemetry import peak_memory_bytes  # noqa: E402
 

@@ -13,7 +13,7 @@ from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.parameters import initial_parameters, parameter_shapes
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.recipe.sections import Model, Phase, Recipe
-from bert_horovod.training.state import Progress, TrainingState
+from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
 
 

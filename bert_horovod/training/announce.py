@@ -8,8 +8,8 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import describe
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.state import Progress
 from bert_horovod.training.device import describe_peak, find_peak, precision_advice
-from bert_horovod.training.state import Progress
 from bert_horovod.training.telemetry import duration
 
 

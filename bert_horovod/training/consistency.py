@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.training.state import TrainingState
+from bert_horovod.runs.state import TrainingState
 
 
 class Consistency:

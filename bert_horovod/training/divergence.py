@@ -6,7 +6,7 @@ from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.world import World, from_all_ranks
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Numerics, Phase
-from bert_horovod.training.state import Progress
+from bert_horovod.runs.state import Progress
 
 MEAN_DECAY = 0.95  # of the moving mean of losses
 SETTLED = 20  # updates until a loss is compared with that mean: the first ones may well go the wrong way

@@ -13,7 +13,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Phase, Recipe
-from bert_horovod.training.state import Progress
+from bert_horovod.runs.state import Progress
 from bert_horovod.training.step import StepInputs, as_tensors
 
 # A stream of the recipe's seed, apart from those of batches/rows.py.

@@ -12,8 +12,8 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import clock
-from bert_horovod.training.state import TrainingState
 from bert_horovod.training.step import StepInputs, TrainStep, xla_mode
 
 _MEASURED = 2  # micro-batches, after one that compiles

@@ -18,8 +18,8 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.parameters import initial_parameters, parameter_shapes
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training import checkpoint
-from bert_horovod.training.state import Progress, TrainingState, ranks_that_differ
+from bert_horovod.runs import checkpoint
+from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:

@@ -19,8 +19,8 @@ from bert_horovod.model.heads import Sums, loss_sums
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import clock
-from bert_horovod.training.state import TrainingState
 
 BATCH_DTYPES = {"masked_weights": tf.float32, "sequence_weights": tf.float32}  # the others are int32
 

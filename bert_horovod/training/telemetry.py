@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from bert_horovod.runs.state import Progress
 from bert_horovod.storage.writing import write_atomically
-from bert_horovod.training.state import Progress
 from bert_horovod.training.step import StepResult
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_parameters
-from bert_horovod.training.prediction import MaskedTokenPredictor
 from tests.commands.conftest import MODEL, WORDS
 
 

@@ -14,7 +14,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_parameters
 from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
-from bert_horovod.training.directory import claim
+from bert_horovod.runs.directory import claim
 from tests.horovod_runs import PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
@@ -118,7 +118,7 @@ import time
 from pathlib import Path
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.corpus.store import open_store
-from bert_horovod.training.directory import claim
+from bert_horovod.runs.directory import claim
 recipe, store = load_recipe({str(files["recipe"])!r}), open_store({str(files["data_dir"])!r})
 lock = claim(Path({str(files["output_dir"])!r}), recipe, store.hash)
 print("locked", flush=True)

@@ -12,8 +12,8 @@ import pytest
 from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training.saving import buffers_for, take_snapshot, write
-from bert_horovod.training.state import TrainingState
+from bert_horovod.runs.saving import buffers_for, take_snapshot, write
+from bert_horovod.runs.state import TrainingState
 from tests.horovod_runs import run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store
 

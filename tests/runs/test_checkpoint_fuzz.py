@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.sections import Phase
+from bert_horovod.runs.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
+from bert_horovod.runs.directory import claim
+from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.storage.reading import hash_file
-from bert_horovod.training.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
-from bert_horovod.training.directory import claim
-from bert_horovod.training.state import Progress, TrainingState
 from tests.mutations import Change, apply, bounded, changes, nested, sandbox
 from tests.toys import toy_recipe
 from tests.training.conftest import save

@@ -12,8 +12,8 @@ import pytest
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.runs.directory import claim, stop_requested
 from bert_horovod.storage.writing import write_atomically
-from bert_horovod.training.directory import claim, stop_requested
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
 from tests.toys import toy_recipe
@@ -27,7 +27,7 @@ from pathlib import Path
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.errors import UserError
-from bert_horovod.training.directory import claim
+from bert_horovod.runs.directory import claim
 directory = Path(sys.argv[1])
 try:
     claim(directory, load_recipe(directory / "recipe.toml"), "ab" * 32, patience_s=0.1)

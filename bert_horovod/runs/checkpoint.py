@@ -26,9 +26,9 @@ from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.reading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase, Recipe
+from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
 from bert_horovod.storage.typed import check_type
-from bert_horovod.training.state import Progress
 
 HASHES = "training/hashes.json"
 STATE = "training/state.json"

@@ -16,12 +16,12 @@ import pytest
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution, Recipe
-from bert_horovod.training import saving
-from bert_horovod.training.checkpoint import load_newest
-from bert_horovod.training.saving import Saver
+from bert_horovod.runs import saving
+from bert_horovod.runs.checkpoint import load_newest
+from bert_horovod.runs.saving import Saver
+from tests.runs.test_checkpoint import POSITION, random_state
 from tests.toys import toy_recipe
 from tests.training.conftest import metrics, save
-from tests.training.test_checkpoint import POSITION, random_state
 from tests.training.test_loop import train
 
 RECIPE = toy_recipe()

@@ -13,8 +13,8 @@ from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.reading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
-from bert_horovod.training.checkpoint import load_newest, recorded_length, recorded_pair
-from bert_horovod.training.state import Progress, TrainingState
+from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
+from bert_horovod.runs.state import Progress, TrainingState
 from tests.toys import toy_recipe
 from tests.training.conftest import save
 

@@ -1,6 +1,6 @@
 """Writes checkpoints in the background, so that a step waits for a snapshot in memory only.
 
-training/checkpoint.py says what a checkpoint is, and reads it.
+runs/checkpoint.py says what a checkpoint is, and reads it.
 """
 
 import json
@@ -23,10 +23,10 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.reading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at
+from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync
-from bert_horovod.training.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at
-from bert_horovod.training.state import TrainingState
 
 RETRY_S = 60  # from a failure to the next try
 
