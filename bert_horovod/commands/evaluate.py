@@ -105,7 +105,7 @@ def evaluate(
     from bert_horovod.model.policy import ComputePolicy
     from bert_horovod.recipe.sections import Objective, Phase, Recipe
     from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
-    from bert_horovod.training.evaluation import Evaluator
+    from bert_horovod.training.hooks.evaluation import Evaluator
 
     store = verify(data_dir)  # a damaged byte would else count in the loss
     directory = find_checkpoint(checkpoint)

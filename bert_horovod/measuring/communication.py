@@ -11,9 +11,9 @@ from bert_horovod.measuring.configuration import describe
 from bert_horovod.measuring.delayed import DelayedStep, delays_of
 from bert_horovod.measuring.synthetic import LoneRank, SyntheticStep, build_step
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.overlap import plan_by_measurement
 from bert_horovod.training.step import StepTimes, TrainStep, as_tensors
-from bert_horovod.training.timeline import StepTimeline
 
 WARM_UP = 1  # step of each kind, which compiles
 

@@ -202,7 +202,7 @@ def _child() -> None:
     from bert_horovod.collectives.world import World, use_devices
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.synthetic import LoneRank, build_step
-    from bert_horovod.training.telemetry import peak_memory_bytes
+    from bert_horovod.training.hooks.metrics import peak_memory_bytes
 
     use_devices(World(), recipe.execution.threads)
     phase = recipe.phase[work["phase"]]

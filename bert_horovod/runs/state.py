@@ -23,7 +23,7 @@ class Progress:
     good_steps: int = 0  # since the loss scale last changed
     skipped_steps: int = 0  # updates skipped so far
     skipped_in_a_row: int = 0
-    mean_loss: float | None = None  # moving mean; see training/divergence.py
+    mean_loss: float | None = None  # moving mean; see training/hooks/divergence.py
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches that no step takes
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py

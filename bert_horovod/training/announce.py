@@ -10,7 +10,7 @@ from bert_horovod.costs.derived import describe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress
 from bert_horovod.training.device import describe_peak, find_peak, precision_advice
-from bert_horovod.training.telemetry import duration
+from bert_horovod.training.hooks.metrics import duration
 
 
 def print_start(recipe: Recipe, world: World, xla: str) -> float | None:

@@ -22,18 +22,18 @@ from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.saving import Saver
 from bert_horovod.training.announce import print_end, print_start
-from bert_horovod.training.consistency import Consistency
-from bert_horovod.training.divergence import Diverged, bad_batches, pass_over
-from bert_horovod.training.divergence import check as check_divergence
-from bert_horovod.training.evaluation import Evaluator
+from bert_horovod.training.hooks.consistency import Consistency
+from bert_horovod.training.hooks.divergence import Diverged, bad_batches, pass_over
+from bert_horovod.training.hooks.divergence import check as check_divergence
+from bert_horovod.training.hooks.evaluation import Evaluator
+from bert_horovod.training.hooks.metrics import Interval, Telemetry, duration, peak_memory_bytes, step_metrics
+from bert_horovod.training.hooks.profile import StepProfiler
+from bert_horovod.training.hooks.timeline import StepTimeline
+from bert_horovod.training.hooks.watchdog import Watchdog
 from bert_horovod.training.inputs import shared_inputs, step_inputs
 from bert_horovod.training.overlap import step_with_plan
-from bert_horovod.training.profile import StepProfiler
 from bert_horovod.training.start import first_state, open_rows_once, require_equal
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
-from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes, step_metrics
-from bert_horovod.training.timeline import StepTimeline
-from bert_horovod.training.watchdog import Watchdog
 
 MOST_ROLLBACKS = 3  # to one checkpoint
 _SHOWN = 5  # micro-batches of a step that are named as not finite

@@ -14,8 +14,8 @@ from bert_horovod.model.parameters import initial_parameters
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.training import loop
+from bert_horovod.training.hooks.watchdog import Watchdog
 from bert_horovod.training.step import TrainStep
-from bert_horovod.training.watchdog import Watchdog
 
 recipe_file, data_dir, output_dir, report_dir = sys.argv[1:]
 recipe, store = load_recipe(recipe_file), open_store(data_dir)

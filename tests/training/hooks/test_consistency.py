@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.training.consistency import checksum
+from bert_horovod.training.hooks.consistency import checksum
 from tests.horovod_runs import run_ranks
 from tests.training.conftest import metrics, pretrain_arguments
-from tests.training.test_divergence import EXECUTION, FAULTY
+from tests.training.hooks.test_divergence import EXECUTION, FAULTY
 
 
 def test_a_flipped_bit_on_one_rank_stops_the_run_and_is_named(store, tmp_path):

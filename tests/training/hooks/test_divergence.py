@@ -12,7 +12,7 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.index import open_index
 from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.state import Progress
-from bert_horovod.training.divergence import MEAN_DECAY, SETTLED, Diverged, check, pass_over
+from bert_horovod.training.hooks.divergence import MEAN_DECAY, SETTLED, Diverged, check, pass_over
 from tests.horovod_runs import clean_environment, run_ranks
 from tests.training.conftest import PROJECT, metrics, pretrain_arguments, training_state
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_horovod.training.telemetry import Interval, Telemetry, duration, peak_memory_bytes
+from bert_horovod.training.hooks.metrics import Interval, Telemetry, duration, peak_memory_bytes
 
 METRICS = {"loss": 7.25, "mlm_accuracy": 0.125, "rows_per_s": 33.0}
 
@@ -83,7 +83,7 @@ def test_what_is_unknown_is_null_in_the_metrics_and_absent_from_tensorboard(tmp_
 
 def test_the_share_of_the_peak_is_that_of_all_ranks_and_null_where_the_peak_is_unknown(monkeypatch):
     clock = iter([100.0, 104.0, 104.0])
-    monkeypatch.setattr("bert_horovod.training.telemetry.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("bert_horovod.training.hooks.metrics.time.monotonic", lambda: next(clock))
     interval = Interval()
     for _ in range(2):
         interval.add(rows=32, input_wait_s=0.5, reduce_wait_s=0.25, tokens=100.0)
@@ -102,7 +102,7 @@ def test_the_share_of_the_peak_is_that_of_all_ranks_and_null_where_the_peak_is_u
 
 def test_without_a_terminal_a_plain_line_shows_step_loss_and_the_time_left(tmp_path, capsys, monkeypatch):
     clock = iter([100.0, 130.0])
-    monkeypatch.setattr("bert_horovod.training.telemetry.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("bert_horovod.training.hooks.metrics.time.monotonic", lambda: next(clock))
     telemetry = Telemetry(tmp_path, 40, 100, tensorboard=False)
     telemetry.advance(49, None)
     telemetry.advance(50, METRICS)  # 10 of the 60 steps that were left took 30 s

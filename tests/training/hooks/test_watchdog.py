@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.collectives.world import World
-from bert_horovod.training.watchdog import EXIT_CODE, Status, Watchdog, explain
+from bert_horovod.training.hooks.watchdog import EXIT_CODE, Status, Watchdog, explain
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
 from tests.training.conftest import PROJECT, pretrain_arguments
@@ -99,7 +99,7 @@ def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_pa
 def test_a_rank_that_holds_pythons_lock_for_too_long_is_ended_too(tmp_path):
     script = f"""
 import sys; sys.path.insert(0, {str(PROJECT)!r})
-from bert_horovod.training import watchdog
+from bert_horovod.training.hooks import watchdog
 from bert_horovod.collectives.world import World
 watchdog.BEAT_S = watchdog._PATIENCE_S = 0.2
 watchdog.Watchdog(World(), 0.8)
@@ -114,7 +114,7 @@ ctypes.PyDLL(None).sleep(60)
 
 
 def test_a_rank_that_gets_on_with_its_work_is_left_alone(monkeypatch):
-    monkeypatch.setattr("bert_horovod.training.watchdog.BEAT_S", 0.02)
+    monkeypatch.setattr("bert_horovod.training.hooks.watchdog.BEAT_S", 0.02)
     watchdog = Watchdog(World(), 0.5)
     for step in range(60):
         watchdog.begin("working", step)
@@ -125,7 +125,7 @@ def test_a_rank_that_gets_on_with_its_work_is_left_alone(monkeypatch):
 def test_long_work_may_take_longer():
     script = f"""
 import sys, time; sys.path.insert(0, {str(PROJECT)!r})
-from bert_horovod.training import watchdog
+from bert_horovod.training.hooks import watchdog
 from bert_horovod.collectives.world import World
 watchdog.BEAT_S = 0.1
 watchdog.Watchdog(World(), 0.2).begin("opening the rows", 1, 2.0)

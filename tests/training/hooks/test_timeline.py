@@ -8,8 +8,8 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.training import loop
+from bert_horovod.training.hooks.timeline import OURS, events
 from bert_horovod.training.step import StepTimes
-from bert_horovod.training.timeline import OURS, events
 from tests.toys import toy_recipe
 
 TIMES = StepTimes([(1.0, 2.0), (2.0, 4.0)], [(3.0, 3.5), (4.0, 4.25)], 4.5, 5.0)
