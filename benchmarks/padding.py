@@ -202,7 +202,8 @@ def main() -> int:
         stores = [open_store(path) for path in arguments.data_dir]
         recipes = [recipe_for(arguments, store) for store in stores]  # before anything takes time
         import_tensorflow()
-        from bert_horovod.collectives.world import World, use_devices
+        from bert_horovod.collectives.world import World
+        from bert_horovod.runtime.devices import use_devices
 
         use_devices(World(), recipes[0].execution.threads)
         lines = []

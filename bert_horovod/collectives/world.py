@@ -1,13 +1,11 @@
 """The world of ranks: the only module that imports Horovod."""
 
-import json
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch
@@ -160,29 +158,3 @@ def connect(launched: Launch, execution: Execution | None = None, timeline: bool
             "which rebuilds Horovod with MPI"
         )
     return HorovodWorld(horovod)
-
-
-def from_rank_0(value: Any, world: World, name: str) -> Any:
-    """Rank 0's value, of what JSON can hold, on every rank."""
-    return from_all_ranks([value] if world.rank == 0 else [], world, name)[0]
-
-
-def from_all_ranks(values: list[Any], world: World, name: str) -> list[Any]:
-    """All ranks' values, of what JSON can hold, one rank after another, on every rank."""
-    lines = "".join(f"{json.dumps(value)}\n" for value in values)
-    mine = tf.constant(np.frombuffer(lines.encode(), np.uint8))
-    return [json.loads(line) for line in world.all_gather(mine, name).numpy().tobytes().splitlines()]
-
-
-def use_devices(world: World, threads: int) -> None:
-    """Give this rank its GPU, or its share of the host's cores; once, before TensorFlow touches a device."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        if world.local_rank >= len(gpus):
-            raise UserError(f"{world.local_size} ranks on this host but {len(gpus)} GPUs: start one rank per GPU")
-        tf.config.set_visible_devices(gpus[world.local_rank], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[world.local_rank], True)
-        return
-    cores = len(os.sched_getaffinity(0))
-    tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores // world.local_size))
-    tf.config.threading.set_inter_op_parallelism_threads(2)

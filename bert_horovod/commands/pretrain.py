@@ -77,9 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, launched) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time
-    from bert_horovod.collectives.world import connect, use_devices
+    from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.store import open_store, verify
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
+    from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.loop import Job, pretrain
     from bert_horovod.training.start import check_recipe, load_initial, untested_versions
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from bert_horovod.collectives.link import Link
+from bert_horovod.costs.link import Link
 
 DEFAULT_BYTES = 16 << 20  # of a bucket, where "auto" has nothing that was measured
 MOST_BUCKETS = 32

@@ -199,9 +199,10 @@ def _child() -> None:
     recipe = recipe_from_table(work["recipe"])
     import tensorflow as tf
 
-    from bert_horovod.collectives.world import World, use_devices
+    from bert_horovod.collectives.world import World
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.synthetic import LoneRank, build_step
+    from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.hooks.metrics import peak_memory_bytes
 
     use_devices(World(), recipe.execution.threads)

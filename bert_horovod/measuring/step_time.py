@@ -23,7 +23,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 import_tensorflow()
 import tensorflow as tf  # noqa: E402
 
-from bert_horovod.collectives.world import World, use_devices  # noqa: E402
+from bert_horovod.collectives.world import World  # noqa: E402
 from bert_horovod.costs.buckets import by_size  # noqa: E402
 from bert_horovod.exchange.reducer import GradientReducer  # noqa: E402
 from bert_horovod.measuring.matrix import matrix_seconds, total_seconds  # noqa: E402
@@ -31,6 +31,7 @@ from bert_horovod.measuring.synthetic import synthetic_batch  # noqa: E402
 from bert_horovod.model.parameters import initial_parameters, parameter_shapes  # noqa: E402
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
 from bert_horovod.runs.state import Progress, TrainingState  # noqa: E402
+from bert_horovod.runtime.devices import use_devices  # noqa: E402
 from bert_horovod.training.hooks.metrics import peak_memory_bytes  # noqa: E402
 from bert_horovod.training.step import StepInputs, TrainStep, as_tensors, xla_mode  # noqa: E402
 

@@ -6,10 +6,12 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.link import Link, measure_link
-from bert_horovod.collectives.world import World, from_rank_0
+from bert_horovod.collectives.link_measurement import measure_link
+from bert_horovod.collectives.messages import from_rank_0
+from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
+from bert_horovod.costs.link import Link
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState

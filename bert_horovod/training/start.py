@@ -11,7 +11,8 @@ from packaging.requirements import Requirement
 from bert_horovod import optimizers
 from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
-from bert_horovod.collectives.world import World, from_rank_0
+from bert_horovod.collectives.messages import from_rank_0
+from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.link import measure_link
+from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World, connect
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.exchange.reducer import GradientReducer

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from bert_horovod.collectives.link import Link, fit
 from bert_horovod.costs.buckets import (
     CAUTION,
     DEFAULT_BYTES,
@@ -17,6 +16,7 @@ from bert_horovod.costs.buckets import (
     by_size,
     seconds,
 )
+from bert_horovod.costs.link import Link, fit
 from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.sections import Model
 from tests.collectives.two_ranks import BUCKET_BYTES, BUCKETS, SHAPES

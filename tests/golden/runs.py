@@ -85,8 +85,10 @@ def read_golden(name: str) -> tuple[list[tuple[int, float, float]], dict[str, st
 def main(names: list[str]) -> None:
     """Train the runs of these names, all of as many ranks as there are; rank 0 prints a JSON object a run."""
     from bert_horovod.collectives.launched import launch
-    from bert_horovod.collectives.world import connect, from_rank_0, use_devices
+    from bert_horovod.collectives.messages import from_rank_0
+    from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.store import open_store
+    from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.loop import Job, pretrain
     from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 

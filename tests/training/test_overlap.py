@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from bert_horovod.collectives.link import Link
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
+from bert_horovod.costs.link import Link
 from bert_horovod.measuring.synthetic import build_step
 from bert_horovod.model.weights import LOOKUP
 from bert_horovod.training.overlap import expect, measure_profile

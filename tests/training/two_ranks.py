@@ -8,11 +8,12 @@ import numpy as np
 
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect, use_devices
+from bert_horovod.collectives.world import connect
 from bert_horovod.corpus.store import open_store
 from bert_horovod.model.parameters import initial_parameters
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
+from bert_horovod.runtime.devices import use_devices
 from bert_horovod.training import loop
 from bert_horovod.training.hooks.watchdog import Watchdog
 from bert_horovod.training.step import TrainStep

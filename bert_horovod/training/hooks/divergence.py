@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from bert_horovod.batches.positions import step_positions
-from bert_horovod.collectives.world import World, from_all_ranks
+from bert_horovod.collectives.messages import from_all_ranks
+from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.state import Progress

@@ -1,4 +1,4 @@
-"""Chrome traces of steps: what they hold, and when they are written. Horovod's part: tests/measuring/test_communication.py."""
+"""Chrome traces of steps: what they hold, and when they are written. Horovod's part: tests/measuring/."""
 
 import json
 from pathlib import Path
