@@ -202,10 +202,9 @@ def main() -> int:
         stores = [open_store(path) for path in arguments.data_dir]
         recipes = [recipe_for(arguments, store) for store in stores]  # before anything takes time
         import_tensorflow()
-        from bert_horovod.collectives.world import World
         from bert_horovod.runtime.devices import use_devices
 
-        use_devices(World(), recipes[0].execution.threads)
+        use_devices(0, 1, recipes[0].execution.threads)
         lines = []
         for store, recipe in zip(stores, recipes, strict=True):
             say(f"{store.path}: {describe(recipe)}")

@@ -9,11 +9,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.link import Link, fit
 
 SMALLEST, LARGEST = 1 << 10, 1 << 24  # bytes on the wire that are tried
-
-
 LONGEST_S = 0.15  # an all-reduce that takes longer is the last
-
-
 _REPETITIONS = 5
 
 

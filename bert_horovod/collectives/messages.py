@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert_horovod.collectives.world import World
+
 
 def from_rank_0(value: Any, world: World, name: str) -> Any:
     """Rank 0's value, of what JSON can hold, on every rank."""

@@ -102,7 +102,7 @@ def _run(arguments: argparse.Namespace, launched) -> None:
         patience_s = recipe.execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = claim(arguments.output_dir, recipe, store.hash, patience_s)
     world = connect(launched, recipe.execution)
-    use_devices(world, recipe.execution.threads)
+    use_devices(world.local_rank, world.local_size, recipe.execution.threads)
     held = share(arguments.output_dir, claimed, world)  # until this process ends
     job = Job(
         recipe,

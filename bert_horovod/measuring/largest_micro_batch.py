@@ -130,13 +130,12 @@ def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, worl
     On a CPU the process is ended as soon as it holds MARGIN times the limit. Raises RuntimeError, with what the process
     said, where it fails for another reason than memory.
     """
-    import tensorflow as tf
 
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.synthetic import row_slots
 
     recipe = dataclasses.replace(recipe, execution=dataclasses.replace(recipe.execution, micro_batch=micro_batch))
-    gpu = bool(tf.config.list_physical_devices("GPU"))
+    gpu = host_has_gpu()
     derived = derive(recipe, recipe.phase[phase], world_size, *row_slots(recipe, recipe.phase[phase]), gpu)
     bound = None if gpu else int(MARGIN * limit_bytes)
     work = {"recipe": recipe_to_table(recipe), "phase": phase, "world_size": world_size}
@@ -199,13 +198,11 @@ def _child() -> None:
     recipe = recipe_from_table(work["recipe"])
     import tensorflow as tf
 
-    from bert_horovod.collectives.world import World
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.synthetic import LoneRank, build_step
-    from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.training.hooks.metrics import peak_memory_bytes
+    from bert_horovod.runtime.devices import peak_memory_bytes, use_devices
 
-    use_devices(World(), recipe.execution.threads)
+    use_devices(0, 1, recipe.execution.threads)
     phase = recipe.phase[work["phase"]]
     micro_batches = min(2, derive(recipe, phase, work["world_size"]).micro_batches)  # more need no more memory
     exhausted = False

@@ -31,8 +31,10 @@ from bert_horovod.measuring.synthetic import synthetic_batch  # noqa: E402
 from bert_horovod.model.parameters import initial_parameters, parameter_shapes  # noqa: E402
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
 from bert_horovod.runs.state import Progress, TrainingState  # noqa: E402
-from bert_horovod.runtime.devices import use_devices  # noqa: E402
-from bert_horovod.training.hooks.metrics import peak_memory_bytes  # noqa: E402
+from bert_horovod.runtime.devices import (
+    peak_memory_bytes,  # noqa: E402
+    use_devices,  # noqa: E402
+)
 from bert_horovod.training.step import StepInputs, TrainStep, as_tensors, xla_mode  # noqa: E402
 
 WARM_UP = 3  # steps, the first of which compiles
@@ -148,7 +150,7 @@ def main() -> None:
     """Answer requests for timed steps until standard input ends."""
     request = json.loads(sys.argv[1])
     recipe = recipe_from_table(request["recipe"])
-    use_devices(World(), recipe.execution.threads)
+    use_devices(0, 1, recipe.execution.threads)
     if request.get("products"):
         products = step_products(recipe)
 

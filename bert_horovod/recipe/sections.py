@@ -11,8 +11,6 @@ from typing import Literal
 from bert_horovod.recipe.fields import setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
-
-
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
 
 

@@ -1,21 +1,58 @@
 """The device of this process; the only place that asks TensorFlow for one."""
 
 import os
+import resource
 
 import tensorflow as tf
 
 from bert_horovod.errors import UserError
 
 
-def use_devices(world: World, threads: int) -> None:
-    """Give this rank its GPU, or its share of the host's cores; once, before TensorFlow touches a device."""
+def use_devices(local_rank: int, local_size: int, threads: int) -> None:
+    """Give this rank its GPU, or its share of the host's cores; once, before TensorFlow touches a device.
+
+    Args:
+        local_rank: this process's number on its host.
+        local_size: ranks on this host.
+        threads: on a CPU; 0: cores / ranks on the host.
+
+    Raises:
+        UserError: the host has GPUs, but fewer than ranks.
+    """
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
-        if world.local_rank >= len(gpus):
-            raise UserError(f"{world.local_size} ranks on this host but {len(gpus)} GPUs: start one rank per GPU")
-        tf.config.set_visible_devices(gpus[world.local_rank], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[world.local_rank], True)
+        if local_rank >= len(gpus):
+            raise UserError(f"{local_size} ranks on this host but {len(gpus)} GPUs: start one rank per GPU")
+        tf.config.set_visible_devices(gpus[local_rank], "GPU")
+        tf.config.experimental.set_memory_growth(gpus[local_rank], True)
         return
     cores = len(os.sched_getaffinity(0))
-    tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores // world.local_size))
+    tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores // local_size))
     tf.config.threading.set_inter_op_parallelism_threads(2)
+
+
+def has_gpu() -> bool:
+    """Whether this rank computes on a GPU."""
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
+def host_has_gpu() -> bool:
+    """Whether this host has a GPU at all; does not start it."""
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def gpu_details() -> dict:
+    """What TensorFlow knows of this rank's GPU: device_name, compute_capability (major, minor); empty without one."""
+    gpus = tf.config.get_visible_devices("GPU")
+    return tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+
+
+def peak_memory_bytes() -> int:
+    """Peak memory of this process so far: the GPU's if it has one, else resident memory."""
+    if has_gpu():
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    try:  # the process's own; ru_maxrss counts what started it too
+        with open("/proc/self/status", encoding="utf-8") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -3,14 +3,13 @@
 import sys
 from collections.abc import Callable
 
-import tensorflow as tf
-
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import describe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress
-from bert_horovod.training.device import describe_peak, find_peak, precision_advice
+from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.training.hooks.metrics import duration
+from bert_horovod.training.peak import describe_peak, find_peak, precision_advice
 
 
 def print_start(recipe: Recipe, world: World, xla: str) -> float | None:
@@ -28,7 +27,7 @@ def print_start(recipe: Recipe, world: World, xla: str) -> float | None:
     peak = find_peak(precision, recipe.model)
     print(
         f"world: {world.size} rank(s); XLA {xla}\n"
-        f"{describe(recipe, world.size, bool(tf.config.get_visible_devices('GPU')))}\n"
+        f"{describe(recipe, world.size, has_gpu())}\n"
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None

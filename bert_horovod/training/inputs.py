@@ -14,6 +14,7 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.runs.state import Progress
+from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.training.step import StepInputs, as_tensors
 
 # A stream of the recipe's seed, apart from those of batches/rows.py.
@@ -34,7 +35,7 @@ def step_inputs(
     Raises:
         UserError: the store holds an id that the model has not.
     """
-    device = "/GPU:0" if tf.config.get_visible_devices("GPU") else "/CPU:0"
+    device = "/GPU:0" if has_gpu() else "/CPU:0"
 
     def make(batch: int) -> tuple[list[dict[str, tf.Tensor]], list[int], np.ndarray]:
         taken = step_positions(batch, phase.global_batch, world.rank, world.size, recipe.execution.micro_batch)

@@ -21,12 +21,13 @@ from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.saving import Saver
+from bert_horovod.runtime.devices import peak_memory_bytes
 from bert_horovod.training.announce import print_end, print_start
 from bert_horovod.training.hooks.consistency import Consistency
 from bert_horovod.training.hooks.divergence import Diverged, bad_batches, pass_over
 from bert_horovod.training.hooks.divergence import check as check_divergence
 from bert_horovod.training.hooks.evaluation import Evaluator
-from bert_horovod.training.hooks.metrics import Interval, Telemetry, duration, peak_memory_bytes, step_metrics
+from bert_horovod.training.hooks.metrics import Interval, Telemetry, duration, step_metrics
 from bert_horovod.training.hooks.profile import StepProfiler
 from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.hooks.watchdog import Watchdog

@@ -21,6 +21,7 @@ from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import clock
+from bert_horovod.runtime.devices import has_gpu
 
 BATCH_DTYPES = {"masked_weights": tf.float32, "sequence_weights": tf.float32}  # the others are int32
 
@@ -267,7 +268,7 @@ def xla_mode(recipe: Recipe) -> str:
     """What XLA compiles on this rank's device: "layers", "elementwise" or "off"."""
     if recipe.execution.xla != "auto":
         return recipe.execution.xla
-    return "layers" if tf.config.get_visible_devices("GPU") else "elementwise"
+    return "layers" if has_gpu() else "elementwise"
 
 
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:

@@ -93,7 +93,7 @@ def main(names: list[str]) -> None:
     from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
     world = connect(launch())
-    use_devices(world, 1)
+    use_devices(world.local_rank, world.local_size, 1)
     with tempfile.TemporaryDirectory() as mine:
         directory = Path(from_rank_0(mine, world, "golden.directory"))
         if world.rank == 0:

@@ -15,7 +15,7 @@ from bert_horovod.training.step import TrainStep
 recipe_file, data_dir, output_dir, interface = sys.argv[1:]
 recipe, store = load_recipe(recipe_file), open_store(data_dir)
 world = connect(launch(), recipe.execution)
-use_devices(world, 1)
+use_devices(world.local_rank, world.local_size, 1)
 sent: list[int] = []
 run_step = TrainStep.run
 

@@ -21,7 +21,7 @@ from bert_horovod.training.step import TrainStep
 recipe_file, data_dir, output_dir, report_dir = sys.argv[1:]
 recipe, store = load_recipe(recipe_file), open_store(data_dir)
 world = connect(launch())
-use_devices(world, 0)
+use_devices(world.local_rank, world.local_size, 0)
 report: dict = {"rank": world.rank}
 
 # Ranks that begin with different parameters are told apart, and equal after the broadcast.

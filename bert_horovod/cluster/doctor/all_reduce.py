@@ -115,7 +115,7 @@ def main() -> None:
     from bert_horovod.runtime.devices import use_devices
 
     world = connect(launch())
-    use_devices(world, 0)
+    use_devices(world.local_rank, world.local_size, 0)
     measured = measure(world, expected_bits_per_s, slow)
     if world.rank == 0:
         print(json.dumps(measured), flush=True)

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("--trace: one process has no all-reduces; start several with horovodrun -np N")
     delays = read_delays(arguments.delay, recipe.model.num_hidden_layers) if arguments.delay else None
     world = connect(launched, recipe.execution, bool(arguments.trace))
-    use_devices(world, recipe.execution.threads)
+    use_devices(world.local_rank, world.local_size, recipe.execution.threads)
     found = measure(recipe, world, arguments.steps, delays, arguments.trace)
     if world.rank == 0:
         print(json.dumps(found) if arguments.json else _text(found), flush=True)

@@ -31,13 +31,12 @@ def run(arguments: argparse.Namespace) -> int | None:
     if arguments.profile and arguments.profile.exists() and not arguments.profile.is_dir():
         raise UserError(f"--profile {arguments.profile}: that is a file; name a directory for the trace")
     import_tensorflow()
-    from bert_horovod.collectives.world import World
     from bert_horovod.measuring import operations
     from bert_horovod.measuring.step_time import TimedStep, measure
     from bert_horovod.measuring.tables import table
     from bert_horovod.runtime.devices import use_devices
 
-    use_devices(World(), recipe.execution.threads)
+    use_devices(0, 1, recipe.execution.threads)
     step = TimedStep(recipe)
     found = measure(step, arguments.steps)
     listed, written = [], None

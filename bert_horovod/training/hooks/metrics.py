@@ -2,7 +2,6 @@
 
 import json
 import math
-import resource
 import sys
 import time
 from pathlib import Path
@@ -183,17 +182,6 @@ def duration(seconds: float) -> str:
     if seconds < 86400:
         return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
     return f"{seconds // 86400} d {seconds % 86400 // 3600:02d} h"
-
-
-def peak_memory_bytes() -> int:
-    """Peak memory of this process so far: the GPU's if it has one, else resident memory."""
-    if tf.config.get_visible_devices("GPU"):
-        return tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    try:  # the process's own; ru_maxrss counts what started it too
-        with open("/proc/self/status", encoding="utf-8") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _cut_back(path: Path, step: int) -> None:

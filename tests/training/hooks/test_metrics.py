@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bert_horovod.training.hooks.metrics import Interval, Telemetry, duration, peak_memory_bytes
+from bert_horovod.runtime.devices import peak_memory_bytes
+from bert_horovod.training.hooks.metrics import Interval, Telemetry, duration
 
 METRICS = {"loss": 7.25, "mlm_accuracy": 0.125, "rows_per_s": 33.0}
 

@@ -4,15 +4,14 @@ import math
 
 import pytest
 
+from bert_horovod.costs.gpus import GPU_PEAKS, gpu_peak
 from bert_horovod.recipe.sections import Model
-from bert_horovod.training.device import (
-    GPU_PEAKS,
+from bert_horovod.training.peak import (
     Peak,
     cpu_advice,
     describe_peak,
     find_peak,
     gpu_advice,
-    gpu_peak,
     peak_flops,
     precision_advice,
 )

@@ -1,50 +1,16 @@
 """What this rank's device can do at its best: the peak rate of matrix products, and which precision it accelerates."""
 
-import re
 import time
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_horovod.costs.gpus import TERA, gpu_peak
 from bert_horovod.recipe.sections import Model
 
-_TERA = 1e12
 _MEASURED_ROWS = 2048
 _MEASURE_S = 0.4  # of products, after the first ones
 _LONGEST_PRODUCT_S = 0.1  # a product that would take longer is measured on fewer rows
-
-
-class Peaks(NamedTuple):
-    """A GPU's dense peaks in 10^12 operations a second; None: that precision is not accelerated, or is emulated."""
-
-    float32: float
-    tensor_float_32: float | None  # float32 variables, products rounded to 10 bits on tensor cores
-    float16: float  # summed in float32, as TensorFlow does it
-    bfloat16: float | None
-
-
-# From NVIDIA's data sheets of each product (GeForce: the white papers of Turing, GA102 and Ada, reference clocks),
-# at boost clock, without sparsity: where a sheet gives the sparse rate alone, half of it. First match counts.
-GPU_PEAKS = {
-    r"\bV100S\b": Peaks(16.4, None, 130, None),
-    r"\bV100.*PCIE": Peaks(14, None, 112, None),
-    r"\bV100\b": Peaks(15.7, None, 125, None),
-    r"\bT4\b": Peaks(8.1, None, 65, None),
-    r"\bRTX 2080 Ti\b": Peaks(13.4, None, 53.8, None),
-    r"\bA100\b": Peaks(19.5, 156, 312, 312),
-    r"\bA10\b": Peaks(31.2, 62.5, 125, 125),
-    r"\bA30\b": Peaks(10.3, 82, 165, 165),
-    r"\bA40\b": Peaks(37.4, 74.8, 149.7, 149.7),
-    r"\bRTX 3090\b(?! Ti)": Peaks(35.6, 35.6, 71, 71),
-    r"\bRTX 4090\b(?! D| Laptop)": Peaks(82.6, 82.6, 165.2, 165.2),
-    r"\bL4\b": Peaks(30.3, 60, 121, 121),
-    r"\bL40S\b": Peaks(91.6, 183, 362, 362),
-    r"\bH100 PCIe\b": Peaks(51, 378, 756, 756),
-    r"\bH100 NVL\b|\bH200 NVL\b": Peaks(60, 418, 835, 835),
-    r"\bH100\b.*HBM3\b|\bH100 SXM|\bH200\b": Peaks(67, 494, 989, 989),
-    r"\bB200\b": Peaks(75, 1125, 2250, 2250),
-}
-_PART_OF_A_GPU = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b")  # a slice, or a virtual GPU: the sheet does not hold
 
 
 class Peak(NamedTuple):
@@ -79,27 +45,14 @@ def find_peak(precision: str, model: Model) -> Peak:
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "a GPU without a name")
     tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
     rate = gpu_peak(name, precision, tensor_float_32)
-    return Peak(rate, f"{name}, data sheet" if rate else f"{name} has no entry in training/device.py for {precision}")
+    return Peak(rate, f"{name}, data sheet" if rate else f"{name} has no entry in training/peak.py for {precision}")
 
 
 def describe_peak(peak: Peak, precision: str) -> str:
     """The peak as a line for people."""
     if peak.flops_per_s is None:
         return f"peak of matrix products: unknown ({peak.source}); flops_share is null"
-    return f"peak of matrix products in {precision}: {peak.flops_per_s / _TERA:.3g} TFLOP/s a rank ({peak.source})"
-
-
-def gpu_peak(device_name: str, precision: str, tensor_float_32: bool) -> float | None:
-    """The peak of a GPU of this name in operations a second, or None; float32 is TF32 where that is enabled."""
-    if _PART_OF_A_GPU.search(device_name):
-        return None
-    peaks = next((peaks for pattern, peaks in GPU_PEAKS.items() if re.search(pattern, device_name)), None)
-    if peaks is None:
-        return None
-    if precision == "float32" and tensor_float_32 and peaks.tensor_float_32:
-        return peaks.tensor_float_32 * _TERA
-    rate = getattr(peaks, precision)
-    return rate * _TERA if rate else None
+    return f"peak of matrix products in {precision}: {peak.flops_per_s / TERA:.3g} TFLOP/s a rank ({peak.source})"
 
 
 def measured_peak(precision: str, hidden_size: int, intermediate_size: int) -> float:
