@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.batches.index import RowIndex, open_index
 from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
+from bert_horovod.commands.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.costs.products import matrix_products
 from bert_horovod.errors import UserError
-from bert_horovod.flags import add_overrides
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.reading import load_recipe

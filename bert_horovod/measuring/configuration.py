@@ -1,15 +1,11 @@
 """What a benchmark of the step runs: the usual models at the usual batches, as recipes."""
 
-import argparse
 import dataclasses
-from pathlib import Path
 from typing import NamedTuple
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs.products import Product, matrix_products
-from bert_horovod.errors import UserError
-from bert_horovod.flags import add_overrides
-from bert_horovod.recipe.reading import load_recipe, recipe_from_table
+from bert_horovod.recipe.reading import recipe_from_table
 from bert_horovod.recipe.sections import Execution, Recipe
 
 
@@ -68,30 +64,3 @@ def describe(recipe: Recipe) -> str:
         f"{recipe.phase[0].sequence_length}, {recipe.numerics.precision}, {recipe.optimizer.name}, "
         f"XLA {recipe.execution.xla}"
     )
-
-
-def add_step(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of a benchmark of the step."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--recipe", type=Path, metavar="FILE", help="recipe in TOML; its first phase is measured")
-    what.add_argument("--model", choices=tuple(SIZES), help="without a recipe: a model's size (default: base)")
-    add_overrides(parser, "numerics.precision=bfloat16")
-    parser.add_argument("--rows", type=int, metavar="N", help="of a micro-batch (default: the recipe's)")
-    parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the recipe's)")
-    parser.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps (default: %(default)s)")
-
-
-def step_recipe(arguments: argparse.Namespace) -> Recipe:
-    """The recipe that flags of `add_step` ask for; raises UserError."""
-    for flag, least in (("steps", 1), ("rows", 1), ("length", SHORTEST_ROW)):
-        value = getattr(arguments, flag)
-        if value is not None and value < least:
-            raise UserError(f"--{flag} {value}: expected at least {least}")
-    if arguments.recipe is None:
-        return size_recipe(arguments.model or "base", arguments.overrides, arguments.rows, arguments.length)
-    overrides = list(arguments.overrides)
-    if arguments.rows is not None:
-        overrides.append(f"execution.micro_batch={arguments.rows}")
-    if arguments.length is not None:
-        overrides.append(f"phase.0.sequence_length={arguments.length}")
-    return load_recipe(arguments.recipe, overrides)

@@ -130,9 +130,9 @@ def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, worl
     On a CPU the process is ended as soon as it holds MARGIN times the limit. Raises RuntimeError, with what the process
     said, where it fails for another reason than memory.
     """
-
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.synthetic import row_slots
+    from bert_horovod.runtime.devices import host_has_gpu
 
     recipe = dataclasses.replace(recipe, execution=dataclasses.replace(recipe.execution, micro_batch=micro_batch))
     gpu = host_has_gpu()

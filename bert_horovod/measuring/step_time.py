@@ -31,10 +31,7 @@ from bert_horovod.measuring.synthetic import synthetic_batch  # noqa: E402
 from bert_horovod.model.parameters import initial_parameters, parameter_shapes  # noqa: E402
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
 from bert_horovod.runs.state import Progress, TrainingState  # noqa: E402
-from bert_horovod.runtime.devices import (
-    peak_memory_bytes,  # noqa: E402
-    use_devices,  # noqa: E402
-)
+from bert_horovod.runtime.devices import peak_memory_bytes, use_devices  # noqa: E402
 from bert_horovod.training.step import StepInputs, TrainStep, as_tensors, xla_mode  # noqa: E402
 
 WARM_UP = 3  # steps, the first of which compiles

@@ -41,10 +41,10 @@ def host_has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
-def gpu_details() -> dict:
-    """What TensorFlow knows of this rank's GPU: device_name, compute_capability (major, minor); empty without one."""
+def gpu_details() -> dict | None:
+    """What TensorFlow knows of this rank's GPU: device_name, compute_capability (major, minor); None without a GPU."""
     gpus = tf.config.get_visible_devices("GPU")
-    return tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    return tf.config.experimental.get_device_details(gpus[0]) if gpus else None
 
 
 def peak_memory_bytes() -> int:

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_horovod.costs.gpus import TERA, gpu_peak
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime.devices import gpu_details
 
 _MEASURED_ROWS = 2048
 _MEASURE_S = 0.4  # of products, after the first ones
@@ -38,14 +39,14 @@ def peak_flops(precision: str, model: Model = Model()) -> float | None:  # noqa:
 
 def find_peak(precision: str, model: Model) -> Peak:
     """As peak_flops, with the source of the number."""
-    gpus = tf.config.get_visible_devices("GPU")
-    if not gpus:
+    details = gpu_details()
+    if details is None:
         rate = measured_peak(precision, model.hidden_size, model.intermediate_size)
         return Peak(rate, "measured on this CPU")
-    name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "a GPU without a name")
+    name = details.get("device_name", "a GPU without a name")
     tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
     rate = gpu_peak(name, precision, tensor_float_32)
-    return Peak(rate, f"{name}, data sheet" if rate else f"{name} has no entry in training/peak.py for {precision}")
+    return Peak(rate, f"{name}, data sheet" if rate else f"{name} has no entry in costs/gpus.py for {precision}")
 
 
 def describe_peak(peak: Peak, precision: str) -> str:
@@ -85,9 +86,8 @@ def measured_peak(precision: str, hidden_size: int, intermediate_size: int) -> f
 
 def precision_advice(precision: str) -> str | None:
     """Which other numerics.precision suits this rank's device better, in one line; None: none does."""
-    gpus = tf.config.get_visible_devices("GPU")
-    if gpus:
-        details = tf.config.experimental.get_device_details(gpus[0])
+    details = gpu_details()
+    if details is not None:
         return gpu_advice(precision, details.get("compute_capability"))
     return cpu_advice(precision, _cpu_flags())
 

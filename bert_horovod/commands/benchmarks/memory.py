@@ -9,8 +9,8 @@ import argparse
 import dataclasses
 import json
 
+from bert_horovod.commands.flags import add_overrides
 from bert_horovod.errors import UserError
-from bert_horovod.flags import add_overrides
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow

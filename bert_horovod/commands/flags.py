@@ -1,0 +1,63 @@
+"""Flags that several commands and benchmarks share."""
+
+import argparse
+from pathlib import Path
+
+from bert_horovod.commands.flags import add_overrides
+from bert_horovod.errors import UserError
+from bert_horovod.measuring.configuration import SHORTEST_ROW, SIZES, size_recipe
+from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.sections import Recipe
+
+
+def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
+    """Declare --set KEY=VALUE; config.load_recipe reads what it gathers in `overrides`."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help=f"override a setting of the recipe, as in --set {example}; repeatable",
+    )
+
+
+def add_hosts(parser: argparse.ArgumentParser) -> None:
+    """Declare -hostfile, -H (`hosts`) and --ssh_port, as horovodrun has them."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "-hostfile",
+        "--hostfile",
+        type=Path,
+        metavar="FILE",
+        help="lines `host slots=N` (default: the scheduler's hosts)",
+    )
+    where.add_argument("-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8")
+    parser.add_argument("--ssh_port", type=int, metavar="N", help="of the hosts' sshd (default: ssh's own)")
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a benchmark of the step."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--recipe", type=Path, metavar="FILE", help="recipe in TOML; its first phase is measured")
+    what.add_argument("--model", choices=tuple(SIZES), help="without a recipe: a model's size (default: base)")
+    add_overrides(parser, "numerics.precision=bfloat16")
+    parser.add_argument("--rows", type=int, metavar="N", help="of a micro-batch (default: the recipe's)")
+    parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the recipe's)")
+    parser.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps (default: %(default)s)")
+
+
+def step_recipe(arguments: argparse.Namespace) -> Recipe:
+    """The recipe that flags of `add_step` ask for; raises UserError."""
+    for flag, least in (("steps", 1), ("rows", 1), ("length", SHORTEST_ROW)):
+        value = getattr(arguments, flag)
+        if value is not None and value < least:
+            raise UserError(f"--{flag} {value}: expected at least {least}")
+    if arguments.recipe is None:
+        return size_recipe(arguments.model or "base", arguments.overrides, arguments.rows, arguments.length)
+    overrides = list(arguments.overrides)
+    if arguments.rows is not None:
+        overrides.append(f"execution.micro_batch={arguments.rows}")
+    if arguments.length is not None:
+        overrides.append(f"phase.0.sequence_length={arguments.length}")
+    return load_recipe(arguments.recipe, overrides)
