@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.cluster.ports import listening
 from tests.horovod_runs import clean_environment, run_ranks
-from tests.training.conftest import pretrain_arguments
+from tests.toy_runs import pretrain_arguments
 
 HOROVOD_ALONE = """
 import horovod.tensorflow as horovod

@@ -21,8 +21,8 @@ sys.path.insert(0, str(PROJECT))
 # ruff: noqa: E402
 from tests.cluster.launches import QUICK
 from tests.horovod_runs import clean_environment
+from tests.toy_runs import pretrain_arguments
 from tests.toys import SMALL_VOCABULARY, write_toy_store
-from tests.training.conftest import pretrain_arguments
 
 CONFIGURATION = """
 ClusterName=box

@@ -14,8 +14,8 @@ import pytest
 
 from tests.cluster.launches import QUICK, launched
 from tests.horovod_runs import PROJECT, clean_environment
+from tests.toy_runs import pretrain_arguments
 from tests.toys import SMALL_VOCABULARY, write_toy_store
-from tests.training.conftest import pretrain_arguments
 
 RUN = PROJECT / "run"
 

@@ -15,8 +15,8 @@ from bert_horovod.recipe.reading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.state import Progress, TrainingState
+from tests.toy_runs import save
 from tests.toys import toy_recipe
-from tests.training.conftest import save
 
 RECIPE = toy_recipe(execution={"keep_checkpoints": 2})
 POSITION = {"phase": 0, "epoch": 1, "row": 17}

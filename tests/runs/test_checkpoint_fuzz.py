@@ -20,8 +20,8 @@ from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.storage.reading import hash_file
 from tests.mutations import Change, apply, bounded, changes, nested, sandbox
+from tests.toy_runs import save
 from tests.toys import toy_recipe
-from tests.training.conftest import save
 
 RECIPE = toy_recipe(
     model={"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 32}

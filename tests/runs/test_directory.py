@@ -16,8 +16,8 @@ from bert_horovod.runs.directory import claim, stop_requested
 from bert_horovod.storage.writing import write_atomically
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
+from tests.toy_runs import pretrain_arguments
 from tests.toys import toy_recipe
-from tests.training.conftest import pretrain_arguments
 
 RECIPE = toy_recipe()
 STORE = "ab" * 32

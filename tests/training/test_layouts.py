@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_horovod.model.parameters import parameter_shapes
+from tests.toy_runs import metrics, newest, training_state
 from tests.toys import toy_recipe
-from tests.training.conftest import metrics, newest, training_state
 
 OWN_VALUES = ("loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "gradient_norm")
 

@@ -11,8 +11,8 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.training import loop
 from bert_horovod.training.step import TrainStep
+from tests.toy_runs import metrics, training_state
 from tests.toys import toy_recipe
-from tests.training.conftest import metrics, training_state
 
 
 def train(store, output_dir, max_steps=None, init_checkpoint=None, **sections) -> None:

@@ -12,8 +12,8 @@ from bert_horovod.measuring.synthetic import build_step
 from bert_horovod.model.weights import LOOKUP
 from bert_horovod.training.overlap import expect, measure_profile
 from bert_horovod.training.step import as_tensors
+from tests.toy_runs import metrics, newest, training_state
 from tests.toys import toy_recipe
-from tests.training.conftest import metrics, newest, training_state
 
 AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
 

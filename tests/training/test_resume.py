@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.conftest import PROJECT, metrics, newest, pretrain_arguments, training_state
+from tests.toy_runs import PROJECT, metrics, newest, pretrain_arguments, training_state
 
 NUMERICS = {"wire": "float16"}
 EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "evaluate_steps": 5}

@@ -9,8 +9,8 @@ import pytest
 from bert_horovod.batches.index import open_index
 from bert_horovod.recipe.reading import recipe_to_toml
 from tests.horovod_runs import run_ranks
+from tests.toy_runs import PROJECT
 from tests.toys import toy_recipe
-from tests.training.conftest import PROJECT
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from benchmarks.cluster import INTERFACE
 from bert_horovod.recipe.reading import recipe_to_toml
 from tests.horovod_runs import clean_environment
+from tests.toy_runs import metrics
 from tests.toys import toy_recipe
-from tests.training.conftest import metrics
 
 MODEL = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 4}
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.launches import LAUNCH, QUICK, YIELD, launched, require_mpi
 from tests.horovod_runs import PROJECT, clean_environment
-from tests.training.conftest import newest, pretrain_arguments
+from tests.toy_runs import newest, pretrain_arguments
 
 FIRST_STEP = "step 1/"
 

@@ -8,7 +8,7 @@ import pytest
 
 from bert_horovod.cluster.launching.deadline import stop_time
 from bert_horovod.errors import UserError
-from tests.training.conftest import metrics
+from tests.toy_runs import metrics
 
 
 @pytest.fixture(autouse=True)

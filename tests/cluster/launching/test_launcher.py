@@ -11,7 +11,7 @@ import pytest
 from bert_horovod.cluster.launching.launcher import LaunchPlan, _Ranks, check, command_line
 from bert_horovod.errors import UserError
 from tests.cluster.launches import FAULTS, LAUNCH, QUICK, launched, require_mpi
-from tests.training.conftest import newest, pretrain_arguments
+from tests.toy_runs import newest, pretrain_arguments
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
 FIRST_STEP = "step 1/"

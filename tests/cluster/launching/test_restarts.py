@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import PROJECT, clean_environment
-from tests.training.conftest import metrics, pretrain_arguments
+from tests.toy_runs import metrics, pretrain_arguments
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
 STEPS, CHECKPOINT_STEPS = 250, 20

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_horovod.training.hooks.consistency import checksum
 from tests.horovod_runs import run_ranks
-from tests.training.conftest import metrics, pretrain_arguments
+from tests.toy_runs import metrics, pretrain_arguments
 from tests.training.hooks.test_divergence import EXECUTION, FAULTY
 
 

@@ -14,7 +14,7 @@ from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.state import Progress
 from bert_horovod.training.hooks.divergence import MEAN_DECAY, SETTLED, Diverged, check, pass_over
 from tests.horovod_runs import clean_environment, run_ranks
-from tests.training.conftest import PROJECT, metrics, pretrain_arguments, training_state
+from tests.toy_runs import PROJECT, metrics, pretrain_arguments, training_state
 
 FAULTY = PROJECT / "tests" / "training" / "faulty_ranks.py"
 EXECUTION = {"micro_batch": 8, "xla": "off", "checkpoint_steps": 5, "consistency_steps": 1}

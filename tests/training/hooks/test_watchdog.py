@@ -14,7 +14,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.training.hooks.watchdog import EXIT_CODE, Status, Watchdog, explain
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
-from tests.training.conftest import PROJECT, pretrain_arguments
+from tests.toy_runs import PROJECT, pretrain_arguments
 
 FIRST_STEP = "step 1/"
 # Longer than a start takes on a machine that does other things too.

@@ -1,54 +1,16 @@
-"""A toy store, and runs of the real command on it."""
+"""Runs of the real command on a toy store, and what they leave behind."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.saving import buffers_for, take_snapshot, write
 from bert_horovod.runs.state import TrainingState
-from tests.horovod_runs import run_ranks
-from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store
+from tests.toys import toy_recipe_table
 
-PROJECT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="session")
-def store(tmp_path_factory) -> Store:
-    """About 600 windows of 32 tokens, a tenth of the sections held out."""
-    return write_toy_store(tmp_path_factory.mktemp("data") / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
-
-
-@pytest.fixture(scope="session")
-def pretrain(tmp_path_factory, store) -> Callable[..., Path]:
-    """A function that runs run_pretraining.py, alone or under horovodrun, and returns its output directory."""
-
-    def run(ranks: int = 1, output_dir: Path | None = None, flags: tuple[str, ...] = (), **sections) -> Path:
-        output_dir = output_dir or tmp_path_factory.mktemp("run")
-        arguments = pretrain_arguments(tmp_path_factory.mktemp("recipe"), store, output_dir, **sections) + list(flags)
-        script = PROJECT / "run" / "run_pretraining.py"
-        if ranks > 1:
-            done = run_ranks(ranks, script, *arguments)
-        else:
-            done = subprocess.run(
-                [sys.executable, script, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-                check=False,
-            )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return output_dir
-
-    return run
+PROJECT = Path(__file__).resolve().parents[1]
 
 
 def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sections) -> list[str]:
