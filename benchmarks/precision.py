@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.commands.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.reading import load_recipe

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from benchmarks.cluster import bits_per_s, cluster, why_not
 from benchmarks.contestants import PEERS, WIRE_BYTES, Cell, command, expected, figures, groups, path, run
-from bert_horovod.commands.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.measuring.tables import table

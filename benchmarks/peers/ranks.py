@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from a che
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.rows import open_rows
-from bert_horovod.commands.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SIZES, size_recipe

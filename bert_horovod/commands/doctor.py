@@ -9,7 +9,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from bert_horovod.commands.flags import add_hosts
+from bert_horovod.commands.shared.flags import add_hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

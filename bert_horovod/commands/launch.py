@@ -15,7 +15,7 @@ Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was
 import argparse
 import sys
 
-from bert_horovod.commands.flags import add_hosts
+from bert_horovod.commands.shared.flags import add_hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import json
 
-from bert_horovod.commands.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.recipe.sections import Recipe

@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from bert_horovod.commands.flags import add_overrides
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SHORTEST_ROW, SIZES, size_recipe
 from bert_horovod.recipe.reading import load_recipe
@@ -11,7 +10,7 @@ from bert_horovod.recipe.sections import Recipe
 
 
 def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
-    """Declare --set KEY=VALUE; config.load_recipe reads what it gathers in `overrides`."""
+    """Declare --set KEY=VALUE; recipe.reading.load_recipe reads what it gathers in `overrides`."""
     parser.add_argument(
         "--set",
         action="append",
