@@ -33,11 +33,6 @@ def rule(name: str) -> ModuleType:
     return _RULES[name]
 
 
-def decays(name: str) -> bool:
-    """Whether weight decay applies to the parameter of this Hugging Face name: not to biases and LayerNorm."""
-    return not name.endswith((".bias", "LayerNorm.weight"))
-
-
 def uses_clipping(name: str) -> bool:
     """Whether gradients go through `clip_factor` before this rule; LANS normalises them itself."""
     return name != "lans"
@@ -79,7 +74,7 @@ def update(
         t: float32 scalar: 1 at the first update; skipped steps do not count.
         learning_rate: float32 scalar.
         factor: float32 scalar, what g is multiplied by: clipping's.
-        decay: whether weight decay applies to these tensors (`decays`).
+        decay: whether weight decay applies to these tensors (model.parameters.decays).
         settings: the recipe's.
         narrow: the dtype that the model computes in.
         xla: compile what reads and writes whole tensors.

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod import optimizers
+from bert_horovod.model.parameters import decays
 from bert_horovod.recipe.sections import Optimizer
 
 STEPS = 25
@@ -123,7 +124,7 @@ def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_optio
         updated = {}
         for name, x in parameters.items():
             old = {slot: value[None] for slot, value in slots[name].items()}
-            decay = optimizers.decays(name)
+            decay = decays(name)
             updated[name] = optimizers.update(
                 x[None], gradients[name][None], old, t, rate, factor, decay, settings, tf.float32, xla
             )
@@ -275,23 +276,6 @@ def test_clip_factor(global_norm, max_grad_norm, expected):
     factor = optimizers.clip_factor(tf.constant(global_norm), max_grad_norm)
     assert factor.dtype == tf.float32
     assert float(factor) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("bert.embeddings.word_embeddings.weight", True),
-        ("bert.encoder.layer.0.attention.self.query.weight", True),
-        ("bert.encoder.layer.0.attention.self.query.bias", False),
-        ("bert.encoder.layer.0.output.LayerNorm.weight", False),
-        ("bert.encoder.layer.0.output.LayerNorm.bias", False),
-        ("cls.predictions.transform.LayerNorm.weight", False),
-        ("cls.predictions.bias", False),
-        ("cls.seq_relationship.weight", True),
-    ],
-)
-def test_biases_and_layer_norm_are_not_decayed(name, expected):
-    assert optimizers.decays(name) is expected
 
 
 def test_every_choice_of_the_recipe_has_a_rule():
