@@ -24,12 +24,14 @@ import_tensorflow()
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from bert_horovod import optimizers
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import decays, initial_values, pretraining_shapes
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.optimizers.applying import clip_factor
+from bert_horovod.optimizers.applying import update as apply_rule
+from bert_horovod.optimizers.registry import rule
 from bert_horovod.training.step import as_tensors, xla_mode
 
 
@@ -111,9 +113,10 @@ def update(
     parameters: dict[str, tf.Variable], gradients: list[tf.Tensor], slots: dict[str, dict[str, tf.Variable]]
 ) -> None:
     """Clip, and do an AdamW step."""
-    factor = optimizers.clip_factor(tf.linalg.global_norm(gradients), recipe.optimizer.max_grad_norm)
+    factor = clip_factor(tf.linalg.global_norm(gradients), recipe.optimizer.max_grad_norm)
     for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-        value, _, new = optimizers.update(
+        value, _, new = apply_rule(
+            rule(recipe.optimizer.name),
             parameter[None],
             gradient[None],
             {slot: named[name][None] for slot, named in slots.items()},

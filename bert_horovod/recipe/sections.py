@@ -63,7 +63,7 @@ class Objective:
 class Optimizer:
     """The update rule; `bert_horovod/optimizers/<name>.py` states it."""
 
-    name: str = setting("adamw", choices=("adamw", "lamb", "lans"))
+    name: str = setting("adamw", choices=("adamw", "lamb", "lans", "sgd"))
     beta_1: float = setting(0.9, minimum=0, below=1)  # decay of the first moment
     beta_2: float = setting(0.999, minimum=0, below=1)  # decay of the second moment
     epsilon: float = setting(1e-6, above=0)

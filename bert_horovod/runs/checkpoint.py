@@ -18,14 +18,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bert_horovod import optimizers
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.reading import differences, load_recipe, recipe_from_table
-from bert_horovod.recipe.sections import Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
 from bert_horovod.storage.typed import check_type
@@ -137,7 +137,7 @@ def _load(path: Path) -> Checkpoint:
             raise ValueError("progress.plan.buckets do not hold each parameter once")
     parameters = read_directory(path).parameters  # their shapes are config.json's
     _check_tensors("model.safetensors", parameters, shapes)
-    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in _slots(recipe)}
+    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in SLOTS[recipe.optimizer.name]}
     mapped = map_file(path / OPTIMIZER, inside=path)
     _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
     return Checkpoint(
@@ -146,10 +146,6 @@ def _load(path: Path) -> Checkpoint:
         {slot: {key.removeprefix(f"{slot}/"): mapped[key].copy() for key in keys} for slot, keys in slots.items()},
         progress,
     )
-
-
-def _slots(recipe: Recipe) -> tuple[str, ...]:
-    return optimizers.rule(recipe.optimizer.name).SLOTS
 
 
 def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
+from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.recipe.sections import Numerics
 
@@ -58,7 +58,7 @@ class TrainingState:
                 name: tf.Variable(slots[slot][name] if slots else tf.zeros(value.shape), trainable=False)
                 for name, value in parameters.items()
             }
-            for slot in optimizers.rule(rule).SLOTS
+            for slot in SLOTS[rule]
         }
         self.progress = progress
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from packaging.requirements import Requirement
 
-from bert_horovod import optimizers
 from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
 from bert_horovod.collectives.messages import from_rank_0
@@ -18,6 +17,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs import checkpoint
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
@@ -28,7 +28,7 @@ def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
     check_vocabulary(recipe, store)
     for phase in recipe.phase:
         parameters = derive(recipe, phase, world_size).parameters
-    needed = 4 * parameters * (1 + len(optimizers.rule(recipe.optimizer.name).SLOTS))
+    needed = 4 * parameters * (1 + len(SLOTS[recipe.optimizer.name]))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
         raise UserError(

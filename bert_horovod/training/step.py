@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.dropout import DropoutState
@@ -19,6 +18,8 @@ from bert_horovod.model.heads import Sums, loss_sums
 from bert_horovod.model.parameters import decays, update_groups
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights, parameter_gradients
+from bert_horovod.optimizers.applying import clip_factor, square_sums, update
+from bert_horovod.optimizers.registry import rule
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import clock
@@ -219,7 +220,7 @@ class TrainStep:
         reduced = clock(list(gradients.values()))
         fused = self._compute.xla != "off"
         groups = [tf.stack([gradients[name] for name in group]) for group in self._groups]
-        norm = tf.sqrt(tf.add_n([tf.reduce_sum(optimizers.square_sums(group, fused)) for group in groups]))
+        norm = tf.sqrt(tf.add_n([tf.reduce_sum(square_sums(group, fused)) for group in groups]))
         finite = tf.math.is_finite(norm)
         updated = tf.cond(finite, lambda: self._update(groups, norm, inputs, fused), lambda: clock([norm]))
         sums = self._world.all_reduce(self._sums + sums, "sums")
@@ -234,13 +235,14 @@ class TrainStep:
         """Apply the optimizer; when it was done, in seconds since the epoch."""
         settings = self._recipe.optimizer
         factor = tf.constant(1.0)
-        if optimizers.uses_clipping(settings.name):
-            factor = optimizers.clip_factor(norm, settings.max_grad_norm)
+        if rule(settings.name).clips:
+            factor = clip_factor(norm, settings.max_grad_norm)
         variables = {"": self._state.parameters, **self._state.slots}
         parameters, narrow = {}, {}
         for group, gradient in zip(self._groups, gradients, strict=True):
             old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}
-            value, cast, slots = optimizers.update(
+            value, cast, slots = update(
+                rule(settings.name),
                 old.pop(""),
                 gradient,
                 old,
