@@ -17,7 +17,7 @@ from bert_horovod.batches.order import keyed_hash, permute, stream_seed
 from bert_horovod.batches.pairs import PairExchange
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
 
 # What a hash is drawn for.
@@ -156,7 +156,7 @@ class Rows:
         self._copy_tokens(ids, found.start, found.count, target)
         self._copy_tokens(ids, found.second_start, found.second_count, target + found.count + 1)
         if ids.max(initial=0) >= self._vocabulary_size:
-            raise UserError(
+            raise DamagedData(
                 f"the token store holds the id {ids.max()}, outside of its vocabulary of {self._vocabulary_size}: "
                 "it is damaged; see where with: bert-horovod verify"
             )
@@ -237,7 +237,7 @@ def open_rows(
         index_dir: see open_index, as `build` is.
 
     Raises:
-        UserError: as open_index and special_ids.
+        ReportedError: as open_index and special_ids.
     """
     length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
     index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)

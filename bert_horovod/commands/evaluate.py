@@ -90,7 +90,7 @@ def evaluate(
         the masked-token loss is lower.
 
     Raises:
-        UserError: checkpoint, store or an argument is not what it should be, or they do not fit together.
+        ReportedError: checkpoint, store or an argument is not what it should be, or they do not fit together.
     """
     for name, value in (("rows", rows), ("micro_batch", micro_batch)):
         if value < 1:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check everything, join the other ranks, train; 1 if other ranks were lost."""
+    """Check everything, join the other ranks, train; raises RunError if other ranks were lost."""
     import_tensorflow()
     import tensorflow as tf
 
@@ -59,19 +59,18 @@ def run(arguments: argparse.Namespace) -> int:
     me = f"rank {launched.rank} on {socket.gethostname()}"
     try:
         _run(arguments, launched)
-    except UserError as error:
+    except ReportedError as error:
         if launched.rank == 0:
             raise
         # Rank 0 says what is wrong for all; only a fault of this host alone is left to say after a while.
         time.sleep(_PATIENCE_S)
-        raise UserError(f"{me}: {error}") from error
+        raise type(error)(f"{me}: {error}") from error
     except tf.errors.OpError as error:
         if "Horovod" not in str(error):
             raise
         # Another rank has ended, and its own words say why: the job ends by it, unless its host is gone.
         time.sleep(_PATIENCE_S)
-        print(f"bert-horovod: error: {me} has lost other ranks: {error.message}", file=sys.stderr)
-        return 1
+        raise RunError(f"{me} has lost other ranks: {error.message}") from error
     return 0
 
 

@@ -42,7 +42,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_masked_model(directory: Path) -> Pretrained:
-    """Read a checkpoint that predicts masked tokens; raises UserError for one that is damaged or lacks that head."""
+    """Read a checkpoint that predicts masked tokens; raises UserError without that head, and as read_directory."""
     found = read_directory(directory)
     missing = pretraining_shapes(found.model, pairs=False).keys() - found.parameters.keys()
     if missing:
@@ -60,7 +60,7 @@ class MaskedTokenPredictor:
         directory: a Hugging Face BERT directory with a masked-token head and a vocabulary.
 
     Raises:
-        UserError: the directory is not one.
+        ReportedError: as read_masked_model.
 
     Example:
         >>> MaskedTokenPredictor(Path("bert-base-uncased")).guess(["Paris is the [MASK] of France."], 1)

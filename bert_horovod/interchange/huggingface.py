@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
@@ -93,8 +93,9 @@ def read_directory(directory: Path) -> Pretrained:
     word embeddings is dropped. Tensors of other tasks' heads are left out.
 
     Raises:
-        UserError: it is no BERT, or one that this program does not compute; files are missing or damaged; a tensor is
-            missing, of the wrong shape or not finite; the vocabulary does not fit.
+        UserError: it is no BERT, or one that this program does not compute; a file is missing; its
+            vocabulary does not fit.
+        DamagedData: a file is damaged; a tensor is missing, of the wrong shape or not finite.
     """
     directory = Path(directory)
     model = _read_model(directory / "config.json")
@@ -114,7 +115,7 @@ def read_directory(directory: Path) -> Pretrained:
     pooler_and_pair_head = set(shapes) - set(pretraining_shapes(model, pairs=False))
     missing = [name for name in encoder_shapes(model, pooler=False) if name not in tensors]
     if missing:
-        raise UserError(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
+        raise DamagedData(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
     return Pretrained(
         model=model,
         pairs=pooler_and_pair_head <= set(tensors),
@@ -167,13 +168,15 @@ def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 def _checked_tensor(directory: Path, name: str, mapped: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor in float32; raises UserError for another shape, before it takes memory, and for what is not finite."""
+    """The tensor in float32; raises DamagedData for another shape, before it takes memory, and for nan and inf."""
     values = mapped
     if values.shape != shape:
-        raise UserError(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")
+        raise DamagedData(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")
     values = as_float32(mapped)
     if not np.isfinite(values).all():
-        raise UserError(f"{directory}: {name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite")
+        raise DamagedData(
+            f"{directory}: {name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite"
+        )
     return values
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, file_error
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.step import StepInputs, TrainStep
@@ -31,13 +31,13 @@ def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | li
 
 
 def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
-    """The file of --delay; raises UserError where it is none, or of a model with another number of layers."""
+    """The file of --delay; raises ReportedError where it is none, or of a model with another number of layers."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         scalars = [found[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
         seconds = [float(value) for value in [*scalars, *found["layers_s"]]]
     except OSError as error:
-        raise UserError(f"--delay {path}: {error.strerror}") from error
+        raise file_error(error, f"--delay {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"--delay {path}: expected the JSON object that `bench comm --json` gives as delays ({error!r})"

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, ReportedError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.model.parameters import pretraining_shapes
@@ -60,7 +60,7 @@ def recorded_pair(directory: Path) -> str | None:
     try:
         pair = _state(directory)["recipe"]["objective"]["pair"]
         return section_from_table(Objective, {"pair": pair}, "objective").pair
-    except (OSError, ValueError, LookupError, TypeError, UserError):
+    except (OSError, ValueError, LookupError, TypeError, ReportedError):
         return None
 
 
@@ -70,7 +70,7 @@ def recorded_length(directory: Path) -> int | None:
         record = _state(directory)
         length = record["recipe"]["phase"][record["position"]["phase"]]["sequence_length"]
         return section_from_table(Phase, {"sequence_length": length}, "phase").sequence_length
-    except (OSError, ValueError, LookupError, TypeError, UserError):
+    except (OSError, ValueError, LookupError, TypeError, ReportedError):
         return None
 
 
@@ -85,8 +85,8 @@ def saved_at(directory: Path) -> float:
 def load_newest(output_dir: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole: its hashes right, its content a state of the run that recipe.toml tells of.
 
-    Damaged ones are named on stderr. None if there is none. Raises UserError if there are checkpoints and all of them
-    are damaged.
+    Damaged ones are named on stderr. None if there is none. Raises DamagedData if there are checkpoints and all of
+    them are damaged.
     """
     found = paths(output_dir)
     for path in reversed(found):
@@ -94,14 +94,14 @@ def load_newest(output_dir: Path) -> Checkpoint | None:
         try:
             if not damaged:
                 return _load(path)
-        except (OSError, ValueError, UserError) as error:
+        except (OSError, ValueError, ReportedError) as error:
             damaged = [str(getattr(error, "strerror", None) or error)]
         print(
             f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damaged)}); taking the one before",
             file=sys.stderr,
         )
     if found:
-        raise UserError(
+        raise DamagedData(
             f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning"
         )
     return None
@@ -118,7 +118,7 @@ def paths(output_dir: Path) -> list[Path]:
 
 
 def _load(path: Path) -> Checkpoint:
-    """Raises OSError, ValueError or UserError where the content, whose hashes are right, is not a run's state."""
+    """Raises OSError, ValueError or ReportedError where the content, whose hashes are right, is not a run's state."""
     record = _state(path)
     check_type(record, dict[str, Any], "state.json")
     progress, table = record.get("progress"), record.get("recipe")
@@ -183,5 +183,5 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
         elif (path / name).stat().st_size > TEXT_BYTES:
             return False
         return hash_file(path / name, inside=path) == digest
-    except (OSError, UserError):
+    except (OSError, ReportedError):
         return False

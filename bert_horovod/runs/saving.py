@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_horovod import __version__
 from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.reading import recipe_to_table
@@ -72,7 +72,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) ->
     """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest ones.
 
     Raises:
-      UserError: no room, or another error of the disk; older checkpoints stay as they are.
+      RunError: no room, or another error of the disk; older checkpoints stay as they are.
     """
     final = path_of(output_dir, snapshot.step)
     temporary = final.with_name(f".{final.name}.partial")
@@ -99,7 +99,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) ->
         sync(final.parent)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise UserError(
+        raise RunError(
             f"cannot write the checkpoint {final}: {error.strerror or error}; earlier checkpoints are whole: make room"
         ) from error
     _prune(output_dir, final, recipe.execution.keep_checkpoints, 3600 * recipe.execution.keep_every_hours)
@@ -136,7 +136,7 @@ class Saver:
     def retry_due(self) -> bool:
         """Whether it is time to save again because the last time failed; says so when it does.
 
-        Raises UserError if the last good checkpoint is older than execution.max_unsaved_hours.
+        Raises RunError if the last good checkpoint is older than execution.max_unsaved_hours.
         """
         if self._writing is not None and self._writing.done():
             self._settle()
@@ -145,7 +145,7 @@ class Saver:
     def finish(self, wait: Callable[[], None]) -> None:
         """Wait until the last snapshot is written, however often that has to be tried; calls `wait` meanwhile.
 
-        Raises UserError as retry_due does.
+        Raises RunError as retry_due does.
         """
         self._settle()
         while self._snapshot is not None:
@@ -168,10 +168,10 @@ class Saver:
         try:
             writing.result()
             self._snapshot, self._last_good = None, time.monotonic()
-        except UserError as error:
+        except RunError as error:
             left_s = 3600 * self._recipe.execution.max_unsaved_hours - (time.monotonic() - self._last_good)
             if left_s <= 0:
-                raise UserError(
+                raise RunError(
                     f"{error} and run the same command again. There was no new checkpoint for more than "
                     f"execution.max_unsaved_hours = {self._recipe.execution.max_unsaved_hours:g}"
                 ) from error

@@ -11,7 +11,7 @@ from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.runs.state import Progress
 from bert_horovod.runtime.devices import has_gpu
@@ -33,7 +33,7 @@ def step_inputs(
     too. (Eagerly made int32 tensors stay in the host's memory: TensorFlow copies those when the step takes them.)
 
     Raises:
-        UserError: the store holds an id that the model has not.
+        DamagedData: the store holds an id that the model has not.
     """
     device = "/GPU:0" if has_gpu() else "/CPU:0"
 
@@ -41,7 +41,7 @@ def step_inputs(
         taken = step_positions(batch, phase.global_batch, world.rank, world.size, recipe.execution.micro_batch)
         together = rows.assemble(np.concatenate([positions for positions, _ in taken]))
         if (highest := together["input_ids"].max()) >= recipe.model.vocab_size:
-            raise UserError(
+            raise DamagedData(
                 f"the token store holds id {highest}, the model has {recipe.model.vocab_size} entries; "
                 f"see which shard is damaged with: bert-horovod verify --data_dir {store.path}"
             )

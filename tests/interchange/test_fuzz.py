@@ -1,4 +1,4 @@
-"""A damaged or hostile Hugging Face directory is refused with a UserError, and nothing else happens."""
+"""A damaged or hostile Hugging Face directory is refused with one message, and nothing else happens."""
 
 import json
 import pickle
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
@@ -104,7 +104,7 @@ def read_changed(box, made) -> None:
         if (box.directory / name).is_file() and change.kind not in ("link_out", "link_to_nothing"):
             apply(box.directory / name, change, box.outside)
     found = box.read(read_directory, box.directory)
-    if not isinstance(found, UserError):
+    if not isinstance(found, ReportedError):
         assert_is_whole(found)
 
 
@@ -160,7 +160,7 @@ def test_a_tensor_that_the_model_has_not_takes_no_memory(tmp_path, whole):
         with open(file, "r+b") as hole:
             hole.truncate(8 + len(packed) + last)
         found = box.read(read_directory, box.directory)
-        assert isinstance(found, UserError) or found.parameters.keys() == tensors.keys()
+        assert isinstance(found, ReportedError) or found.parameters.keys() == tensors.keys()
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer_config.json"])

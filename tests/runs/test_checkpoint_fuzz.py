@@ -12,7 +12,7 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Phase
 from bert_horovod.runs.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
@@ -150,12 +150,12 @@ def test_any_output_directory_is_claimed_or_refused(tmp_path_factory, original, 
             path.touch()
             apply(path, Change(kind), box.outside)
         found = box.read(claim, box.directory, RECIPE, store.hash)
-        if not isinstance(found, UserError):
+        if not isinstance(found, ReportedError):
             os.close(found)
             assert json.loads((box.directory / "run.json").read_text(encoding="utf-8"))["store"] == store.hash
 
 
-def damaged(original: Path, place: Path, change) -> tuple[Checkpoint | UserError, str]:
+def damaged(original: Path, place: Path, change) -> tuple[Checkpoint | ReportedError, str]:
     """What is loaded after `change` was made to the newest checkpoint and its hashes were made right."""
     with sandbox(original, place) as box:
         newest = box.directory / NEWEST
@@ -255,4 +255,4 @@ def test_a_linked_lock_makes_no_file_elsewhere(tmp_path, original, store):
     with sandbox(original, tmp_path / "box") as box:
         (box.directory / ".lock").unlink(missing_ok=True)
         (box.directory / ".lock").symlink_to(box.outside / "made")
-        assert isinstance(box.read(claim, box.directory, RECIPE, store.hash), UserError)
+        assert isinstance(box.read(claim, box.directory, RECIPE, store.hash), ReportedError)
