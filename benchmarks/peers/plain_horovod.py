@@ -25,6 +25,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import decays, initial_values, pretraining_shapes
 from bert_horovod.model.policy import ComputePolicy
@@ -60,7 +61,7 @@ def main() -> None:
 def real_step(parameters: dict[str, tf.Variable]):
     """A step that computes; the last micro-batch's gradients are summed with the others' before Horovod has them."""
     count = arguments.micro_batches
-    compute = ComputePolicy(tf.float32, xla_mode(recipe))
+    policy = ComputePolicy(tf.float32, xla_mode(recipe))
     accumulators = {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} if count > 1 else {}
     slots = {
         slot: {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} for slot in ("m", "v")
@@ -76,8 +77,8 @@ def real_step(parameters: dict[str, tf.Variable]):
 
     def loss(batch: dict[str, tf.Tensor], k: tf.Tensor) -> tf.Tensor:
         dropout = DropoutState(tf.constant([1], tf.uint64), k * recipe.execution.micro_batch)
-        weights = cast_weights(parameters, tf.float32)
-        sums = loss_sums(weights, recipe.model, recipe.objective.pairs, batch, compute, dropout)
+        forward = Forward(recipe.model, cast_weights(parameters, policy.dtype), policy, dropout)
+        sums = loss_sums(forward, recipe.objective.pairs, batch)
         tokens, sequences = (tf.reduce_sum(batch[name]) for name in ("masked_weights", "sequence_weights"))
         return (sums.mlm_loss / tokens + sums.nsp_loss / sequences) / count
 

@@ -14,10 +14,11 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import Sums, loss_sums
 from bert_horovod.model.parameters import decays, update_groups
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.model.weights import cast_weights, parameter_gradients
+from bert_horovod.model.weights import CastWeights, parameter_gradients
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
 from bert_horovod.optimizers.registry import rule
 from bert_horovod.recipe.sections import Recipe
@@ -91,7 +92,7 @@ class TrainStep:
         self.reducer = reducer
         self._world = world
         self._micro_batches = micro_batches
-        self._compute = ComputePolicy(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
+        self._policy = ComputePolicy(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
         self._accumulators = None
         if micro_batches > 1:
             self._accumulators = {
@@ -99,13 +100,7 @@ class TrainStep:
                 for name, variable in state.parameters.items()
             }
         self._sums = tf.Variable(tf.zeros([len(Sums._fields)], tf.float64), trainable=False)
-        # Cast and joined once a step; what working weights share with the parameters is read from these.
-        made = cast_weights(_values(state.parameters), self._compute.dtype)
-        self._made = {
-            name: tf.Variable(value, trainable=False)
-            for name, value in made.items()
-            if name not in state.parameters or value.dtype != tf.float32 or value.shape != state.parameters[name].shape
-        }
+        self._weights = CastWeights(state.parameters, self._policy.dtype)
         self.shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
         self._groups = update_groups(self.shapes)
         self._accumulate = tf.function(self._accumulate_micro_batch, autograph=False)
@@ -133,14 +128,15 @@ class TrainStep:
 
         Gradients are of the dtype that they were computed in; in float16 of float32, as they leave the loss scale.
         """
-        weights = _values({**self._state.parameters, **self._made})
-        state = DropoutState(inputs.dropout_key, first_row)
+        weights = self._weights.values(self._state.parameters)
+        dropout = DropoutState(inputs.dropout_key, first_row)
+        forward = Forward(self._recipe.model, weights, self._policy, dropout)
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            sums = loss_sums(weights, self._recipe.model, self._recipe.objective.pairs, batch, self._compute, state)
+            sums = loss_sums(forward, self._recipe.objective.pairs, batch)
             loss = (sums.mlm_loss / inputs.masked_tokens + sums.nsp_loss / inputs.sequences) * inputs.backward_scale
         gradients, lookups = parameter_gradients(tape.gradient(loss, weights), self.shapes)
-        if self._compute.dtype == tf.float16:
+        if self._policy.dtype == tf.float16:
             scale = inputs.backward_scale
             gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
             lookups = {name: tf.IndexedSlices(part.values / scale, part.indices) for name, part in lookups.items()}
@@ -218,7 +214,7 @@ class TrainStep:
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
         gradients, ready, done, rows = self.reducer.reduce(gradients, lookups)
         reduced = clock(list(gradients.values()))
-        fused = self._compute.xla != "off"
+        fused = self._policy.xla != "off"
         groups = [tf.stack([gradients[name] for name in group]) for group in self._groups]
         norm = tf.sqrt(tf.add_n([tf.reduce_sum(square_sums(group, fused)) for group in groups]))
         finite = tf.math.is_finite(norm)
@@ -251,7 +247,7 @@ class TrainStep:
                 factor,
                 decays(group[0]),
                 settings,
-                self._compute.dtype,
+                self._policy.dtype,
                 fused,
             )
             parameters |= zip(group, tf.unstack(value), strict=True)
@@ -261,10 +257,8 @@ class TrainStep:
                     variables[slot][name].assign(new)
         for name, new in parameters.items():
             self._state.parameters[name].assign(new)
-        made = cast_weights(parameters, self._compute.dtype, narrow)
-        for name, variable in self._made.items():
-            variable.assign(made[name])
-        return clock([*made.values(), *parameters.values()])
+        weights = self._weights.refresh(parameters, narrow)
+        return clock([*weights, *parameters.values()])
 
 
 def xla_mode(recipe: Recipe) -> str:
@@ -277,7 +271,3 @@ def xla_mode(recipe: Recipe) -> str:
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     """A micro-batch's arrays as tensors of the dtypes that the graphs take."""
     return {name: tf.constant(array, BATCH_DTYPES.get(name, tf.int32)) for name, array in batch.items()}
-
-
-def _values(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
-    return {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}

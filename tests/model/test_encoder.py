@@ -8,11 +8,13 @@ import tensorflow as tf
 
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode, encode_at
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from tests.model.reference import LENGTH, MODEL, PACKED, Reference, random_batch, random_parameters
 
+PLAIN = ComputePolicy()
 PARAMETERS = random_parameters(MODEL, pairs=True)
 
 
@@ -20,9 +22,12 @@ def constants(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(array) for name, array in arrays.items()}
 
 
+def forward(model: Model = MODEL, policy: ComputePolicy = PLAIN, dropout: DropoutState | None = None) -> Forward:
+    return Forward(model, cast_weights(constants(PARAMETERS), policy.dtype), policy, dropout)
+
+
 def hidden_states(batch: dict[str, np.ndarray], model: Model = MODEL, dtype: tf.DType = tf.float32) -> list[np.ndarray]:
-    tensors = constants(batch)
-    states = encode(cast_weights(constants(PARAMETERS), dtype), model, tensors, ComputePolicy(dtype))
+    states = encode(forward(model, ComputePolicy(dtype)), constants(batch))
     assert all(state.dtype == dtype for state in states)
     return [tf.cast(state, tf.float32).numpy() for state in states]
 
@@ -86,24 +91,23 @@ def test_half_precision_stays_within_eight_roundings_of_float32(dtype, resolutio
 
 
 @pytest.mark.parametrize(
-    "compute", [ComputePolicy(), ComputePolicy(xla="elementwise"), ComputePolicy(xla="layers")], ids=lambda c: c.xla
+    "policy", [PLAIN, ComputePolicy(xla="elementwise"), ComputePolicy(xla="layers")], ids=lambda policy: policy.xla
 )
 @pytest.mark.parametrize("count", [5, LENGTH + 1])
-def test_the_last_layer_at_some_positions_is_what_it_is_there(compute, count):
+def test_the_last_layer_at_some_positions_is_what_it_is_there(policy, count):
     batch = constants(random_batch())
     positions = np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), count)).astype(np.int32)
-    weights = cast_weights(constants(PARAMETERS), tf.float32)
-    found = encode_at(weights, MODEL, batch, tf.constant(positions), compute)
-    expected = np.take_along_axis(encode(weights, MODEL, batch, ComputePolicy())[-1].numpy(), positions[..., None], 1)
+    found = encode_at(forward(policy=policy), batch, tf.constant(positions))
+    expected = np.take_along_axis(encode(forward(), batch)[-1].numpy(), positions[..., None], 1)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("xla", ["elementwise", "layers"])
 def test_xla_gives_the_hidden_states_that_it_gives_off_with_the_same_dropout(xla):
     model = dataclasses.replace(MODEL, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
-    batch, weights = constants(random_batch()), cast_weights(constants(PARAMETERS), tf.float32)
-    state = DropoutState(tf.constant([7], tf.uint64), tf.constant(40, tf.uint64))
-    found, expected = (encode(weights, model, batch, ComputePolicy(xla=each), state) for each in (xla, "off"))
+    batch = constants(random_batch())
+    dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(40, tf.uint64))
+    found, expected = (encode(forward(model, ComputePolicy(xla=each), dropout), batch) for each in (xla, "off"))
     for mine, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
-    assert np.abs(expected[-1] - encode(weights, model, batch, ComputePolicy())[-1]).max() > 0.1  # there was dropout
+    assert np.abs(expected[-1] - encode(forward(model), batch)[-1]).max() > 0.1  # there was dropout

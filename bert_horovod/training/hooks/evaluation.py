@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
@@ -19,7 +20,7 @@ class Evaluator:
         self,
         model: Model,
         pairs: bool,
-        compute: ComputePolicy,
+        policy: ComputePolicy,
         rows: Rows,
         count: int,
         micro_batch: int,
@@ -32,13 +33,13 @@ class Evaluator:
         self._pairs = pairs
 
         @tf.function(autograph=False)
-        def forward(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-            weights = cast_weights(parameters, compute.dtype)
-            sums = loss_sums(weights, model, pairs, batch, compute)
+        def sums_and_counts(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
+            weights = cast_weights(parameters, policy.dtype)
+            sums = loss_sums(Forward(model, weights, policy), pairs, batch)
             counts = [tf.reduce_sum(batch["masked_weights"]), tf.reduce_sum(batch["sequence_weights"])]
             return tf.cast(tf.stack([*sums, *counts]), tf.float64)
 
-        self._forward = forward
+        self._sums_and_counts = sums_and_counts
 
     def evaluate(self, variables: dict[str, tf.Variable]) -> dict[str, float]:
         """Means over the held-out rows, in nats and fractions; every rank takes its share and gets the result."""
@@ -48,7 +49,7 @@ class Evaluator:
         for start in range(first, last, self._micro_batch):
             positions = np.arange(start, start + self._micro_batch)
             batch = self._rows.assemble(np.where(positions < last, positions, -1))
-            total += self._forward(parameters, as_tensors(batch)).numpy()
+            total += self._sums_and_counts(parameters, as_tensors(batch)).numpy()
         total = self._world.all_reduce(tf.constant(total), "evaluation").numpy()
         mlm_loss, mlm_correct, nsp_loss, nsp_correct, masked, sequences = total
         sequences = max(1, sequences)  # few rows may hold single segments alone
