@@ -32,6 +32,7 @@ from bert_horovod.model.parameters import (
 from bert_horovod.recipe import reading, sections
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
+from bert_horovod.tasks.base import Task
 
 _REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 
@@ -49,7 +50,7 @@ class Pretrained(NamedTuple):
 def write_directory(
     directory: Path,
     model: sections.Model,
-    pairs: bool,
+    task: Task,
     parameters: dict[str, np.ndarray],
     vocabulary: list[str],
     lowercase: bool,
@@ -61,8 +62,8 @@ def write_directory(
     Args:
         directory: made if it is not there.
         model: the sizes.
-        pairs: BertForPreTraining with pooler and sentence-pair head, else BertForMaskedLM without.
-        parameters: exactly those of `pretraining_shapes`; saved as float32.
+        task: what was learned; it decides Hugging Face's class of the whole.
+        parameters: exactly the task's; saved as float32.
         vocabulary: tokens by id, vocab_size of them.
         lowercase: whether the tokenizer lower-cases and strips accents.
 
@@ -73,11 +74,11 @@ def write_directory(
         ValueError: parameters or vocabulary are not those of the model.
         OSError: a file cannot be written.
     """
-    _check_parameters(parameters, pretraining_shapes(model, pairs))
+    _check_parameters(parameters, task.parameters(model))
     _check_vocabulary(vocabulary, model.vocab_size)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    _write_text(directory / "config.json", _json(_hugging_face_config(model, pairs, vocabulary)))
+    _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
     _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
     tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
@@ -86,11 +87,11 @@ def write_directory(
     return digest
 
 
-def read_directory(directory: Path) -> Pretrained:
+def read_directory(directory: Path, task: Task | None = None) -> Pretrained:
     """Read a Hugging Face BERT directory, with whatever heads it has.
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. A decoder that is tied to the
-    word embeddings is dropped. Tensors of other tasks' heads are left out.
+    word embeddings is dropped. Heads are those of pre-training and of `task`; tensors of other heads are left out.
 
     Raises:
         UserError: it is no BERT, or one that this program does not compute; a file is missing; its
@@ -100,7 +101,7 @@ def read_directory(directory: Path) -> Pretrained:
     directory = Path(directory)
     model = _read_model(directory / "config.json")
     mapped = map_weights(directory)
-    shapes = pretraining_shapes(model, pairs=True)
+    shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
     tensors = {}
     for name, values in mapped.items():
@@ -112,7 +113,7 @@ def read_directory(directory: Path) -> Pretrained:
                 f"({model.num_hidden_layers} layers)"
             )
     _tie_decoder(directory, tensors)
-    pooler_and_pair_head = set(shapes) - set(pretraining_shapes(model, pairs=False))
+    pooler_and_pair_head = set(pretraining_shapes(model, True)) - set(pretraining_shapes(model, False))
     missing = [name for name in encoder_shapes(model, pooler=False) if name not in tensors]
     if missing:
         raise DamagedData(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
@@ -125,9 +126,8 @@ def read_directory(directory: Path) -> Pretrained:
     )
 
 
-def _hugging_face_config(model: sections.Model, pairs: bool, vocabulary: list[str]) -> dict[str, Any]:
+def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
     return {
-        "architectures": ["BertForPreTraining" if pairs else "BertForMaskedLM"],
         "model_type": "bert",
         **dataclasses.asdict(model),
         "position_embedding_type": "absolute",

@@ -4,14 +4,16 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError, file_error
+from bert_horovod.exchange.base import UpdateInputs
+from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks
-from bert_horovod.runtime.clock import clock
 from bert_horovod.training.step import StepInputs, TrainStep
 
 
@@ -50,20 +52,24 @@ def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
 
 
 class DelayedStep(TrainStep):
-    """A TrainStep that sleeps through forward, each block's backward and the update; gradients are constants.
+    """A TrainStep that sleeps through forward and each block's backward; gradients are constants.
 
-    `delays` (see delays_of) is to be set before the first step.
+    Args:
+        delays: see delays_of.
+        arguments: TrainStep's.
     """
 
-    delays: dict[str, float | list[float]]
+    def __init__(self, delays: dict[str, float | list[float]], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._delays = delays
 
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """See TrainStep; gradients are there after their block's seconds."""
-        delays = self.delays
+        delays = self._delays
         token = _sleep(delays["forward_s"], inputs.backward_scale)
-        sums = tf.fill([4], tf.cast(token, tf.float64))
+        sums = tf.fill([len(self._task.sum_names)], tf.cast(token, tf.float64))
         gradients = {}
         for names, seconds in zip(
             backward_blocks(list(self.shapes)),
@@ -76,8 +82,17 @@ class DelayedStep(TrainStep):
         values = tf.fill([ids.shape[0], self.shapes[WORD_EMBEDDINGS][1]], token)
         return gradients, {WORD_EMBEDDINGS: tf.IndexedSlices(values, ids)}, sums
 
-    def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> tf.Tensor:
-        return clock([_sleep(self.delays["update_s"], norm)])
+
+class DelayedUpdater(Updater):
+    """An Updater that sleeps instead of updating; the arguments are those of DelayedStep and Updater."""
+
+    def __init__(self, delays: dict[str, float | list[float]], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._seconds = delays["update_s"]
+
+    def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
+        """See Updater."""
+        return [_sleep(self._seconds, norm)]
 
 
 def _sleep(seconds: float, after: tf.Tensor) -> tf.Tensor:

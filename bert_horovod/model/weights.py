@@ -70,7 +70,7 @@ class CastWeights:
     """
 
     def __init__(self, parameters: dict[str, tf.Variable], dtype: tf.DType) -> None:
-        self._dtype = dtype
+        self.dtype = dtype
         weights = cast_weights(_tensors(parameters), dtype)
         self._names = list(weights)
         self._variables = {
@@ -84,9 +84,9 @@ class CastWeights:
         known = {**parameters, **self._variables}
         return _tensors({name: known[name] for name in self._names})
 
-    def refresh(self, parameters: dict[str, tf.Tensor], narrow: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        """Assign what follows from new parameters, float32, and from the same in `dtype`; returns all cast weights."""
-        weights = cast_weights(parameters, self._dtype, narrow)
+    def refresh(self, parameters: dict[str, tf.Tensor], narrow: dict[str, tf.Tensor] | None) -> list[tf.Tensor]:
+        """Assign what follows from new parameters, float32; `narrow` as for cast_weights. Returns all cast weights."""
+        weights = cast_weights(parameters, self.dtype, narrow)
         for name, variable in self._variables.items():
             variable.assign(weights[name])
         return list(weights.values())

@@ -43,7 +43,11 @@ class Progress:
 
 
 class TrainingState:
-    """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress."""
+    """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress.
+
+    These are replicated: equal on all ranks, checked, saved. `per_rank` holds what an exchange keeps on each rank
+    alone, by name; the exchange makes it (exchange/base.py).
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class TrainingState:
             for slot in SLOTS[rule]
         }
         self.progress = progress
+        self.per_rank: dict[str, tf.Variable] = {}
 
     def variables(self) -> dict[str, tf.Variable]:
         """Parameters by name and slots by slot/name, in a fixed order."""
