@@ -38,7 +38,7 @@ def memory_bytes(
     shapes = pretraining_shapes(model, recipe.objective.pairs)
     parameters = sum(math.prod(shape) for shape in shapes.values())
     words = model.vocab_size * model.hidden_size
-    # Working weights: in float32 only what is joined or padded is a copy.
+    # Cast weights: in float32 only what is joined or padded is a copy.
     qkv = 3 * model.num_hidden_layers * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
     values = 4 * parameters * (1 + len(SLOTS[recipe.optimizer.name]))
