@@ -15,7 +15,7 @@ from bert_horovod.recipe.reading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.state import Progress, TrainingState
-from tests.toy_runs import save
+from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
 
 RECIPE = toy_recipe(execution={"keep_checkpoints": 2})
@@ -45,7 +45,7 @@ def random_state(step: int) -> TrainingState:
         return made
 
     progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, 4.5, wire_maxima={"a": float(np.float32(0.1)), "b": 2.0**-90})
-    return TrainingState(arrays(), "adamw", progress, {"m": arrays(), "v": arrays()})
+    return new_state(arrays(), progress, {"m": arrays(), "v": arrays()})
 
 
 def arrays(state: TrainingState) -> dict[str, np.ndarray]:
@@ -90,7 +90,7 @@ def test_the_state_comes_back_bit_for_bit(saved, states):
     assert found.slots.keys() == {"m", "v"}
     for slot, values in found.slots.items():
         assert_same_bits(values, {name: value.numpy() for name, value in states[20].slots[slot].items()})
-    again = TrainingState(found.parameters, "adamw", found.progress, found.slots)
+    again = new_state(found.parameters, found.progress, found.slots)
     assert again.hash() == states[20].hash()
 
 
@@ -130,7 +130,7 @@ def test_the_newest_ones_are_kept(saved, states, store):
 def test_a_damaged_later_checkpoint_does_not_take_a_good_ones_place(saved, states, store):
     flip(saved / "checkpoints" / "step-00000020" / "model.safetensors")
     state = states[10]
-    resumed = TrainingState(arrays(state), "adamw", dataclasses.replace(state.progress, step=15))
+    resumed = new_state(arrays(state), dataclasses.replace(state.progress, step=15))
     one = dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, keep_checkpoints=1))
     save(saved, resumed, one, store, POSITION)
     assert names(saved) == ["step-00000015", "step-00000020"]

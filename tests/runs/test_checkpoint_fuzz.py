@@ -17,10 +17,10 @@ from bert_horovod.model.parameters import parameter_shapes
 from bert_horovod.recipe.sections import Phase
 from bert_horovod.runs.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.directory import claim
-from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import hash_file
 from tests.mutations import Change, apply, bounded, changes, nested, sandbox
-from tests.toy_runs import save
+from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
 
 RECIPE = toy_recipe(
@@ -47,7 +47,7 @@ def original(tmp_path_factory, store) -> Path:
             {name: random.random(shape, np.float32) for name, shape in SHAPES.items()} for _ in range(3)
         )
         progress = Progress(step, step, 2.0, 3, wire_maxima=dict.fromkeys(SHAPES, 0.5))
-        state = TrainingState(parameters, "adamw", progress, {"m": m, "v": v})
+        state = new_state(parameters, progress, {"m": m, "v": v})
         save(path, state, RECIPE, store, {"phase": 0, "epoch": 0, "row": 1})
     return path
 

@@ -20,9 +20,8 @@ from bert_horovod.runs import saving
 from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.saving import Saver
 from tests.runs.test_checkpoint import POSITION, random_state
-from tests.toy_runs import metrics, save
+from tests.toy_runs import metrics, save, train
 from tests.toys import toy_recipe
-from tests.training.test_loop import train
 
 RECIPE = toy_recipe()
 

@@ -9,8 +9,8 @@ from bert_horovod.collectives.world import connect
 from bert_horovod.corpus.store import open_store
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.runtime.devices import use_devices
-from bert_horovod.training import loop
 from bert_horovod.training.step import TrainStep
+from tests.toy_runs import train_recipe
 
 recipe_file, data_dir, output_dir, interface = sys.argv[1:]
 recipe, store = load_recipe(recipe_file), open_store(data_dir)
@@ -34,6 +34,6 @@ def counted(self: TrainStep, *arguments):
 
 
 TrainStep.run = counted
-loop.pretrain(loop.Job(recipe, store, Path(output_dir)), world)
+train_recipe(recipe, store, Path(output_dir), world)
 Path(output_dir, f"sent-{world.rank}.json").write_text(json.dumps(sent))
 world.shutdown()
