@@ -119,6 +119,8 @@ def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
             "evaluate_rows": 16,
             "bucket_bytes": 20000,
             "tensorboard": False,
+            "xla": "off",  # compiling takes longer than training does
+            "threads": 1,
         },
     }
     phase = {"sequence_length": 32, "global_batch": 32, "steps": 20, "learning_rate": 0.002, "warmup": 0.1}

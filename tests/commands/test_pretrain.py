@@ -15,6 +15,7 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.directory import claim
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
@@ -106,7 +107,7 @@ def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp
     write_directory(
         tmp_path / "model",
         model,
-        True,
+        Pretraining(True),
         initial_values(pretraining_shapes(model, True), model.initializer_range, 0),
         vocabulary,
         lowercase=True,

@@ -15,6 +15,7 @@ from bert_horovod.errors import ReportedError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.corpus.test_store_fuzz import Payload
 from tests.interchange.conftest import VOCABULARY
 from tests.mutations import Change, apply, bounded, changes, sandbox
@@ -38,7 +39,12 @@ def whole(tmp_path_factory) -> Path:
     """A directory as the program writes it."""
     path = tmp_path_factory.mktemp("original") / "whole"
     write_directory(
-        path, MODEL, True, initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0), VOCABULARY, True
+        path,
+        MODEL,
+        Pretraining(True),
+        initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0),
+        VOCABULARY,
+        True,
     )
     return path
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.communication import hidden_share
-from bert_horovod.measuring.delayed import DelayedStep, delays_of, read_delays
-from bert_horovod.measuring.synthetic import build_step
+from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of, read_delays
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
 from bert_horovod.recipe.reading import recipe_to_toml
 from bert_horovod.recipe.sections import Model
@@ -66,18 +67,18 @@ def test_a_file_that_is_no_delays_is_refused(tmp_path, text, complaint):
 
 def test_a_delayed_step_sleeps_as_long_as_it_is_told():
     recipe = toy_recipe(execution={"micro_batch": 4})
-    step = build_step(recipe, recipe.phase[0], 2, kind=DelayedStep)
-    step.step.delays = DELAYS
-    step.run()
-    before = {name: variable.numpy() for name, variable in step.step._state.parameters.items()}
+    slept = {"step_type": partial(DelayedStep, DELAYS), "updater_type": partial(DelayedUpdater, DELAYS)}
+    step = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2, **slept)
+    step.run(with_times=True)
+    before = {name: variable.numpy() for name, variable in step.state.parameters.items()}
     began = time.monotonic()
-    result = step.run()
+    result = step.run(with_times=True)
     assert time.monotonic() - began >= 2 * 0.65 + 0.02
     assert result.finite
     for begin, end in result.times.micro_batches:
         assert end - begin >= 0.65
     for name, value in before.items():
-        np.testing.assert_array_equal(step.step._state.parameters[name], value)
+        np.testing.assert_array_equal(step.state.parameters[name], value)
 
 
 def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(tmp_path):
