@@ -24,7 +24,11 @@ TOY_MODEL = {
     "intermediate_size": 64,
     "max_position_embeddings": 32,
 }
-TOY_STEP = {"model": TOY_MODEL, "phase": [{"sequence_length": 32}], "execution": {"micro_batch": 4}}
+TOY_STEP = {
+    "model": TOY_MODEL,
+    "phase": [{"sequence_length": 32}],
+    "execution": {"micro_batch": 4, "xla": "off", "threads": 1},
+}
 
 
 def write_toy_store(

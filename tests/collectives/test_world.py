@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_horovod.collectives.launched import Launch, launch
 from bert_horovod.collectives.world import World, connect, knobs
 from bert_horovod.recipe.sections import Execution
-from tests.collectives.two_ranks import DTYPES, RANKS, values
+from tests.collectives.jobs import DTYPES, collectives, values
 from tests.horovod_runs import clean_environment
 
 LAUNCHERS = [
@@ -19,6 +19,15 @@ LAUNCHERS = [
     ("mpirun", "PMI_RANK", "PMI_SIZE"),
     ("srun", "SLURM_PROCID", "SLURM_NTASKS"),
 ]
+
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def ranks(two_ranks) -> list[dict[str, np.ndarray]]:
+    """What each of two ranks got from its collectives."""
+    return [answer.value for answer in two_ranks.run(collectives)]
 
 
 @pytest.fixture
@@ -165,6 +174,11 @@ def test_all_reduce_max_gives_every_rank_the_largest(ranks):
     expected = np.maximum(*(values(rank, "uint8") for rank in range(RANKS)))
     for found in ranks:
         np.testing.assert_array_equal(found["all_reduce_max"], expected)
+
+
+def test_the_link_between_two_ranks_is_the_same_on_both(ranks):
+    np.testing.assert_array_equal(ranks[0]["link"], ranks[1]["link"])
+    assert (ranks[0]["link"] > 0).all()
 
 
 def test_horovods_knobs_are_those_of_the_recipe_and_fusion_is_off_by_default():

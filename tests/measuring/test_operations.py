@@ -17,7 +17,7 @@ def step():
     weight = tf.random.stateless_normal([64, 64], [0, 0])
     x = tf.matmul(weight, weight)
     for _ in range(3):
-        x = tf.linalg.matmul(squashed(x), W)
+        x = tf.linalg.matmul(squashed(x), weight)
     return x
 
 
