@@ -24,10 +24,9 @@ import_tensorflow()
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from bert_horovod import optimizers
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import decays, initial_values, pretraining_shapes
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.optimizers.applying import clip_factor
@@ -40,7 +39,9 @@ def main() -> None:
     hvd.init()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    initial = initial_parameters(recipe.model, recipe.objective.pairs, recipe.data.seed)
+    initial = initial_values(
+        pretraining_shapes(recipe.model, recipe.objective.pairs), recipe.model.initializer_range, recipe.data.seed
+    )
     parameters = {name: tf.Variable(value) for name, value in initial.items()}
     profile = ranks.delays(arguments)
     step = real_step(parameters) if profile is None else delayed_step(parameters, profile)
@@ -122,7 +123,7 @@ def update(
             tf.constant(1.0),
             tf.constant(1e-4),
             factor,
-            optimizers.decays(name),
+            decays(name),
             recipe.optimizer,
             tf.float32,
             True,

@@ -119,10 +119,10 @@ def evaluate(
             f"the positions of {directory}"
         )
     unigrams = unigram_cross_entropy(store)
-    pair = (recorded_pair(directory) or "next_sentence") if found.next_sentence else "none"
+    pair = (recorded_pair(directory) or "next_sentence") if found.pairs else "none"
     recipe = Recipe(objective=Objective(pair=pair), phase=(Phase(sequence_length=sequence_length),))
     held_out = open_rows(store, recipe, 0, "held_out", index_dir)
-    evaluator = Evaluator(found.model, found.next_sentence, ComputePolicy(), held_out, rows, micro_batch, World())
+    evaluator = Evaluator(found.model, found.pairs, ComputePolicy(), held_out, rows, micro_batch, World())
     means = evaluator.evaluate(found.parameters)
     return {
         "checkpoint": str(directory),

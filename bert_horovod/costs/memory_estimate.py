@@ -6,7 +6,7 @@ parameters and slots. The peak is where backward begins or in the optimizer, on 
 
 import math
 
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.sections import Recipe
 
@@ -35,7 +35,7 @@ def memory_bytes(
       gpu: whether the rank has one.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
-    shapes = parameter_shapes(model, recipe.objective.pairs)
+    shapes = pretraining_shapes(model, recipe.objective.pairs)
     parameters = sum(math.prod(shape) for shape in shapes.values())
     words = model.vocab_size * model.hidden_size
     # Working weights: in float32 only what is joined or padded is a copy.

@@ -12,7 +12,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory
 from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.heads import masked_token_logits
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 
@@ -44,7 +44,7 @@ def find_checkpoint(path: Path) -> Path:
 def read_masked_model(directory: Path) -> Pretrained:
     """Read a checkpoint that predicts masked tokens; raises UserError for one that is damaged or lacks that head."""
     found = read_directory(directory)
-    missing = parameter_shapes(found.model, next_sentence=False).keys() - found.parameters.keys()
+    missing = pretraining_shapes(found.model, pairs=False).keys() - found.parameters.keys()
     if missing:
         raise UserError(
             f"--checkpoint {directory} has no masked-token head ({', '.join(sorted(missing))}); expected "

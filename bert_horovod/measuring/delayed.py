@@ -10,32 +10,15 @@ import tensorflow as tf
 
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
-from bert_horovod.model.weights import LAYER_PREFIX, LOOKUP
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.step import StepInputs, TrainStep
-
-
-def blocks(names: list[str]) -> list[list[str]]:
-    """Parameters by the part of backward that makes their gradients: head, layers from the last on, embeddings.
-
-    The word embeddings' dense part comes with the head.
-    """
-    layers: dict[int, list[str]] = {}
-    head, embeddings = [], []
-    for name in names:
-        if name.startswith(LAYER_PREFIX):
-            layers.setdefault(int(name.removeprefix(LAYER_PREFIX).split(".")[0]), []).append(name)
-        elif name.startswith("bert.embeddings.") and name != LOOKUP:
-            embeddings.append(name)
-        else:
-            head.append(name)
-    return [head, *(layers[i] for i in sorted(layers, reverse=True)), embeddings]
 
 
 def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | list[float]]:
     """Seconds of a step's parts as --delay takes them; layers_s from the last layer on."""
     ends = [profile.forward_s]
-    for names in blocks(list(profile.ready_s))[:-1]:
+    for names in backward_blocks(list(profile.ready_s))[:-1]:
         ends.append(max(ends[-1], *(profile.ready_s[name] for name in names)))
     head, *layers = np.diff(ends).tolist()
     return {
@@ -83,13 +66,15 @@ class DelayedStep(TrainStep):
         sums = tf.fill([4], tf.cast(token, tf.float64))
         gradients = {}
         for names, seconds in zip(
-            blocks(list(self.shapes)), [delays["head_s"], *delays["layers_s"], delays["embeddings_s"]], strict=True
+            backward_blocks(list(self.shapes)),
+            [delays["head_s"], *delays["layers_s"], delays["embeddings_s"]],
+            strict=True,
         ):
             token = _sleep(seconds, token)
             gradients |= {name: tf.fill(self.shapes[name], token) for name in names}
         ids = tf.reshape(batch["input_ids"], [-1])
-        values = tf.fill([ids.shape[0], self.shapes[LOOKUP][1]], token)
-        return gradients, {LOOKUP: tf.IndexedSlices(values, ids)}, sums
+        values = tf.fill([ids.shape[0], self.shapes[WORD_EMBEDDINGS][1]], token)
+        return gradients, {WORD_EMBEDDINGS: tf.IndexedSlices(values, ids)}, sums
 
     def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> tf.Tensor:
         return clock([_sleep(self.delays["update_s"], norm)])

@@ -28,7 +28,7 @@ from bert_horovod.costs.buckets import by_size  # noqa: E402
 from bert_horovod.exchange.reducer import GradientReducer  # noqa: E402
 from bert_horovod.measuring.matrix import matrix_seconds, total_seconds  # noqa: E402
 from bert_horovod.measuring.synthetic import synthetic_batch  # noqa: E402
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes  # noqa: E402
+from bert_horovod.model.parameters import initial_values, pretraining_shapes  # noqa: E402
 from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
 from bert_horovod.runs.state import Progress, TrainingState  # noqa: E402
 from bert_horovod.runtime.devices import peak_memory_bytes, use_devices  # noqa: E402
@@ -53,13 +53,15 @@ class TimedStep:
         pairs = recipe.objective.pairs
         self.recipe = recipe
         self.state = state or TrainingState(
-            initial_parameters(recipe.model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
+            initial_values(pretraining_shapes(recipe.model, pairs), recipe.model.initializer_range, recipe.data.seed),
+            recipe.optimizer.name,
+            Progress(loss_scale=scale),
         )
         length = recipe.phase[0].sequence_length
         slots = full_row_slots(recipe.objective, length)
         self.batch = synthetic_batch(recipe.model, recipe.execution.micro_batch, length, slots, 1)
         world, execution = World(), recipe.execution
-        shapes = parameter_shapes(recipe.model, pairs)
+        shapes = pretraining_shapes(recipe.model, pairs)
         reducer = GradientReducer(world, shapes, by_size(shapes, execution.bucket_bytes), recipe.numerics.wire)
         self._step = TrainStep(recipe, self.state, reducer, world, 1, xla_mode(recipe))
         self._forward_backward = tf.function(self._step.forward_backward, autograph=False)

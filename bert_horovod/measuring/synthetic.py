@@ -10,7 +10,7 @@ from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.exchange.reducer import GradientReducer
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
@@ -57,9 +57,11 @@ def build_step(
     half = recipe.numerics.precision == "float16"
     scale = recipe.numerics.initial_loss_scale if half else 1.0
     state = TrainingState(
-        initial_parameters(model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
+        initial_values(pretraining_shapes(model, pairs), model.initializer_range, recipe.data.seed),
+        recipe.optimizer.name,
+        Progress(loss_scale=scale),
     )
-    shapes = parameter_shapes(model, pairs)
+    shapes = pretraining_shapes(model, pairs)
     plan = plan or by_size(shapes, recipe.execution.bucket_bytes)
     reducer = GradientReducer(world, shapes, plan, recipe.numerics.wire, held_back)
     step = kind(recipe, state, reducer, world, micro_batches, xla_mode(recipe))

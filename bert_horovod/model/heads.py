@@ -36,7 +36,7 @@ def masked_token_logits(
     return (tf.cast(logits, tf.float32) + weights[DECODER_BIAS])[:, : model.vocab_size]
 
 
-def next_sentence_logits(weights: dict[str, tf.Tensor], hidden: tf.Tensor) -> tf.Tensor:
+def pair_logits(weights: dict[str, tf.Tensor], hidden: tf.Tensor) -> tf.Tensor:
     """Scores for "B continues A" (0) and "it does not" (1) at each [CLS]: [n, hidden] to float32 [n, 2]."""
     pooled = tf.tanh(dense(hidden, weights["bert.pooler.dense.weight"], weights["bert.pooler.dense.bias"]))
     logits = dense(pooled, weights["cls.seq_relationship.weight"], weights["cls.seq_relationship.bias"])
@@ -46,27 +46,25 @@ def next_sentence_logits(weights: dict[str, tf.Tensor], hidden: tf.Tensor) -> tf
 def loss_sums(
     weights: dict[str, tf.Tensor],
     model: Model,
-    next_sentence: bool,
+    pairs: bool,
     batch: dict[str, tf.Tensor],
     compute: ComputePolicy,
     state: DropoutState | None = None,
 ) -> Sums:
     """Cross-entropies and hits, summed over the masked tokens and the sequences of a micro-batch.
 
-    The last layer is computed at the masked positions and, with `next_sentence`, at each [CLS]; nothing else of its
+    The last layer is computed at the masked positions and, with `pairs`, at each [CLS]; nothing else of its
     output is read.
     """
     masked, starts = batch["masked_positions"], batch["sequence_starts"]
     slots = masked.shape[1]
-    hidden = encode_at(
-        weights, model, batch, tf.concat([masked, starts], 1) if next_sentence else masked, compute, state
-    )
+    hidden = encode_at(weights, model, batch, tf.concat([masked, starts], 1) if pairs else masked, compute, state)
     x = _transformed(weights, model, _flat(hidden[:, :slots]), compute)
     labels, counts = tf.reshape(batch["masked_ids"], [-1]), tf.reshape(batch["masked_weights"], [-1])
     mlm = _vocabulary_sums(x, weights[DECODER], weights[DECODER_BIAS], labels, counts, model.vocab_size, compute)
-    if not next_sentence:
+    if not pairs:
         return Sums(*mlm, tf.zeros([]), tf.zeros([]))
-    logits = next_sentence_logits(weights, _flat(hidden[:, slots:]))
+    logits = pair_logits(weights, _flat(hidden[:, slots:]))
     labels, counts = tf.reshape(batch["next_sentence_labels"], [-1]), tf.reshape(batch["sequence_weights"], [-1])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     hits = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)

@@ -7,7 +7,8 @@ brought back to the parameters' names and shapes.
 
 import tensorflow as tf
 
-LOOKUP = "bert.embeddings.word_embeddings.weight"
+from bert_horovod.model.parameters import WORD_EMBEDDINGS
+
 DECODER = "cls.predictions.decoder.weight"  # Hugging Face's name for the tied output weights
 DECODER_BIAS = "cls.predictions.bias"
 QKV = ("query", "key", "value")
@@ -37,7 +38,7 @@ def cast_weights(
         elif part == "query":
             together = [narrow[name.replace("query", each)] for each in QKV]
             weights[name.replace("query", "qkv")] = tf.concat(together, 0)
-    weights[DECODER] = _padded(narrow[LOOKUP])
+    weights[DECODER] = _padded(narrow[WORD_EMBEDDINGS])
     return weights
 
 
@@ -55,13 +56,13 @@ def parameter_gradients(
         if part is not None:
             together = gradients[name.replace(part, "qkv")]
             found[name] = tf.split(together, 3)[QKV.index(part)]
-        elif name == LOOKUP:
+        elif name == WORD_EMBEDDINGS:
             found[name] = gradients[DECODER][: shape[0]]
         else:
             found[name] = tf.convert_to_tensor(gradients[name])[: shape[0]]
         if len(shape) == 1:
             found[name] = tf.cast(found[name], tf.float32)
-    return found, {LOOKUP: gradients[LOOKUP]}
+    return found, {WORD_EMBEDDINGS: gradients[WORD_EMBEDDINGS]}
 
 
 def layer_weights(weights: dict[str, tf.Tensor], layer: int) -> dict[str, tf.Tensor]:

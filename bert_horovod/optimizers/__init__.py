@@ -3,8 +3,3 @@
 base.py says what a rule is; adamw, lamb, lans and sgd are the rules; registry.py finds a rule by its name, and
 applying.py computes an update with it.
 """
-
-
-def decays(name: str) -> bool:
-    """Whether weight decay applies to the parameter of this Hugging Face name: not to biases and LayerNorm."""
-    return not name.endswith((".bias", "LayerNorm.weight"))

@@ -21,7 +21,7 @@ import numpy as np
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.reading import differences, load_recipe, recipe_from_table
@@ -130,7 +130,7 @@ def _load(path: Path) -> Checkpoint:
         raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
     if path != path_of(path.parent.parent, progress.step):
         raise ValueError(f"its state is that of step {progress.step}")
-    shapes = parameter_shapes(recipe.model, recipe.objective.pairs)
+    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     if progress.plan:
         check_type(progress.plan, _Plan, "progress.plan")
         if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):

@@ -16,7 +16,7 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs import checkpoint
@@ -57,7 +57,7 @@ def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.
             f"--init_checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} the "
             f"opposite; prepare the data {'without' if found.lowercase else 'with'} --cased"
         )
-    shapes = parameter_shapes(recipe.model, recipe.objective.pairs)
+    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     for name, value in found.parameters.items():
         if name in shapes and shapes[name] != value.shape:
             raise UserError(
@@ -82,7 +82,9 @@ def first_state(
     half = recipe.numerics.precision == "float16"
     progress = found.progress if found else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
     if found is None:
-        parameters = initial_parameters(recipe.model, recipe.objective.pairs, recipe.data.seed)
+        parameters = initial_values(
+            pretraining_shapes(recipe.model, recipe.objective.pairs), recipe.model.initializer_range, recipe.data.seed
+        )
         if init_checkpoint and world.rank == 0:
             parameters |= load_initial(init_checkpoint, recipe, store)
     state = TrainingState(

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.heads import Sums, loss_sums
+from bert_horovod.model.parameters import decays, update_groups
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
@@ -107,7 +107,7 @@ class TrainStep:
             if name not in state.parameters or value.dtype != tf.float32 or value.shape != state.parameters[name].shape
         }
         self.shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
-        self._groups = _groups(state.parameters)
+        self._groups = update_groups(self.shapes)
         self._accumulate = tf.function(self._accumulate_micro_batch, autograph=False)
         self._finish = tf.function(self._finish_step, autograph=False)
         self._look = None  # rarely needed
@@ -249,7 +249,7 @@ class TrainStep:
                 inputs.update,
                 inputs.learning_rate,
                 factor,
-                optimizers.decays(group[0]),
+                decays(group[0]),
                 settings,
                 self._compute.dtype,
                 fused,
@@ -277,15 +277,6 @@ def xla_mode(recipe: Recipe) -> str:
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     """A micro-batch's arrays as tensors of the dtypes that the graphs take."""
     return {name: tf.constant(array, BATCH_DTYPES.get(name, tf.int32)) for name, array in batch.items()}
-
-
-def _groups(parameters: dict[str, tf.Variable]) -> list[list[str]]:
-    """The parameters in the groups that are updated together: matrices alone, vectors with all of their kind."""
-    groups: dict[tuple, list[str]] = {}
-    for name, variable in parameters.items():
-        alone = len(variable.shape) > 1
-        groups.setdefault((name,) if alone else (variable.shape[0], optimizers.decays(name)), []).append(name)
-    return list(groups.values())
 
 
 def _values(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:

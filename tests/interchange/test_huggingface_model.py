@@ -44,7 +44,7 @@ def test_hidden_states_and_logits_agree_with_transformers(tmp_path, act):
     weights = cast_weights(parameters, tf.float32)
     states = encoder.encode(weights, pretrained.model, batch, ComputePolicy())
     tokens = heads.masked_token_logits(weights, pretrained.model, states[-1][real], ComputePolicy())
-    pairs = heads.next_sentence_logits(weights, states[-1][:, 0])
+    pairs = heads.pair_logits(weights, states[-1][:, 0])
 
     assert len(states) == len(theirs.hidden_states)
     for ours, expected in zip(states, theirs.hidden_states, strict=True):

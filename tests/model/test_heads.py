@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.exchange.reducer import with_rows
-from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, next_sentence_logits
+from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, pair_logits
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from tests.model.reference import MODEL, Reference, add_targets, random_batch, random_parameters
 
-PARAMETERS = random_parameters(MODEL, next_sentence=True)
+PARAMETERS = random_parameters(MODEL, pairs=True)
 BATCH = add_targets(random_batch(((16,), (9,), (7, 6), (5, 4, 7))))
 # Masked positions are real tokens only, as the transcription knows no padding.
 BATCH["masked_positions"] %= (BATCH["sequence_ids"] > 0).sum(1, keepdims=True).astype(np.int32)
@@ -27,11 +27,11 @@ def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 def forward(
     parameters: dict[str, np.ndarray],
     batch: dict[str, np.ndarray] = BATCH,
-    next_sentence: bool = True,
+    pairs: bool = True,
     compute: ComputePolicy = PLAIN,
 ) -> Sums:
     weights = cast_weights(tensors(parameters), compute.dtype)
-    return loss_sums(weights, MODEL, next_sentence, tensors(batch), compute)
+    return loss_sums(weights, MODEL, pairs, tensors(batch), compute)
 
 
 def gradients(batch: dict[str, np.ndarray] = BATCH, compute: ComputePolicy = PLAIN) -> dict[str, np.ndarray]:
@@ -59,7 +59,7 @@ def test_logits_are_those_of_the_transcription(act):
     reference = Reference(model, PARAMETERS)
     weights = cast_weights(tensors(PARAMETERS), tf.float32)
     tokens = masked_token_logits(weights, model, tf.constant(hidden), ComputePolicy())
-    pairs = next_sentence_logits(weights, tf.constant(hidden))
+    pairs = pair_logits(weights, tf.constant(hidden))
     np.testing.assert_allclose(tokens, reference.token_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(pairs, reference.pair_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
 
@@ -103,7 +103,7 @@ def test_without_the_pair_head_its_sums_are_zero_and_the_masked_tokens_stay():
         for name, value in PARAMETERS.items()
         if not name.startswith(("bert.pooler", "cls.seq_relationship"))
     }
-    sums, both = forward(parameters, next_sentence=False), forward(PARAMETERS)
+    sums, both = forward(parameters, pairs=False), forward(PARAMETERS)
     assert (float(sums.nsp_loss), float(sums.nsp_correct)) == (0.0, 0.0)
     assert (float(sums.mlm_loss), float(sums.mlm_correct)) == (float(both.mlm_loss), float(both.mlm_correct))
 

@@ -8,7 +8,7 @@ from bert_horovod.batches.index import open_index
 from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.model.encoder import encode
-from bert_horovod.model.heads import next_sentence_logits
+from bert_horovod.model.heads import pair_logits
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model, Objective
@@ -24,7 +24,7 @@ MODEL = Model(
     intermediate_size=32,
     max_position_embeddings=LENGTH,
 )
-PARAMETERS = random_parameters(MODEL, next_sentence=True)
+PARAMETERS = random_parameters(MODEL, pairs=True)
 
 
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
@@ -52,6 +52,6 @@ def test_a_packed_row_gives_each_sequence_the_hidden_states_and_the_pair_scores_
         place = batch["sequence_ids"][r] == s + 1
         np.testing.assert_allclose(together[r][place], apart[i][: place.sum()], rtol=1e-5, atol=1e-5)
     starts = batch["sequence_starts"][row, slot]
-    scores = next_sentence_logits(weights, tf.constant(together.numpy()[row, starts]))
-    expected = next_sentence_logits(weights, apart[:, 0])
+    scores = pair_logits(weights, tf.constant(together.numpy()[row, starts]))
+    expected = pair_logits(weights, apart[:, 0])
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)

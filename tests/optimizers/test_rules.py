@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.optimizers import decays
+from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import clip_factor, update
 from bert_horovod.optimizers.base import SLOTS, Rule
 from bert_horovod.optimizers.registry import RULES, rule
@@ -286,23 +286,6 @@ def test_clip_factor(global_norm, max_grad_norm, expected):
     factor = clip_factor(tf.constant(global_norm), max_grad_norm)
     assert factor.dtype == tf.float32
     assert float(factor) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("bert.embeddings.word_embeddings.weight", True),
-        ("bert.encoder.layer.0.attention.self.query.weight", True),
-        ("bert.encoder.layer.0.attention.self.query.bias", False),
-        ("bert.encoder.layer.0.output.LayerNorm.weight", False),
-        ("bert.encoder.layer.0.output.LayerNorm.bias", False),
-        ("cls.predictions.transform.LayerNorm.weight", False),
-        ("cls.predictions.bias", False),
-        ("cls.seq_relationship.weight", True),
-    ],
-)
-def test_biases_and_layer_norm_are_not_decayed(name, expected):
-    assert decays(name) is expected
 
 
 def test_every_choice_of_the_recipe_has_a_rule():

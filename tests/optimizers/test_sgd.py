@@ -3,7 +3,7 @@
 import numpy as np
 import safetensors.numpy
 
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.state import Progress, TrainingState
 from tests.toy_runs import metrics, newest, save
@@ -14,7 +14,7 @@ SECTIONS = {"optimizer": {"name": "sgd"}, "phase": {"learning_rate": 0.5}, "exec
 
 def test_a_checkpoint_without_slots_comes_back(store, tmp_path):
     recipe = toy_recipe(**SECTIONS)
-    parameters = initial_parameters(recipe.model, recipe.objective.pairs, 0)
+    parameters = initial_values(pretraining_shapes(recipe.model, recipe.objective.pairs), 0.02, 0)
     state = TrainingState(parameters, "sgd", Progress(step=10, updates=10))
     path = save(tmp_path, state, recipe, store, {"phase": 0, "epoch": 0, "row": 0})
     assert safetensors.numpy.load_file(path / "training" / "optimizer.safetensors") == {}

@@ -18,7 +18,7 @@ class Evaluator:
     def __init__(
         self,
         model: Model,
-        next_sentence: bool,
+        pairs: bool,
         compute: ComputePolicy,
         rows: Rows,
         count: int,
@@ -29,12 +29,12 @@ class Evaluator:
         self._rows = rows
         self._micro_batch = micro_batch
         self._world = world
-        self._next_sentence = next_sentence
+        self._pairs = pairs
 
         @tf.function(autograph=False)
         def forward(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
             weights = cast_weights(parameters, compute.dtype)
-            sums = loss_sums(weights, model, next_sentence, batch, compute)
+            sums = loss_sums(weights, model, pairs, batch, compute)
             counts = [tf.reduce_sum(batch["masked_weights"]), tf.reduce_sum(batch["sequence_weights"])]
             return tf.cast(tf.stack([*sums, *counts]), tf.float64)
 
@@ -53,6 +53,6 @@ class Evaluator:
         mlm_loss, mlm_correct, nsp_loss, nsp_correct, masked, sequences = total
         sequences = max(1, sequences)  # few rows may hold single segments alone
         means = {"held_out_mlm_loss": mlm_loss / masked, "held_out_mlm_accuracy": mlm_correct / masked}
-        if self._next_sentence:
+        if self._pairs:
             means |= {"held_out_nsp_loss": nsp_loss / sequences, "held_out_nsp_accuracy": nsp_correct / sequences}
         return {name: float(value) for name, value in means.items()}
