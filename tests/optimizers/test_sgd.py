@@ -14,7 +14,7 @@ SECTIONS = {"optimizer": {"name": "sgd"}, "phase": {"learning_rate": 0.5}, "exec
 
 def test_a_checkpoint_without_slots_comes_back(store, tmp_path):
     recipe = toy_recipe(**SECTIONS)
-    parameters = initial_values(pretraining_shapes(recipe.model, True), recipe.model.initializer_range, 0)
+    parameters = initial_values(pretraining_shapes(recipe.model, recipe.objective.pairs), 0.02, 0)
     state = TrainingState(parameters, "sgd", Progress(step=10, updates=10))
     path = save(tmp_path, state, recipe, store, {"phase": 0, "epoch": 0, "row": 0})
     assert safetensors.numpy.load_file(path / "training" / "optimizer.safetensors") == {}
