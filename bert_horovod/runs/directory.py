@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData, UserError, file_error
-from bert_horovod.recipe.reading import differences, load_recipe, recipe_to_toml
+from bert_horovod.recipe.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type

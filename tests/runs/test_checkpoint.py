@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.reading import recipe_to_table
+from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.state import Progress, TrainingState

@@ -20,7 +20,7 @@ from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import ReportedError
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training import run as training_run
+from bert_horovod.training import loop
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from tests.toy_runs import train_rank
 
@@ -49,7 +49,7 @@ def fault(kind: str, rank: int, world_size: int, first: int, last: int) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         if rank == min(1, world_size - 1):
             if kind == "bit":
-                patch.setattr(training_run, "HOOKS", (FlipBit, *training_run.HOOKS))
+                patch.setattr(loop, "HOOKS", (FlipBit, *loop.HOOKS))
             else:
                 patch.setattr(Rows, "assemble", assemble_faulty)
         yield

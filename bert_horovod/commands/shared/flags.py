@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SHORTEST_ROW, SIZES, size_recipe
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe import sections
-from bert_horovod.recipe.reading import (
+from bert_horovod.recipe.loading import (
     differences,
     load_recipe,
     recipe_from_table,
