@@ -1,4 +1,4 @@
-"""Bad files given to the real commands: one line that says what is wrong, exit code 2, no traceback, no hanging."""
+"""Bad files given to the real commands: one line that says what is wrong, an exit code, no traceback, no hanging."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from tests.mutations import nested
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 
-def refused(*arguments: object) -> str:
-    """The one line that the command prints before it exits with 2."""
+def refused(*arguments: object, code: int = 1) -> str:
+    """The one line that the command prints before it exits with this code: 1 for damaged files."""
     done = subprocess.run(
         [sys.executable, "-m", "bert_horovod", *map(str, arguments)],
         capture_output=True,
@@ -23,7 +23,7 @@ def refused(*arguments: object) -> str:
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
         check=False,
     )
-    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("bert-horovod: error: ")]
     return line
@@ -49,7 +49,7 @@ def test_verify_refuses_a_shard_outside_of_the_store(store):
 def test_verify_refuses_a_fifo(store):
     (store / "manifest.json").unlink()
     os.mkfifo(store / "manifest.json")
-    assert "cannot read manifest.json (it is not a regular file)" in refused("verify", "--data_dir", store)
+    assert "cannot read manifest.json (it is not a regular file)" in refused("verify", "--data_dir", store, code=2)
 
 
 def test_inspect_refuses_totals_of_the_wrong_type(store):

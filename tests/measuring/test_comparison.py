@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "compute.py"
 ANSWERING = "import sys\nprint('a library talks')\nfor line in sys.stdin: print([2.0] * int(line), flush=True)"
@@ -56,7 +56,7 @@ def test_a_contestant_is_asked_over_its_pipe(compute):
 
 def test_a_contestant_that_dies_is_named_with_its_last_words(compute):
     contestant = compute.Contestant("mortal", [sys.executable, "-c", "raise SystemExit('no such processor')"])
-    with pytest.raises(UserError, match=r"mortal ended with 1: no such processor"):
+    with pytest.raises(RunError, match=r"mortal ended with 1: no such processor"):
         contestant.ask(1)
     contestant.close()
 

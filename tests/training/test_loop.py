@@ -8,7 +8,7 @@ import pytest
 
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.training import loop
 from bert_horovod.training.step import TrainStep
 from tests.toy_runs import metrics, training_state
@@ -102,7 +102,7 @@ def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store,
         return batch
 
     monkeypatch.setattr(Rows, "assemble", damaged)
-    with pytest.raises(UserError, match=r"id 64, the model has 64 entries.*verify"):
+    with pytest.raises(DamagedData, match=r"id 64, the model has 64 entries.*verify"):
         train(store, tmp_path, max_steps=1)
 
 
