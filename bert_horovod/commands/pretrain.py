@@ -75,12 +75,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, launched) -> None:
+    from bert_horovod.batches.rows import StoreDataset
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.store import open_store, verify
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
     from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.training.loop import Job, pretrain
+    from bert_horovod.tasks.pretraining import Pretraining
+    from bert_horovod.training.job import pretraining_job
+    from bert_horovod.training.loop import train
     from bert_horovod.training.start import check_recipe, load_initial, untested_versions
 
     recipe = load_recipe(arguments.recipe, arguments.overrides)
@@ -94,7 +97,8 @@ def _run(arguments: argparse.Namespace, launched) -> None:
         for found in untested_versions():
             print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
         if arguments.init_checkpoint:
-            load_initial(arguments.init_checkpoint, recipe, store)
+            task, dataset = Pretraining(recipe.objective.pairs), StoreDataset(store, recipe)
+            load_initial(arguments.init_checkpoint, recipe.model, task, dataset)
     claimed = None
     if launched.rank == 0:
         # A rank that is cut off ends by its watchdog.
@@ -103,16 +107,16 @@ def _run(arguments: argparse.Namespace, launched) -> None:
     world = connect(launched, recipe.execution)
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
     held = share(arguments.output_dir, claimed, world)  # until this process ends
-    job = Job(
+    job = pretraining_job(
         recipe,
         store,
         arguments.output_dir,
-        index_dir=arguments.index_dir,
+        arguments.index_dir,
         init_checkpoint=arguments.init_checkpoint,
         max_steps=arguments.max_steps,
         stop_at=stop_at,
     )
-    pretrain(job, world)
+    train(job, world)
     world.shutdown()
     if held is not None:
         os.close(held)

@@ -18,17 +18,17 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bert_horovod import optimizers
 from bert_horovod.errors import DamagedData, ReportedError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.reading import differences, load_recipe, recipe_from_table
-from bert_horovod.recipe.sections import Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
 from bert_horovod.storage.typed import check_type
+from bert_horovod.tasks.base import Task
 
 HASHES = "training/hashes.json"
 STATE = "training/state.json"
@@ -82,7 +82,7 @@ def saved_at(directory: Path) -> float:
         return 0.0
 
 
-def load_newest(output_dir: Path) -> Checkpoint | None:
+def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     """The newest checkpoint that is whole: its hashes right, its content a state of the run that recipe.toml tells of.
 
     Damaged ones are named on stderr. None if there is none. Raises DamagedData if there are checkpoints and all of
@@ -93,7 +93,7 @@ def load_newest(output_dir: Path) -> Checkpoint | None:
         damaged = _damaged_files(path)
         try:
             if not damaged:
-                return _load(path)
+                return _load(path, task)
         except (OSError, ValueError, ReportedError) as error:
             damaged = [str(getattr(error, "strerror", None) or error)]
         print(
@@ -117,7 +117,7 @@ def paths(output_dir: Path) -> list[Path]:
     return sorted((output_dir / "checkpoints").glob("step-[0-9]*"))
 
 
-def _load(path: Path) -> Checkpoint:
+def _load(path: Path, task: Task) -> Checkpoint:
     """Raises OSError, ValueError or ReportedError where the content, whose hashes are right, is not a run's state."""
     record = _state(path)
     check_type(record, dict[str, Any], "state.json")
@@ -130,14 +130,14 @@ def _load(path: Path) -> Checkpoint:
         raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
     if path != path_of(path.parent.parent, progress.step):
         raise ValueError(f"its state is that of step {progress.step}")
-    shapes = parameter_shapes(recipe.model, recipe.objective.pairs)
+    shapes = task.parameters(recipe.model)
     if progress.plan:
         check_type(progress.plan, _Plan, "progress.plan")
         if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):
             raise ValueError("progress.plan.buckets do not hold each parameter once")
-    parameters = read_directory(path).parameters  # their shapes are config.json's
+    parameters = read_directory(path, task).parameters  # their shapes are config.json's
     _check_tensors("model.safetensors", parameters, shapes)
-    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in _slots(recipe)}
+    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in SLOTS[recipe.optimizer.name]}
     mapped = map_file(path / OPTIMIZER, inside=path)
     _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
     return Checkpoint(
@@ -146,10 +146,6 @@ def _load(path: Path) -> Checkpoint:
         {slot: {key.removeprefix(f"{slot}/"): mapped[key].copy() for key in keys} for slot, keys in slots.items()},
         progress,
     )
-
-
-def _slots(recipe: Recipe) -> tuple[str, ...]:
-    return optimizers.rule(recipe.optimizer.name).SLOTS
 
 
 def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:

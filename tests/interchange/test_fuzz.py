@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_horovod.errors import ReportedError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from tests.corpus.test_store_fuzz import Payload
 from tests.interchange.conftest import VOCABULARY
@@ -37,7 +37,9 @@ SHARDED_FILES = ["config.json", INDEX, INDEX, SHARD, "tokenizer.json", "tokenize
 def whole(tmp_path_factory) -> Path:
     """A directory as the program writes it."""
     path = tmp_path_factory.mktemp("original") / "whole"
-    write_directory(path, MODEL, True, initial_parameters(MODEL, True, 0), VOCABULARY, True)
+    write_directory(
+        path, MODEL, True, initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0), VOCABULARY, True
+    )
     return path
 
 
@@ -71,7 +73,7 @@ def sharded(tmp_path_factory, whole) -> Path:
 
 def assert_is_whole(found: Pretrained) -> None:
     """All that users of a directory rely on."""
-    shapes = parameter_shapes(found.model, True)
+    shapes = pretraining_shapes(found.model, True)
     for name, values in found.parameters.items():
         assert (values.dtype, values.shape) == (np.float32, shapes[name])
         assert np.isfinite(values).all()

@@ -9,10 +9,9 @@ import pytest
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.communication import hidden_share
-from bert_horovod.measuring.delayed import DelayedStep, blocks, delays_of, read_delays
+from bert_horovod.measuring.delayed import DelayedStep, delays_of, read_delays
 from bert_horovod.measuring.synthetic import build_step
-from bert_horovod.model.parameters import parameter_shapes
-from bert_horovod.model.weights import LOOKUP
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
 from bert_horovod.recipe.reading import recipe_to_toml
 from bert_horovod.recipe.sections import Model
 from bert_horovod.training.step import StepTimes
@@ -37,22 +36,12 @@ def test_the_share_of_hidden_communication_counts_each_moment_once(spans, share)
     assert hidden_share(StepTimes([(0.0, 5.0), (5.0, 10.0)], spans, 14.0, 15.0)) == pytest.approx(share)
 
 
-def test_blocks_are_in_backward_order_and_hold_every_parameter_once():
-    shapes = parameter_shapes(Model(num_hidden_layers=12), next_sentence=True)
-    found = blocks(list(shapes))
-    assert sorted(name for names in found for name in names) == sorted(shapes)
-    assert LOOKUP in found[0]
-    assert all(name.startswith("bert.encoder.layer.11.") for name in found[1])
-    assert all(name.startswith("bert.encoder.layer.0.") for name in found[12])
-    assert all(name.startswith("bert.embeddings.") for name in found[13])
-
-
 def test_delays_are_the_differences_of_a_profile():
-    names = list(parameter_shapes(Model(num_hidden_layers=2), next_sentence=False))
+    names = list(pretraining_shapes(Model(num_hidden_layers=2), pairs=False))
     ends = {"cls": 3.0, "bert.encoder.layer.1": 4.0, "bert.encoder.layer.0": 6.0}
     ready = {name: next((end for key, end in ends.items() if name.startswith(key)), 6.5) for name in names}
-    ready[LOOKUP] = 2.5
-    found = delays_of(BackwardProfile(2.0, ready, 7.0, {LOOKUP: 5}), 0.25)
+    ready[WORD_EMBEDDINGS] = 2.5
+    found = delays_of(BackwardProfile(2.0, ready, 7.0, {WORD_EMBEDDINGS: 5}), 0.25)
     assert found == {"forward_s": 2.0, "head_s": 1.0, "layers_s": [1.0, 2.0], "embeddings_s": 1.0, "update_s": 0.25}
 
 

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from bert_horovod.errors import DamagedData
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.reading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
@@ -38,7 +38,7 @@ def random_state(step: int) -> TrainingState:
     def arrays() -> dict[str, np.ndarray]:
         made = {
             name: random.standard_normal(shape).astype(np.float32)
-            for name, shape in parameter_shapes(RECIPE.model, RECIPE.objective.pairs).items()
+            for name, shape in pretraining_shapes(RECIPE.model, RECIPE.objective.pairs).items()
         }
         for value in made.values():
             value.flat[:2] = -0.0, np.float32(1e-42)
@@ -96,7 +96,7 @@ def test_the_state_comes_back_bit_for_bit(saved, states):
 
 def test_a_checkpoint_holds_parameters_and_slots_and_nothing_else(saved):
     directory = saved / "checkpoints" / "step-00000020"
-    shapes = parameter_shapes(RECIPE.model, RECIPE.objective.pairs)
+    shapes = pretraining_shapes(RECIPE.model, RECIPE.objective.pairs)
     assert {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} == set(FILES)
     assert set(safetensors.numpy.load_file(directory / "model.safetensors")) == set(shapes)
     slots = safetensors.numpy.load_file(directory / "training" / "optimizer.safetensors")

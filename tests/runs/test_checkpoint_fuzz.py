@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_horovod.errors import ReportedError
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Phase
 from bert_horovod.runs.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.directory import claim
@@ -26,7 +26,7 @@ from tests.toys import toy_recipe
 RECIPE = toy_recipe(
     model={"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 32}
 )
-SHAPES = parameter_shapes(RECIPE.model, RECIPE.objective.pairs)
+SHAPES = pretraining_shapes(RECIPE.model, RECIPE.objective.pairs)
 NEWEST = "checkpoints/step-00000020"
 STATE = f"{NEWEST}/training/state.json"
 HASHES = f"{NEWEST}/training/hashes.json"

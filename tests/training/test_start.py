@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.reading import recipe_from_table
 from bert_horovod.recipe.sections import Model
 from bert_horovod.training.start import check_recipe, load_initial, untested_versions
@@ -32,13 +32,13 @@ def write_model(
     directory: Path,
     store: Store,
     model: Model = RECIPE.model,
-    next_sentence: bool = True,
+    pairs: bool = True,
     vocabulary: list[str] | None = None,
     lowercase: bool = True,
 ) -> dict[str, np.ndarray]:
     """Write a Hugging Face directory to start from; returns its parameters."""
-    parameters = initial_parameters(model, next_sentence, seed=5)
-    write_directory(directory, model, next_sentence, parameters, vocabulary or store.vocabulary, lowercase)
+    parameters = initial_values(pretraining_shapes(model, pairs), model.initializer_range, seed=5)
+    write_directory(directory, model, pairs, parameters, vocabulary or store.vocabulary, lowercase)
     return parameters
 
 
@@ -84,7 +84,7 @@ def test_heads_that_the_run_has_not_are_left_out_and_missing_ones_are_left_to_be
     without = recipe_from_table(toy_recipe_table(objective={"pair": "none"}))
     with_heads = write_model(tmp_path / "with", store)
     assert load_initial(tmp_path / "with", without, store).keys() == with_heads.keys() - PAIR_HEAD
-    write_model(tmp_path / "without", store, next_sentence=False)
+    write_model(tmp_path / "without", store, pairs=False)
     assert load_initial(tmp_path / "without", RECIPE, store).keys() == with_heads.keys() - PAIR_HEAD
 
 

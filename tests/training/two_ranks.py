@@ -10,7 +10,7 @@ from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect
 from bert_horovod.corpus.store import open_store
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.runtime.devices import use_devices
@@ -25,7 +25,11 @@ use_devices(world.local_rank, world.local_size, 0)
 report: dict = {"rank": world.rank}
 
 # Ranks that begin with different parameters are told apart, and equal after the broadcast.
-state = TrainingState(initial_parameters(recipe.model, True, seed=world.rank), "lamb", Progress())
+state = TrainingState(
+    initial_values(pretraining_shapes(recipe.model, True), recipe.model.initializer_range, seed=world.rank),
+    "lamb",
+    Progress(),
+)
 report["differ_before"] = ranks_that_differ(world, state.hash(), "before")
 state.broadcast(world)
 report["differ_after"] = ranks_that_differ(world, state.hash(), "after")

@@ -5,6 +5,20 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
 from bert_horovod.runs.state import TrainingState
+from bert_horovod.training.hooks.base import Hook, StepEvent
+
+
+class ConsistencyHook(Hook):
+    """Compares the state every execution.consistency_steps steps and before each checkpoint."""
+
+    def phase(self) -> None:
+        self._consistency = Consistency(self.run.state, self.run.world)
+
+    def step(self, event: StepEvent) -> None:
+        every = self.run.recipe.execution.consistency_steps
+        if every and (self.run.save_due(event.step) or event.step % every == 0):
+            self.run.doing("comparing the state over ranks")
+            self._consistency.check(event.step)
 
 
 class Consistency:
