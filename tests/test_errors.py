@@ -18,6 +18,7 @@ import pytest
 from bert_horovod import errors
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.index import open_index
+from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.cluster.launching.hostfiles import read_hostfile
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.interchange.huggingface import read_directory
@@ -27,6 +28,7 @@ from bert_horovod.runs.checkpoint import load_newest, path_of
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.hooks import divergence, watchdog
 from tests.horovod_runs import clean_environment, run_ranks
 from tests.toy_runs import PROJECT
@@ -109,7 +111,8 @@ def _checkpoint_not_written(place: Path) -> None:
     (place / "run" / "checkpoints").touch()  # a file, where a directory should be
     recipe = recipe_from_table(toy_recipe_table(execution={"max_unsaved_hours": 1e-9}))
     state = TrainingState({"a": np.zeros(2, np.float32)}, "adamw", Progress(step=1))
-    saver = Saver(state, place / "run", recipe, _store(place), print)
+    task, dataset = Pretraining(recipe.objective.pairs), StoreDataset(_store(place), recipe)
+    saver = Saver(state, place / "run", recipe, task, dataset, print)
     saver.save(state, {})
     saver.finish(lambda: None)
 
@@ -133,7 +136,7 @@ def _row_index(place: Path) -> None:
 
 def _checkpoints(place: Path) -> None:
     path_of(place, 5).mkdir(parents=True)
-    load_newest(place)
+    load_newest(place, Pretraining(pairs=True))
 
 
 def _pretrained(place: Path) -> None:
