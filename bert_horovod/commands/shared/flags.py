@@ -10,7 +10,7 @@ from bert_horovod.recipe.sections import Recipe
 
 
 def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
-    """Declare --set KEY=VALUE; recipe.reading.load_recipe reads what it gathers in `overrides`."""
+    """Declare --set KEY=VALUE; recipe.loading.load_recipe reads what it gathers in `overrides`."""
     parser.add_argument(
         "--set",
         action="append",
