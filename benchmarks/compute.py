@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
 from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.reading import recipe_to_table
@@ -72,7 +72,7 @@ class Contestant:
         )
 
     def ask(self, steps: int) -> list[float]:
-        """Seconds of so many steps, now; raises UserError, with the process's last words, if it has died."""
+        """Seconds of so many steps, now; raises RunError, with the process's last words, if it has died."""
         try:
             print(steps, file=self._process.stdin, flush=True)
             for line in self._process.stdout:  # libraries may print more
@@ -83,7 +83,7 @@ class Contestant:
         code = self._process.wait()
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
-        raise UserError(f"{self.name} ended with {code}: " + ("\n  ".join(words) or "it said nothing (memory?)"))
+        raise RunError(f"{self.name} ended with {code}: " + ("\n  ".join(words) or "it said nothing (memory?)"))
 
     def note_memory(self) -> None:
         """Remember the process's peak memory, where the system tells it."""
@@ -124,7 +124,7 @@ def environment(name: str, directory: Path) -> Path:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-                raise UserError(f"{' '.join(command)} failed: {''.join(last)}; mend that, or leave out with --peer")
+                raise RunError(f"{' '.join(command)} failed: {''.join(last)}; mend that, or leave out with --peer")
         marker.write_text(digest + "\n")
     return python
 
@@ -178,7 +178,7 @@ def _ask(contestants: dict[str, Contestant], name: str, steps: int, what: str) -
     with _Ticking(name):
         try:
             return contestants[name].ask(steps)
-        except UserError as error:
+        except RunError as error:
             say(f"left out: {error}")
             contestants.pop(name).close()
             return None
@@ -314,9 +314,9 @@ def main() -> int:
             found = compete(recipes, peers, threads, arguments.rounds, arguments.steps)
             lines += results(recipes, found)
             say(table(lines, columns))  # so far: the rest may fail
-    except UserError as error:
+    except ReportedError as error:
         say(f"error: {error}")
-        return 2
+        return error.exit_code
     print(table(lines, columns))
     return 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cluster import INTERFACE, Cluster, bits_per_s
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -84,20 +84,20 @@ def command(cell: Cell, arguments: argparse.Namespace, steps: int, profile: Path
 
 
 def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
-    """The JSON object that rank 0 prints; raises UserError with its last words."""
+    """The JSON object that rank 0 prints; raises RunError with its last words."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PATH": path()}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
     try:
         done = box.run("node1", words, timeout=timeout, env=environment, cwd=PROJECT)
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"no answer in {timeout:.0f} s") from error
+        raise RunError(f"no answer in {timeout:.0f} s") from error
     for text in done.stdout.splitlines():
         if text.startswith(("{", RANK_0 + "{")):
             return json.loads(text.removeprefix(RANK_0))
     said = done.stderr.strip().splitlines()
     last = [text for text in said if text.startswith("[0]")] or said
-    raise UserError(f"ended with {done.returncode}: " + "\n  ".join(last[-3:]))
+    raise RunError(f"ended with {done.returncode}: " + "\n  ".join(last[-3:]))
 
 
 def figures(found: dict[str, Any]) -> dict[str, float]:

@@ -31,7 +31,7 @@ from bert_horovod.batches.special_tokens import check_vocabulary
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.costs.products import matrix_products
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.reading import load_recipe
@@ -52,7 +52,7 @@ class Rowset(NamedTuple):
 
 
 def open_rowset(store: Store, recipe: Recipe, packing: bool, index_dir: Path | None) -> Rowset:
-    """The rows of the recipe's first phase, with data.packing as given; raises UserError as open_rows does."""
+    """The rows of the recipe's first phase, with data.packing as given; raises ReportedError as open_rows does."""
     recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, packing=packing))
     length = recipe.phase[0].sequence_length
     rows = open_rows(store, recipe, 0, "train", index_dir)
@@ -209,9 +209,9 @@ def main() -> int:
         for store, recipe in zip(stores, recipes, strict=True):
             say(f"{store.path}: {describe(recipe)}")
             lines.append(measure(store, recipe, arguments.steps, arguments.index_dir))
-    except UserError as error:
+    except ReportedError as error:
         say(f"error: {error}")
-        return 2
+        return error.exit_code
     print(f"{describe(recipes[0])}; packed / padded\n{table(lines, COLUMNS)}")
     return 0
 

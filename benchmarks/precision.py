@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.reading import load_recipe
 
@@ -47,7 +47,7 @@ def settings(variant: str) -> list[str]:
 
 
 def train(variant: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train to step --steps; what the run logged of each step. Raises UserError, with its last words, if it fails."""
+    """Train to step --steps; what the run logged of each step. Raises RunError, with its last words, if it fails."""
     fixed = {
         "log_steps": 1,
         "evaluate_steps": 0,
@@ -82,7 +82,7 @@ def _follow(variant: str, command: list[str], every: int) -> None:
             process.kill()
             raise
     if process.returncode:
-        raise UserError(f"{variant} ended with {process.returncode}: " + "\n  ".join(words))
+        raise RunError(f"{variant} ended with {process.returncode}: " + "\n  ".join(words))
 
 
 def result(variant: str, logged: list[dict[str, Any]], reference: list[dict[str, Any]]) -> dict[str, Any]:
@@ -164,11 +164,11 @@ def main() -> int:
         for variant in dict.fromkeys(arguments.variants):
             try:
                 lines.append(result(variant, train(variant, arguments), reference))
-            except UserError as error:
+            except RunError as error:
                 say(f"left out: {error}")
-    except UserError as error:
+    except ReportedError as error:
         say(f"error: {error}")
-        return 2
+        return error.exit_code
     print(table(lines, columns(arguments.steps)))
     return 0
 

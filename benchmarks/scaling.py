@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from benchmarks.cluster import bits_per_s, cluster, why_not
 from benchmarks.contestants import PEERS, WIRE_BYTES, Cell, command, expected, figures, groups, path, run
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.sections import Recipe
@@ -115,7 +115,7 @@ def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Ite
                         found = figures(run(box, command(cell, arguments, steps, delays), 120 + 10 * seconds))
                         rounds[cell].append(found)
                         told = f"{found['step_s']:.4g} s"
-                    except UserError as error:
+                    except RunError as error:
                         told = f"left out: {error}"
                     number, behind_s = number + 1, behind_s + seconds
                     left = (total_s - behind_s) * (time.monotonic() - started) / behind_s
@@ -142,7 +142,7 @@ def profile_of(arguments: argparse.Namespace) -> dict[str, Any]:
     ours = ["taskset", "-c", core, sys.executable, "-m", "bert_horovod", "bench", "comm", *words]
     done = subprocess.run([*map(str, ours)], cwd=PROJECT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError("bench comm: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+        raise RunError("bench comm: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
     speed = arguments.speed if arguments.compute == "delay" else 1
     found = json.loads(done.stdout.splitlines()[-1])["delays"]
 
@@ -265,9 +265,9 @@ def main() -> int:
         for found in measure(arguments, recipe, profile):
             lines += found
             say(table(lines, COLUMNS))  # so far: the rest may fail
-    except UserError as error:
+    except ReportedError as error:
         say(f"error: {error}")
-        return 2
+        return error.exit_code
     print(json.dumps({"head": head, "lines": lines}) if arguments.json else f"{head}\n\n{table(lines, COLUMNS)}")
     return 0
 

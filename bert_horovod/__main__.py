@@ -1,7 +1,6 @@
 """The command line: `bert-horovod COMMAND ...`, one small module of `bert_horovod.commands` per command."""
 
 import argparse
-import errno
 import importlib
 import os
 import pkgutil
@@ -13,7 +12,7 @@ from absl.flags import argparse_flags
 
 from bert_horovod import __version__, commands
 from bert_horovod.cluster.launching.rank import end_with_launcher
-from bert_horovod.errors import UserError
+from bert_horovod.errors import NO_ROOM, ReportedError, RunError
 
 
 def command_names() -> list[str]:
@@ -42,24 +41,24 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def dispatch(arguments: argparse.Namespace) -> int:
-    """Run a parsed command; a user's mistake is one message and exit code 2."""
+    """Run a parsed command; what is reported is one message and its exit code, and so is a disk without room."""
     try:
         return arguments.run(arguments) or 0
-    except UserError as error:
+    except ReportedError as error:
         print(f"bert-horovod: error: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except BrokenPipeError:  # as in `bert-horovod inspect | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in NO_ROOM:
             raise
         print(
             f"bert-horovod: error: no room on the disk for {error.filename or 'the output'}: {error.strerror}; "
             "make room and run the same command again",
             file=sys.stderr,
         )
-        return 2
+        return RunError.exit_code
     except KeyboardInterrupt:
         print("bert-horovod: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT

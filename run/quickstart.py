@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -153,7 +153,7 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run a part; a user's mistake is one message."""
+    """Run a part; what is reported is one message."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(dest="part", required=True)
     parts.add_parser("corpus").add_argument("target", type=Path)
@@ -166,7 +166,7 @@ def main() -> int:
             print(f"{arguments.target}: {count:,} documents, {size / 1e6:.1f} MB of text from {library}")
             return 0
         return summary(arguments.output_dir)
-    except UserError as error:
+    except ReportedError as error:
         print(f"quickstart: error: {error}", file=sys.stderr)
         return 1
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 
 MEMORY_BYTES = 1 << 30  # that reading may take more than there is
 PATIENCE_S = 20  # after which reading counts as hung
@@ -198,12 +198,12 @@ class Sandbox(NamedTuple):
     outside: Path
 
     def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result, or the UserError that it raised; any other end fails, as do hanging, eating memory
+        """The function's result, or the ReportedError that it raised; any other end fails, as do hanging, eating memory
         and touching what is outside."""
         with _limits(), _watch(self.outside):
             try:
                 return function(*arguments)
-            except UserError as error:
+            except ReportedError as error:
                 refused = error
         assert 0 < len(str(refused)) < 4000
         return refused

@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.saving import buffers_for, take_snapshot, write
 from bert_horovod.runs.state import Progress, TrainingState
-from bert_horovod.training.loop import Job, pretrain
+from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training import loop
+from bert_horovod.training.job import pretraining_job
 from tests.toys import toy_recipe, toy_recipe_table
 
 
@@ -24,7 +27,7 @@ def train(store: Store, output_dir: Path, max_steps: int | None = None, **sectio
 def train_recipe(recipe: Recipe, store: Store, output_dir: Path, world: World | None = None, **job: Any) -> Path:
     """Train a recipe in this process; `job`: more of what a Job has. Returns `output_dir`."""
     output_dir.mkdir(parents=True, exist_ok=True)
-    pretrain(Job(recipe, store, output_dir, **job), world or World())
+    loop.train(pretraining_job(recipe, store, output_dir, **job), world or World())
     return output_dir
 
 
@@ -52,8 +55,9 @@ def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sectio
 
 def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Path:
     """Write a checkpoint; returns its path."""
-    snapshot = take_snapshot(state, buffers_for(state), recipe, store, position)
-    return write(output_dir, snapshot, recipe, store)
+    snapshot = take_snapshot(state, buffers_for(state), recipe, store.hash, position)
+    task = Pretraining(recipe.objective.pairs)
+    return write(output_dir, snapshot, recipe, task, StoreDataset(store, recipe))
 
 
 def logged(output_dir: Path) -> list[dict]:

@@ -24,12 +24,15 @@ import_tensorflow()
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from bert_horovod import optimizers
 from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import decays, initial_values, pretraining_shapes
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.optimizers.applying import clip_factor
+from bert_horovod.optimizers.applying import update as apply_rule
+from bert_horovod.optimizers.registry import rule
 from bert_horovod.training.step import as_tensors, xla_mode
 
 
@@ -37,7 +40,9 @@ def main() -> None:
     hvd.init()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    initial = initial_parameters(recipe.model, recipe.objective.pairs, recipe.data.seed)
+    initial = initial_values(
+        pretraining_shapes(recipe.model, recipe.objective.pairs), recipe.model.initializer_range, recipe.data.seed
+    )
     parameters = {name: tf.Variable(value) for name, value in initial.items()}
     profile = ranks.delays(arguments)
     step = real_step(parameters) if profile is None else delayed_step(parameters, profile)
@@ -56,7 +61,7 @@ def main() -> None:
 def real_step(parameters: dict[str, tf.Variable]):
     """A step that computes; the last micro-batch's gradients are summed with the others' before Horovod has them."""
     count = arguments.micro_batches
-    compute = ComputePolicy(tf.float32, xla_mode(recipe))
+    policy = ComputePolicy(tf.float32, xla_mode(recipe))
     accumulators = {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} if count > 1 else {}
     slots = {
         slot: {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} for slot in ("m", "v")
@@ -72,8 +77,8 @@ def real_step(parameters: dict[str, tf.Variable]):
 
     def loss(batch: dict[str, tf.Tensor], k: tf.Tensor) -> tf.Tensor:
         dropout = DropoutState(tf.constant([1], tf.uint64), k * recipe.execution.micro_batch)
-        weights = cast_weights(parameters, tf.float32)
-        sums = loss_sums(weights, recipe.model, recipe.objective.pairs, batch, compute, dropout)
+        forward = Forward(recipe.model, cast_weights(parameters, policy.dtype), policy, dropout)
+        sums = loss_sums(forward, recipe.objective.pairs, batch)
         tokens, sequences = (tf.reduce_sum(batch[name]) for name in ("masked_weights", "sequence_weights"))
         return (sums.mlm_loss / tokens + sums.nsp_loss / sequences) / count
 
@@ -109,16 +114,17 @@ def update(
     parameters: dict[str, tf.Variable], gradients: list[tf.Tensor], slots: dict[str, dict[str, tf.Variable]]
 ) -> None:
     """Clip, and do an AdamW step."""
-    factor = optimizers.clip_factor(tf.linalg.global_norm(gradients), recipe.optimizer.max_grad_norm)
+    factor = clip_factor(tf.linalg.global_norm(gradients), recipe.optimizer.max_grad_norm)
     for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-        value, _, new = optimizers.update(
+        value, _, new = apply_rule(
+            rule(recipe.optimizer.name),
             parameter[None],
             gradient[None],
             {slot: named[name][None] for slot, named in slots.items()},
             tf.constant(1.0),
             tf.constant(1e-4),
             factor,
-            optimizers.decays(name),
+            decays(name),
             recipe.optimizer,
             tf.float32,
             True,

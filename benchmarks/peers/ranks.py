@@ -26,7 +26,7 @@ from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.rows import open_rows
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import open_store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.recipe.sections import Recipe
 
@@ -55,8 +55,8 @@ def parse(description: str, wires: tuple[str, ...]) -> tuple[argparse.Namespace,
     try:
         overrides = ["data.packing=false", *arguments.overrides]
         return arguments, size_recipe(arguments.model, overrides, arguments.rows, arguments.length)
-    except UserError as error:
-        parser.exit(2, f"error: {error}\n")
+    except ReportedError as error:
+        parser.exit(error.exit_code, f"error: {error}\n")
 
 
 def delays(arguments: argparse.Namespace) -> dict[str, float | list[float]] | None:

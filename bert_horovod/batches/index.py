@@ -33,7 +33,7 @@ from bert_horovod.batches.index_check import ARRAYS, narrow, positions_of, read_
 from bert_horovod.batches.packing import Templates, fill, pack, single
 from bert_horovod.batches.windows import Windows, cut_windows
 from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError, file_error
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync, write_atomically
 
@@ -108,8 +108,9 @@ def open_index(
         build: whether a missing index is built; one process a host builds, the others wait for it and open.
 
     Raises:
-        UserError: the directory cannot be written, the split holds nothing (or no pairs, or one document where wrong
-            second segments come from another), or the index is missing or damaged.
+        UserError: the split holds nothing (or no pairs, or one document where wrong second segments come from another).
+        DamagedData: the index is damaged.
+        RunError: it is missing, or cannot be written (where the path is at fault, UserError).
     """
     if split not in SPLITS or not 4 <= sequence_length < 1 << 16:
         raise ValueError(
@@ -129,7 +130,7 @@ def open_index(
     path = (Path(directory) if directory is not None else store.path / "index") / name
     if not path.is_dir():
         if not build:
-            raise UserError(
+            raise RunError(
                 f"{path} is missing: the process that builds the row index has failed, or has another file "
                 "system; run again, or name a directory that a host's processes share with --index_dir"
             )
@@ -177,9 +178,10 @@ def _build(cutter: _Cutter, packing: bool, path: Path) -> None:
             if not path.is_dir():  # else another host was faster: its index is the same
                 raise
     except OSError as error:
-        raise UserError(
+        raise file_error(
+            error,
             f"cannot write the row index to {path.parent}: {error.strerror or error}; "
-            "name a directory that can be written, local to each host, with --index_dir"
+            "name a directory that can be written, local to each host, with --index_dir",
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -17,7 +17,7 @@ from bert_horovod.batches.order import keyed_hash, permute, stream_seed
 from bert_horovod.batches.pairs import PairExchange
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
 
 # What a hash is drawn for.
@@ -67,6 +67,7 @@ class Rows:
         lengths, rows = index.templates.lengths, index.templates.rows
         masks = np.where(lengths > 0, masked_count(index.classes.tokens[lengths], objective.masked_fraction), 0)
         self.masked_slots = int(masks.sum(axis=1).max())  # M, the most that a row needs
+        self.slots = {"masked": self.masked_slots, "sequences": self.sequences}
         self._index = index
         self._special = special
         self._vocabulary_size = len(store.vocabulary)
@@ -156,7 +157,7 @@ class Rows:
         self._copy_tokens(ids, found.start, found.count, target)
         self._copy_tokens(ids, found.second_start, found.second_count, target + found.count + 1)
         if ids.max(initial=0) >= self._vocabulary_size:
-            raise UserError(
+            raise DamagedData(
                 f"the token store holds the id {ids.max()}, outside of its vocabulary of {self._vocabulary_size}: "
                 "it is damaged; see where with: bert-horovod verify"
             )
@@ -237,12 +238,50 @@ def open_rows(
         index_dir: see open_index, as `build` is.
 
     Raises:
-        UserError: as open_index and special_ids.
+        ReportedError: as open_index and special_ids.
     """
     length, pair = recipe.phase[phase].sequence_length, recipe.objective.pair
     index = open_index(store, length, pair, recipe.data.packing, split, index_dir, build)
     seed = stream_seed(recipe.data.seed, _PHASE_STREAM + phase if split == "train" else _HELD_OUT_STREAM)
     return Rows(store, index, special_ids(store.vocabulary), length, recipe.objective, seed)
+
+
+@dataclass(frozen=True)
+class StoreDataset:
+    """A token store as what a run reads; see batches.source.Dataset.
+
+    Args:
+        store: the token store.
+        recipe: the run's.
+        index_dir: see open_index.
+    """
+
+    store: Store
+    recipe: Recipe
+    index_dir: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.store.path
+
+    @property
+    def hash(self) -> str:
+        return self.store.hash
+
+    @property
+    def vocabulary(self) -> list[str]:
+        return self.store.vocabulary
+
+    @property
+    def lowercase(self) -> bool:
+        return self.store.manifest["vocabulary"]["lowercase"]
+
+    @property
+    def tokens(self) -> int:
+        return self.store.manifest["totals"]["tokens"]
+
+    def open(self, phase: int, split: str, build: bool = True) -> Rows:
+        return open_rows(self.store, self.recipe, phase, split, self.index_dir, build)
 
 
 def _first_numbers(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:

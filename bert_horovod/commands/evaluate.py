@@ -90,7 +90,7 @@ def evaluate(
         the masked-token loss is lower.
 
     Raises:
-        UserError: checkpoint, store or an argument is not what it should be, or they do not fit together.
+        ReportedError: checkpoint, store or an argument is not what it should be, or they do not fit together.
     """
     for name, value in (("rows", rows), ("micro_batch", micro_batch)):
         if value < 1:
@@ -105,6 +105,7 @@ def evaluate(
     from bert_horovod.model.policy import ComputePolicy
     from bert_horovod.recipe.sections import Objective, Phase, Recipe
     from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
+    from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
 
     store = verify(data_dir)  # a damaged byte would else count in the loss
@@ -119,11 +120,11 @@ def evaluate(
             f"the positions of {directory}"
         )
     unigrams = unigram_cross_entropy(store)
-    pair = (recorded_pair(directory) or "next_sentence") if found.next_sentence else "none"
+    pair = (recorded_pair(directory) or "next_sentence") if found.pairs else "none"
     recipe = Recipe(objective=Objective(pair=pair), phase=(Phase(sequence_length=sequence_length),))
     held_out = open_rows(store, recipe, 0, "held_out", index_dir)
-    evaluator = Evaluator(found.model, found.next_sentence, ComputePolicy(), held_out, rows, micro_batch, World())
-    means = evaluator.evaluate(found.parameters)
+    evaluator = Evaluator(Pretraining(found.pairs), found.model, ComputePolicy(), held_out, rows, micro_batch, World())
+    means = {f"held_out_{name}": value for name, value in evaluator.evaluate(found.parameters).items()}
     return {
         "checkpoint": str(directory),
         "sequence_length": sequence_length,

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.reading import load_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check everything, join the other ranks, train; 1 if other ranks were lost."""
+    """Check everything, join the other ranks, train; raises RunError if other ranks were lost."""
     import_tensorflow()
     import tensorflow as tf
 
@@ -59,29 +59,31 @@ def run(arguments: argparse.Namespace) -> int:
     me = f"rank {launched.rank} on {socket.gethostname()}"
     try:
         _run(arguments, launched)
-    except UserError as error:
+    except ReportedError as error:
         if launched.rank == 0:
             raise
         # Rank 0 says what is wrong for all; only a fault of this host alone is left to say after a while.
         time.sleep(_PATIENCE_S)
-        raise UserError(f"{me}: {error}") from error
+        raise type(error)(f"{me}: {error}") from error
     except tf.errors.OpError as error:
         if "Horovod" not in str(error):
             raise
         # Another rank has ended, and its own words say why: the job ends by it, unless its host is gone.
         time.sleep(_PATIENCE_S)
-        print(f"bert-horovod: error: {me} has lost other ranks: {error.message}", file=sys.stderr)
-        return 1
+        raise RunError(f"{me} has lost other ranks: {error.message}") from error
     return 0
 
 
 def _run(arguments: argparse.Namespace, launched) -> None:
+    from bert_horovod.batches.rows import StoreDataset
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.store import open_store, verify
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
     from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.training.loop import Job, pretrain
+    from bert_horovod.tasks.pretraining import Pretraining
+    from bert_horovod.training.job import pretraining_job
+    from bert_horovod.training.loop import train
     from bert_horovod.training.start import check_recipe, load_initial, untested_versions
 
     recipe = load_recipe(arguments.recipe, arguments.overrides)
@@ -95,7 +97,8 @@ def _run(arguments: argparse.Namespace, launched) -> None:
         for found in untested_versions():
             print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
         if arguments.init_checkpoint:
-            load_initial(arguments.init_checkpoint, recipe, store)
+            task, dataset = Pretraining(recipe.objective.pairs), StoreDataset(store, recipe)
+            load_initial(arguments.init_checkpoint, recipe.model, task, dataset)
     claimed = None
     if launched.rank == 0:
         # A rank that is cut off ends by its watchdog.
@@ -104,16 +107,16 @@ def _run(arguments: argparse.Namespace, launched) -> None:
     world = connect(launched, recipe.execution)
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
     held = share(arguments.output_dir, claimed, world)  # until this process ends
-    job = Job(
+    job = pretraining_job(
         recipe,
         store,
         arguments.output_dir,
-        index_dir=arguments.index_dir,
+        arguments.index_dir,
         init_checkpoint=arguments.init_checkpoint,
         max_steps=arguments.max_steps,
         stop_at=stop_at,
     )
-    pretrain(job, world)
+    train(job, world)
     world.shutdown()
     if held is not None:
         os.close(held)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.reading import read_json, shown
 from bert_horovod.storage.typed import check_type
 
@@ -72,7 +72,7 @@ def manifest_text(manifest: dict[str, Any]) -> str:
 
 
 def read_manifest(store: Path) -> dict[str, Any]:
-    """A store's manifest, typed and consistent in itself; raises UserError."""
+    """A store's manifest, typed and consistent in itself; raises ReportedError."""
     path = store / "manifest.json"
     try:
         manifest = read_json(path, inside=store, limit_bytes=_LIMIT_BYTES)
@@ -81,12 +81,13 @@ def read_manifest(store: Path) -> dict[str, Any]:
         check_type(manifest, _Manifest, "the manifest")
         _check(manifest)
     except OSError as error:
-        raise UserError(
+        raise file_error(
+            error,
             f"{store} is not a token store: cannot read manifest.json ({error.strerror}); "
-            "make one with: bert-horovod prepare"
+            "make one with: bert-horovod prepare",
         ) from error
     except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}; prepare the data again") from error
+        raise DamagedData(f"{path} is damaged: {error}; prepare the data again") from error
     return manifest
 
 

@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, manifest_text, read_manifest
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, ReportedError
 from bert_horovod.storage.reading import hash_file, load_array, open_regular, read_text
 from bert_horovod.storage.writing import write_atomically
 
@@ -115,7 +115,7 @@ def write_manifest(store: Path, manifest: dict[str, Any]) -> None:
 
 
 def open_store(path: str | Path) -> Store:
-    """Open a token store and check its structure (not its hashes and token ids: see verify); raises UserError."""
+    """Open a token store and check its structure (not its hashes and token ids: see verify); raises ReportedError."""
     path = Path(path)
     return _open_store(path, read_manifest(path))
 
@@ -124,13 +124,13 @@ def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
     try:
         vocabulary_text = read_text(path / "vocab.txt", inside=path)
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
+        raise DamagedData(
             f"cannot read {path / 'vocab.txt'}: {getattr(error, 'strerror', error)}; prepare the data again"
         ) from error
     vocabulary = vocabulary_text.rstrip("\n").split("\n")
     recorded = manifest["vocabulary"]
     if _hash_text(vocabulary_text) != recorded["sha256"] or len(vocabulary) != recorded["size"]:
-        raise UserError(
+        raise DamagedData(
             f"{path / 'vocab.txt'} is not the vocabulary that the store was made with; prepare the data again"
         )
     _allow_open_files(len(ARRAYS) * len(manifest["shards"]))
@@ -139,21 +139,21 @@ def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
 
 
 def verify(path: str | Path) -> Store:
-    """Open a store, compare shards with their hashes, check all token ids; raises UserError that names damaged ones."""
+    """Open a store, compare shards with their hashes, check all token ids; raises DamagedData that names them."""
     path = Path(path)
     manifest = read_manifest(path)
     damaged = [
         entry["name"] for entry in manifest["shards"] if _is_damaged(path, entry, manifest["vocabulary"]["size"])
     ]
     if damaged:
-        raise UserError(
+        raise DamagedData(
             f"{path}: damaged shards: {', '.join(damaged[:20])}; their content is not what the manifest "
             "says. Run the same prepare command again: it makes the damaged shards anew"
         )
     store = _open_store(path, manifest)
     for entry, shard in zip(manifest["shards"], store.shards, strict=True):
         if shard.tokens.max(initial=0) >= len(store.vocabulary):
-            raise UserError(
+            raise DamagedData(
                 f"{path / entry['name']} is damaged: the token id {shard.tokens.max()} is outside of the vocabulary of "
                 f"{len(store.vocabulary)}; remove the store and prepare the data again"
             )
@@ -164,7 +164,7 @@ def _is_damaged(path: Path, entry: dict[str, Any], vocabulary_size: int) -> bool
     try:
         open_shard(path, entry, vocabulary_size)  # before the hash: a file may have a hole of terabytes
         return hash_shard(path / entry["name"]) != entry["sha256"]
-    except (OSError, UserError):
+    except (OSError, ReportedError):
         return True
 
 
@@ -194,7 +194,7 @@ def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
         if duplicates[0] < 0 or duplicates[-1] >= manifest["totals"]["documents"] or np.any(np.diff(duplicates) <= 0):
             raise ValueError("it does not rise within the store's documents")
     except (OSError, ValueError) as error:
-        raise UserError(
+        raise DamagedData(
             f"{file} is damaged ({getattr(error, 'strerror', error)}); "
             "run the same prepare command again: it makes it anew"
         ) from error
@@ -212,7 +212,7 @@ def _allow_open_files(count: int) -> None:
 
 
 def open_shard(path: Path, entry: dict[str, Any], vocabulary_size: int) -> Shard:
-    """Map a shard's arrays, by its entry in the manifest, and check all but the ids in them; raises UserError."""
+    """Map a shard's arrays, by its entry in the manifest, and check all but the ids in them; raises DamagedData."""
     shapes = {
         "tokens": (token_dtype(vocabulary_size), (entry["tokens"],)),
         "sentences": (np.uint32, (entry["sentences"] + 1,)),
@@ -228,14 +228,14 @@ def open_shard(path: Path, entry: dict[str, Any], vocabulary_size: int) -> Shard
         try:
             arrays[name] = load_array(file, dtype, shape, inside=path)
         except (OSError, ValueError) as error:
-            raise UserError(
+            raise DamagedData(
                 f"{file} is missing or damaged ({getattr(error, 'strerror', error)}); "
                 f"see which shards with: bert-horovod verify --data_dir {path}"
             ) from error
     shard = Shard(**arrays)
     problem = shard_problem(shard)
     if problem:
-        raise UserError(
+        raise DamagedData(
             f"{path / entry['name']} is damaged: {problem}; "
             "run the same prepare command again: it makes the damaged shards anew"
         )

@@ -7,7 +7,7 @@ from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.positions import micro_batch_count
 from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.costs.products import matrix_products
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 
 
@@ -38,7 +38,7 @@ def derive(
     if masked_slots is None:
         masked_slots = full_row_slots(recipe.objective, phase.sequence_length)
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
-    parameters = sum(math.prod(shape) for shape in parameter_shapes(recipe.model, recipe.objective.pairs).values())
+    parameters = sum(math.prod(shape) for shape in pretraining_shapes(recipe.model, recipe.objective.pairs).values())
     return Derived(
         micro_batches=micro_batches,
         tokens_per_step=phase.global_batch * phase.sequence_length,

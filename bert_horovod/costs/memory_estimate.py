@@ -6,8 +6,8 @@ parameters and slots. The peak is where backward begins or in the optimizer, on 
 
 import math
 
-from bert_horovod.model.parameters import parameter_shapes
-from bert_horovod.optimizers import rule
+from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.sections import Recipe
 
 PROGRAM_BYTES = 880 << 20  # of a process on CPU without a model: Python, TensorFlow, XLA's compiler; measured
@@ -35,13 +35,13 @@ def memory_bytes(
       gpu: whether the rank has one.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
-    shapes = parameter_shapes(model, recipe.objective.pairs)
+    shapes = pretraining_shapes(model, recipe.objective.pairs)
     parameters = sum(math.prod(shape) for shape in shapes.values())
     words = model.vocab_size * model.hidden_size
-    # Working weights: in float32 only what is joined or padded is a copy.
+    # Cast weights: in float32 only what is joined or padded is a copy.
     qkv = 3 * model.num_hidden_layers * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
-    values = 4 * parameters * (1 + len(rule(recipe.optimizer.name).SLOTS))
+    values = 4 * parameters * (1 + len(SLOTS[recipe.optimizer.name]))
     staying = values + working + 4 * parameters * (micro_batches > 1)
     # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.
     gradients = width * parameters + (2 * words if width < 4 else 0)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.runtime.clock import clock
+from bert_horovod.runtime.clock import Clock, no_clock
 
 # The float16 wire maps the last step's maximum to 2^11: 2^5 below overflow, 2^25 above the smallest normal number.
 WIRE_TARGET = 2.0**11
@@ -85,7 +85,9 @@ class GradientReducer:
         known = [[maxima[name] for name in names if name in maxima] for names in members]
         self.maxima.assign([max(values, default=1.0) for values in known])
 
-    def reduce(self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices]) -> Reduced:
+    def reduce(
+        self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices], clock: Clock = no_clock
+    ) -> Reduced:
         """Sum gradients over ranks, in float32; on float16 overflow the sums are not finite, on all ranks alike.
 
         `lookups` are the looked-up parts, by table, to be added to the dense ones; values [n, width], indices [n]. In
@@ -107,14 +109,14 @@ class GradientReducer:
         for i, bucket in enumerate(self.plan.buckets):
             with tf.control_dependencies(first):
                 flat = tf.concat([tf.cast(tf.reshape(gradients[name], [-1]), tf.float32) for name in bucket], 0)
-            flat = self._all_reduce(flat, i, times)
+            flat = self._all_reduce(flat, i, times, clock)
             sums.append(flat)
             parts = tf.split(flat, [math.prod(self._shapes[name]) for name in bucket])
             reduced |= {name: tf.reshape(part, self._shapes[name]) for name, part in zip(bucket, parts, strict=True)}
         count = tf.constant(0)
         if rows is not None:
             ids, flat = self._touched_rows(lookups[rows], first)
-            flat = self._all_reduce(flat, len(sums), times)
+            flat = self._all_reduce(flat, len(sums), times, clock)
             sums.append(flat)
             width = self._shapes[rows][1]
             reduced[rows] = tf.tensor_scatter_nd_add(reduced[rows], ids, tf.reshape(flat, [-1, width]))
@@ -124,7 +126,7 @@ class GradientReducer:
             self.maxima.assign(next_maxima(self.maxima, maxima))
         return Reduced(reduced, *(tf.stack(kind) for kind in zip(*times, strict=True)), count)
 
-    def _all_reduce(self, flat: tf.Tensor, i: int, times: list[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
+    def _all_reduce(self, flat: tf.Tensor, i: int, times: list[tuple[tf.Tensor, tf.Tensor]], clock: Clock) -> tf.Tensor:
         """The sum of a bucket, float32; adds its times."""
         scale = 1.0
         if self._wire == tf.float16:

@@ -11,8 +11,9 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory
 from bert_horovod.model.encoder import encode_at
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import masked_token_logits
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 
@@ -42,9 +43,9 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_masked_model(directory: Path) -> Pretrained:
-    """Read a checkpoint that predicts masked tokens; raises UserError for one that is damaged or lacks that head."""
+    """Read a checkpoint that predicts masked tokens; raises UserError without that head, and as read_directory."""
     found = read_directory(directory)
-    missing = parameter_shapes(found.model, next_sentence=False).keys() - found.parameters.keys()
+    missing = pretraining_shapes(found.model, pairs=False).keys() - found.parameters.keys()
     if missing:
         raise UserError(
             f"--checkpoint {directory} has no masked-token head ({', '.join(sorted(missing))}); expected "
@@ -60,7 +61,7 @@ class MaskedTokenPredictor:
         directory: a Hugging Face BERT directory with a masked-token head and a vocabulary.
 
     Raises:
-        UserError: the directory is not one.
+        ReportedError: as read_masked_model.
 
     Example:
         >>> MaskedTokenPredictor(Path("bert-base-uncased")).guess(["Paris is the [MASK] of France."], 1)
@@ -76,10 +77,9 @@ class MaskedTokenPredictor:
             )
         self.vocabulary = found.vocabulary
         self._special = special_ids(found.vocabulary)
-        self._model = found.model
-        self._compute = ComputePolicy()
         parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
-        self._weights = cast_weights(parameters, self._compute.dtype)
+        policy = ComputePolicy()
+        self._forward = Forward(found.model, cast_weights(parameters, policy.dtype), policy)
         self._tokenizer = Tokenizer(found.vocabulary, found.lowercase)
 
     def guess(self, texts: list[str], count: int) -> list[list[list[Guess]]]:
@@ -99,7 +99,7 @@ class MaskedTokenPredictor:
         ids, lengths = self._tokenizer([piece.replace("\n", " ") for piece in pieces])
         ends = np.cumsum(lengths)[:-1]
         ids = np.concatenate([[self._special.cls], np.insert(ids, ends, self._special.mask), [self._special.sep]])
-        limit = self._model.max_position_embeddings
+        limit = self._forward.model.max_position_embeddings
         if len(ids) > limit:
             raise UserError(
                 f"a text has {len(ids)} tokens, [CLS] and [SEP] included, the model at most {limit}; "
@@ -117,8 +117,8 @@ class MaskedTokenPredictor:
         }
         batch = {name: tf.constant(values[None], tf.int32) for name, values in batch.items()}
         positions = tf.constant(masked[None], tf.int32)
-        hidden = encode_at(self._weights, self._model, batch, positions, self._compute)[0]
-        logits = masked_token_logits(self._weights, self._model, hidden, self._compute)  # (masks, vocabulary)
+        hidden = encode_at(self._forward, batch, positions)[0]
+        logits = masked_token_logits(self._forward, hidden)  # (masks, vocabulary)
         values, tokens = tf.math.top_k(tf.nn.softmax(logits), min(count, len(self.vocabulary)))
         return [
             [Guess(self.vocabulary[token], float(value)) for value, token in zip(*place, strict=True)]

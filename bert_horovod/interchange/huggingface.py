@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
@@ -19,13 +19,21 @@ from bert_horovod.interchange.tokenizer_files import (
     read_vocabulary,
     tokenizer_settings,
 )
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import (
+    BERT,
+    DECODER_BIAS,
+    DECODER_BIAS_COPY,
+    DECODER_WEIGHT_COPY,
+    WORD_EMBEDDINGS,
+    Shapes,
+    encoder_shapes,
+    pretraining_shapes,
+)
 from bert_horovod.recipe import reading, sections
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
+from bert_horovod.tasks.base import Task
 
-_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
-_DECODER = "cls.predictions.decoder"
 _REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 
 
@@ -33,7 +41,7 @@ class Pretrained(NamedTuple):
     """What a Hugging Face BERT directory holds."""
 
     model: sections.Model
-    next_sentence: bool  # whether pooler and sentence-pair head are both there, whole
+    pairs: bool  # whether pooler and sentence-pair head are both there, whole
     parameters: dict[str, np.ndarray]  # float32, [out, in]; the encoder is complete, heads and pooler as far as present
     vocabulary: list[str] | None  # tokens by id; None if the directory has none
     lowercase: bool
@@ -42,7 +50,7 @@ class Pretrained(NamedTuple):
 def write_directory(
     directory: Path,
     model: sections.Model,
-    next_sentence: bool,
+    task: Task,
     parameters: dict[str, np.ndarray],
     vocabulary: list[str],
     lowercase: bool,
@@ -54,8 +62,8 @@ def write_directory(
     Args:
         directory: made if it is not there.
         model: the sizes.
-        next_sentence: BertForPreTraining with pooler and sentence-pair head, else BertForMaskedLM without.
-        parameters: exactly those of `parameter_shapes`; saved as float32.
+        task: what was learned; it decides Hugging Face's class of the whole.
+        parameters: exactly the task's; saved as float32.
         vocabulary: tokens by id, vocab_size of them.
         lowercase: whether the tokenizer lower-cases and strips accents.
 
@@ -66,11 +74,11 @@ def write_directory(
         ValueError: parameters or vocabulary are not those of the model.
         OSError: a file cannot be written.
     """
-    _check_parameters(parameters, parameter_shapes(model, next_sentence))
+    _check_parameters(parameters, task.parameters(model))
     _check_vocabulary(vocabulary, model.vocab_size)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    _write_text(directory / "config.json", _json(_hugging_face_config(model, next_sentence, vocabulary)))
+    _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
     _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
     tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
@@ -79,49 +87,47 @@ def write_directory(
     return digest
 
 
-def read_directory(directory: Path) -> Pretrained:
+def read_directory(directory: Path, task: Task | None = None) -> Pretrained:
     """Read a Hugging Face BERT directory, with whatever heads it has.
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. A decoder that is tied to the
-    word embeddings is dropped. Tensors of other tasks' heads are left out.
+    word embeddings is dropped. Heads are those of pre-training and of `task`; tensors of other heads are left out.
 
     Raises:
-        UserError: it is no BERT, or one that this program does not compute; files are missing or damaged; a tensor is
-            missing, of the wrong shape or not finite; the vocabulary does not fit.
+        UserError: it is no BERT, or one that this program does not compute; a file is missing; its
+            vocabulary does not fit.
+        DamagedData: a file is damaged; a tensor is missing, of the wrong shape or not finite.
     """
     directory = Path(directory)
     model = _read_model(directory / "config.json")
     mapped = map_weights(directory)
-    shapes = parameter_shapes(model, next_sentence=True)
-    copies = {f"{_DECODER}.weight": shapes[_EMBEDDINGS], f"{_DECODER}.bias": shapes["cls.predictions.bias"]}
+    shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
+    copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
     tensors = {}
     for name, values in mapped.items():
         if name in shapes or name in copies:
             tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
-        elif name.startswith("bert."):
+        elif name.startswith(BERT):
             raise UserError(
                 f"{directory}: {name[:200]} is no part of the encoder that config.json describes "
                 f"({model.num_hidden_layers} layers)"
             )
     _tie_decoder(directory, tensors)
-    pooler_and_pair_head = set(shapes) - set(parameter_shapes(model, next_sentence=False))
-    missing = [
-        name for name in shapes if name.startswith("bert.") and name not in tensors and name not in pooler_and_pair_head
-    ]
+    pooler_and_pair_head = set(pretraining_shapes(model, True)) - set(pretraining_shapes(model, False))
+    missing = [name for name in encoder_shapes(model, pooler=False) if name not in tensors]
     if missing:
-        raise UserError(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
+        raise DamagedData(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
     return Pretrained(
         model=model,
-        next_sentence=pooler_and_pair_head <= set(tensors),
+        pairs=pooler_and_pair_head <= set(tensors),
         parameters={name: tensors[name] for name in shapes if name in tensors},
         vocabulary=read_vocabulary(directory, model.vocab_size),
         lowercase=read_lowercase(directory),
     )
 
 
-def _hugging_face_config(model: sections.Model, next_sentence: bool, vocabulary: list[str]) -> dict[str, Any]:
+def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
     return {
-        "architectures": ["BertForPreTraining" if next_sentence else "BertForMaskedLM"],
         "model_type": "bert",
         **dataclasses.asdict(model),
         "position_embedding_type": "absolute",
@@ -154,25 +160,27 @@ def _read_model(path: Path) -> sections.Model:
 
 def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:
     """Take the decoder out of `tensors`, having checked that it is the embeddings' and the bias's copy."""
-    weight, bias = tensors.pop(f"{_DECODER}.weight", None), tensors.pop(f"{_DECODER}.bias", None)
-    if weight is not None and not np.array_equal(weight, tensors.get(_EMBEDDINGS), equal_nan=True):
-        raise UserError(f"{directory}: {_DECODER}.weight differs from {_EMBEDDINGS}: expected tied embeddings")
-    if bias is not None and not np.array_equal(bias, tensors.setdefault("cls.predictions.bias", bias), equal_nan=True):
-        raise UserError(f"{directory}: {_DECODER}.bias differs from cls.predictions.bias: expected one bias")
+    weight, bias = tensors.pop(DECODER_WEIGHT_COPY, None), tensors.pop(DECODER_BIAS_COPY, None)
+    if weight is not None and not np.array_equal(weight, tensors.get(WORD_EMBEDDINGS), equal_nan=True):
+        raise UserError(f"{directory}: {DECODER_WEIGHT_COPY} differs from {WORD_EMBEDDINGS}: expected tied embeddings")
+    if bias is not None and not np.array_equal(bias, tensors.setdefault(DECODER_BIAS, bias), equal_nan=True):
+        raise UserError(f"{directory}: {DECODER_BIAS_COPY} differs from {DECODER_BIAS}: expected one bias")
 
 
 def _checked_tensor(directory: Path, name: str, mapped: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor in float32; raises UserError for another shape, before it takes memory, and for what is not finite."""
+    """The tensor in float32; raises DamagedData for another shape, before it takes memory, and for nan and inf."""
     values = mapped
     if values.shape != shape:
-        raise UserError(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")
+        raise DamagedData(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")
     values = as_float32(mapped)
     if not np.isfinite(values).all():
-        raise UserError(f"{directory}: {name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite")
+        raise DamagedData(
+            f"{directory}: {name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite"
+        )
     return values
 
 
-def _check_parameters(parameters: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
+def _check_parameters(parameters: dict[str, np.ndarray], shapes: Shapes) -> None:
     if parameters.keys() != shapes.keys():
         missing, unknown = sorted(shapes.keys() - parameters.keys()), sorted(parameters.keys() - shapes.keys())
         raise ValueError(f"parameters are not the model's: missing {missing}, unknown {unknown}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage.direct import write_direct
 from bert_horovod.storage.reading import open_regular, read_json, shown
 from bert_horovod.storage.typed import check_type
@@ -32,14 +32,15 @@ def map_weights(directory: Path) -> dict[str, np.ndarray]:
     and `beta` become `weight` and `bias`. Saved position ids are dropped.
 
     Raises:
-        UserError: there is no model.safetensors, or it is damaged, or a tensor is twice there or no float.
+        UserError: there is no model.safetensors.
+        DamagedData: it is damaged, or a tensor is twice there or no float.
     """
     tensors: dict[str, np.ndarray] = {}
     for path in _files(directory):
         for saved_name, values in map_file(path).items():
             name = _modern_name(saved_name)
             if name in tensors:
-                raise UserError(f"{path}: two tensors for {name[:200]}, one of them as {saved_name[:200]}")
+                raise DamagedData(f"{path}: two tensors for {name[:200]}, one of them as {saved_name[:200]}")
             tensors[name] = values
     return tensors
 
@@ -60,15 +61,15 @@ def _files(directory: Path) -> list[Path]:
         try:
             check_type(weight_map := read_json(index)["weight_map"], dict[str, str], "weight_map")
         except OSError as error:
-            raise UserError(f"cannot read {index}: {error.strerror}") from error
+            raise file_error(error, f"cannot read {index}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{index} is damaged: expected JSON with a weight_map of file names") from error
+            raise DamagedData(f"{index} is damaged: expected JSON with a weight_map of file names") from error
         names = sorted(set(weight_map.values()))
         for name in names:
             if Path(name).name != name or len(name) > _NAME_LENGTH or not name.isprintable():
-                raise UserError(f"{index} names {shown(name)}: expected a file in the same directory")
+                raise DamagedData(f"{index} names {shown(name)}: expected a file in the same directory")
             if not (directory / name).is_file():
-                raise UserError(f"{directory} has no {name}, which {INDEX_FILE} names: the copy is incomplete")
+                raise DamagedData(f"{directory} has no {name}, which {INDEX_FILE} names: the copy is incomplete")
         return [directory / name for name in names]
     if (directory / "pytorch_model.bin").is_file() or (directory / "pytorch_model.bin.index.json").is_file():
         raise UserError(
@@ -82,7 +83,7 @@ def _files(directory: Path) -> list[Path]:
 def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
     """The floating-point tensors of a safetensors file, mapped; bfloat16 as uint16, which NumPy lacks.
 
-    Raises UserError for a file that is damaged or, with `inside`, lies outside of that directory.
+    Raises DamagedData for a damaged file, UserError for one that, with `inside`, lies outside of that directory.
     """
     try:
         with open_regular(path, inside) as file:
@@ -99,9 +100,9 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
             if name.split(".")[-1] not in _BUFFERS
         }
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+        raise file_error(error, f"cannot read {path}: {error.strerror or error}") from error
     except (SafetensorError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError(f"{path} is damaged: {str(error)[:200]}; copy it again") from error
+        raise DamagedData(f"{path} is damaged: {str(error)[:200]}; copy it again") from error
 
 
 def write_file(path: Path, tensors: dict[str, np.ndarray]) -> str:

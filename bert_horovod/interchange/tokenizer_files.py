@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
 
@@ -31,15 +31,15 @@ def tokenizer_settings(lowercase: bool, max_length: int) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; raises UserError for anything else."""
+    """The JSON object in a file; raises ReportedError for anything else."""
     try:
         content = reading.read_json(path)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise file_error(error, f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise UserError(f"{path} is damaged: expected JSON: {error}") from error
+        raise DamagedData(f"{path} is damaged: expected JSON: {error}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: expected a JSON object")
+        raise DamagedData(f"{path} is damaged: expected a JSON object")
     return content
 
 
@@ -48,6 +48,7 @@ def read_vocabulary(directory: Path, vocab_size: int) -> list[str] | None:
 
     Raises:
         UserError: the ids, those of added tokens included, are not exactly 0 to vocab_size - 1.
+        DamagedData: a file's content is no such thing.
     """
     tokens: dict[int, str] = {}
     source = directory / "vocab.txt"
@@ -71,9 +72,9 @@ def read_vocabulary(directory: Path, vocab_size: int) -> list[str] | None:
             raise TypeError(f"expected a whole number and a token, found {shown(wrong[0])}")
         ids = sorted(tokens)
     except OSError as error:
-        raise UserError(f"cannot read {source}: {error.strerror}") from error
+        raise file_error(error, f"cannot read {source}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{source} or its added tokens are damaged: {shown(error)}") from error
+        raise DamagedData(f"{source} or its added tokens are damaged: {shown(error)}") from error
     if len(ids) != vocab_size or ids[0] != 0 or ids[-1] != vocab_size - 1:
         raise UserError(
             f"{source} has {len(ids)} tokens (largest id {shown(ids[-1]) if ids else 'none'}), but config.json has "
@@ -85,7 +86,7 @@ def read_vocabulary(directory: Path, vocab_size: int) -> list[str] | None:
 def read_lowercase(directory: Path) -> bool:
     """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; True where neither does.
 
-    Raises UserError where what they say is no such thing.
+    Raises DamagedData where what they say is no such thing.
     """
     source = directory / "tokenizer_config.json"
     found = _optional(source).get("do_lower_case")
@@ -94,7 +95,7 @@ def read_lowercase(directory: Path) -> bool:
         normalizer = _optional(source).get("normalizer") or {}
         found = normalizer.get("lowercase", True) if isinstance(normalizer, dict) else normalizer
     if type(found) is not bool:
-        raise UserError(f"{source} is damaged: lower-casing is {shown(found)}: expected true or false")
+        raise DamagedData(f"{source} is damaged: lower-casing is {shown(found)}: expected true or false")
     return found
 
 

@@ -1,6 +1,7 @@
 """The optimizer step with its communication off, overlapped with backward, and held back until backward's end."""
 
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,12 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.measuring.configuration import describe
-from bert_horovod.measuring.delayed import DelayedStep, delays_of
-from bert_horovod.measuring.synthetic import LoneRank, SyntheticStep, build_step
+from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of
+from bert_horovod.measuring.synthetic import LoneRank, SyntheticStep, phase_batch, synthetic_step
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.overlap import plan_by_measurement
-from bert_horovod.training.step import StepTimes, TrainStep, as_tensors
+from bert_horovod.training.step import StepTimes, as_tensors
 
 WARM_UP = 1  # step of each kind, which compiles
 
@@ -39,16 +40,16 @@ def measure(
     """
     phase = recipe.phase[0]
     micro_batches = derive(recipe, phase, world.size).micro_batches
-    kind = DelayedStep if delays else TrainStep
+    batch = phase_batch(recipe, phase)
+    slept = {"step_type": partial(DelayedStep, delays), "updater_type": partial(DelayedUpdater, delays)}
 
     def build(world: World, plan: BucketPlan | None = None, held_back: bool = False) -> SyntheticStep:
-        made = build_step(recipe, phase, micro_batches, world, plan, held_back, kind)
-        if delays:
-            made.step.delays = delays
-        return made
+        return synthetic_step(
+            recipe, batch, micro_batches, world, plan, held_back=held_back, **(slept if delays else {})
+        )
 
     off = build(LoneRank(world.size))
-    expectation = plan_by_measurement(recipe, off.step, as_tensors(off.batches[-1]), off.inputs, world)
+    expectation = plan_by_measurement(recipe, off.step, as_tensors(batch), off.inputs(), world)
     kinds = {"off": off}
     if world.size > 1:
         kinds["overlapped"] = build(world, expectation.plan)
@@ -57,7 +58,7 @@ def measure(
     for i in range(WARM_UP + steps):
         for name, step in kinds.items():
             world.barrier()
-            result = step.run()
+            result = step.run(with_times=True)
             if i >= WARM_UP:
                 found[name].append(result)
     if timeline is not None and world.size > 1:
@@ -78,14 +79,14 @@ def measure(
     }
     if world.size > 1:
         last = found["overlapped"][-1]
-        reducer = kinds["overlapped"].step.reducer
+        exchange = kinds["overlapped"].step.exchange
         result |= {
             "exposed_s": step_s["overlapped"] - step_s["off"],
             "exposed_held_back_s": step_s["held_back"] - step_s["off"],
-            "reduce_wait_s": statistics.median(result.reduce_wait_s for result in found["overlapped"]),
+            "reduce_wait_s": statistics.median(result.times.reduce_wait_s for result in found["overlapped"]),
             "hidden_share": median("overlapped", hidden_share),
-            "bytes_reduced": reducer.bytes_reduced(last.rows),
-            "wire_bytes": reducer.wire_bytes(last.rows),
+            "bytes_reduced": exchange.bytes_reduced(last.rows),
+            "wire_bytes": exchange.wire_bytes(last.rows),
             "link": {
                 "latency_s": expectation.link.latency_s,
                 "bytes_per_s": expectation.link.bytes_per_s(world.size),
@@ -121,4 +122,4 @@ def _write_timeline(directory: Path, step: SyntheticStep, plan: BucketPlan, worl
     world.barrier()
     timeline = StepTimeline(directory, (1, 1), world, print)
     timeline.begin(1)
-    timeline.end(1, step.run().times, plan)
+    timeline.end(1, step.run(with_times=True).times, plan)

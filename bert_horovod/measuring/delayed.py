@@ -4,38 +4,23 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.errors import UserError
-from bert_horovod.model.weights import LAYER_PREFIX, LOOKUP
-from bert_horovod.runtime.clock import clock
+from bert_horovod.errors import UserError, file_error
+from bert_horovod.exchange.base import UpdateInputs
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks
 from bert_horovod.training.step import StepInputs, TrainStep
-
-
-def blocks(names: list[str]) -> list[list[str]]:
-    """Parameters by the part of backward that makes their gradients: head, layers from the last on, embeddings.
-
-    The word embeddings' dense part comes with the head.
-    """
-    layers: dict[int, list[str]] = {}
-    head, embeddings = [], []
-    for name in names:
-        if name.startswith(LAYER_PREFIX):
-            layers.setdefault(int(name.removeprefix(LAYER_PREFIX).split(".")[0]), []).append(name)
-        elif name.startswith("bert.embeddings.") and name != LOOKUP:
-            embeddings.append(name)
-        else:
-            head.append(name)
-    return [head, *(layers[i] for i in sorted(layers, reverse=True)), embeddings]
 
 
 def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | list[float]]:
     """Seconds of a step's parts as --delay takes them; layers_s from the last layer on."""
     ends = [profile.forward_s]
-    for names in blocks(list(profile.ready_s))[:-1]:
+    for names in backward_blocks(list(profile.ready_s))[:-1]:
         ends.append(max(ends[-1], *(profile.ready_s[name] for name in names)))
     head, *layers = np.diff(ends).tolist()
     return {
@@ -48,13 +33,13 @@ def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | li
 
 
 def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
-    """The file of --delay; raises UserError where it is none, or of a model with another number of layers."""
+    """The file of --delay; raises ReportedError where it is none, or of a model with another number of layers."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         scalars = [found[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
         seconds = [float(value) for value in [*scalars, *found["layers_s"]]]
     except OSError as error:
-        raise UserError(f"--delay {path}: {error.strerror}") from error
+        raise file_error(error, f"--delay {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"--delay {path}: expected the JSON object that `bench comm --json` gives as delays ({error!r})"
@@ -67,32 +52,47 @@ def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
 
 
 class DelayedStep(TrainStep):
-    """A TrainStep that sleeps through forward, each block's backward and the update; gradients are constants.
+    """A TrainStep that sleeps through forward and each block's backward; gradients are constants.
 
-    `delays` (see delays_of) is to be set before the first step.
+    Args:
+        delays: see delays_of.
+        arguments: TrainStep's.
     """
 
-    delays: dict[str, float | list[float]]
+    def __init__(self, delays: dict[str, float | list[float]], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._delays = delays
 
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """See TrainStep; gradients are there after their block's seconds."""
-        delays = self.delays
+        delays = self._delays
         token = _sleep(delays["forward_s"], inputs.backward_scale)
-        sums = tf.fill([4], tf.cast(token, tf.float64))
+        sums = tf.fill([len(self._task.sum_names)], tf.cast(token, tf.float64))
         gradients = {}
         for names, seconds in zip(
-            blocks(list(self.shapes)), [delays["head_s"], *delays["layers_s"], delays["embeddings_s"]], strict=True
+            backward_blocks(list(self.shapes)),
+            [delays["head_s"], *delays["layers_s"], delays["embeddings_s"]],
+            strict=True,
         ):
             token = _sleep(seconds, token)
             gradients |= {name: tf.fill(self.shapes[name], token) for name in names}
         ids = tf.reshape(batch["input_ids"], [-1])
-        values = tf.fill([ids.shape[0], self.shapes[LOOKUP][1]], token)
-        return gradients, {LOOKUP: tf.IndexedSlices(values, ids)}, sums
+        values = tf.fill([ids.shape[0], self.shapes[WORD_EMBEDDINGS][1]], token)
+        return gradients, {WORD_EMBEDDINGS: tf.IndexedSlices(values, ids)}, sums
 
-    def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> tf.Tensor:
-        return clock([_sleep(self.delays["update_s"], norm)])
+
+class DelayedUpdater(Updater):
+    """An Updater that sleeps instead of updating; the arguments are those of DelayedStep and Updater."""
+
+    def __init__(self, delays: dict[str, float | list[float]], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._seconds = delays["update_s"]
+
+    def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
+        """See Updater."""
+        return [_sleep(self._seconds, norm)]
 
 
 def _sleep(seconds: float, after: tf.Tensor) -> tf.Tensor:

@@ -199,7 +199,7 @@ def _child() -> None:
     import tensorflow as tf
 
     from bert_horovod.costs.derived import derive
-    from bert_horovod.measuring.synthetic import LoneRank, build_step
+    from bert_horovod.measuring.synthetic import LoneRank, phase_batch, synthetic_step
     from bert_horovod.runtime.devices import peak_memory_bytes, use_devices
 
     use_devices(0, 1, recipe.execution.threads)
@@ -207,7 +207,7 @@ def _child() -> None:
     micro_batches = min(2, derive(recipe, phase, work["world_size"]).micro_batches)  # more need no more memory
     exhausted = False
     try:
-        step = build_step(recipe, phase, micro_batches, LoneRank(work["world_size"]))
+        step = synthetic_step(recipe, phase_batch(recipe, phase), micro_batches, LoneRank(work["world_size"]))
         for _ in range(STEPS):
             step.run()
     except (tf.errors.ResourceExhaustedError, MemoryError):

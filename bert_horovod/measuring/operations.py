@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 
 STEPS = 2
 TOP = 25
@@ -27,7 +27,7 @@ class Operation(NamedTuple):
 def trace(run: Callable[[], object], directory: Path, steps: int = STEPS) -> Path:
     """Write a trace of `steps` calls below the directory, for TensorBoard; returns the file *.xplane.pb.
 
-    Raises UserError where the directory cannot be written.
+    Raises ReportedError where the directory cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def trace(run: Callable[[], object], directory: Path, steps: int = STEPS) -> Pat
         ) from error
     written = set(directory.rglob("*.xplane.pb")) - before
     if not written:
-        raise UserError(f"--profile {directory}: the profiler wrote no trace there; see that the disk has room")
+        raise RunError(f"--profile {directory}: the profiler wrote no trace there; see that the disk has room")
     return max(written)
 
 

@@ -23,19 +23,13 @@ from bert_horovod.runtime.quiet import import_tensorflow
 import_tensorflow()
 import tensorflow as tf  # noqa: E402
 
-from bert_horovod.collectives.world import World  # noqa: E402
-from bert_horovod.costs.buckets import by_size  # noqa: E402
-from bert_horovod.exchange.reducer import GradientReducer  # noqa: E402
 from bert_horovod.measuring.matrix import matrix_seconds, total_seconds  # noqa: E402
-from bert_horovod.measuring.synthetic import synthetic_batch  # noqa: E402
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes  # noqa: E402
-from bert_horovod.optimizers.loss_scale import next_loss_scale  # noqa: E402
-from bert_horovod.runs.state import Progress, TrainingState  # noqa: E402
+from bert_horovod.measuring.synthetic import synthetic_batch, synthetic_step  # noqa: E402
+from bert_horovod.runs.state import TrainingState  # noqa: E402
 from bert_horovod.runtime.devices import peak_memory_bytes, use_devices  # noqa: E402
-from bert_horovod.training.step import StepInputs, TrainStep, as_tensors, xla_mode  # noqa: E402
+from bert_horovod.training.step import as_tensors  # noqa: E402
 
 WARM_UP = 3  # steps, the first of which compiles
-_LEARNING_RATE = 1e-4  # no schedule: it is the same work at any rate
 _LARGEST_SEARCH = 16  # steps in which float16's loss scale may settle
 
 
@@ -48,36 +42,25 @@ class TimedStep:
     """
 
     def __init__(self, recipe: Recipe, state: TrainingState | None = None) -> None:
-        half = recipe.numerics.precision == "float16"
-        scale = recipe.numerics.initial_loss_scale if half else 1.0
-        pairs = recipe.objective.pairs
         self.recipe = recipe
-        self.state = state or TrainingState(
-            initial_parameters(recipe.model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
-        )
         length = recipe.phase[0].sequence_length
         slots = full_row_slots(recipe.objective, length)
-        self.batch = synthetic_batch(recipe.model, recipe.execution.micro_batch, length, slots, 1)
-        world, execution = World(), recipe.execution
-        shapes = parameter_shapes(recipe.model, pairs)
-        reducer = GradientReducer(world, shapes, by_size(shapes, execution.bucket_bytes), recipe.numerics.wire)
-        self._step = TrainStep(recipe, self.state, reducer, world, 1, xla_mode(recipe))
-        self._forward_backward = tf.function(self._step.forward_backward, autograph=False)
+        batch = synthetic_batch(recipe.model, recipe.execution.micro_batch, length, slots, 1)
+        self._synthetic = synthetic_step(recipe, batch, state=state)
+        self.state = self._synthetic.state
+        self._forward_backward = tf.function(self._synthetic.step.forward_backward, autograph=False)
 
     def run(self) -> float:
         """One optimizer step; its seconds."""
-        inputs = self._inputs()
         started = time.perf_counter()
-        result = self._step.run([self.batch], [0], inputs)
-        seconds = time.perf_counter() - started
-        self._after(result.finite)
-        return seconds
+        self._synthetic.run()
+        return time.perf_counter() - started
 
     def forward_backward(self) -> float:
         """The seconds of a micro-batch's forward and backward pass, up to its gradients."""
-        inputs = self._inputs()
+        inputs, batch = self._synthetic.inputs(), as_tensors(self._synthetic.batches[0])
         started = time.perf_counter()
-        self._forward_backward(as_tensors(self.batch), tf.constant(0, tf.uint64), inputs)
+        self._forward_backward(batch, tf.constant(0, tf.uint64), inputs)
         tf.test.experimental.sync_devices()
         return time.perf_counter() - started
 
@@ -89,29 +72,6 @@ class TimedStep:
                 break
             self.run()
         return first
-
-    def _inputs(self) -> StepInputs:
-        progress = self.state.progress
-        values = (
-            self.batch["masked_weights"].sum(),
-            max(1, self.batch["sequence_weights"].sum()),
-            progress.loss_scale if self.recipe.numerics.precision == "float16" else 1.0,
-        )
-        return StepInputs(
-            *(tf.constant(value, tf.float32) for value in values),
-            tf.constant([progress.step], tf.uint64),
-            *(tf.constant(value, tf.float32) for value in (_LEARNING_RATE, progress.updates + 1)),
-        )
-
-    def _after(self, finite: bool) -> None:
-        progress, numerics = self.state.progress, self.recipe.numerics
-        progress.step += 1
-        progress.updates += finite
-        progress.skipped_in_a_row = 0 if finite else progress.skipped_in_a_row + 1
-        if numerics.precision == "float16":
-            progress.loss_scale, progress.good_steps = next_loss_scale(
-                progress.loss_scale, progress.good_steps, finite, numerics.loss_scale_growth_steps
-            )
 
 
 def measure(step: TimedStep, steps: int) -> dict[str, Any]:

@@ -2,19 +2,21 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
-from bert_horovod.exchange.reducer import GradientReducer
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes
-from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
-from bert_horovod.training.step import StepInputs, StepResult, TrainStep, xla_mode
+from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training.inputs import step_inputs
+from bert_horovod.training.step import StepInputs, StepResult, TrainStep, build_step
+
+_LEARNING_RATE = 1e-4
 
 
 class LoneRank(World):
@@ -26,52 +28,64 @@ class LoneRank(World):
 
 @dataclass
 class SyntheticStep:
-    """A rank's optimizer step on synthetic rows; `run` it as often as wanted."""
+    """A rank's optimizer step on synthetic rows; `run` it as often as wanted.
 
+    There is no schedule: the work is the same at any learning rate.
+    """
+
+    recipe: Recipe
+    state: TrainingState
     step: TrainStep
     batches: list[dict[str, np.ndarray]]
-    first_rows: list[int]
-    inputs: StepInputs
+    counts: dict[str, float]  # the task's, over all ranks
 
-    def run(self) -> StepResult:
-        """Do one optimizer step, to its end."""
-        return self.step.run(self.batches, self.first_rows, self.inputs)
+    def inputs(self) -> StepInputs:
+        """Those of the next step."""
+        return step_inputs(self.recipe, self.state.progress, self.counts, _LEARNING_RATE, len(self.batches))
+
+    def run(self, with_times: bool = False) -> StepResult:
+        """Do one optimizer step, to its end, and count it."""
+        rows = self.recipe.execution.micro_batch
+        first_rows = [rows * k for k in range(len(self.batches))]
+        result = self.step.run(self.batches, first_rows, self.inputs(), with_times)
+        self.state.progress.count(result.finite, self.recipe.numerics)
+        return result
 
 
-def build_step(
+def fresh_state(recipe: Recipe) -> TrainingState:
+    """Parameters and slots as a run of the recipe begins with."""
+    half = recipe.numerics.precision == "float16"
+    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    parameters = initial_values(shapes, recipe.model.initializer_range, recipe.data.seed)
+    progress = Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
+    return TrainingState(parameters, recipe.optimizer.name, progress)
+
+
+def synthetic_step(
     recipe: Recipe,
-    phase: Phase,
-    micro_batches: int,
+    batch: dict[str, np.ndarray],
+    micro_batches: int = 1,
     world: World | None = None,
     plan: BucketPlan | None = None,
-    held_back: bool = False,
-    kind: type[TrainStep] = TrainStep,
+    state: TrainingState | None = None,
+    **options: Any,
 ) -> SyntheticStep:
-    """A step of `micro_batches` micro-batches of execution.micro_batch rows, all real, on fresh parameters.
+    """A step of `micro_batches` times the same rows.
 
-    Devices are the caller's to set (collectives.world.use_devices). `world` is a world of one where it is not given,
-    `plan` that of execution.bucket_bytes; `held_back` is GradientReducer's.
+    Devices are the caller's to set (runtime.devices.use_devices). Where they are not given, `world` is a world of one,
+    `plan` that of execution.bucket_bytes, `state` a fresh one; `options` are those of training.step.build_step.
     """
-    world = world or World()
-    model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
-    half = recipe.numerics.precision == "float16"
-    scale = recipe.numerics.initial_loss_scale if half else 1.0
-    state = TrainingState(
-        initial_parameters(model, pairs, recipe.data.seed), recipe.optimizer.name, Progress(loss_scale=scale)
-    )
-    shapes = parameter_shapes(model, pairs)
-    plan = plan or by_size(shapes, recipe.execution.bucket_bytes)
-    reducer = GradientReducer(world, shapes, plan, recipe.numerics.wire, held_back)
-    step = kind(recipe, state, reducer, world, micro_batches, xla_mode(recipe))
-    masked_slots, sequences = row_slots(recipe, phase)
-    batch = synthetic_batch(model, rows, phase.sequence_length, masked_slots, sequences)
-    counts = [float(batch[name].sum()) * micro_batches for name in ("masked_weights", "sequence_weights")]
-    inputs = StepInputs(
-        *(tf.constant(value, tf.float32) for value in (*counts, scale * micro_batches if half else 1.0)),
-        tf.constant([recipe.data.seed + 1], tf.uint64),
-        *(tf.constant(value, tf.float32) for value in (learning_rate(phase, 1, recipe.optimizer.decay_power), 1)),
-    )
-    return SyntheticStep(step, [batch] * micro_batches, [rows * k for k in range(micro_batches)], inputs)
+    state, task = state or fresh_state(recipe), Pretraining(recipe.objective.pairs)
+    plan = plan or by_size(task.parameters(recipe.model), recipe.execution.bucket_bytes)
+    step = build_step(recipe, task, state, world or World(), plan, micro_batches, **options)
+    counts = {name: float(max(1, count) * micro_batches) for name, count in task.batch_counts(batch).items()}
+    return SyntheticStep(recipe, state, step, [batch] * micro_batches, counts)
+
+
+def phase_batch(recipe: Recipe, phase: Phase) -> dict[str, np.ndarray]:
+    """A micro-batch of the phase, of packed rows if the recipe packs."""
+    slots = row_slots(recipe, phase)
+    return synthetic_batch(recipe.model, recipe.execution.micro_batch, phase.sequence_length, *slots)
 
 
 def row_slots(recipe: Recipe, phase: Phase) -> tuple[int, int]:

@@ -20,23 +20,28 @@ class DropoutState(NamedTuple):
     first_row: tf.Tensor  # uint64 scalar: the first row's place in the global batch
 
 
-def random_bytes(shape: list[int], rate: float, site: int | tf.Tensor, state: DropoutState | None) -> tf.Tensor | None:
-    """What decides who is dropped: uint8 of a shape [rows, ...], to go to `dropped`; None where nobody is.
+def random_bytes(
+    shape: list[int], rate: float, site: int | tf.Tensor, dropout: DropoutState | None
+) -> tf.Tensor | None:
+    """Random bytes for one dropout: uint8 of a shape [rows, ...]; `dropped` drops an element where its byte is low.
 
     Args:
       shape: [rows, ...], all known.
       rate: 0 to 0.9.
       site: which dropout of the model this is; each has masks of its own.
-      state: None outside training.
+      dropout: None outside training.
+
+    Returns:
+      None if nothing is dropped.
     """
-    if state is None or _threshold(rate) == 0:
+    if dropout is None or _threshold(rate) == 0:
         return None
     rows, *row_shape = shape
     row_bytes = tf.TensorShape(row_shape).num_elements()
     blocks = -(-row_bytes // BYTES_PER_BLOCK)
-    counter = tf.stack([state.first_row * blocks, tf.cast(site, tf.uint64)])
+    counter = tf.stack([dropout.first_row * blocks, tf.cast(site, tf.uint64)])
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[rows, blocks * 4], key=state.key, counter=counter, alg=PHILOX, dtype=tf.uint32
+        shape=[rows, blocks * 4], key=dropout.key, counter=counter, alg=PHILOX, dtype=tf.uint32
     )
     found = tf.reshape(tf.bitcast(words, tf.uint8), [rows, blocks * BYTES_PER_BLOCK])
     return tf.reshape(found[:, :row_bytes], shape)

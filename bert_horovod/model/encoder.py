@@ -1,190 +1,161 @@
-"""BERT's encoder (Devlin et al. 2019, arXiv 1810.04805) as functions over a dict of named parameters.
+"""BERT's encoder (Devlin et al. 2019, arXiv 1810.04805) as functions over a dict of named weights."""
 
-Names and layout of parameters ([out, in] for weights) are Hugging Face's, so that a checkpoint is a dump of the dict.
-"""
-
+import dataclasses
 import functools
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, split_heads
+from bert_horovod.model.parameters import (
+    ATTENTION_NORM,
+    ATTENTION_OUTPUT,
+    EMBEDDINGS_NORM,
+    INTERMEDIATE,
+    OUTPUT,
+    OUTPUT_NORM,
+    POSITION_EMBEDDINGS,
+    TOKEN_TYPE_EMBEDDINGS,
+    WORD_EMBEDDINGS,
+)
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.model.weights import layer_weights
+from bert_horovod.model.weights import QUERY_KEY_VALUE, layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.xla import compiled
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; site 0 is the embeddings'
 
 
-def encode(
-    weights: dict[str, tf.Tensor],
-    model: Model,
-    batch: dict[str, tf.Tensor],
-    compute: ComputePolicy,
-    state: DropoutState | None = None,
-) -> list[tf.Tensor]:
+def encode(forward: Forward, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
     """Hidden states of a micro-batch: the embeddings' and each layer's output.
 
     Args:
-      weights: of `cast_weights`.
-      model: the sizes.
+      forward: sizes, cast weights, policy, dropout.
       batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
-      tokens attend to those of the same number alone, so a row may hold several sequences).
-      compute: how.
-      state: what dropout masks are made of; None outside training.
+        tokens attend to tokens of the same number only, so a row may hold several sequences).
 
     Returns:
-      num_hidden_layers + 1 tensors of the compute dtype, [rows, length, hidden].
+      num_hidden_layers + 1 tensors of the policy's dtype, [rows, length, hidden].
     """
-    states = _hidden_layers(weights, model, batch, compute, state, model.num_hidden_layers)
-    return [tf.reshape(x, [*batch["input_ids"].shape, model.hidden_size]) for x in states]
+    states = _hidden_layers(forward, batch, forward.model.num_hidden_layers)
+    return [tf.reshape(x, [*batch["input_ids"].shape, forward.model.hidden_size]) for x in states]
 
 
-def encode_at(
-    weights: dict[str, tf.Tensor],
-    model: Model,
-    batch: dict[str, tf.Tensor],
-    positions: tf.Tensor,
-    compute: ComputePolicy,
-    state: DropoutState | None = None,
-) -> tf.Tensor:
-    """The last layer's output at some positions of each row, and no work of that layer on the others.
+def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tensor) -> tf.Tensor:
+    """The last layer's output at some positions of each row; that layer computes no other positions.
 
     Args:
+      forward, batch: see `encode`.
       positions: int32 [rows, places].
-      others: see `encode`.
 
     Returns:
       [rows, places, hidden], what `encode` gives there; masks of the last layer's dropout are drawn by place.
     """
     if positions.shape[1] >= batch["input_ids"].shape[1]:  # nothing to save
-        return tf.gather(encode(weights, model, batch, compute, state)[-1], positions, batch_dims=1)
-    last = model.num_hidden_layers - 1
-    x = _hidden_layers(weights, model, batch, compute, state, last)[-1]
+        return tf.gather(encode(forward, batch)[-1], positions, batch_dims=1)
+    last = forward.model.num_hidden_layers - 1
+    x = _hidden_layers(forward, batch, last)[-1]
     rows, length = batch["input_ids"].shape
     places = positions + length * tf.range(rows)[:, None]
     bias = attention_bias(tf.gather(batch["sequence_ids"], positions, batch_dims=1), batch["sequence_ids"])
-    layer = _layer_function(model, compute)
-    x = layer(x, layer_weights(weights, last), bias, _site(last), state, tf.reshape(places, [-1]))
-    return tf.reshape(x, [*positions.shape, model.hidden_size])
+    x = _apply_layer(forward, last, x, bias, tf.reshape(places, [-1]))
+    return tf.reshape(x, [*positions.shape, forward.model.hidden_size])
 
 
 def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
-    """What is added to scores: 0 within a sequence, -1e9 across sequences; float32 [rows, 1, queries, keys]."""
+    """What is added to attention scores: 0 within a sequence, -1e9 across sequences.
+
+    Args:
+      query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
+
+    Returns:
+      float32 [rows, 1, queries, keys].
+    """
     same = tf.equal(query_ids[:, :, None], key_ids[:, None, :])
     return tf.where(same, 0.0, -1e9)[:, None]
 
 
-def _hidden_layers(
-    weights: dict[str, tf.Tensor],
-    model: Model,
-    batch: dict[str, tf.Tensor],
-    compute: ComputePolicy,
-    state: DropoutState | None,
-    count: int,
-) -> list[tf.Tensor]:
-    """The embeddings' and the first layers' outputs, [rows * length, hidden] each."""
-    states = [_embed(weights, model, batch, compute, state)]
+def _hidden_layers(forward: Forward, batch: dict[str, tf.Tensor], count: int) -> list[tf.Tensor]:
+    """The embeddings' and the first `count` layers' outputs, [rows * length, hidden] each."""
+    states = [_embed(forward, batch)]
     bias = attention_bias(batch["sequence_ids"], batch["sequence_ids"])
-    layer = _layer_function(model, compute)
-    for i in range(count):
-        states.append(layer(states[-1], layer_weights(weights, i), bias, _site(i), state, None))
+    for layer in range(count):
+        states.append(_apply_layer(forward, layer, states[-1], bias))
     return states
 
 
-def _embed(
-    weights: dict[str, tf.Tensor],
-    model: Model,
-    batch: dict[str, tf.Tensor],
-    compute: ComputePolicy,
-    state: DropoutState | None,
-) -> tf.Tensor:
-    prefix = "bert.embeddings"
-    x = tf.gather(weights[f"{prefix}.word_embeddings.weight"], batch["input_ids"])  # (rows, length, hidden)
-    x += tf.gather(weights[f"{prefix}.position_embeddings.weight"], batch["position_ids"])
-    x += tf.gather(weights[f"{prefix}.token_type_embeddings.weight"], batch["token_type_ids"])
-    norm = (weights[f"{prefix}.LayerNorm.weight"], weights[f"{prefix}.LayerNorm.bias"])
-    x = layer_norm(tf.reshape(x, [-1, model.hidden_size]), *norm, model.layer_norm_eps, compute)
+def _embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    model, weights = forward.model, forward.weights
+    x = tf.gather(weights[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, hidden)
+    x += tf.gather(weights[POSITION_EMBEDDINGS], batch["position_ids"])
+    x += tf.gather(weights[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
+    x = tf.reshape(x, [-1, model.hidden_size])
+    x = layer_norm(x, *forward.affine(EMBEDDINGS_NORM), model.layer_norm_eps, forward.policy)
     shape = [*batch["input_ids"].shape, model.hidden_size]
-    return dropped(x, model.hidden_dropout_prob, random_bytes(shape, model.hidden_dropout_prob, 0, state))
+    return dropped(x, model.hidden_dropout_prob, random_bytes(shape, model.hidden_dropout_prob, 0, forward.dropout))
 
 
-def _site(layer: int) -> tf.Tensor:
-    """The number of a layer's first dropout; a tensor, so that all layers are one program."""
-    return tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
+def _apply_layer(
+    forward: Forward, layer: int, x: tf.Tensor, bias: tf.Tensor, places: tf.Tensor | None = None
+) -> tf.Tensor:
+    """`_layer` with the weights of this layer, compiled or recomputed as the policy says."""
+    apply = _compiled_layer if forward.policy.xla == "layers" else _layer
+    forward = dataclasses.replace(forward, weights=layer_weights(forward.weights, layer))
+    # The layer's first dropout site is a tensor, because a Python number would make each layer a program of its own.
+    site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
+    if forward.policy.recompute != "layer":
+        return apply(forward, x, bias, site, places)
+
+    def recomputed(x: tf.Tensor, *values: tf.Tensor) -> tf.Tensor:
+        weights = dict(zip(forward.weights, values, strict=True))
+        return apply(dataclasses.replace(forward, weights=weights), x, bias, site, places)
+
+    return tf.recompute_grad(recomputed)(x, *forward.weights.values())
 
 
-def _layer_function(model: Model, compute: ComputePolicy) -> Callable:
-    """`_layer` for these sizes: whole, compiled or recomputed, as `compute` says."""
-
-    def layer(*arguments) -> tf.Tensor:
-        return _layer(model, compute, *arguments)
-
-    if compute.xla == "layers":
-        layer = _compiled_layer(model, compute)
-    if compute.recompute == "layer":
-        layer = _recomputed(layer)
-    return layer
+def _compiled_layer(forward: Forward, *tensors: tf.Tensor | None) -> tf.Tensor:
+    return _layer_program(forward.model, forward.policy)(forward.weights, forward.dropout, *tensors)
 
 
 @functools.cache
-def _compiled_layer(model: Model, compute: ComputePolicy) -> Callable:
-    """One program for all equal layers."""
-    return compiled(functools.partial(_layer, model, compute))
+def _layer_program(model: Model, policy: ComputePolicy) -> Callable:
+    """One XLA program for all layers of equal sizes."""
+
+    def layer(weights: dict[str, tf.Tensor], dropout: DropoutState | None, *tensors: tf.Tensor | None) -> tf.Tensor:
+        return _layer(Forward(model, weights, policy, dropout), *tensors)
+
+    return compiled(layer)
 
 
-def _recomputed(layer: Callable) -> Callable:
-    """A layer of which nothing is kept for backward but its input."""
-
-    def call(x, weights, bias, site, state, places) -> tf.Tensor:
-        names = list(weights)
-        forward = tf.recompute_grad(
-            lambda x, *values: layer(x, dict(zip(names, values, strict=True)), bias, site, state, places)
-        )
-        return forward(x, *weights.values())
-
-    return call
-
-
-def _layer(
-    model: Model,
-    compute: ComputePolicy,
-    x: tf.Tensor,
-    weights: dict[str, tf.Tensor],
-    bias: tf.Tensor,
-    site: tf.Tensor,
-    state: DropoutState | None,
-    places: tf.Tensor | None,
-) -> tf.Tensor:
-    """One layer on x [rows * length, hidden]; with `places` int32 [n] in x only those come out: [n, hidden]."""
+def _layer(forward: Forward, x: tf.Tensor, bias: tf.Tensor, site: tf.Tensor, places: tf.Tensor | None) -> tf.Tensor:
+    """One layer on x [rows * length, hidden]; with `places` int32 [n], rows of x, only those come out: [n, hidden]."""
+    model, policy = forward.model, forward.policy
     rows, heads = bias.shape[0], model.num_attention_heads
+    weight, offset = forward.affine(QUERY_KEY_VALUE)
     if places is None:
-        qkv = dense(x, weights["attention.self.qkv.weight"], weights["attention.self.qkv.bias"])
-        query, key, value = split_heads(qkv, rows, 3, heads, compute)
+        query, key, value = split_heads(dense(x, weight, offset), rows, 3, heads, policy)
     else:
         sizes = [model.hidden_size, 2 * model.hidden_size]
-        query_weight, weight = tf.split(weights["attention.self.qkv.weight"], sizes)
-        query_offset, offset = tf.split(weights["attention.self.qkv.bias"], sizes)
-        key, value = split_heads(dense(x, weight, offset), rows, 2, heads, compute)
+        query_weight, weight = tf.split(weight, sizes)
+        query_offset, offset = tf.split(offset, sizes)
+        key, value = split_heads(dense(x, weight, offset), rows, 2, heads, policy)
         x = tf.gather(x, places)
-        (query,) = split_heads(dense(x, query_weight, query_offset), rows, 1, heads, compute)
-    context = attention(query, key, value, bias, model.attention_probs_dropout_prob, site, state, compute)
-    attended = dense(merge_heads(context), *_pair(weights, "attention.output.dense"))
-    x = _add_and_norm(model, compute, x, attended, weights, "attention.output", site + 1, state, rows)
-    inner = gelu(dense(x, *_pair(weights, "intermediate.dense")), model.hidden_act == "gelu_new", compute)
-    outer = dense(inner, *_pair(weights, "output.dense"))
-    return _add_and_norm(model, compute, x, outer, weights, "output", site + 2, state, rows)
+        (query,) = split_heads(dense(x, query_weight, query_offset), rows, 1, heads, policy)
+    context = attention(query, key, value, bias, model.attention_probs_dropout_prob, site, forward.dropout, policy)
+    attended = dense(merge_heads(context), *forward.affine(ATTENTION_OUTPUT))
+    x = _add_and_norm(forward, x, attended, ATTENTION_NORM, site + 1, rows)
+    inner = gelu(dense(x, *forward.affine(INTERMEDIATE)), model.hidden_act == "gelu_new", policy)
+    outer = dense(inner, *forward.affine(OUTPUT))
+    return _add_and_norm(forward, x, outer, OUTPUT_NORM, site + 2, rows)
 
 
-def _add_and_norm(model, compute, x, branch, weights, name, site, state, rows) -> tf.Tensor:
-    rate = model.hidden_dropout_prob
-    draws = random_bytes([rows, x.shape[0] // rows, model.hidden_size], rate, site, state)
+def _add_and_norm(
+    forward: Forward, x: tf.Tensor, branch: tf.Tensor, norm: str, site: tf.Tensor, rows: int
+) -> tf.Tensor:
+    model, rate = forward.model, forward.model.hidden_dropout_prob
+    draws = random_bytes([rows, x.shape[0] // rows, model.hidden_size], rate, site, forward.dropout)
     if draws is not None:
         draws = tf.reshape(draws, x.shape)
-    return layer_norm(x, *_pair(weights, f"{name}.LayerNorm"), model.layer_norm_eps, compute, branch, rate, draws)
-
-
-def _pair(weights: dict[str, tf.Tensor], name: str) -> tuple[tf.Tensor, tf.Tensor]:
-    return weights[f"{name}.weight"], weights[f"{name}.bias"]
+    return layer_norm(x, *forward.affine(norm), model.layer_norm_eps, forward.policy, branch, rate, draws)

@@ -4,12 +4,68 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode_at
-from bert_horovod.model.layers import column_sums, dense, gelu, layer_norm
-from bert_horovod.model.policy import ComputePolicy, kernel
-from bert_horovod.model.weights import DECODER, DECODER_BIAS
-from bert_horovod.recipe.sections import Model
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.layers import dense, gelu, layer_norm, vocabulary_loss
+from bert_horovod.model.parameters import (
+    DECODER_BIAS,
+    DECODER_WEIGHT_COPY,
+    PAIR_CLASSIFIER,
+    POOLER,
+    TRANSFORM,
+    TRANSFORM_NORM,
+)
+
+
+def masked_token_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores of every vocabulary entry.
+
+    Args:
+      hidden: the last layer's output at the positions that are asked for, [n, hidden].
+
+    Returns:
+      float32 [n, vocabulary].
+    """
+    logits = tf.matmul(_transformed(forward, hidden), forward.weights[DECODER_WEIGHT_COPY], transpose_b=True)
+    return (tf.cast(logits, tf.float32) + forward.weights[DECODER_BIAS])[:, : forward.model.vocab_size]
+
+
+def masked_token_sums(
+    forward: Forward, hidden: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cross-entropy in nats and correct predictions, summed over masked tokens: float32 scalars.
+
+    Args:
+      hidden: the last layer's output at the masked positions, [n, hidden].
+      labels: the tokens that were masked, int32 [n].
+      counts: how often each counts, 0 or 1: float32 [n].
+    """
+    decoder, bias = forward.weights[DECODER_WEIGHT_COPY], forward.weights[DECODER_BIAS]
+    x = _transformed(forward, hidden)
+    return vocabulary_loss(x, decoder, bias, labels, counts, forward.model.vocab_size, forward.policy)
+
+
+def pooled(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
+    """The pooler's output for the last layer's output at each [CLS]: [n, hidden] to the same."""
+    return tf.tanh(dense(hidden, *forward.affine(POOLER)))
+
+
+def pair_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores for "B continues A" (0) and "it does not" (1) at each [CLS]: [n, hidden] to float32 [n, 2]."""
+    return tf.cast(dense(pooled(forward, hidden), *forward.affine(PAIR_CLASSIFIER)), tf.float32)
+
+
+def label_sums(logits: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cross-entropy in nats and correct predictions of few classes, summed: float32 scalars.
+
+    Args:
+      logits: float32 [n, classes].
+      labels: int32 [n].
+      counts: how often each counts, 0 or 1: float32 [n].
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    correct = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
+    return tf.reduce_sum(losses * counts), tf.reduce_sum(correct * counts)
 
 
 class Sums(NamedTuple):
@@ -21,119 +77,30 @@ class Sums(NamedTuple):
     nsp_correct: tf.Tensor
 
 
-def masked_token_logits(
-    weights: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, compute: ComputePolicy
-) -> tf.Tensor:
-    """Scores of every vocabulary entry.
+def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor]) -> Sums:
+    """Loss sums of a micro-batch over its masked tokens and, with `pairs`, over its sentence pairs.
 
-    Args:
-      hidden: the last layer's output at the positions that are asked for, [n, hidden].
-
-    Returns:
-      float32 [n, vocabulary].
-    """
-    logits = tf.matmul(_transformed(weights, model, hidden, compute), weights[DECODER], transpose_b=True)
-    return (tf.cast(logits, tf.float32) + weights[DECODER_BIAS])[:, : model.vocab_size]
-
-
-def next_sentence_logits(weights: dict[str, tf.Tensor], hidden: tf.Tensor) -> tf.Tensor:
-    """Scores for "B continues A" (0) and "it does not" (1) at each [CLS]: [n, hidden] to float32 [n, 2]."""
-    pooled = tf.tanh(dense(hidden, weights["bert.pooler.dense.weight"], weights["bert.pooler.dense.bias"]))
-    logits = dense(pooled, weights["cls.seq_relationship.weight"], weights["cls.seq_relationship.bias"])
-    return tf.cast(logits, tf.float32)
-
-
-def loss_sums(
-    weights: dict[str, tf.Tensor],
-    model: Model,
-    next_sentence: bool,
-    batch: dict[str, tf.Tensor],
-    compute: ComputePolicy,
-    state: DropoutState | None = None,
-) -> Sums:
-    """Cross-entropies and hits, summed over the masked tokens and the sequences of a micro-batch.
-
-    The last layer is computed at the masked positions and, with `next_sentence`, at each [CLS]; nothing else of its
-    output is read.
+    The last layer is computed at the masked positions and at each [CLS] only, because the heads read no others.
     """
     masked, starts = batch["masked_positions"], batch["sequence_starts"]
-    slots = masked.shape[1]
-    hidden = encode_at(
-        weights, model, batch, tf.concat([masked, starts], 1) if next_sentence else masked, compute, state
+    hidden = encode_at(forward, batch, tf.concat([masked, starts], 1) if pairs else masked)
+    at_masks, at_starts = hidden[:, : masked.shape[1]], hidden[:, masked.shape[1] :]
+    mlm = masked_token_sums(
+        forward, _flat(at_masks), *(_flat(batch[name]) for name in ("masked_ids", "masked_weights"))
     )
-    x = _transformed(weights, model, _flat(hidden[:, :slots]), compute)
-    labels, counts = tf.reshape(batch["masked_ids"], [-1]), tf.reshape(batch["masked_weights"], [-1])
-    mlm = _vocabulary_sums(x, weights[DECODER], weights[DECODER_BIAS], labels, counts, model.vocab_size, compute)
-    if not next_sentence:
+    if not pairs:
         return Sums(*mlm, tf.zeros([]), tf.zeros([]))
-    logits = next_sentence_logits(weights, _flat(hidden[:, slots:]))
-    labels, counts = tf.reshape(batch["next_sentence_labels"], [-1]), tf.reshape(batch["sequence_weights"], [-1])
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    hits = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
-    return Sums(*mlm, tf.reduce_sum(losses * counts), tf.reduce_sum(hits * counts))
+    logits = pair_logits(forward, _flat(at_starts))
+    return Sums(*mlm, *label_sums(logits, _flat(batch["next_sentence_labels"]), _flat(batch["sequence_weights"])))
 
 
-def _flat(hidden: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(hidden, [-1, hidden.shape[-1]])
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """[rows, places, ...] to [rows * places, ...]."""
+    return tf.reshape(x, [-1, *x.shape[2:]])
 
 
-def _transformed(weights: dict[str, tf.Tensor], model: Model, hidden: tf.Tensor, compute: ComputePolicy) -> tf.Tensor:
-    name = "cls.predictions.transform"
-    x = dense(hidden, weights[f"{name}.dense.weight"], weights[f"{name}.dense.bias"])
-    x = gelu(x, model.hidden_act == "gelu_new", compute)
-    norm = (weights[f"{name}.LayerNorm.weight"], weights[f"{name}.LayerNorm.bias"])
-    return layer_norm(x, *norm, model.layer_norm_eps, compute)
-
-
-def _vocabulary_sums(
-    x: tf.Tensor,
-    decoder: tf.Tensor,
-    bias: tf.Tensor,
-    labels: tf.Tensor,
-    counts: tf.Tensor,
-    vocabulary: int,
-    compute: ComputePolicy,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Summed cross-entropy and hits of x [n, hidden] against labels [n]; keeps logits in the compute dtype alone."""
-
-    @tf.custom_gradient
-    def apply(x: tf.Tensor, decoder: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = tf.matmul(x, decoder, transpose_b=True)
-        losses, hits, normalizer = kernel(_cross_entropy, compute)(logits, bias, labels, vocabulary)
-
-        def gradient(dloss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            dlogits = kernel(_cross_entropy_gradient, compute)(
-                logits, bias, labels, normalizer, counts * dloss, vocabulary
-            )
-            dbias = tf.cast(column_sums(dlogits), tf.float32)
-            return tf.matmul(dlogits, decoder), tf.matmul(dlogits, x, transpose_a=True), dbias
-
-        return (tf.reduce_sum(losses * counts), tf.reduce_sum(hits * counts)), gradient
-
-    return apply(x, decoder, bias)
-
-
-def _cross_entropy(
-    logits: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, vocabulary: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Losses, hits (1 where the label is the first of the largest) and the logarithm of the softmax's sum; [n] each."""
-    scores, entries = _scores(logits, bias, vocabulary)
-    mine = tf.reduce_sum(tf.where(entries == labels[:, None], scores, 0.0), -1, keepdims=True)
-    largest = tf.reduce_max(scores, -1, keepdims=True)
-    normalizer = largest + tf.math.log(tf.reduce_sum(tf.exp(scores - largest), -1, keepdims=True))
-    better = (scores > mine) | ((scores == mine) & (entries < labels[:, None]))
-    hits = 1.0 - tf.reduce_max(tf.cast(better, tf.float32), -1)
-    return (normalizer - mine)[:, 0], hits, normalizer
-
-
-def _cross_entropy_gradient(
-    logits: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, normalizer: tf.Tensor, scales: tf.Tensor, vocabulary: int
-) -> tf.Tensor:
-    scores, entries = _scores(logits, bias, vocabulary)
-    label = tf.cast(entries == labels[:, None], tf.float32)
-    return tf.cast((tf.exp(scores - normalizer) - label) * scales[:, None], logits.dtype)
-
-
-def _scores(logits: tf.Tensor, bias: tf.Tensor, vocabulary: int) -> tuple[tf.Tensor, tf.Tensor]:
-    entries = tf.range(logits.shape[1])[None]
-    return tf.where(entries < vocabulary, tf.cast(logits, tf.float32) + bias, -1e9), entries
+def _transformed(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
+    """What the masked-token head multiplies by the word embeddings: [n, hidden] to the same."""
+    model, policy = forward.model, forward.policy
+    x = gelu(dense(hidden, *forward.affine(TRANSFORM)), model.hidden_act == "gelu_new", policy)
+    return layer_norm(x, *forward.affine(TRANSFORM_NORM), model.layer_norm_eps, policy)

@@ -1,6 +1,9 @@
-"""Every parameter of the model: names, shapes, groups and initial values. No TensorFlow.
+"""The model's parameters: names, shapes, initial values, and how they are grouped. No TensorFlow.
 
-Names and layout ([out, in] for weights) are Hugging Face's, so that a checkpoint is a dump of the dict.
+Names and layout (weights are [out, in]) are Hugging Face's, so a checkpoint is a dump of the dict. No other file of the
+program knows how a parameter is named: it imports the constants and functions of this one. A task composes what it
+trains from `encoder_shapes` and the heads' shapes. The order is that of the forward pass; gradient buckets and
+parameter hashes follow it.
 """
 
 import zlib
@@ -9,57 +12,157 @@ import numpy as np
 
 from bert_horovod.recipe.sections import Model
 
+Shapes = dict[str, tuple[int, ...]]  # parameters by name, in forward order
 
-def parameter_shapes(model: Model, next_sentence: bool) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all parameters, in forward order; with pooler and sentence-pair head if `next_sentence`."""
-    hidden, inner, vocabulary = model.hidden_size, model.intermediate_size, model.vocab_size
-    shapes: dict[str, tuple[int, ...]] = {}
+BERT = "bert."  # what the names of embeddings, layers and pooler begin with
+EMBEDDINGS = "bert.embeddings."
+LAYERS = "bert.encoder.layer."
 
-    def dense(name: str, outputs: int, inputs: int) -> None:
-        shapes[f"{name}.weight"] = (outputs, inputs)
-        shapes[f"{name}.bias"] = (outputs,)
+# Parameters.
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"  # [vocabulary, hidden]; also the masked-token head's matrix
+POSITION_EMBEDDINGS = "bert.embeddings.position_embeddings.weight"
+TOKEN_TYPE_EMBEDDINGS = "bert.embeddings.token_type_embeddings.weight"
+DECODER_BIAS = "cls.predictions.bias"
+# In Hugging Face's files the masked-token head may have a weight and a bias of these names: copies of WORD_EMBEDDINGS
+# and DECODER_BIAS. They are no parameters here.
+DECODER_WEIGHT_COPY = "cls.predictions.decoder.weight"
+DECODER_BIAS_COPY = "cls.predictions.decoder.bias"
 
-    def layer_norm(name: str) -> None:
-        shapes[f"{name}.LayerNorm.weight"] = (hidden,)
-        shapes[f"{name}.LayerNorm.bias"] = (hidden,)
+# Pairs of parameters: each name is followed by ".weight" and ".bias".
+EMBEDDINGS_NORM = "bert.embeddings.LayerNorm"
+POOLER = "bert.pooler.dense"
+PAIR_CLASSIFIER = "cls.seq_relationship"
+TRANSFORM = "cls.predictions.transform.dense"
+TRANSFORM_NORM = "cls.predictions.transform.LayerNorm"
+CLASSIFIER = "classifier"
+# Of a layer; layer_prefix goes before.
+QUERY = "attention.self.query"
+KEY = "attention.self.key"
+VALUE = "attention.self.value"
+ATTENTION_OUTPUT = "attention.output.dense"
+ATTENTION_NORM = "attention.output.LayerNorm"
+INTERMEDIATE = "intermediate.dense"
+OUTPUT = "output.dense"
+OUTPUT_NORM = "output.LayerNorm"
 
-    shapes["bert.embeddings.word_embeddings.weight"] = (vocabulary, hidden)
-    shapes["bert.embeddings.position_embeddings.weight"] = (model.max_position_embeddings, hidden)
-    shapes["bert.embeddings.token_type_embeddings.weight"] = (model.type_vocab_size, hidden)
-    layer_norm("bert.embeddings")
+
+def layer_prefix(layer: int) -> str:
+    """What the names of a layer's parameters begin with; layers count from 0."""
+    return f"{LAYERS}{layer}."
+
+
+def pretraining_shapes(model: Model, pairs: bool) -> Shapes:
+    """Shapes for pre-training: encoder and masked-token head; with `pairs` also pooler and sentence-pair head."""
+    heads = pair_head_shapes(model) if pairs else {}
+    return encoder_shapes(model, pooler=pairs) | heads | masked_token_head_shapes(model)
+
+
+def encoder_shapes(model: Model, pooler: bool) -> Shapes:
+    """Shapes of embeddings and layers, and of the pooler if there is one."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    shapes: Shapes = {
+        WORD_EMBEDDINGS: (model.vocab_size, hidden),
+        POSITION_EMBEDDINGS: (model.max_position_embeddings, hidden),
+        TOKEN_TYPE_EMBEDDINGS: (model.type_vocab_size, hidden),
+        **_layer_norm(EMBEDDINGS_NORM, hidden),
+    }
     for i in range(model.num_hidden_layers):
-        layer = f"bert.encoder.layer.{i}"
-        for part in ("query", "key", "value"):
-            dense(f"{layer}.attention.self.{part}", hidden, hidden)
-        dense(f"{layer}.attention.output.dense", hidden, hidden)
-        layer_norm(f"{layer}.attention.output")
-        dense(f"{layer}.intermediate.dense", inner, hidden)
-        dense(f"{layer}.output.dense", hidden, inner)
-        layer_norm(f"{layer}.output")
-    if next_sentence:
-        dense("bert.pooler.dense", hidden, hidden)
-        dense("cls.seq_relationship", 2, hidden)
-    dense("cls.predictions.transform.dense", hidden, hidden)
-    layer_norm("cls.predictions.transform")
-    shapes["cls.predictions.bias"] = (vocabulary,)
-    return shapes
+        prefix = layer_prefix(i)
+        for name in (QUERY, KEY, VALUE, ATTENTION_OUTPUT):
+            shapes |= _dense(prefix + name, hidden, hidden)
+        shapes |= _layer_norm(prefix + ATTENTION_NORM, hidden)
+        shapes |= _dense(prefix + INTERMEDIATE, inner, hidden)
+        shapes |= _dense(prefix + OUTPUT, hidden, inner)
+        shapes |= _layer_norm(prefix + OUTPUT_NORM, hidden)
+    return shapes | (_dense(POOLER, hidden, hidden) if pooler else {})
 
 
-def initial_parameters(model: Model, next_sentence: bool, seed: int) -> dict[str, np.ndarray]:
-    """Fresh float32 parameters: weights of a normal truncated at two deviations, zero biases, unit LayerNorm weights.
+def masked_token_head_shapes(model: Model) -> Shapes:
+    """Shapes of the masked-token head, but for its matrix: that is WORD_EMBEDDINGS."""
+    hidden = model.hidden_size
+    return _dense(TRANSFORM, hidden, hidden) | _layer_norm(TRANSFORM_NORM, hidden) | {DECODER_BIAS: (model.vocab_size,)}
 
-    Each tensor's values depend on the seed and its name alone.
+
+def pair_head_shapes(model: Model) -> Shapes:
+    """Shapes of the sentence-pair head; it reads the pooler's output."""
+    return _dense(PAIR_CLASSIFIER, 2, model.hidden_size)
+
+
+def classifier_shapes(model: Model, labels: int) -> Shapes:
+    """Shapes of Hugging Face's BertForSequenceClassification head for so many labels; it reads the pooler's output."""
+    return _dense(CLASSIFIER, labels, model.hidden_size)
+
+
+def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[str, np.ndarray]:
+    """Fresh float32 parameters, in the order of `shapes`; each tensor depends on the seed and its name alone.
+
+    Biases are 0 and LayerNorm weights are 1. Other weights are normal with standard deviation `initializer_range`,
+    truncated at two deviations.
     """
     parameters = {}
-    for name, shape in parameter_shapes(model, next_sentence).items():
-        if name.endswith("LayerNorm.weight"):
-            parameters[name] = np.ones(shape, np.float32)
-        elif name.endswith(".bias"):
+    for name, shape in shapes.items():
+        if is_bias(name):
             parameters[name] = np.zeros(shape, np.float32)
+        elif is_layer_norm(name):
+            parameters[name] = np.ones(shape, np.float32)
         else:
             random = np.random.Generator(np.random.Philox(key=[seed, zlib.crc32(name.encode())]))
             values = random.standard_normal(shape, np.float32)
             while (outside := np.abs(values) > 2).any():
                 values[outside] = random.standard_normal(int(outside.sum()), np.float32)
-            parameters[name] = values * np.float32(model.initializer_range)
+            parameters[name] = values * np.float32(initializer_range)
     return parameters
+
+
+def is_bias(name: str) -> bool:
+    """Whether the parameter is a bias, of LayerNorm or any other."""
+    return name.endswith(".bias")
+
+
+def is_layer_norm(name: str) -> bool:
+    """Whether the parameter is a LayerNorm's weight or bias."""
+    return name.endswith(("LayerNorm.weight", "LayerNorm.bias"))
+
+
+def decays(name: str) -> bool:
+    """Whether weight decay applies to the parameter: not to biases and LayerNorm."""
+    return not (is_bias(name) or is_layer_norm(name))
+
+
+def query_key_or_value(name: str) -> str | None:
+    """Which of QUERY, KEY and VALUE the parameter belongs to; None if to none of them."""
+    return next((part for part in (QUERY, KEY, VALUE) if name.rpartition(".")[0].endswith(part)), None)
+
+
+def update_groups(shapes: Shapes) -> list[list[str]]:
+    """The groups of parameters that are updated together: each matrix alone, vectors of equal size and decay in one."""
+    groups: dict[tuple, list[str]] = {}
+    for name, shape in shapes.items():
+        group = (name,) if len(shape) > 1 else (*shape, decays(name))
+        groups.setdefault(group, []).append(name)
+    return list(groups.values())
+
+
+def backward_blocks(names: list[str]) -> list[list[str]]:
+    """Parameters by the block of backward that computes their gradients: heads, layers from the last, embeddings.
+
+    WORD_EMBEDDINGS is among the heads, because the gradient of the tied output matrix comes with them.
+    """
+    layers: dict[int, list[str]] = {}
+    heads, embeddings = [], []
+    for name in names:
+        if name.startswith(LAYERS):
+            layers.setdefault(int(name.removeprefix(LAYERS).split(".")[0]), []).append(name)
+        elif name.startswith(EMBEDDINGS) and name != WORD_EMBEDDINGS:
+            embeddings.append(name)
+        else:
+            heads.append(name)
+    return [heads, *(layers[i] for i in sorted(layers, reverse=True)), embeddings]
+
+
+def _dense(name: str, outputs: int, inputs: int) -> Shapes:
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def _layer_norm(name: str, size: int) -> Shapes:
+    return {f"{name}.weight": (size,), f"{name}.bias": (size,)}

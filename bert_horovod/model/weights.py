@@ -1,78 +1,129 @@
-"""Working weights: parameters in the form that products read them in, made once an optimizer step.
+"""Cast weights: parameters in the form that matrix products read, made once an optimizer step.
 
-Parameters are float32 by Hugging Face's names. Products read narrow matrices, one for query, key and value together,
-and a vocabulary of a multiple of 64 entries, as tensor cores want it. None of this leaves the model: gradients are
-brought back to the parameters' names and shapes.
+Parameters are float32 and have Hugging Face's names. Products read narrow matrices, one matrix for query, key and
+value together, and a vocabulary padded to a multiple of 64 entries, because tensor cores are fastest so. Nothing
+outside the model sees cast weights: `parameter_gradients` brings gradients back to the parameters' names and shapes.
 """
 
 import tensorflow as tf
 
-LOOKUP = "bert.embeddings.word_embeddings.weight"
-DECODER = "cls.predictions.decoder.weight"  # Hugging Face's name for the tied output weights
-DECODER_BIAS = "cls.predictions.bias"
-QKV = ("query", "key", "value")
+from bert_horovod.model.parameters import (
+    DECODER_BIAS,
+    DECODER_WEIGHT_COPY,
+    EMBEDDINGS,
+    KEY,
+    QUERY,
+    VALUE,
+    WORD_EMBEDDINGS,
+    Shapes,
+    is_layer_norm,
+    layer_prefix,
+    query_key_or_value,
+)
+
+QUERY_KEY_VALUE = "attention.self.qkv"  # of a layer: the joined weight, [3 hidden, hidden], and bias, [3 hidden]
 VOCABULARY_MULTIPLE = 64
-LAYER_PREFIX = "bert.encoder.layer."
+_PARTS = (QUERY, KEY, VALUE)
 
 
 def cast_weights(
     parameters: dict[str, tf.Tensor], dtype: tf.DType, narrow: dict[str, tf.Tensor] | None = None
 ) -> dict[str, tf.Tensor]:
-    """The weights that `bert` and `heads` compute with.
+    """The weights that encoder and heads compute with.
 
-    Embeddings and LayerNorms stay as they are; the rest is of `dtype`. query, key and value become one
-    `attention.self.qkv`; the head's matrix is the word embeddings with rows of zeros behind, DECODER.
-    `narrow` are the parameters in `dtype`, where somebody has them already.
+    Embeddings and LayerNorms stay float32; the rest is of `dtype`. Query, key and value of a layer become one weight
+    and one bias, QUERY_KEY_VALUE. The masked-token head's matrix is a copy of the word embeddings with rows of zeros
+    behind, DECODER_WEIGHT_COPY.
+
+    Args:
+      parameters: float32, by name.
+      dtype: of matrix products.
+      narrow: the parameters in `dtype`; None: they are cast here.
     """
     if narrow is None:
         narrow = {name: tf.cast(value, dtype) for name, value in parameters.items()}
     weights = {}
     for name, value in parameters.items():
-        if name.startswith("bert.embeddings.") or "LayerNorm" in name:
+        part = query_key_or_value(name)
+        if name.startswith(EMBEDDINGS) or is_layer_norm(name):
             weights[name] = value
         elif name == DECODER_BIAS:
-            weights[name] = _padded(value)  # float32: it is added to float32 logits
-        elif (part := _qkv_part(name)) is None:
+            weights[name] = _padded(value)  # float32, because it is added to float32 logits
+        elif part is None:
             weights[name] = narrow[name]
-        elif part == "query":
-            together = [narrow[name.replace("query", each)] for each in QKV]
-            weights[name.replace("query", "qkv")] = tf.concat(together, 0)
-    weights[DECODER] = _padded(narrow[LOOKUP])
+        elif part == QUERY:
+            together = [narrow[name.replace(QUERY, each)] for each in _PARTS]
+            weights[name.replace(QUERY, QUERY_KEY_VALUE)] = tf.concat(together, 0)
+    if DECODER_BIAS in parameters:
+        weights[DECODER_WEIGHT_COPY] = _padded(narrow[WORD_EMBEDDINGS])
     return weights
 
 
-def parameter_gradients(
-    gradients: dict[str, tf.Tensor | tf.IndexedSlices], shapes: dict[str, tuple[int, ...]]
-) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
-    """Gradients by the parameters' names and shapes from those of the working weights: dense ones and looked-up rows.
+class CastWeights:
+    """The cast weights of a training run: made when parameters change, read by every micro-batch.
 
-    The word embeddings' has two parts: that of the tied output weights is dense, that of the lookup is rows to be added
-    to it. Matrices stay in the dtype that they were computed in, vectors become float32.
+    Variables hold only those that differ from the parameters; the others are read from the parameters themselves.
+
+    Args:
+      parameters: float32 variables, by name.
+      dtype: of matrix products.
     """
-    found = {}
+
+    def __init__(self, parameters: dict[str, tf.Variable], dtype: tf.DType) -> None:
+        self.dtype = dtype
+        weights = cast_weights(_tensors(parameters), dtype)
+        self._names = list(weights)
+        self._variables = {
+            name: tf.Variable(value, trainable=False)
+            for name, value in weights.items()
+            if name not in parameters or value.dtype != tf.float32 or value.shape != parameters[name].shape
+        }
+
+    def values(self, parameters: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
+        """The cast weights as they are now; `parameters` are those of the last `refresh`, or of the beginning."""
+        known = {**parameters, **self._variables}
+        return _tensors({name: known[name] for name in self._names})
+
+    def refresh(self, parameters: dict[str, tf.Tensor], narrow: dict[str, tf.Tensor] | None) -> list[tf.Tensor]:
+        """Assign what follows from new parameters, float32; `narrow` as for cast_weights. Returns all cast weights."""
+        weights = cast_weights(parameters, self.dtype, narrow)
+        for name, variable in self._variables.items():
+            variable.assign(weights[name])
+        return list(weights.values())
+
+
+def parameter_gradients(
+    gradients: dict[str, tf.Tensor | tf.IndexedSlices], shapes: Shapes
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
+    """Gradients by the parameters' names and shapes from those of the cast weights: dense ones and sparse ones.
+
+    The word embeddings' gradient has two parts: that of the tied output matrix is dense (zeros without a masked-token
+    head); that of the lookup is sparse, to be added to it. Matrices stay in the dtype that they were computed in,
+    vectors become float32.
+    """
+    dense = {}
     for name, shape in shapes.items():
-        part = _qkv_part(name)
+        part = query_key_or_value(name)
         if part is not None:
-            together = gradients[name.replace(part, "qkv")]
-            found[name] = tf.split(together, 3)[QKV.index(part)]
-        elif name == LOOKUP:
-            found[name] = gradients[DECODER][: shape[0]]
+            together = gradients[name.replace(part, QUERY_KEY_VALUE)]
+            dense[name] = tf.split(together, 3)[_PARTS.index(part)]
+        elif name == WORD_EMBEDDINGS:
+            dense[name] = gradients[DECODER_WEIGHT_COPY][: shape[0]] if DECODER_BIAS in shapes else tf.zeros(shape)
         else:
-            found[name] = tf.convert_to_tensor(gradients[name])[: shape[0]]
+            dense[name] = tf.convert_to_tensor(gradients[name])[: shape[0]]
         if len(shape) == 1:
-            found[name] = tf.cast(found[name], tf.float32)
-    return found, {LOOKUP: gradients[LOOKUP]}
+            dense[name] = tf.cast(dense[name], tf.float32)
+    return dense, {WORD_EMBEDDINGS: gradients[WORD_EMBEDDINGS]}
 
 
 def layer_weights(weights: dict[str, tf.Tensor], layer: int) -> dict[str, tf.Tensor]:
-    """The working weights of one layer, under names that are the same in all."""
-    prefix = f"{LAYER_PREFIX}{layer}."
+    """The cast weights of one layer, under names that are the same in all."""
+    prefix = layer_prefix(layer)
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
-def _qkv_part(name: str) -> str | None:
-    parts = name.split(".")
-    return parts[-2] if len(parts) > 2 and parts[-3] == "self" else None
+def _tensors(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
+    return {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
 
 
 def _padded(value: tf.Tensor) -> tf.Tensor:

@@ -8,18 +8,15 @@ Google's BERT leaves the bias correction out: mh = m, vh = v with `bias_correcti
 
 import tensorflow as tf
 
-from bert_horovod.optimizers.moments import adam_direction
+from bert_horovod.optimizers.base import SLOTS, Rule
+from bert_horovod.optimizers.moments import adam_direction, next_moments
 from bert_horovod.recipe.sections import Optimizer
-
-SLOTS = ("m", "v")
-ADAPTIVE = False
-NORMALIZED = False
 
 
 def directions(
     x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `optimizers`."""
+    """See `base.Rule`."""
     if settings.bias_correction:
         direction = adam_direction(slots, settings, t)
     else:
@@ -30,5 +27,8 @@ def directions(
 def rates(
     learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `optimizers`."""
+    """See `base.Rule`."""
     return (learning_rate,)
+
+
+RULE = Rule("adamw", SLOTS["adamw"], next_moments, directions, rates)

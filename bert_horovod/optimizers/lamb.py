@@ -11,18 +11,15 @@ gets one, as in NVIDIA's.
 
 import tensorflow as tf
 
-from bert_horovod.optimizers.moments import adam_direction, trust_ratio
+from bert_horovod.optimizers.base import SLOTS, Rule
+from bert_horovod.optimizers.moments import adam_direction, next_moments, trust_ratio
 from bert_horovod.recipe.sections import Optimizer
-
-SLOTS = ("m", "v")
-ADAPTIVE = True
-NORMALIZED = False
 
 
 def directions(
     x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `optimizers`."""
+    """See `base.Rule`."""
     direction = adam_direction(slots, settings, t)
     return (direction + settings.weight_decay * x if decay else direction,)
 
@@ -30,5 +27,8 @@ def directions(
 def rates(
     learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `optimizers`."""
+    """See `base.Rule`."""
     return (learning_rate * trust_ratio(*norms) if decay or settings.adapt == "all" else learning_rate,)
+
+
+RULE = Rule("lamb", SLOTS["lamb"], next_moments, directions, rates, adaptive=True)

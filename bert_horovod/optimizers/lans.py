@@ -11,18 +11,15 @@ as far as the norm is well above epsilon and its square is within float32's rang
 
 import tensorflow as tf
 
-from bert_horovod.optimizers.moments import bias_corrected, trust_ratio
+from bert_horovod.optimizers.base import SLOTS, Rule
+from bert_horovod.optimizers.moments import bias_corrected, next_moments, trust_ratio
 from bert_horovod.recipe.sections import Optimizer
-
-SLOTS = ("m", "v")
-ADAPTIVE = True
-NORMALIZED = True
 
 
 def directions(
     x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `optimizers`; the momentum's r and the gradient's c."""
+    """See `base.Rule`; the momentum's r and the gradient's c."""
     denominator = tf.sqrt(bias_corrected(slots["v"], settings.beta_2, t)) + settings.epsilon
     found = (bias_corrected(slots["m"], settings.beta_1, t) / denominator, g / denominator)
     return tuple(direction + settings.weight_decay * x for direction in found) if decay else found
@@ -31,9 +28,12 @@ def directions(
 def rates(
     learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `optimizers`."""
+    """See `base.Rule`."""
     x_norm, momentum_norm, gradient_norm = norms
     return (
         learning_rate * settings.beta_1 * trust_ratio(x_norm, momentum_norm),
         learning_rate * (1.0 - settings.beta_1) * trust_ratio(x_norm, gradient_norm),
     )
+
+
+RULE = Rule("lans", SLOTS["lans"], next_moments, directions, rates, adaptive=True, normalized=True, clips=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.checking import check_combinations
 from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table
 from bert_horovod.recipe.sections import STEP_RANGES, WHAT_SECTIONS, Phase, Recipe
@@ -18,11 +18,11 @@ _LIMIT_BYTES = 1 << 20  # of a recipe's text
 
 
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
-    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises UserError."""
+    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises ReportedError."""
     try:
         table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES))
     except OSError as error:
-        raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
+        raise file_error(error, f"cannot read the recipe {path}: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
     return recipe_from_table(table, overrides)

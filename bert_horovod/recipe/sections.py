@@ -1,8 +1,8 @@
 """The sections of a recipe: what is trained (and must stay the same in a run) and how it is executed (and may change).
 
 A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[objective]`, `[optimizer]`,
-`[numerics]` and the `[[phase]]` tables say *what*: they decide the result. `[execution]` says *how*: nothing in it
-changes the result beyond rounding.
+`[exchange]`, `[numerics]` and the `[[phase]]` tables say *what*: they decide the result. `[execution]` says *how*:
+nothing in it changes the result beyond rounding.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from typing import Literal
 from bert_horovod.recipe.fields import setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
-WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "numerics", "phase")
+WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numerics", "phase")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Objective:
 class Optimizer:
     """The update rule; `bert_horovod/optimizers/<name>.py` states it."""
 
-    name: str = setting("adamw", choices=("adamw", "lamb", "lans"))
+    name: str = setting("adamw", choices=("adamw", "lamb", "lans", "sgd"))
     beta_1: float = setting(0.9, minimum=0, below=1)  # decay of the first moment
     beta_2: float = setting(0.999, minimum=0, below=1)  # decay of the second moment
     epsilon: float = setting(1e-6, above=0)
@@ -72,6 +72,14 @@ class Optimizer:
     bias_correction: bool = setting(True)  # adamw only: Google's BERT has none
     adapt: str = setting("all", choices=("all", "decayed"))  # lamb only: which tensors get a trust ratio
     decay_power: float = setting(1.0, above=0)  # 1: linear decay of the learning rate (papers); 0.5: NVIDIA's
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How ranks agree on an update; `bert_horovod/exchange/<method>.py` states it."""
+
+    method: str = setting("gradients", choices=("gradients", "parameters"))  # what crosses the wire
+    interval: int = setting(1, minimum=1)  # parameters only: steps from one average to the next
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,7 @@ class Recipe:
     data: Data = field(default_factory=Data)
     objective: Objective = field(default_factory=Objective)
     optimizer: Optimizer = field(default_factory=Optimizer)
+    exchange: Exchange = field(default_factory=Exchange)
     numerics: Numerics = field(default_factory=Numerics)
     phase: tuple[Phase, ...] = (Phase(),)
     execution: Execution = field(default_factory=Execution)

@@ -18,17 +18,17 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bert_horovod import optimizers
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, ReportedError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.reading import differences, load_recipe, recipe_from_table
-from bert_horovod.recipe.sections import Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
 from bert_horovod.storage.typed import check_type
+from bert_horovod.tasks.base import Task
 
 HASHES = "training/hashes.json"
 STATE = "training/state.json"
@@ -60,7 +60,7 @@ def recorded_pair(directory: Path) -> str | None:
     try:
         pair = _state(directory)["recipe"]["objective"]["pair"]
         return section_from_table(Objective, {"pair": pair}, "objective").pair
-    except (OSError, ValueError, LookupError, TypeError, UserError):
+    except (OSError, ValueError, LookupError, TypeError, ReportedError):
         return None
 
 
@@ -70,7 +70,7 @@ def recorded_length(directory: Path) -> int | None:
         record = _state(directory)
         length = record["recipe"]["phase"][record["position"]["phase"]]["sequence_length"]
         return section_from_table(Phase, {"sequence_length": length}, "phase").sequence_length
-    except (OSError, ValueError, LookupError, TypeError, UserError):
+    except (OSError, ValueError, LookupError, TypeError, ReportedError):
         return None
 
 
@@ -82,26 +82,26 @@ def saved_at(directory: Path) -> float:
         return 0.0
 
 
-def load_newest(output_dir: Path) -> Checkpoint | None:
+def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     """The newest checkpoint that is whole: its hashes right, its content a state of the run that recipe.toml tells of.
 
-    Damaged ones are named on stderr. None if there is none. Raises UserError if there are checkpoints and all of them
-    are damaged.
+    Damaged ones are named on stderr. None if there is none. Raises DamagedData if there are checkpoints and all of
+    them are damaged.
     """
     found = paths(output_dir)
     for path in reversed(found):
         damaged = _damaged_files(path)
         try:
             if not damaged:
-                return _load(path)
-        except (OSError, ValueError, UserError) as error:
+                return _load(path, task)
+        except (OSError, ValueError, ReportedError) as error:
             damaged = [str(getattr(error, "strerror", None) or error)]
         print(
             f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damaged)}); taking the one before",
             file=sys.stderr,
         )
     if found:
-        raise UserError(
+        raise DamagedData(
             f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning"
         )
     return None
@@ -117,8 +117,8 @@ def paths(output_dir: Path) -> list[Path]:
     return sorted((output_dir / "checkpoints").glob("step-[0-9]*"))
 
 
-def _load(path: Path) -> Checkpoint:
-    """Raises OSError, ValueError or UserError where the content, whose hashes are right, is not a run's state."""
+def _load(path: Path, task: Task) -> Checkpoint:
+    """Raises OSError, ValueError or ReportedError where the content, whose hashes are right, is not a run's state."""
     record = _state(path)
     check_type(record, dict[str, Any], "state.json")
     progress, table = record.get("progress"), record.get("recipe")
@@ -130,14 +130,14 @@ def _load(path: Path) -> Checkpoint:
         raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
     if path != path_of(path.parent.parent, progress.step):
         raise ValueError(f"its state is that of step {progress.step}")
-    shapes = parameter_shapes(recipe.model, recipe.objective.pairs)
+    shapes = task.parameters(recipe.model)
     if progress.plan:
         check_type(progress.plan, _Plan, "progress.plan")
         if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):
             raise ValueError("progress.plan.buckets do not hold each parameter once")
-    parameters = read_directory(path).parameters  # their shapes are config.json's
+    parameters = read_directory(path, task).parameters  # their shapes are config.json's
     _check_tensors("model.safetensors", parameters, shapes)
-    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in _slots(recipe)}
+    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in SLOTS[recipe.optimizer.name]}
     mapped = map_file(path / OPTIMIZER, inside=path)
     _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
     return Checkpoint(
@@ -146,10 +146,6 @@ def _load(path: Path) -> Checkpoint:
         {slot: {key.removeprefix(f"{slot}/"): mapped[key].copy() for key in keys} for slot, keys in slots.items()},
         progress,
     )
-
-
-def _slots(recipe: Recipe) -> tuple[str, ...]:
-    return optimizers.rule(recipe.optimizer.name).SLOTS
 
 
 def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -187,5 +183,5 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
         elif (path / name).stat().st_size > TEXT_BYTES:
             return False
         return hash_file(path / name, inside=path) == digest
-    except (OSError, UserError):
+    except (OSError, ReportedError):
         return False

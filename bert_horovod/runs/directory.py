@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.recipe.reading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_json
@@ -31,7 +31,7 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
     Waits so long for ranks of an earlier run to end.
 
     Raises UserError if another process writes there, if it holds other things, or if it belongs to another recipe or
-    store.
+    store; DamagedData if run.json is damaged; what file_error makes if the disk takes nothing.
     """
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir {output_dir} is a file; give a directory")
@@ -55,8 +55,8 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
         if ours:
             (output_dir / "stop").unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(
-            f"cannot write to --output_dir {output_dir}: {error.filename or output_dir}: {error.strerror}"
+        raise file_error(
+            error, f"cannot write to --output_dir {output_dir}: {error.filename or output_dir}: {error.strerror}"
         ) from error
     write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
     write_atomically(output_dir / "run.json", json.dumps(asdict(Run(store_hash)), indent=1) + "\n")
@@ -105,7 +105,7 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> No
         check_type(content, Run, "it")
         run = Run(**content)
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(
+        raise DamagedData(
             f"{output_dir / 'run.json'} is damaged ({getattr(error, 'strerror', error)}); "
             "restore it, or give a new directory"
         ) from error

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from bert_horovod import __version__
-from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.batches.source import Dataset
+from bert_horovod.errors import RunError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.reading import recipe_to_table
@@ -27,6 +27,7 @@ from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, save
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync
+from bert_horovod.tasks.base import Task
 
 RETRY_S = 60  # from a failure to the next try
 
@@ -49,7 +50,7 @@ def buffers_for(state: TrainingState) -> dict[str, np.ndarray]:
 
 
 def take_snapshot(
-    state: TrainingState, buffers: dict[str, np.ndarray], recipe: Recipe, store: Store, position: dict[str, int]
+    state: TrainingState, buffers: dict[str, np.ndarray], recipe: Recipe, data_hash: str, position: dict[str, int]
 ) -> Snapshot:
     """The state as it is now, copied to the buffers.
 
@@ -60,7 +61,7 @@ def take_snapshot(
         "progress": asdict(state.progress),
         "position": position,
         "recipe": recipe_to_table(recipe),
-        "store": store.hash,
+        "store": data_hash,
         "version": __version__,
         "time": time.time(),
     }
@@ -68,11 +69,11 @@ def take_snapshot(
     return Snapshot(state.progress.step, buffers, record)
 
 
-def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) -> Path:
+def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, dataset: Dataset) -> Path:
     """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest ones.
 
     Raises:
-      UserError: no room, or another error of the disk; older checkpoints stay as they are.
+      RunError: no room, or another error of the disk; older checkpoints stay as they are.
     """
     final = path_of(output_dir, snapshot.step)
     temporary = final.with_name(f".{final.name}.partial")
@@ -81,11 +82,15 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) ->
             shutil.rmtree(left, ignore_errors=True)
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
-        vocabulary, lowercase = store.vocabulary, store.manifest["vocabulary"]["lowercase"]
         slots = {name: array for name, array in snapshot.arrays.items() if "/" in name}
         hashes = {
             WEIGHTS_FILE: write_directory(
-                temporary, recipe.model, recipe.objective.pairs, parameters, vocabulary, lowercase
+                temporary,
+                recipe.model,
+                task,
+                parameters,
+                dataset.vocabulary,
+                dataset.lowercase,
             ),
             OPTIMIZER: write_file(temporary / OPTIMIZER, slots),
         }
@@ -99,7 +104,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, store: Store) ->
         sync(final.parent)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise UserError(
+        raise RunError(
             f"cannot write the checkpoint {final}: {error.strerror or error}; earlier checkpoints are whole: make room"
         ) from error
     _prune(output_dir, final, recipe.execution.keep_checkpoints, 3600 * recipe.execution.keep_every_hours)
@@ -112,15 +117,20 @@ class Saver:
     Args:
       state: of which snapshots will be taken.
       output_dir: the run's.
-      recipe: the run's.
-      store: the run's.
+      recipe, task, dataset: the run's.
       say: prints a line for people.
     """
 
     def __init__(
-        self, state: TrainingState, output_dir: Path, recipe: Recipe, store: Store, say: Callable[[str], None]
+        self,
+        state: TrainingState,
+        output_dir: Path,
+        recipe: Recipe,
+        task: Task,
+        dataset: Dataset,
+        say: Callable[[str], None],
     ) -> None:
-        self._output_dir, self._recipe, self._store, self._say = output_dir, recipe, store, say
+        self._output_dir, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
         self._thread = ThreadPoolExecutor(1, "save", _yield_to_training)  # Python waits for it before it ends
         self._buffers = self._thread.submit(buffers_for, state)
         self._snapshot: Snapshot | None = None  # the last, until it is written
@@ -131,12 +141,12 @@ class Saver:
     def save(self, state: TrainingState, position: dict[str, int]) -> None:
         """Take a snapshot and begin to write it; waits for the one before, if that is not written yet."""
         self._settle()
-        self._begin(take_snapshot(state, self._buffers.result(), self._recipe, self._store, position))
+        self._begin(take_snapshot(state, self._buffers.result(), self._recipe, self._dataset.hash, position))
 
     def retry_due(self) -> bool:
         """Whether it is time to save again because the last time failed; says so when it does.
 
-        Raises UserError if the last good checkpoint is older than execution.max_unsaved_hours.
+        Raises RunError if the last good checkpoint is older than execution.max_unsaved_hours.
         """
         if self._writing is not None and self._writing.done():
             self._settle()
@@ -145,7 +155,7 @@ class Saver:
     def finish(self, wait: Callable[[], None]) -> None:
         """Wait until the last snapshot is written, however often that has to be tried; calls `wait` meanwhile.
 
-        Raises UserError as retry_due does.
+        Raises RunError as retry_due does.
         """
         self._settle()
         while self._snapshot is not None:
@@ -158,7 +168,7 @@ class Saver:
 
     def _begin(self, snapshot: Snapshot) -> None:
         self._snapshot, self._retry_at = snapshot, None
-        self._writing = self._thread.submit(write, self._output_dir, snapshot, self._recipe, self._store)
+        self._writing = self._thread.submit(write, self._output_dir, snapshot, self._recipe, self._task, self._dataset)
 
     def _settle(self) -> None:
         """Wait for what is being written."""
@@ -168,10 +178,10 @@ class Saver:
         try:
             writing.result()
             self._snapshot, self._last_good = None, time.monotonic()
-        except UserError as error:
+        except RunError as error:
             left_s = 3600 * self._recipe.execution.max_unsaved_hours - (time.monotonic() - self._last_good)
             if left_s <= 0:
-                raise UserError(
+                raise RunError(
                     f"{error} and run the same command again. There was no new checkpoint for more than "
                     f"execution.max_unsaved_hours = {self._recipe.execution.max_unsaved_hours:g}"
                 ) from error

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
+from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.recipe.sections import Numerics
 
@@ -43,7 +43,11 @@ class Progress:
 
 
 class TrainingState:
-    """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress."""
+    """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress.
+
+    These are replicated: equal on all ranks, checked, saved. `per_rank` holds what an exchange keeps on each rank
+    alone, by name; the exchange makes it (exchange/base.py).
+    """
 
     def __init__(
         self,
@@ -58,9 +62,10 @@ class TrainingState:
                 name: tf.Variable(slots[slot][name] if slots else tf.zeros(value.shape), trainable=False)
                 for name, value in parameters.items()
             }
-            for slot in optimizers.rule(rule).SLOTS
+            for slot in SLOTS[rule]
         }
         self.progress = progress
+        self.per_rank: dict[str, tf.Variable] = {}
 
     def variables(self) -> dict[str, tf.Variable]:
         """Parameters by name and slots by slot/name, in a fixed order."""

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, file_error
 
 
 def sync(path: Path) -> None:
@@ -19,7 +19,7 @@ def sync(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 text under a temporary name, sync it, and move it into place; raises UserError when that fails."""
+    """Write UTF-8 text under a temporary name, sync it, and move it into place; raises what file_error makes."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
         temporary.unlink(missing_ok=True)
@@ -31,7 +31,7 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise file_error(error, f"cannot write {path}: {error.strerror}") from error
 
 
 def lock(path: Path, refusal: str, patience_s: float = 0) -> int:

@@ -1,18 +1,22 @@
 """What a run says before its first step and after its last."""
 
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import describe
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.state import Progress
+from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runtime.devices import has_gpu
-from bert_horovod.training.hooks.metrics import duration
+from bert_horovod.training.console import duration
 from bert_horovod.training.peak import describe_peak, find_peak, precision_advice
+from bert_horovod.training.step import compute_policy
+
+if TYPE_CHECKING:
+    from bert_horovod.training.run import Run
 
 
-def print_start(recipe: Recipe, world: World, xla: str) -> float | None:
+def print_start(recipe: Recipe, world: World) -> float | None:
     """Print the derived numbers and warnings; returns the peak FLOP/s of all ranks' matrix products, if known."""
     precision = recipe.numerics.precision
     if advice := precision_advice(precision):
@@ -26,19 +30,22 @@ def print_start(recipe: Recipe, world: World, xla: str) -> float | None:
         )
     peak = find_peak(precision, recipe.model)
     print(
-        f"world: {world.size} rank(s); XLA {xla}\n"
+        f"world: {world.size} rank(s); XLA {compute_policy(recipe).xla}\n"
         f"{describe(recipe, world.size, has_gpu())}\n"
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None
 
 
-def print_end(
-    recipe: Recipe, progress: Progress, steps: int, seconds: float, held_out: dict[str, float], say: Callable
-) -> None:
-    """Say where the run is, after so many steps in so many seconds, and the last evaluation."""
-    figures = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in held_out.items())
-    say(
-        f"at step {progress.step} of {recipe.total_steps}: {steps:,} steps in {duration(seconds)}; "
+def print_end(run: "Run", seconds: float) -> None:
+    """Say where the run is after so many seconds, its last evaluation and its checkpoint; nothing if it did no step."""
+    progress = run.state.progress
+    steps = progress.step - run.first_step
+    if not steps:
+        return
+    figures = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in run.held_out.items())
+    run.say(
+        f"at step {progress.step} of {run.recipe.total_steps}: {steps:,} steps in {duration(seconds)}; "
         f"{progress.skipped_steps} skipped{figures}"
     )
+    run.say(f"checkpoint: {path_of(run.job.output_dir, progress.step)}")

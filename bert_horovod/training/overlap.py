@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -10,13 +11,16 @@ from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
-from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
+from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.link import Link
-from bert_horovod.exchange.reducer import GradientReducer
+from bert_horovod.exchange.registry import EXCHANGES
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import clock
-from bert_horovod.training.step import StepInputs, TrainStep, xla_mode
+from bert_horovod.training.inputs import StepBatch
+from bert_horovod.training.step import StepInputs, TrainStep, build_step
+
+if TYPE_CHECKING:
+    from bert_horovod.training.run import Run
 
 _MEASURED = 2  # micro-batches, after one that compiles
 
@@ -55,42 +59,41 @@ def expect(
     return Expectation(plan, profile, link, sizes, exposed, sum(late))
 
 
-def step_with_plan(
-    recipe: Recipe,
-    state: TrainingState,
-    world: World,
-    phase: int,
-    micro_batches: int,
-    batch: dict[str, tf.Tensor],
-    inputs: StepInputs,
-) -> tuple[TrainStep, GradientReducer, Expectation | None]:
-    """A phase's step and reducer, planned as execution.bucket_bytes says; where that is measured, what to expect.
+def planned_step(run: "Run", batch: StepBatch, inputs: StepInputs) -> TrainStep:
+    """The step of the run's phase, with buckets as execution.bucket_bytes says; becomes the run's exchange too.
 
-    The plan is remembered in the state's progress, so that a resumed run has the same buckets. `batch` is a
-    micro-batch of the phase, `inputs` those of a step.
+    The plan is remembered in the progress, so that a resumed run has the same buckets.
+
+    Args:
+        run: its phase is open.
+        batch: a global batch's part of the phase.
+        inputs: those of a step.
     """
+    recipe, state, world = run.recipe, run.state, run.world
     shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
     wire, setting = recipe.numerics.wire, recipe.execution.bucket_bytes
-    made_for = {"phase": phase, "world_size": world.size, "bucket_bytes": setting, "wire": wire}
-
-    def build(plan: BucketPlan, count: int) -> tuple[TrainStep, GradientReducer]:
-        reducer = GradientReducer(world, shapes, plan, wire)
-        return TrainStep(recipe, state, reducer, world, count, xla_mode(recipe)), reducer
+    made_for = {"phase": run.phase.number, "world_size": world.size, "bucket_bytes": setting, "wire": wire}
+    if run.exchange is not None:  # the phase before
+        run.exchange.remember()
 
     expectation = None
-    if world.size == 1 or setting != "auto":
-        plan = buckets.by_size(shapes, setting)
+    if world.size == 1 or setting != "auto" or not EXCHANGES[recipe.exchange.method].overlaps:
+        plan = by_size(shapes, setting)
     elif (known := state.progress.plan).get("made_for") == made_for:
         plan = BucketPlan(known["buckets"], known["rows"])
     else:
-        step, _ = build(buckets.by_size(shapes, setting), 1)
-        expectation = plan_by_measurement(recipe, step, batch, inputs, world)
+        step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
+        expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
         plan = expectation.plan
     state.progress.plan = {"made_for": made_for, "buckets": plan.buckets, "rows": plan.rows}
-    step, reducer = build(plan, micro_batches)
-    if state.progress.wire_maxima:
-        reducer.restore_maxima(state.progress.wire_maxima)
-    return step, reducer, expectation
+    step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
+    run.exchange = step.exchange
+    run.exchange.begin()
+    if expectation:
+        run.say(expectation.describe(run.exchange.wire_bytes(sum(expectation.profile.rows.values()))))
+    elif world.size > 1:
+        run.say(f"all-reduces: {len(plan.buckets)} bucket(s), {run.exchange.bytes_reduced():,.0f} bytes a step")
+    return step
 
 
 def plan_by_measurement(
@@ -105,7 +108,7 @@ def plan_by_measurement(
     if recipe.execution.bucket_bytes == "auto":
         plan = buckets.by_profile(step.shapes, tf.as_dtype(recipe.numerics.wire).size, profile, link)
     else:
-        plan = buckets.by_size(step.shapes, recipe.execution.bucket_bytes)
+        plan = by_size(step.shapes, recipe.execution.bucket_bytes)
     return expect(plan, step.shapes, recipe.numerics.wire, profile, link)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from packaging.requirements import Requirement
 
-from bert_horovod import optimizers
-from bert_horovod.batches.rows import Rows, open_rows
+from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.batches.special_tokens import check_vocabulary
 from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
@@ -17,10 +16,13 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.optimizers.base import SLOTS
+from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs import checkpoint
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
+from bert_horovod.tasks.base import Task
+from bert_horovod.training.job import Job
 
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
@@ -28,7 +30,7 @@ def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
     check_vocabulary(recipe, store)
     for phase in recipe.phase:
         parameters = derive(recipe, phase, world_size).parameters
-    needed = 4 * parameters * (1 + len(optimizers.rule(recipe.optimizer.name).SLOTS))
+    needed = 4 * parameters * (1 + len(SLOTS[recipe.optimizer.name]))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
         raise UserError(
@@ -37,27 +39,27 @@ def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
         )
 
 
-def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.ndarray]:
+def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) -> dict[str, np.ndarray]:
     """Parameters of a Hugging Face directory to start from; heads that it lacks are left to be initialised.
 
     Raises UserError where its sizes or its vocabulary are not the run's.
     """
-    found = read_directory(directory)
-    if found.vocabulary is not None and found.vocabulary != store.vocabulary:
+    found = read_directory(directory, task)
+    if found.vocabulary is not None and found.vocabulary != dataset.vocabulary:
         first = next(
-            (i for i, pair in enumerate(zip(found.vocabulary, store.vocabulary, strict=False)) if pair[0] != pair[1]),
-            min(len(found.vocabulary), len(store.vocabulary)),
+            (i for i, pair in enumerate(zip(found.vocabulary, dataset.vocabulary, strict=False)) if pair[0] != pair[1]),
+            min(len(found.vocabulary), len(dataset.vocabulary)),
         )
         raise UserError(
-            f"--init_checkpoint {directory} has another vocabulary than the token store {store.path} "
+            f"--init_checkpoint {directory} has another vocabulary than the data in {dataset.path} "
             f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}"
         )
-    if found.vocabulary is not None and found.lowercase != store.manifest["vocabulary"]["lowercase"]:
+    if found.vocabulary is not None and found.lowercase != dataset.lowercase:
         raise UserError(
-            f"--init_checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} the "
+            f"--init_checkpoint {directory} has lower-casing {found.lowercase}, the data in {dataset.path} the "
             f"opposite; prepare the data {'without' if found.lowercase else 'with'} --cased"
         )
-    shapes = parameter_shapes(recipe.model, recipe.objective.pairs)
+    shapes = task.parameters(model)
     for name, value in found.parameters.items():
         if name in shapes and shapes[name] != value.shape:
             raise UserError(
@@ -65,7 +67,7 @@ def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.
                 f"makes it {list(shapes[name])}; set [model] as in {directory / 'config.json'}"
             )
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # what no shape tells of
-        theirs, ours = getattr(found.model, key), getattr(recipe.model, key)
+        theirs, ours = getattr(found.model, key), getattr(model, key)
         if theirs != ours:
             raise UserError(
                 f"--init_checkpoint {directory} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
@@ -74,17 +76,16 @@ def load_initial(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.
     return {name: value for name, value in found.parameters.items() if name in shapes}
 
 
-def first_state(
-    recipe: Recipe, store: Store, output_dir: Path, init_checkpoint: Path | None, world: World
-) -> tuple[TrainingState, Path | None]:
+def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     """Rank 0's newest checkpoint (then its path too), initial checkpoint or fresh parameters, given to every rank."""
-    found = checkpoint.load_newest(output_dir) if world.rank == 0 else None
+    recipe, shapes = job.recipe, job.task.parameters(job.recipe.model)
+    found = checkpoint.load_newest(job.output_dir, job.task) if world.rank == 0 else None
     half = recipe.numerics.precision == "float16"
     progress = found.progress if found else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
     if found is None:
-        parameters = initial_parameters(recipe.model, recipe.objective.pairs, recipe.data.seed)
-        if init_checkpoint and world.rank == 0:
-            parameters |= load_initial(init_checkpoint, recipe, store)
+        parameters = initial_values(shapes, recipe.model.initializer_range, recipe.data.seed)
+        if job.init_checkpoint and world.rank == 0:
+            parameters |= load_initial(job.init_checkpoint, recipe.model, job.task, job.dataset)
     state = TrainingState(
         found.parameters if found else parameters,
         recipe.optimizer.name,
@@ -105,12 +106,12 @@ def require_equal(digest: bytes, what: str, world: World) -> None:
         )
 
 
-def open_rows_once(store: Store, recipe: Recipe, phase: int, split: str, index_dir: Path | None, world: World) -> Rows:
-    """A phase's rows: one process a host builds their index if need be, the others map it."""
+def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> Source:
+    """A phase's rows: one process a host makes what opening needs, such as an index on the disk; the others use it."""
     if world.local_rank == 0:
-        open_rows(store, recipe, phase, split, index_dir)
+        dataset.open(phase, split)
     world.barrier()
-    return open_rows(store, recipe, phase, split, index_dir, build=False)
+    return dataset.open(phase, split, build=False)
 
 
 def untested_versions() -> list[str]:

@@ -1,66 +1,66 @@
-"""One optimizer step: K micro-batches, one reduction, one update.
+"""One optimizer step: K micro-batches, one exchange, one update.
 
-Losses are sums over a micro-batch divided by the *global* counts of masked tokens and sequences, so that the gradient
-does not depend on how a global batch is split over micro-batches and ranks. The first K - 1 micro-batches only
-accumulate, in float32; in the last one each bucket of gradients goes to the reducer as soon as backward has made it.
-What earlier micro-batches looked up leaves with the dense gradients; only the last one's looked-up rows are late.
+A task's losses are sums over a micro-batch divided by *global* counts, so that the gradient does not depend on how a
+global batch is split over micro-batches and ranks. The first K - 1 micro-batches only accumulate, in float32; in the
+last one each bucket of gradients goes to the exchange as soon as backward has made it. What earlier micro-batches
+looked up leaves with the dense gradients; only the last one's looked-up rows are late.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod import optimizers
 from bert_horovod.collectives.world import World
-from bert_horovod.exchange.reducer import GradientReducer
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Exchange, UpdateInputs
+from bert_horovod.exchange.registry import EXCHANGES
+from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.dropout import DropoutState
-from bert_horovod.model.heads import Sums, loss_sums
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.model.weights import cast_weights, parameter_gradients
+from bert_horovod.model.weights import CastWeights, parameter_gradients
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
-from bert_horovod.runtime.clock import clock
+from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.tasks.base import Task
 
-BATCH_DTYPES = {"masked_weights": tf.float32, "sequence_weights": tf.float32}  # the others are int32
+FLOAT_BATCH = ("masked_weights", "sequence_weights", "weights", "targets")  # float32; a batch's other arrays are int32
 
 
 class StepInputs(NamedTuple):
     """What all micro-batches of an optimizer step share, as tensors: a Python number would retrace the graph."""
 
-    masked_tokens: tf.Tensor  # float32 scalar, over all ranks
-    sequences: tf.Tensor  # float32 scalar, over all ranks: sequences that count for the pair loss
-    backward_scale: (
-        tf.Tensor
-    )  # float32 scalar: what the loss is multiplied by before backward, and gradients divided by after
+    counts: dict[str, tf.Tensor]  # the task's, over all ranks: float32 scalars
+    backward_scale: tf.Tensor  # float32 scalar: backward runs on the loss times this; gradients are divided by it
     dropout_key: tf.Tensor  # uint64 [1]
-    learning_rate: tf.Tensor  # float32 scalar
-    update: tf.Tensor  # float32 scalar: the optimizer's t
+    update: UpdateInputs
 
 
 class StepTimes(NamedTuple):
     """When things happened on this rank, in seconds since the epoch."""
 
     micro_batches: list[tuple[float, float]]  # begin and end of forward and backward
-    all_reduces: list[tuple[float, float]]  # of each of the reducer's: its gradients exist, its sum does
+    all_reduces: list[tuple[float, float]]  # of each of the exchange's: what it sends exists, its sum does
     reduced: float  # all sums are there
     updated: float
+
+    @property
+    def reduce_wait_s(self) -> float:
+        """From the last gradient's arrival to the last sum's."""
+        return self.reduced - self.micro_batches[-1][1]
 
 
 class StepResult(NamedTuple):
     """What one optimizer step did; equal on all ranks but for the times."""
 
-    sums: np.ndarray  # float64 [4]: model.heads.Sums over the global batch
+    sums: dict[str, float]  # the task's, over the global batch
     gradient_norm: float  # global L2 norm after reduction, before clipping
     finite: bool  # False: the update was skipped
     rows: int  # looked-up rows that were reduced alone
-    times: StepTimes
-
-    @property
-    def reduce_wait_s(self) -> float:
-        """From the last gradient's arrival to the last sum's."""
-        return self.times.reduced - self.times.micro_batches[-1][1]
+    times: StepTimes | None  # None: nobody asked
 
 
 class TrainStep:
@@ -68,81 +68,87 @@ class TrainStep:
 
     Args:
         recipe: the run's.
+        task: what is learned.
         state: what is trained.
-        reducer: sums gradients over ranks.
+        exchange: how ranks agree on an update of that state.
+        cast: the weights that products read; they follow the state's parameters.
         world: sums losses over ranks.
         micro_batches: K, per rank.
-        xla: see ComputePolicy.
     """
 
     def __init__(
         self,
         recipe: Recipe,
+        task: Task,
         state: TrainingState,
-        reducer: GradientReducer,
+        exchange: Exchange,
+        cast: CastWeights,
         world: World,
         micro_batches: int,
-        xla: str,
     ) -> None:
-        self._recipe = recipe
+        self.exchange = exchange
+        self.shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
+        self._model = recipe.model
+        self._task = task
         self._state = state
-        self.reducer = reducer
+        self._cast = cast
         self._world = world
         self._micro_batches = micro_batches
-        self._compute = ComputePolicy(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
+        self._policy = compute_policy(recipe)
         self._accumulators = None
         if micro_batches > 1:
             self._accumulators = {
-                name: tf.Variable(tf.zeros(variable.shape), trainable=False)
-                for name, variable in state.parameters.items()
+                name: tf.Variable(tf.zeros(shape), trainable=False) for name, shape in self.shapes.items()
             }
-        self._sums = tf.Variable(tf.zeros([len(Sums._fields)], tf.float64), trainable=False)
-        # Cast and joined once a step; what working weights share with the parameters is read from these.
-        made = cast_weights(_values(state.parameters), self._compute.dtype)
-        self._made = {
-            name: tf.Variable(value, trainable=False)
-            for name, value in made.items()
-            if name not in state.parameters or value.dtype != tf.float32 or value.shape != state.parameters[name].shape
-        }
-        self.shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
-        self._groups = _groups(state.parameters)
-        self._accumulate = tf.function(self._accumulate_micro_batch, autograph=False)
-        self._finish = tf.function(self._finish_step, autograph=False)
-        self._look = None  # rarely needed
+        self._sums = tf.Variable(tf.zeros([len(task.sum_names)], tf.float64), trainable=False)
+        # By whether times are asked for; traced when first called.
+        self._accumulate = {asked: _graph(self._accumulate_micro_batch, asked) for asked in (False, True)}
+        self._finish = {asked: _graph(self._finish_step, asked) for asked in (False, True)}
+        self._look = tf.function(self._finite_parts, autograph=False)
 
-    def run(self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs) -> StepResult:
+    def run(
+        self,
+        batches: list[dict[str, np.ndarray]],
+        first_rows: list[int],
+        inputs: StepInputs,
+        with_times: bool = False,
+    ) -> StepResult:
         """Train on this rank's K micro-batches of a global batch."""
         assert len(batches) == self._micro_batches, f"{len(batches)} micro-batches for a step of {self._micro_batches}"
         spans = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
             work = self._finish if k == self._micro_batches - 1 else self._accumulate
-            *result, span = work(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
+            *result, span = work[with_times](as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
             spans.append(span)
-        scalars, ready, done = (part.numpy() for part in result)  # here the host waits for the device
-        *sums, norm, finite, rows, reduced, updated = scalars
-        spans = [tuple(span.numpy().tolist()) for span in spans]
-        times = StepTimes(spans, list(zip(ready.tolist(), done.tolist(), strict=True)), float(reduced), float(updated))
-        return StepResult(np.array(sums), float(norm), bool(finite), int(rows), times)
+        scalars, ready_s, done_s = (part.numpy() for part in result)  # here the host waits for the device
+        *sums, norm, finite, rows, reduced_s, updated_s = scalars.tolist()
+        times = None
+        if with_times:
+            spans = [tuple(span.numpy().tolist()) for span in spans]
+            all_reduces = list(zip(ready_s.tolist(), done_s.tolist(), strict=True))
+            times = StepTimes(spans, all_reduces, reduced_s, updated_s)
+        sums = dict(zip(self._task.sum_names, sums, strict=True))
+        return StepResult(sums, norm, bool(finite), int(rows), times)
 
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
-        """This micro-batch's share of the gradient, as parameter_gradients has it, and its loss sums, float64 [4].
+        """This micro-batch's share of the gradient, as parameter_gradients has it, and its loss sums, float64 vector.
 
         Gradients are of the dtype that they were computed in; in float16 of float32, as they leave the loss scale.
         """
-        weights = _values({**self._state.parameters, **self._made})
-        state = DropoutState(inputs.dropout_key, first_row)
+        weights = self._cast.values(self._state.parameters)
+        forward = Forward(self._model, weights, self._policy, DropoutState(inputs.dropout_key, first_row))
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            sums = loss_sums(weights, self._recipe.model, self._recipe.objective.pairs, batch, self._compute, state)
-            loss = (sums.mlm_loss / inputs.masked_tokens + sums.nsp_loss / inputs.sequences) * inputs.backward_scale
+            sums = self._task.sums(forward, batch)
+            loss = self._task.loss(sums, inputs.counts) * inputs.backward_scale
         gradients, lookups = parameter_gradients(tape.gradient(loss, weights), self.shapes)
-        if self._compute.dtype == tf.float16:
+        if self._policy.dtype == tf.float16:
             scale = inputs.backward_scale
             gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
             lookups = {name: tf.IndexedSlices(part.values / scale, part.indices) for name, part in lookups.items()}
-        return gradients, lookups, tf.cast(tf.stack(sums), tf.float64)
+        return gradients, lookups, tf.cast(tf.stack([sums[name] for name in self._task.sum_names]), tf.float64)
 
     def not_finite(
         self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs
@@ -152,8 +158,6 @@ class TrainStep:
         Returns: numbers of micro-batches, each with the parameters that hold what is not finite, or else with those
         whose gradients do, in backward's order; none if only the sum over ranks or its wire overflowed.
         """
-        if self._look is None:
-            self._look = tf.function(self._finite_parts, autograph=False)
         found = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
             finite = self._look(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
@@ -181,11 +185,12 @@ class TrainStep:
 
     @property
     def traces(self) -> int:
-        """How many graphs were traced so far: stays the same after a phase's first step."""
-        return self._accumulate.experimental_get_tracing_count() + self._finish.experimental_get_tracing_count()
+        """How many graphs of the step were traced so far: stays the same after a phase's first step."""
+        graphs = (*self._accumulate.values(), *self._finish.values())
+        return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
     def _accumulate_micro_batch(
-        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+        self, clock: Clock, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[tf.Tensor]:
         """Begin and end, float64 [2]."""
         begin = clock([first_row])
@@ -202,7 +207,7 @@ class TrainStep:
         return (tf.stack([begin, clock(added)]),)
 
     def _finish_step(
-        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+        self, clock: Clock, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """StepResult in float64 tensors: its scalars, the all-reduces' begins and ends, the micro-batch's own."""
         begin = clock([first_row])
@@ -211,79 +216,56 @@ class TrainStep:
             gradients = {
                 name: self._accumulators[name] + tf.cast(gradient, tf.float32) for name, gradient in gradients.items()
             }
-        # Inlining drops control edges from a call's outputs, but not from what is made of them.
+        # Grappler drops control dependencies on an inlined call's outputs; tf.identity keeps them.
         gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
-        gradients, ready, done, rows = self.reducer.reduce(gradients, lookups)
-        reduced = clock(list(gradients.values()))
-        fused = self._compute.xla != "off"
-        groups = [tf.stack([gradients[name] for name in group]) for group in self._groups]
-        norm = tf.sqrt(tf.add_n([tf.reduce_sum(optimizers.square_sums(group, fused)) for group in groups]))
-        finite = tf.math.is_finite(norm)
-        updated = tf.cond(finite, lambda: self._update(groups, norm, inputs, fused), lambda: clock([norm]))
+        update = self.exchange.update(gradients, lookups, inputs.update, clock)
         sums = self._world.all_reduce(self._sums + sums, "sums")
-        with tf.control_dependencies([sums, norm]):
+        with tf.control_dependencies([sums, update.gradient_norm]):
             self._sums.assign(tf.zeros_like(self._sums))
             for accumulator in (self._accumulators or {}).values():
                 accumulator.assign(tf.zeros_like(accumulator))
-        scalars = [tf.cast(value, tf.float64) for value in (norm, finite, rows, reduced, updated)]
-        return tf.concat([sums, tf.stack(scalars)], 0), ready, done, tf.stack([begin, computed])
-
-    def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor, inputs: StepInputs, fused: bool) -> tf.Tensor:
-        """Apply the optimizer; when it was done, in seconds since the epoch."""
-        settings = self._recipe.optimizer
-        factor = tf.constant(1.0)
-        if optimizers.uses_clipping(settings.name):
-            factor = optimizers.clip_factor(norm, settings.max_grad_norm)
-        variables = {"": self._state.parameters, **self._state.slots}
-        parameters, narrow = {}, {}
-        for group, gradient in zip(self._groups, gradients, strict=True):
-            old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}
-            value, cast, slots = optimizers.update(
-                old.pop(""),
-                gradient,
-                old,
-                inputs.update,
-                inputs.learning_rate,
-                factor,
-                optimizers.decays(group[0]),
-                settings,
-                self._compute.dtype,
-                fused,
-            )
-            parameters |= zip(group, tf.unstack(value), strict=True)
-            narrow |= zip(group, tf.unstack(cast), strict=True)
-            for slot, values in slots.items():
-                for name, new in zip(group, tf.unstack(values), strict=True):
-                    variables[slot][name].assign(new)
-        for name, new in parameters.items():
-            self._state.parameters[name].assign(new)
-        made = cast_weights(parameters, self._compute.dtype, narrow)
-        for name, variable in self._made.items():
-            variable.assign(made[name])
-        return clock([*made.values(), *parameters.values()])
+        scalars = (update.gradient_norm, update.finite, update.rows, update.reduced_s, update.updated_s)
+        scalars = tf.stack([tf.cast(value, tf.float64) for value in scalars])
+        return tf.concat([sums, scalars], 0), update.ready_s, update.done_s, tf.stack([begin, computed])
 
 
-def xla_mode(recipe: Recipe) -> str:
-    """What XLA compiles on this rank's device: "layers", "elementwise" or "off"."""
-    if recipe.execution.xla != "auto":
-        return recipe.execution.xla
-    return "layers" if has_gpu() else "elementwise"
+def build_step(
+    recipe: Recipe,
+    task: Task,
+    state: TrainingState,
+    world: World,
+    plan: BucketPlan,
+    micro_batches: int,
+    step_type: Callable[..., TrainStep] = TrainStep,
+    updater_type: Callable[..., Updater] = Updater,
+    **options: Any,
+) -> TrainStep:
+    """A step with the recipe's exchange and its cast weights; `options` are the exchange's own.
+
+    A benchmark may replace what computes (`step_type`) and what updates (`updater_type`).
+    """
+    policy = compute_policy(recipe)
+    cast = CastWeights(state.parameters, policy.dtype)
+    updater = updater_type(state.parameters, state.slots, cast, recipe.optimizer, fused=policy.xla != "off")
+    exchange = EXCHANGES[recipe.exchange.method](recipe, world, state, updater, plan, **options)
+    return step_type(recipe, task, state, exchange, cast, world, micro_batches)
+
+
+def compute_policy(recipe: Recipe) -> ComputePolicy:
+    """How this rank's device computes: the recipe's, where XLA's "auto" is decided by the device."""
+    xla = recipe.execution.xla
+    if xla == "auto":
+        xla = "layers" if has_gpu() else "elementwise"
+    return ComputePolicy(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
 
 
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     """A micro-batch's arrays as tensors of the dtypes that the graphs take."""
-    return {name: tf.constant(array, BATCH_DTYPES.get(name, tf.int32)) for name, array in batch.items()}
+    return {name: tf.constant(array, tf.float32 if name in FLOAT_BATCH else tf.int32) for name, array in batch.items()}
 
 
-def _groups(parameters: dict[str, tf.Variable]) -> list[list[str]]:
-    """The parameters in the groups that are updated together: matrices alone, vectors with all of their kind."""
-    groups: dict[tuple, list[str]] = {}
-    for name, variable in parameters.items():
-        alone = len(variable.shape) > 1
-        groups.setdefault((name,) if alone else (variable.shape[0], optimizers.decays(name)), []).append(name)
-    return list(groups.values())
-
-
-def _values(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
-    return {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
+def _graph(work, with_times: bool):
+    """The part of the step as a graph, with a clock or without."""
+    told = clock if with_times else no_clock
+    return tf.function(lambda *inputs: work(told, *inputs), autograph=False)

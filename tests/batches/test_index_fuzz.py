@@ -1,4 +1,4 @@
-"""A damaged or hostile row index is refused with a UserError, and nothing else happens."""
+"""A damaged or hostile row index is refused with one message, and nothing else happens."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bert_horovod.batches.rows import open_rows
 from bert_horovod.corpus.store import Store, open_store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 from bert_horovod.storage.reading import hash_file
 from tests.mutations import apply, bounded, changes, sandbox
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
@@ -54,7 +54,7 @@ def test_any_change_is_refused_or_harmless(tmp_path_factory, original, made, reh
         if rehashed:
             rehash(index)
         found = box.read(assemble, open_store(box.directory))
-        if isinstance(found, UserError):
+        if isinstance(found, ReportedError):
             assert "remove" in str(found)
         elif not rehashed:
             assert all(map(np.array_equal, found, expected))
@@ -75,4 +75,4 @@ def test_any_values_with_right_hashes_are_refused_or_harmless(tmp_path_factory, 
             np.save(index / f"{name}.npy", array)
         rehash(index)
         found = box.read(assemble, open_store(box.directory))
-        assert isinstance(found, list | UserError)
+        assert isinstance(found, list | ReportedError)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from tests.benchmarks.scripts import DIRECTORY, cells, imported_by_help, load_script, run_here, run_script
 from tests.horovod_runs import clean_environment
 from tests.toys import write_toy_store
@@ -17,7 +17,7 @@ MODEL = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "nu
 SETTINGS = ["execution.xla=off", *(f"model.{name}={value}" for name, value in MODEL.items())]  # XLA takes seconds
 TINY = ["--model", "mini", "--rows", ROWS, "--length", LENGTH, *(word for each in SETTINGS for word in ("--set", each))]
 PROFILE = {"forward_s": 0.02, "head_s": 0.01, "layers_s": [0.02, 0.03], "embeddings_s": 0.01, "update_s": 0.02}
-PARAMETERS = sum(map(math.prod, parameter_shapes(size_recipe("mini", SETTINGS).model, True).values()))
+PARAMETERS = sum(map(math.prod, pretraining_shapes(size_recipe("mini", SETTINGS).model, True).values()))
 
 
 @pytest.fixture(scope="module")

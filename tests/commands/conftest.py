@@ -8,8 +8,9 @@ import pytest
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.pretraining import Pretraining
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran", "on", "a", "mat", ".", "##s"]
 MODEL = Model(
@@ -30,10 +31,17 @@ class Toys(NamedTuple):
 
 
 def write_checkpoint(
-    directory: Path, next_sentence: bool = True, vocabulary: list[str] = WORDS, lowercase: bool = True
+    directory: Path, pairs: bool = True, vocabulary: list[str] = WORDS, lowercase: bool = True
 ) -> Path:
     """A checkpoint of random parameters, as the program writes it."""
-    write_directory(directory, MODEL, next_sentence, initial_parameters(MODEL, next_sentence, 0), vocabulary, lowercase)
+    write_directory(
+        directory,
+        MODEL,
+        Pretraining(pairs),
+        initial_values(pretraining_shapes(MODEL, pairs), MODEL.initializer_range, 0),
+        vocabulary,
+        lowercase,
+    )
     return directory
 
 

@@ -13,8 +13,9 @@ from bert_horovod.commands.evaluate import evaluate, summary
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Execution, Objective, Phase, Recipe
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.commands.conftest import MODEL, WORDS, write_checkpoint
 from tests.toy_runs import logged, train_recipe
 
@@ -56,7 +57,7 @@ def test_people_read_losses_beside_the_unigrams(toys, capsys):
 
 
 def test_without_the_pair_head_there_is_no_next_sentence(toys, tmp_path, capsys):
-    toys = toys._replace(checkpoint=write_checkpoint(tmp_path / "single", next_sentence=False))
+    toys = toys._replace(checkpoint=write_checkpoint(tmp_path / "single", pairs=False))
     assert command(toys, *LENGTH) == 0
     out = capsys.readouterr().out
     assert "masked tokens" in out
@@ -86,8 +87,8 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
 
 def test_a_checkpoint_of_other_origin_is_measured_at_128(tmp_path, toys, capsys):
     model = dataclasses.replace(MODEL, max_position_embeddings=128)
-    parameters = initial_parameters(model, True, 0)
-    write_directory(tmp_path / "longer", model, True, parameters, WORDS, True)
+    parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
+    write_directory(tmp_path / "longer", model, Pretraining(True), parameters, WORDS, True)
     toys = toys._replace(checkpoint=tmp_path / "longer")
     assert command(toys) == 0
     out = capsys.readouterr().out

@@ -12,9 +12,10 @@ from bert_horovod.__main__ import parse
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.directory import claim
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
@@ -103,7 +104,14 @@ def test_a_negative_number_of_steps_is_refused(files):
 def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp_path):
     model = toy_recipe().model
     vocabulary = [*SMALL_VOCABULARY[:-2], SMALL_VOCABULARY[-1], SMALL_VOCABULARY[-2]]
-    write_directory(tmp_path / "model", model, True, initial_parameters(model, True, 0), vocabulary, lowercase=True)
+    write_directory(
+        tmp_path / "model",
+        model,
+        Pretraining(True),
+        initial_values(pretraining_shapes(model, True), model.initializer_range, 0),
+        vocabulary,
+        lowercase=True,
+    )
     refuse(
         files,
         "another vocabulary than the token store .* first differ at id 62",

@@ -17,21 +17,21 @@ from bert_horovod.costs.buckets import (
     seconds,
 )
 from bert_horovod.costs.link import Link, fit
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from tests.exchange.jobs import BUCKET_BYTES, BUCKETS, SHAPES
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 4000, 1 << 20, 1 << 40])
 def test_buckets_hold_every_parameter_once_in_backward_order(bucket_bytes):
-    shapes = parameter_shapes(Model(vocab_size=500, hidden_size=48, intermediate_size=100), next_sentence=True)
+    shapes = pretraining_shapes(Model(vocab_size=500, hidden_size=48, intermediate_size=100), pairs=True)
     buckets = by_size(shapes, bucket_bytes).buckets
     assert [name for bucket in buckets for name in bucket] == list(reversed(shapes))
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 4000, 1 << 20, 1 << 40])
 def test_a_bucket_holds_what_fits_and_a_larger_tensor_has_one_of_its_own(bucket_bytes):
-    shapes = parameter_shapes(Model(vocab_size=500, hidden_size=48, intermediate_size=100), next_sentence=True)
+    shapes = pretraining_shapes(Model(vocab_size=500, hidden_size=48, intermediate_size=100), pairs=True)
     sizes = [[4 * math.prod(shapes[name]) for name in bucket] for bucket in by_size(shapes, bucket_bytes).buckets]
     assert all(sum(bucket) <= bucket_bytes or len(bucket) == 1 for bucket in sizes)
     assert all(sum(bucket) + following[0] > bucket_bytes for bucket, following in itertools.pairwise(sizes))
@@ -42,7 +42,7 @@ def test_buckets_of_an_example():
 
 
 def test_auto_without_a_measurement_is_the_default_size():
-    shapes = parameter_shapes(Model(), next_sentence=True)
+    shapes = pretraining_shapes(Model(), pairs=True)
     assert by_size(shapes, "auto") == by_size(shapes, DEFAULT_BYTES)
 
 

@@ -89,7 +89,8 @@ def main(names: list[str]) -> None:
     from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.store import open_store
     from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.training.loop import Job, pretrain
+    from bert_horovod.training.job import pretraining_job
+    from bert_horovod.training.loop import train
     from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
     world = connect(launch())
@@ -105,7 +106,7 @@ def main(names: list[str]) -> None:
             assert run.ranks == world.size, f"{name} is a run of {run.ranks} ranks, here are {world.size}"
             output_dir = directory / name
             output_dir.mkdir(exist_ok=True)
-            pretrain(Job(toy_recipe(**run.sections), store, output_dir), world)
+            train(pretraining_job(toy_recipe(**run.sections), store, output_dir), world)
             if world.rank == 0:
                 lines = map(json.loads, (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
                 rows = [(line["step"], line["loss"], line["gradient_norm"]) for line in lines if "loss" in line]

@@ -1,4 +1,4 @@
-"""A damaged or hostile Hugging Face directory is refused with a UserError, and nothing else happens."""
+"""A damaged or hostile Hugging Face directory is refused with one message, and nothing else happens."""
 
 import json
 import pickle
@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.corpus.test_store_fuzz import Payload
 from tests.interchange.conftest import VOCABULARY
 from tests.mutations import Change, apply, bounded, changes, sandbox
@@ -37,7 +38,14 @@ SHARDED_FILES = ["config.json", INDEX, INDEX, SHARD, "tokenizer.json", "tokenize
 def whole(tmp_path_factory) -> Path:
     """A directory as the program writes it."""
     path = tmp_path_factory.mktemp("original") / "whole"
-    write_directory(path, MODEL, True, initial_parameters(MODEL, True, 0), VOCABULARY, True)
+    write_directory(
+        path,
+        MODEL,
+        Pretraining(True),
+        initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0),
+        VOCABULARY,
+        True,
+    )
     return path
 
 
@@ -71,7 +79,7 @@ def sharded(tmp_path_factory, whole) -> Path:
 
 def assert_is_whole(found: Pretrained) -> None:
     """All that users of a directory rely on."""
-    shapes = parameter_shapes(found.model, True)
+    shapes = pretraining_shapes(found.model, True)
     for name, values in found.parameters.items():
         assert (values.dtype, values.shape) == (np.float32, shapes[name])
         assert np.isfinite(values).all()
@@ -102,7 +110,7 @@ def read_changed(box, made) -> None:
         if (box.directory / name).is_file() and change.kind not in ("link_out", "link_to_nothing"):
             apply(box.directory / name, change, box.outside)
     found = box.read(read_directory, box.directory)
-    if not isinstance(found, UserError):
+    if not isinstance(found, ReportedError):
         assert_is_whole(found)
 
 
@@ -158,7 +166,7 @@ def test_a_tensor_that_the_model_has_not_takes_no_memory(tmp_path, whole):
         with open(file, "r+b") as hole:
             hole.truncate(8 + len(packed) + last)
         found = box.read(read_directory, box.directory)
-        assert isinstance(found, UserError) or found.parameters.keys() == tensors.keys()
+        assert isinstance(found, ReportedError) or found.parameters.keys() == tensors.keys()
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer_config.json"])

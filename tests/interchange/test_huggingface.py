@@ -11,8 +11,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.interchange.huggingface import read_directory, write_directory
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model
 
 HEADS = {"BertForPreTraining": True, "BertForMaskedLM": False}
@@ -22,10 +23,10 @@ def small_model(**settings):
     return Model(**{**SIZES, **settings})
 
 
-def write_small(directory, next_sentence=True, lowercase=True, **settings):
+def write_small(directory, pairs=True, lowercase=True, **settings):
     model = small_model(**settings)
-    parameters = initial_parameters(model, next_sentence, seed=1)
-    write_directory(directory, model, next_sentence, parameters, VOCABULARY, lowercase)
+    parameters = initial_values(pretraining_shapes(model, pairs), model.initializer_range, seed=1)
+    write_directory(directory, model, Pretraining(pairs), parameters, VOCABULARY, lowercase)
     return parameters
 
 
@@ -49,13 +50,14 @@ def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act)
     original.save_pretrained(tmp_path / "theirs")
     pretrained = read_directory(tmp_path / "theirs")
     assert pretrained.model == small_model(hidden_act=act, layer_norm_eps=1e-6, attention_probs_dropout_prob=0.25)
-    assert pretrained.next_sentence is HEADS[kind]
+    assert pretrained.pairs is HEADS[kind]
     assert pretrained.vocabulary is None
-    assert {name: x.shape for name, x in pretrained.parameters.items()} == parameter_shapes(
-        pretrained.model, pretrained.next_sentence
+    assert {name: x.shape for name, x in pretrained.parameters.items()} == pretraining_shapes(
+        pretrained.model, pretrained.pairs
     )
 
-    write_directory(tmp_path / "ours", *pretrained[:3], VOCABULARY, True)
+    pairs = Pretraining(pretrained.pairs)
+    write_directory(tmp_path / "ours", pretrained.model, pairs, pretrained.parameters, VOCABULARY, True)
     again, info = getattr(transformers, kind).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(info.values()), info
     assert again.state_dict().keys() == original.state_dict().keys()
@@ -104,7 +106,14 @@ def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase):
 def test_special_tokens_may_have_any_id(tmp_path):
     vocabulary = VOCABULARY[5:] + VOCABULARY[:5]
     model = small_model()
-    write_directory(tmp_path, model, False, initial_parameters(model, False, 1), vocabulary, True)
+    write_directory(
+        tmp_path,
+        model,
+        Pretraining(False),
+        initial_values(pretraining_shapes(model, False), model.initializer_range, 1),
+        vocabulary,
+        True,
+    )
     assert transformers.AutoConfig.from_pretrained(tmp_path).pad_token_id == vocabulary.index("[PAD]")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer("the")["input_ids"] == [vocabulary.index(token) for token in ("[CLS]", "the", "[SEP]")]
@@ -112,10 +121,10 @@ def test_special_tokens_may_have_any_id(tmp_path):
 
 def test_transposed_views_are_written_in_the_right_order(tmp_path):
     model = small_model()
-    parameters = initial_parameters(model, True, seed=1)
+    parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, seed=1)
     views = {name: np.asarray(values.T.copy().T, np.float64) for name, values in parameters.items()}
     assert not views["bert.pooler.dense.weight"].flags.c_contiguous
-    write_directory(tmp_path, model, True, views, VOCABULARY, True)
+    write_directory(tmp_path, model, Pretraining(True), views, VOCABULARY, True)
     assert_equal_parameters(read_directory(tmp_path).parameters, parameters)
 
 
@@ -130,18 +139,20 @@ def test_written_files_are_plain(tmp_path):
 
 def test_writing_refuses_what_is_not_the_model_s(tmp_path):
     model = small_model()
-    parameters = initial_parameters(model, True, seed=1)
+    parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, seed=1)
     with pytest.raises(ValueError, match=r"unknown .*bert\.pooler"):
-        write_directory(tmp_path, model, False, parameters, VOCABULARY, True)
+        write_directory(tmp_path, model, Pretraining(False), parameters, VOCABULARY, True)
     wrong = {**parameters, "cls.predictions.bias": np.zeros(3, np.float32)}
     with pytest.raises(ValueError, match=r"cls\.predictions\.bias has shape \[3\]"):
-        write_directory(tmp_path, model, True, wrong, VOCABULARY, True)
+        write_directory(tmp_path, model, Pretraining(True), wrong, VOCABULARY, True)
     with pytest.raises(ValueError, match="vocab_size"):
-        write_directory(tmp_path, model, True, parameters, VOCABULARY[:-1], True)
+        write_directory(tmp_path, model, Pretraining(True), parameters, VOCABULARY[:-1], True)
     with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
-        write_directory(tmp_path, model, True, parameters, ["x" if t == "[MASK]" else t for t in VOCABULARY], True)
+        write_directory(
+            tmp_path, model, Pretraining(True), parameters, ["x" if t == "[MASK]" else t for t in VOCABULARY], True
+        )
     with pytest.raises(ValueError, match="line break"):
-        write_directory(tmp_path, model, True, parameters, [*VOCABULARY[:-1], "a\nb"], True)
+        write_directory(tmp_path, model, Pretraining(True), parameters, [*VOCABULARY[:-1], "a\nb"], True)
     assert not list(tmp_path.iterdir())
 
 
@@ -149,7 +160,7 @@ def test_bare_bert_model_gets_its_prefix_and_keeps_its_pooler(tmp_path):
     original = random_model("BertModel")
     original.save_pretrained(tmp_path)
     pretrained = read_directory(tmp_path)
-    assert pretrained.next_sentence is False
+    assert pretrained.pairs is False
     expected = {f"bert.{name}": values.numpy() for name, values in original.state_dict().items()}
     assert_equal_parameters(pretrained.parameters, expected)
 
@@ -183,7 +194,7 @@ def test_other_float_types_become_float32(tmp_path, dtype):
     found = read_directory(tmp_path).parameters
     expected = {name: values.float().numpy() for name, values in original.state_dict().items() if name in found}
     assert_equal_parameters(found, expected)
-    assert len(found) == len(parameter_shapes(small_model(), True))
+    assert len(found) == len(pretraining_shapes(small_model(), True))
 
 
 def test_sharded_files_are_put_together(tmp_path):

@@ -7,6 +7,7 @@ import torch
 
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model import encoder, heads
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from tests.interchange.conftest import SIZES, random_model
@@ -41,10 +42,10 @@ def test_hidden_states_and_logits_agree_with_transformers(tmp_path, act):
         "sequence_ids": tf.constant(real.astype(np.int32)),
     }
     parameters = {name: tf.constant(values) for name, values in pretrained.parameters.items()}
-    weights = cast_weights(parameters, tf.float32)
-    states = encoder.encode(weights, pretrained.model, batch, ComputePolicy())
-    tokens = heads.masked_token_logits(weights, pretrained.model, states[-1][real], ComputePolicy())
-    pairs = heads.next_sentence_logits(weights, states[-1][:, 0])
+    forward = Forward(pretrained.model, cast_weights(parameters, tf.float32), ComputePolicy())
+    states = encoder.encode(forward, batch)
+    tokens = heads.masked_token_logits(forward, states[-1][real])
+    pairs = heads.pair_logits(forward, states[-1][:, 0])
 
     assert len(states) == len(theirs.hidden_states)
     for ours, expected in zip(states, theirs.hidden_states, strict=True):

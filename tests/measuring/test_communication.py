@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,9 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.communication import hidden_share, measure
-from bert_horovod.measuring.delayed import DelayedStep, blocks, delays_of, read_delays
-from bert_horovod.measuring.synthetic import build_step
-from bert_horovod.model.parameters import parameter_shapes
-from bert_horovod.model.weights import LOOKUP
+from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of, read_delays
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
 from bert_horovod.recipe.reading import recipe_to_toml
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.training.step import StepTimes
@@ -40,22 +40,12 @@ def test_the_share_of_hidden_communication_counts_each_moment_once(spans, share)
     assert hidden_share(StepTimes([(0.0, 5.0), (5.0, 10.0)], spans, 14.0, 15.0)) == pytest.approx(share)
 
 
-def test_blocks_are_in_backward_order_and_hold_every_parameter_once():
-    shapes = parameter_shapes(Model(num_hidden_layers=12), next_sentence=True)
-    found = blocks(list(shapes))
-    assert sorted(name for names in found for name in names) == sorted(shapes)
-    assert LOOKUP in found[0]
-    assert all(name.startswith("bert.encoder.layer.11.") for name in found[1])
-    assert all(name.startswith("bert.encoder.layer.0.") for name in found[12])
-    assert all(name.startswith("bert.embeddings.") for name in found[13])
-
-
 def test_delays_are_the_differences_of_a_profile():
-    names = list(parameter_shapes(Model(num_hidden_layers=2), next_sentence=False))
+    names = list(pretraining_shapes(Model(num_hidden_layers=2), pairs=False))
     ends = {"cls": 3.0, "bert.encoder.layer.1": 4.0, "bert.encoder.layer.0": 6.0}
     ready = {name: next((end for key, end in ends.items() if name.startswith(key)), 6.5) for name in names}
-    ready[LOOKUP] = 2.5
-    found = delays_of(BackwardProfile(2.0, ready, 7.0, {LOOKUP: 5}), 0.25)
+    ready[WORD_EMBEDDINGS] = 2.5
+    found = delays_of(BackwardProfile(2.0, ready, 7.0, {WORD_EMBEDDINGS: 5}), 0.25)
     assert found == {"forward_s": 2.0, "head_s": 1.0, "layers_s": [1.0, 2.0], "embeddings_s": 1.0, "update_s": 0.25}
 
 
@@ -80,18 +70,18 @@ def test_a_file_that_is_no_delays_is_refused(tmp_path, text, complaint):
 
 def test_a_delayed_step_sleeps_as_long_as_it_is_told():
     recipe = toy_recipe(execution={"micro_batch": 4})
-    step = build_step(recipe, recipe.phase[0], 2, kind=DelayedStep)
-    step.step.delays = DELAYS
-    step.run()
-    before = {name: variable.numpy() for name, variable in step.step._state.parameters.items()}
+    slept = {"step_type": partial(DelayedStep, DELAYS), "updater_type": partial(DelayedUpdater, DELAYS)}
+    step = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2, **slept)
+    step.run(with_times=True)
+    before = {name: variable.numpy() for name, variable in step.state.parameters.items()}
     began = time.monotonic()
-    result = step.run()
+    result = step.run(with_times=True)
     assert time.monotonic() - began >= 2 * 0.65 + 0.02
     assert result.finite
     for begin, end in result.times.micro_batches:
         assert end - begin >= 0.65
     for name, value in before.items():
-        np.testing.assert_array_equal(step.step._state.parameters[name], value)
+        np.testing.assert_array_equal(step.state.parameters[name], value)
 
 
 RECIPE = toy_recipe(  # several buckets, of which the first leaves early

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Model
 
 MODEL = Model(
@@ -26,12 +26,12 @@ LENGTH = 16
 PACKED = ((16,), (9,), (7, 6), (5, 4, 7), (1,))
 
 
-def random_parameters(model: Model, next_sentence: bool, seed: int = 0) -> dict[str, np.ndarray]:
+def random_parameters(model: Model, pairs: bool, seed: int = 0) -> dict[str, np.ndarray]:
     """Parameters of which none is 0 or 1, float32."""
     random = np.random.default_rng(seed)
     return {
         name: (0.3 * random.standard_normal(shape) + name.endswith("LayerNorm.weight")).astype(np.float32)
-        for name, shape in parameter_shapes(model, next_sentence).items()
+        for name, shape in pretraining_shapes(model, pairs).items()
     }
 
 

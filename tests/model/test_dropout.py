@@ -10,9 +10,9 @@ from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 ROW_SHAPES = [(16,), (48,), (1,), (5,), (17,), (3, 7), (2, 5, 5), (33, 3)]
 
 
-def dropout(x: tf.Tensor, rate: float, site: int | tf.Tensor, state: DropoutState | None) -> tf.Tensor:
+def drop(x: tf.Tensor, rate: float, site: int | tf.Tensor, dropout: DropoutState | None) -> tf.Tensor:
     """Draw and apply."""
-    return dropped(x, rate, random_bytes(x.shape, rate, site, state))
+    return dropped(x, rate, random_bytes(x.shape, rate, site, dropout))
 
 
 def masked(
@@ -28,7 +28,7 @@ def masked(
 
     @tf.function(jit_compile=xla)
     def apply(x, key, first_row):
-        return dropout(x, rate, site, DropoutState(key, first_row))
+        return drop(x, rate, site, DropoutState(key, first_row))
 
     return apply(tf.ones([rows, *shape]), tf.constant([key], tf.uint64), tf.constant(first_row, tf.uint64)).numpy()
 
@@ -76,40 +76,40 @@ def test_elements_are_dropped_at_the_rate_in_steps_of_one_in_256_and_the_mean_st
 
 def test_kept_elements_are_scaled_and_dropped_ones_are_zero():
     x = tf.constant(np.random.default_rng(0).standard_normal((4, 30)), tf.float32)
-    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
-    np.testing.assert_allclose(dropout(x, 0.25, 3, state), x * masked((30,), 4, rate=0.25), rtol=1e-6)
+    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    np.testing.assert_allclose(drop(x, 0.25, 3, dropout), x * masked((30,), 4, rate=0.25), rtol=1e-6)
 
 
 def test_an_infinite_element_that_is_dropped_is_zero():
-    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
-    found = dropout(tf.fill([1, 64], np.inf), 0.5, 3, state).numpy()
+    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    found = drop(tf.fill([1, 64], np.inf), 0.5, 3, dropout).numpy()
     assert set(found.flat) == {0.0, np.inf}
 
 
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
 def test_half_precision_has_the_masks_of_float32(dtype):
-    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
-    found = dropout(tf.ones([4, 30], dtype), 0.5, 3, state)
+    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    found = drop(tf.ones([4, 30], dtype), 0.5, 3, dropout)
     assert found.dtype == dtype
     np.testing.assert_array_equal(tf.cast(found, tf.float32), masked((30,), 4))
 
 
 def test_the_gradient_goes_through_what_was_kept_alone():
-    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
     x = tf.ones([4, 30])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        found = dropout(x, 0.5, 3, state)
+        found = drop(x, 0.5, 3, dropout)
     np.testing.assert_array_equal(tape.gradient(found, x), masked((30,), 4))
 
 
 def test_at_rate_zero_and_outside_training_nothing_is_dropped():
     x = tf.ones([4, 30])
-    assert dropout(x, 0.0, 3, DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))) is x
-    assert dropout(x, 0.5, 3, None) is x
+    assert drop(x, 0.0, 3, DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))) is x
+    assert drop(x, 0.5, 3, None) is x
 
 
 def test_a_site_may_be_a_tensor():
-    state = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
+    dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
     x = tf.ones([4, 30])
-    np.testing.assert_array_equal(dropout(x, 0.5, tf.constant(3, tf.uint64), state), dropout(x, 0.5, 3, state))
+    np.testing.assert_array_equal(drop(x, 0.5, tf.constant(3, tf.uint64), dropout), drop(x, 0.5, 3, dropout))

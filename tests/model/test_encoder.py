@@ -1,7 +1,6 @@
-"""The encoder against an independent transcription, and its parameters."""
+"""The encoder against an independent transcription."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
@@ -9,22 +8,26 @@ import tensorflow as tf
 
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import encode, encode_at
-from bert_horovod.model.parameters import initial_parameters, parameter_shapes
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from tests.model.reference import LENGTH, MODEL, PACKED, Reference, random_batch, random_parameters
 
-PARAMETERS = random_parameters(MODEL, next_sentence=True)
+PLAIN = ComputePolicy()
+PARAMETERS = random_parameters(MODEL, pairs=True)
 
 
 def constants(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(array) for name, array in arrays.items()}
 
 
+def forward(model: Model = MODEL, policy: ComputePolicy = PLAIN, dropout: DropoutState | None = None) -> Forward:
+    return Forward(model, cast_weights(constants(PARAMETERS), policy.dtype), policy, dropout)
+
+
 def hidden_states(batch: dict[str, np.ndarray], model: Model = MODEL, dtype: tf.DType = tf.float32) -> list[np.ndarray]:
-    tensors = constants(batch)
-    states = encode(cast_weights(constants(PARAMETERS), dtype), model, tensors, ComputePolicy(dtype))
+    states = encode(forward(model, ComputePolicy(dtype)), constants(batch))
     assert all(state.dtype == dtype for state in states)
     return [tf.cast(state, tf.float32).numpy() for state in states]
 
@@ -88,80 +91,23 @@ def test_half_precision_stays_within_eight_roundings_of_float32(dtype, resolutio
 
 
 @pytest.mark.parametrize(
-    "compute", [ComputePolicy(), ComputePolicy(xla="elementwise"), ComputePolicy(xla="layers")], ids=lambda c: c.xla
+    "policy", [PLAIN, ComputePolicy(xla="elementwise"), ComputePolicy(xla="layers")], ids=lambda policy: policy.xla
 )
 @pytest.mark.parametrize("count", [5, LENGTH + 1])
-def test_the_last_layer_at_some_positions_is_what_it_is_there(compute, count):
+def test_the_last_layer_at_some_positions_is_what_it_is_there(policy, count):
     batch = constants(random_batch())
     positions = np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), count)).astype(np.int32)
-    weights = cast_weights(constants(PARAMETERS), tf.float32)
-    found = encode_at(weights, MODEL, batch, tf.constant(positions), compute)
-    expected = np.take_along_axis(encode(weights, MODEL, batch, ComputePolicy())[-1].numpy(), positions[..., None], 1)
+    found = encode_at(forward(policy=policy), batch, tf.constant(positions))
+    expected = np.take_along_axis(encode(forward(), batch)[-1].numpy(), positions[..., None], 1)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("xla", ["elementwise", "layers"])
 def test_xla_gives_the_hidden_states_that_it_gives_off_with_the_same_dropout(xla):
     model = dataclasses.replace(MODEL, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
-    batch, weights = constants(random_batch()), cast_weights(constants(PARAMETERS), tf.float32)
-    state = DropoutState(tf.constant([7], tf.uint64), tf.constant(40, tf.uint64))
-    found, expected = (encode(weights, model, batch, ComputePolicy(xla=each), state) for each in (xla, "off"))
+    batch = constants(random_batch())
+    dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(40, tf.uint64))
+    found, expected = (encode(forward(model, ComputePolicy(xla=each), dropout), batch) for each in (xla, "off"))
     for mine, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
-    assert np.abs(expected[-1] - encode(weights, model, batch, ComputePolicy())[-1]).max() > 0.1  # there was dropout
-
-
-def test_bert_base_has_the_published_number_of_parameters():
-    count = {
-        next_sentence: sum(math.prod(shape) for shape in parameter_shapes(Model(), next_sentence).values())
-        for next_sentence in (True, False)
-    }
-    assert count[True] == 110_106_428  # BertForPreTraining in transformers
-    assert count[True] - count[False] == 768 * 768 + 768 + 2 * 768 + 2  # pooler and pair head
-
-
-def test_initial_parameters_have_the_shapes_and_order_of_the_model():
-    initial = initial_parameters(MODEL, next_sentence=True, seed=0)
-    assert {name: value.shape for name, value in initial.items()} == parameter_shapes(MODEL, next_sentence=True)
-    assert list(initial) == list(parameter_shapes(MODEL, next_sentence=True))
-    assert all(value.dtype == np.float32 for value in initial.values())
-
-
-def test_an_initial_tensor_depends_on_the_seed_and_its_name_alone():
-    first = initial_parameters(MODEL, next_sentence=True, seed=3)
-    other_sizes = dataclasses.replace(MODEL, num_hidden_layers=5, intermediate_size=24, type_vocab_size=3)
-    second = initial_parameters(other_sizes, next_sentence=False, seed=3)
-    same = [name for name in first if name in second and first[name].shape == second[name].shape]
-    assert len(same) > 20
-    for name in same:
-        np.testing.assert_array_equal(first[name], second[name])
-
-
-def test_initial_weights_differ_by_seed_and_by_name():
-    first, second = (initial_parameters(MODEL, next_sentence=True, seed=seed) for seed in (3, 4))
-    weights = [name for name in first if not name.endswith((".bias", "LayerNorm.weight"))]
-    starts = {tuple(initial[name].flat[:8]) for initial in (first, second) for name in weights}
-    assert len(starts) == 2 * len(weights)
-
-
-def test_initial_weights_are_normal_cut_off_at_two_standard_deviations():
-    model = Model(
-        vocab_size=2000,
-        hidden_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        initializer_range=0.05,
-    )
-    initial = initial_parameters(model, next_sentence=True, seed=0)
-    for name, value in initial.items():
-        if name.endswith("LayerNorm.weight"):
-            assert (value == 1).all()
-        elif name.endswith(".bias"):
-            assert (value == 0).all()
-        else:
-            assert np.abs(value).max() <= 0.05 * 2 * (1 + 1e-6)
-    words = initial["bert.embeddings.word_embeddings.weight"]
-    assert abs(words.mean()) < 0.001
-    assert np.abs(words).max() > 0.0999
-    assert words.std() == pytest.approx(0.05 * 0.8796, rel=0.01)  # of a normal distribution cut off at 2
+    assert np.abs(expected[-1] - encode(forward(model), batch)[-1]).max() > 0.1  # there was dropout

@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.exchange.reducer import with_rows
-from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, next_sentence_logits
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, pair_logits
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights, parameter_gradients
 from tests.model.reference import MODEL, Reference, add_targets, random_batch, random_parameters
 
-PARAMETERS = random_parameters(MODEL, next_sentence=True)
+PARAMETERS = random_parameters(MODEL, pairs=True)
 BATCH = add_targets(random_batch(((16,), (9,), (7, 6), (5, 4, 7))))
 # Masked positions are real tokens only, as the transcription knows no padding.
 BATCH["masked_positions"] %= (BATCH["sequence_ids"] > 0).sum(1, keepdims=True).astype(np.int32)
@@ -24,22 +25,21 @@ def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(array) for name, array in arrays.items()}
 
 
-def forward(
+def sums_of(
     parameters: dict[str, np.ndarray],
     batch: dict[str, np.ndarray] = BATCH,
-    next_sentence: bool = True,
-    compute: ComputePolicy = PLAIN,
+    pairs: bool = True,
+    policy: ComputePolicy = PLAIN,
 ) -> Sums:
-    weights = cast_weights(tensors(parameters), compute.dtype)
-    return loss_sums(weights, MODEL, next_sentence, tensors(batch), compute)
+    return loss_sums(Forward(MODEL, cast_weights(tensors(parameters), policy.dtype), policy), pairs, tensors(batch))
 
 
-def gradients(batch: dict[str, np.ndarray] = BATCH, compute: ComputePolicy = PLAIN) -> dict[str, np.ndarray]:
+def gradients(batch: dict[str, np.ndarray] = BATCH, policy: ComputePolicy = PLAIN) -> dict[str, np.ndarray]:
     """Of the summed losses, by parameter."""
-    weights = cast_weights(tensors(PARAMETERS), compute.dtype)
+    weights = cast_weights(tensors(PARAMETERS), policy.dtype)
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        sums = loss_sums(weights, MODEL, True, tensors(batch), compute)
+        sums = loss_sums(Forward(MODEL, weights, policy), True, tensors(batch))
         loss = sums.mlm_loss + sums.nsp_loss
     shapes = {name: v.shape for name, v in PARAMETERS.items()}
     found, lookups = parameter_gradients(tape.gradient(loss, weights), shapes)
@@ -57,9 +57,9 @@ def test_logits_are_those_of_the_transcription(act):
     model = dataclasses.replace(MODEL, hidden_act=act)
     hidden = np.random.default_rng(0).standard_normal((6, MODEL.hidden_size)).astype(np.float32)
     reference = Reference(model, PARAMETERS)
-    weights = cast_weights(tensors(PARAMETERS), tf.float32)
-    tokens = masked_token_logits(weights, model, tf.constant(hidden), ComputePolicy())
-    pairs = next_sentence_logits(weights, tf.constant(hidden))
+    forward = Forward(model, cast_weights(tensors(PARAMETERS), tf.float32), PLAIN)
+    tokens = masked_token_logits(forward, tf.constant(hidden))
+    pairs = pair_logits(forward, tf.constant(hidden))
     np.testing.assert_allclose(tokens, reference.token_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(pairs, reference.pair_logits(hidden.astype(np.float64)), rtol=1e-5, atol=1e-5)
 
@@ -76,7 +76,7 @@ def test_loss_sums_and_hits_are_those_of_the_transcription():
     expected = Reference(MODEL, PARAMETERS).loss_sums(batch, hidden)
     assert expected[1] > 2
     assert 0 < expected[3] < batch["sequence_weights"].sum()
-    np.testing.assert_allclose(forward(PARAMETERS, batch), expected, rtol=1e-5)
+    np.testing.assert_allclose(sums_of(PARAMETERS, batch), expected, rtol=1e-5)
 
 
 def test_slots_of_weight_zero_count_nothing():
@@ -87,12 +87,12 @@ def test_slots_of_weight_zero_count_nothing():
     changed["masked_positions"] = np.where(empty, 0, BATCH["masked_positions"])
     absent = BATCH["sequence_weights"] == 0
     changed["next_sentence_labels"] = np.where(absent, 1 - BATCH["next_sentence_labels"], BATCH["next_sentence_labels"])
-    np.testing.assert_allclose(forward(PARAMETERS, changed), forward(PARAMETERS), rtol=1e-6)
+    np.testing.assert_allclose(sums_of(PARAMETERS, changed), sums_of(PARAMETERS), rtol=1e-6)
 
 
 def test_a_batch_of_weight_zero_has_sums_and_gradients_of_zero():
     batch = BATCH | {name: np.zeros_like(BATCH[name]) for name in ("masked_weights", "sequence_weights")}
-    assert [float(value) for value in forward(PARAMETERS, batch)] == [0.0] * 4
+    assert [float(value) for value in sums_of(PARAMETERS, batch)] == [0.0] * 4
     for gradient in gradients(batch).values():
         assert not gradient.any()
 
@@ -103,14 +103,14 @@ def test_without_the_pair_head_its_sums_are_zero_and_the_masked_tokens_stay():
         for name, value in PARAMETERS.items()
         if not name.startswith(("bert.pooler", "cls.seq_relationship"))
     }
-    sums, both = forward(parameters, next_sentence=False), forward(PARAMETERS)
+    sums, both = sums_of(parameters, pairs=False), sums_of(PARAMETERS)
     assert (float(sums.nsp_loss), float(sums.nsp_correct)) == (0.0, 0.0)
     assert (float(sums.mlm_loss), float(sums.mlm_correct)) == (float(both.mlm_loss), float(both.mlm_correct))
 
 
 def test_the_sums_of_a_batch_are_those_of_its_rows():
-    rows = [forward(PARAMETERS, {name: array[i : i + 1] for name, array in BATCH.items()}) for i in range(4)]
-    np.testing.assert_allclose(np.sum(rows, 0), forward(PARAMETERS), rtol=1e-5)
+    rows = [sums_of(PARAMETERS, {name: array[i : i + 1] for name, array in BATCH.items()}) for i in range(4)]
+    np.testing.assert_allclose(np.sum(rows, 0), sums_of(PARAMETERS), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_gradients_are_the_transcriptions_finite_differences(name):
 
 
 @pytest.mark.parametrize(
-    "compute",
+    "policy",
     [
         ComputePolicy(xla="elementwise"),
         ComputePolicy(xla="layers"),
@@ -148,31 +148,29 @@ def test_gradients_are_the_transcriptions_finite_differences(name):
         ComputePolicy(xla="elementwise", recompute="attention"),
         ComputePolicy(xla="layers", recompute="layer"),
     ],
-    ids=lambda compute: f"{compute.xla} {compute.recompute}",
+    ids=lambda policy: f"{policy.xla} {policy.recompute}",
 )
-def test_gradients_are_the_same_however_they_are_computed(compute):
+def test_gradients_are_the_same_however_they_are_computed(policy):
     expected = gradients()
-    for name, found in gradients(compute=compute).items():
+    for name, found in gradients(policy=policy).items():
         np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(("dtype", "resolution"), [(tf.bfloat16, 2**-8), (tf.float16, 2**-11)])
 def test_gradients_in_half_precision_are_those_of_float32_but_for_rounding(dtype, resolution):
-    exact, half = gradients(), gradients(compute=ComputePolicy(dtype))
+    exact, half = gradients(), gradients(policy=ComputePolicy(dtype))
     largest = max(np.linalg.norm(expected) for expected in exact.values())  # the key bias's own is 0
     for name, expected in exact.items():
         error = np.linalg.norm(half[name] - expected)
         assert error <= 16 * resolution * np.linalg.norm(expected) + resolution * largest, name
 
 
-@pytest.mark.parametrize(
-    "compute", [ComputePolicy(), ComputePolicy(xla="elementwise")], ids=lambda compute: compute.xla
-)
-def test_of_equal_scores_the_first_entry_is_the_guess(compute):
+@pytest.mark.parametrize("policy", [ComputePolicy(), ComputePolicy(xla="elementwise")], ids=lambda policy: policy.xla)
+def test_of_equal_scores_the_first_entry_is_the_guess(policy):
     parameters = dict(PARAMETERS)
     for name in (WORDS, "cls.predictions.bias"):
         parameters[name] = np.zeros_like(PARAMETERS[name])
     for label in (0, 1, MODEL.vocab_size - 1):
-        sums = forward(parameters, BATCH | {"masked_ids": np.full_like(BATCH["masked_ids"], label)}, compute=compute)
+        sums = sums_of(parameters, BATCH | {"masked_ids": np.full_like(BATCH["masked_ids"], label)}, policy=policy)
         assert float(sums.mlm_correct) == (BATCH["masked_weights"].sum() if label == 0 else 0)
         assert float(sums.mlm_loss) == pytest.approx(BATCH["masked_weights"].sum() * np.log(MODEL.vocab_size), rel=1e-5)

@@ -8,7 +8,8 @@ from bert_horovod.batches.index import open_index
 from bert_horovod.batches.rows import Rows
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.model.encoder import encode
-from bert_horovod.model.heads import next_sentence_logits
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import pair_logits
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model, Objective
@@ -24,7 +25,7 @@ MODEL = Model(
     intermediate_size=32,
     max_position_embeddings=LENGTH,
 )
-PARAMETERS = random_parameters(MODEL, next_sentence=True)
+PARAMETERS = random_parameters(MODEL, pairs=True)
 
 
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
@@ -43,15 +44,16 @@ def test_a_packed_row_gives_each_sequence_the_hidden_states_and_the_pair_scores_
         for name in names:
             alone[name][i, : place.sum()] = 1 if name == "sequence_ids" else batch[name][r, place]
     weights = cast_weights({name: tf.constant(value) for name, value in PARAMETERS.items()}, tf.float32)
+    forward = Forward(MODEL, weights, ComputePolicy())
 
     def states(arrays: dict[str, np.ndarray]) -> tf.Tensor:
-        return encode(weights, MODEL, {name: tf.constant(arrays[name]) for name in names}, ComputePolicy())[-1]
+        return encode(forward, {name: tf.constant(arrays[name]) for name in names})[-1]
 
     together, apart = states(batch), states(alone)
     for i, (r, s) in enumerate(zip(row, slot, strict=True)):
         place = batch["sequence_ids"][r] == s + 1
         np.testing.assert_allclose(together[r][place], apart[i][: place.sum()], rtol=1e-5, atol=1e-5)
     starts = batch["sequence_starts"][row, slot]
-    scores = next_sentence_logits(weights, tf.constant(together.numpy()[row, starts]))
-    expected = next_sentence_logits(weights, apart[:, 0])
+    scores = pair_logits(forward, tf.constant(together.numpy()[row, starts]))
+    expected = pair_logits(forward, apart[:, 0])
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)

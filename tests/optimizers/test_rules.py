@@ -1,12 +1,17 @@
 """Each update rule against a plain NumPy float64 transcription of its formula."""
 
 import functools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod import optimizers
+from bert_horovod.model.parameters import decays
+from bert_horovod.optimizers.applying import clip_factor, update
+from bert_horovod.optimizers.base import SLOTS, Rule
+from bert_horovod.optimizers.registry import RULES, rule
 from bert_horovod.recipe.sections import Optimizer
 
 STEPS = 25
@@ -66,7 +71,11 @@ def numpy_lans(x, g, m, v, t, rate, decay, settings, normalize=True, old_x=True)
     return x - rate * (1 - b1) * ratio(x, c) * c, m, v
 
 
-NUMPY_RULES = {"adamw": numpy_adamw, "lamb": numpy_lamb, "lans": numpy_lans}
+def numpy_sgd(x, g, m, v, t, rate, decay, settings):
+    return x - rate * (g + settings.weight_decay * x if decay else g), m, v
+
+
+NUMPY_RULES = {"adamw": numpy_adamw, "lamb": numpy_lamb, "lans": numpy_lans, "sgd": numpy_sgd}
 
 
 def initial_parameters():
@@ -93,9 +102,9 @@ def rate_of_step(t):
     return float(np.float32(0.02 / t))
 
 
-def run_numpy(settings, clipping, rule=None, scale=1.0, steps=STEPS):
+def run_numpy(settings, clipping, formula=None, scale=1.0, steps=STEPS):
     """Parameters after the last step, all in float64; clipping by the global norm is written out here."""
-    rule = rule or NUMPY_RULES[settings.name]
+    formula = formula or NUMPY_RULES[settings.name]
     parameters = {name: x.astype(np.float64) for name, x in initial_parameters().items()}
     moments = {name: (np.zeros(shape), np.zeros(shape)) for name, shape in SHAPES.items()}
     for t in range(1, steps + 1):
@@ -105,7 +114,7 @@ def run_numpy(settings, clipping, rule=None, scale=1.0, steps=STEPS):
             divisor = max(1.0, np.sqrt(sum(np.sum(g * g) for g in gradients.values())) / settings.max_grad_norm)
         for name, x in parameters.items():
             decay = name.endswith(".weight") and "LayerNorm" not in name
-            x, m, v = rule(x, gradients[name] / divisor, *moments[name], t, rate_of_step(t), decay, settings)
+            x, m, v = formula(x, gradients[name] / divisor, *moments[name], t, rate_of_step(t), decay, settings)
             parameters[name], moments[name] = x, (m, v)
     return parameters
 
@@ -113,25 +122,25 @@ def run_numpy(settings, clipping, rule=None, scale=1.0, steps=STEPS):
 @functools.cache  # tracing is what takes the time
 def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_options):
     """Parameters after the last step, as the training step would compute them."""
-    rule = optimizers.rule(settings.name)
+    chosen = rule(settings.name)
 
     @tf.function(**function_options)
     def step(parameters, slots, gradients, t, rate):
         factor = tf.constant(1.0)
-        if optimizers.uses_clipping(settings.name):
-            factor = optimizers.clip_factor(tf.linalg.global_norm(list(gradients.values())), settings.max_grad_norm)
+        if chosen.clips:
+            factor = clip_factor(tf.linalg.global_norm(list(gradients.values())), settings.max_grad_norm)
         updated = {}
         for name, x in parameters.items():
             old = {slot: value[None] for slot, value in slots[name].items()}
-            decay = optimizers.decays(name)
-            updated[name] = optimizers.update(
-                x[None], gradients[name][None], old, t, rate, factor, decay, settings, tf.float32, xla
+            decay = decays(name)
+            updated[name] = update(
+                chosen, x[None], gradients[name][None], old, t, rate, factor, decay, settings, tf.float32, xla
             )
         new_slots = {name: {slot: value[0] for slot, value in new[2].items()} for name, new in updated.items()}
         return {name: new[0][0] for name, new in updated.items()}, new_slots
 
     parameters = {name: tf.constant(x) for name, x in initial_parameters().items()}
-    slots = {name: {slot: tf.zeros(shape) for slot in rule.SLOTS} for name, shape in SHAPES.items()}
+    slots = {name: {slot: tf.zeros(shape) for slot in chosen.slots} for name, shape in SHAPES.items()}
     for t in range(1, steps + 1):
         gradients = {name: tf.constant(g) for name, g in gradients_of_step(t, scale).items()}
         parameters, slots = step(parameters, slots, gradients, tf.constant(float(t)), tf.constant(rate_of_step(t)))
@@ -158,6 +167,8 @@ def close(found, expected, tolerance=1e-5):
         Optimizer(name="lans"),
         Optimizer(name="lans", weight_decay=0.0),
         Optimizer(name="lans", beta_1=0.8, weight_decay=0.3),
+        Optimizer(name="sgd"),
+        Optimizer(name="sgd", max_grad_norm=0.0, weight_decay=0.3),
     ],
     ids=str,
 )
@@ -169,13 +180,13 @@ def test_rule_follows_its_formula(settings):
         np.testing.assert_allclose(found[name], x, rtol=1e-5, atol=1e-5 * np.abs(x).max(), err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans", "sgd"])
 def test_rule_is_the_same_under_xla(name):
     settings = Optimizer(name=name)
     assert close(run_tensorflow(settings, steps=3, xla=True), run_tensorflow(settings, steps=3))
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans", "sgd"])
 def test_first_step_is_exact_to_rounding(name):
     """At t = 1 a bias correction in float32 would be wrong by 3e-5."""
     settings = Optimizer(name=name, epsilon=1e-12)
@@ -183,7 +194,7 @@ def test_first_step_is_exact_to_rounding(name):
     assert close(found, expected, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans", "sgd"])
 def test_tensors_without_gradient_or_parameter_stay_finite(name):
     found = run_tensorflow(Optimizer(name=name))
     assert all(np.isfinite(x).all() for x in found.values())
@@ -198,7 +209,7 @@ def test_update_leaves_its_arguments_alone():
     slots = {"m": tf.Variable([[0.0, 0.0]]), "v": tf.Variable([[0.0, 0.0]])}
     for name in ("adamw", "lamb", "lans"):
         values = {slot: tf.convert_to_tensor(variable) for slot, variable in slots.items()}
-        optimizers.update(tf.convert_to_tensor(x), g, values, one, one, one, True, Optimizer(name=name), tf.float32)
+        update(rule(name), tf.convert_to_tensor(x), g, values, one, one, one, True, Optimizer(name=name), tf.float32)
     np.testing.assert_array_equal(x, [[1, 2]])
     np.testing.assert_array_equal(slots["m"], 0)
     np.testing.assert_array_equal(slots["v"], 0)
@@ -212,11 +223,11 @@ def test_tensors_updated_together_are_updated_as_alone(name, xla):
     g *= tf.constant([0.0, 1.0, 100.0])[:, None, None]
     slots, one = {"m": m, "v": tf.square(m)}, tf.constant(1.0)
     settings = Optimizer(name=name)
-    together, _, moments = optimizers.update(x, g, slots, one, one, 0.5 * one, True, settings, tf.float32, xla)
+    together, _, moments = update(rule(name), x, g, slots, one, one, 0.5 * one, True, settings, tf.float32, xla)
     for i in range(3):
         mine = {slot: value[i : i + 1] for slot, value in slots.items()}
-        alone, _, moment = optimizers.update(
-            x[i : i + 1], g[i : i + 1], mine, one, one, 0.5 * one, True, settings, tf.float32, xla
+        alone, _, moment = update(
+            rule(name), x[i : i + 1], g[i : i + 1], mine, one, one, 0.5 * one, True, settings, tf.float32, xla
         )
         np.testing.assert_allclose(together[i], alone[0], rtol=1e-5)
         np.testing.assert_allclose(moments["m"][i], moment["m"][0], rtol=1e-5)
@@ -227,9 +238,9 @@ def test_a_narrow_gradient_is_taken_as_what_it_is_in_float32(dtype):
     x = tf.constant(np.random.default_rng(0).normal(size=(1, 4, 5)), tf.float32)
     narrow, one, slots = tf.cast(2 * x, dtype), tf.constant(1.0), {"m": tf.zeros_like(x), "v": tf.zeros_like(x)}
     settings = Optimizer(name="lans")
-    found, cast, _ = optimizers.update(x, narrow, slots, one, one, one, True, settings, dtype)
-    expected, same, _ = optimizers.update(
-        x, tf.cast(narrow, tf.float32), slots, one, one, one, True, settings, tf.float32
+    found, cast, _ = update(rule("lans"), x, narrow, slots, one, one, one, True, settings, dtype)
+    expected, same, _ = update(
+        rule("lans"), x, tf.cast(narrow, tf.float32), slots, one, one, one, True, settings, tf.float32
     )
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(same, expected)
@@ -259,7 +270,7 @@ def test_lans_is_not_one_of_its_wrong_copies(wrong):
 
     found = run_tensorflow(settings)
     assert close(found, run_numpy(settings, clipping=False))
-    assert not close(found, run_numpy(settings, clipping=False, rule=wrong_rule), tolerance=1e-4)
+    assert not close(found, run_numpy(settings, clipping=False, formula=wrong_rule), tolerance=1e-4)
 
 
 def test_lamb_with_clipping_depends_on_the_threshold():
@@ -272,32 +283,56 @@ def test_lamb_with_clipping_depends_on_the_threshold():
     [(0.5, 1.0, 1.0), (1.0, 1.0, 1.0), (4.0, 1.0, 0.25), (4.0, 2.0, 0.5), (0.0, 1.0, 1.0), (1e6, 0.0, 1.0)],
 )
 def test_clip_factor(global_norm, max_grad_norm, expected):
-    factor = optimizers.clip_factor(tf.constant(global_norm), max_grad_norm)
+    factor = clip_factor(tf.constant(global_norm), max_grad_norm)
     assert factor.dtype == tf.float32
     assert float(factor) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("bert.embeddings.word_embeddings.weight", True),
-        ("bert.encoder.layer.0.attention.self.query.weight", True),
-        ("bert.encoder.layer.0.attention.self.query.bias", False),
-        ("bert.encoder.layer.0.output.LayerNorm.weight", False),
-        ("bert.encoder.layer.0.output.LayerNorm.bias", False),
-        ("cls.predictions.transform.LayerNorm.weight", False),
-        ("cls.predictions.bias", False),
-        ("cls.seq_relationship.weight", True),
-    ],
-)
-def test_biases_and_layer_norm_are_not_decayed(name, expected):
-    assert optimizers.decays(name) is expected
-
-
 def test_every_choice_of_the_recipe_has_a_rule():
     choices = Optimizer.__dataclass_fields__["name"].metadata["choices"]
-    for name in choices:
-        assert optimizers.rule(name).SLOTS == ("m", "v")
-        assert optimizers.uses_clipping(name) is (name != "lans")
-    with pytest.raises(ValueError, match="adamw, lamb, lans"):
-        optimizers.rule("sgd")
+    assert set(choices) == set(RULES) == set(SLOTS)
+    assert {name: rule(name).slots for name in choices} == SLOTS
+    assert {name for name in choices if not rule(name).clips} == {"lans"}
+    with pytest.raises(ValueError, match="'adagrad': expected one of adamw, lamb, lans, sgd"):
+        rule("adagrad")
+
+
+def sign_momentum(adaptive: bool) -> Rule:
+    """A rule with other slots than Adam's: the gradients' sum and their largest magnitude; a ratio if adaptive."""
+
+    def next_slots(g, slots, settings):
+        return {"sum": slots["sum"] + g, "largest": tf.maximum(slots["largest"], tf.abs(g))}
+
+    def directions(x, g, slots, t, decay, settings):
+        return (slots["sum"] / (slots["largest"] + settings.epsilon), tf.sign(g))
+
+    def rates(learning_rate, norms, decay, settings):
+        return (learning_rate * norms[0] / norms[1] if adaptive else learning_rate, 0.5 * learning_rate)
+
+    return Rule("sign_momentum", ("sum", "largest"), next_slots, directions, rates, adaptive=adaptive)
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_rule_with_slots_of_its_own_goes_through_update(adaptive, xla):
+    random = np.random.default_rng(0)
+    x, *gradients = (random.normal(size=(2, 3, 4)).astype(np.float32) for _ in range(4))
+    settings, one = Optimizer(epsilon=0.1), tf.constant(1.0)
+    found, slots = tf.constant(x), {slot: tf.zeros(x.shape) for slot in ("sum", "largest")}
+    expected, total, largest = x.astype(np.float64), np.zeros(x.shape), np.zeros(x.shape)
+    for g in gradients:
+        found, _, slots = update(
+            sign_momentum(adaptive), found, tf.constant(g), slots, one, 0.1 * one, one, True, settings, tf.float32, xla
+        )
+        total, largest = total + g, np.maximum(largest, np.abs(g))
+        direction = total / (largest + 0.1)
+        ratios = np.array([norm(each) / norm(along) for each, along in zip(expected, direction, strict=True)])
+        expected = expected - (0.1 * ratios[:, None, None] if adaptive else 0.1) * direction - 0.05 * np.sign(g)
+        assert set(slots) == {"sum", "largest"}
+        np.testing.assert_allclose(slots["sum"], total, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_rule_is_and_its_slots_are_known_without_tensorflow():
+    code = "import sys, bert_horovod.optimizers.base; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

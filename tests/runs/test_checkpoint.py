@@ -10,13 +10,16 @@ import pytest
 import safetensors.numpy
 
 from bert_horovod.errors import UserError
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.reading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
+
+TASK = Pretraining(pairs=True)
 
 RECIPE = toy_recipe(execution={"keep_checkpoints": 2})
 POSITION = {"phase": 0, "epoch": 1, "row": 17}
@@ -38,7 +41,7 @@ def random_state(step: int) -> TrainingState:
     def arrays() -> dict[str, np.ndarray]:
         made = {
             name: random.standard_normal(shape).astype(np.float32)
-            for name, shape in parameter_shapes(RECIPE.model, RECIPE.objective.pairs).items()
+            for name, shape in pretraining_shapes(RECIPE.model, RECIPE.objective.pairs).items()
         }
         for value in made.values():
             value.flat[:2] = -0.0, np.float32(1e-42)
@@ -83,7 +86,7 @@ def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
 
 
 def test_the_state_comes_back_bit_for_bit(saved, states):
-    found = load_newest(saved)
+    found = load_newest(saved, TASK)
     assert found.path == saved / "checkpoints" / "step-00000020"
     assert found.progress == states[20].progress
     assert_same_bits(found.parameters, arrays(states[20]))
@@ -96,7 +99,7 @@ def test_the_state_comes_back_bit_for_bit(saved, states):
 
 def test_a_checkpoint_holds_parameters_and_slots_and_nothing_else(saved):
     directory = saved / "checkpoints" / "step-00000020"
-    shapes = parameter_shapes(RECIPE.model, RECIPE.objective.pairs)
+    shapes = pretraining_shapes(RECIPE.model, RECIPE.objective.pairs)
     assert {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} == set(FILES)
     assert set(safetensors.numpy.load_file(directory / "model.safetensors")) == set(shapes)
     slots = safetensors.numpy.load_file(directory / "training" / "optimizer.safetensors")
@@ -117,9 +120,9 @@ def test_every_file_is_readable_for_whom_the_configuration_is(saved):
 
 
 def test_without_checkpoints_there_is_nothing_to_load(tmp_path):
-    assert load_newest(tmp_path) is None
+    assert load_newest(tmp_path, TASK) is None
     (tmp_path / "checkpoints").mkdir()
-    assert load_newest(tmp_path) is None
+    assert load_newest(tmp_path, TASK) is None
 
 
 def test_the_newest_ones_are_kept(saved, states, store):
@@ -134,14 +137,14 @@ def test_a_damaged_later_checkpoint_does_not_take_a_good_ones_place(saved, state
     one = dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, keep_checkpoints=1))
     save(saved, resumed, one, store, POSITION)
     assert names(saved) == ["step-00000015", "step-00000020"]
-    assert load_newest(saved).progress.step == 15
+    assert load_newest(saved, TASK).progress.step == 15
 
 
 def test_saving_a_step_again_replaces_its_checkpoint(saved, states, store):
     flip(saved / "checkpoints" / "step-00000020" / "model.safetensors")
     save(saved, states[20], RECIPE, store, POSITION)
     assert names(saved) == ["step-00000010", "step-00000020"]
-    assert load_newest(saved).progress.step == 20
+    assert load_newest(saved, TASK).progress.step == 20
 
 
 def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_save(saved, states, store):
@@ -150,7 +153,7 @@ def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_s
         half = whole.with_name(f".step-000000{step}.partial")
         shutil.copytree(whole, half)
         (half / "training" / "hashes.json").unlink()
-    assert load_newest(saved).path == whole
+    assert load_newest(saved, TASK).path == whole
     save(saved, states[30], RECIPE, store, POSITION)
     assert names(saved) == ["step-00000020", "step-00000030"]
 
@@ -159,7 +162,7 @@ def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_s
 def test_a_flipped_byte_is_found_and_named_and_the_checkpoint_before_is_taken(saved, capsys, name):
     damaged = saved / "checkpoints" / "step-00000020"
     flip(damaged / name)
-    assert load_newest(saved).progress.step == 10
+    assert load_newest(saved, TASK).progress.step == 10
     assert capsys.readouterr().err == (
         f"bert-horovod: the checkpoint {damaged} is damaged ({name}); taking the one before\n"
     )
@@ -174,7 +177,7 @@ def test_a_file_that_is_missing_or_cut_short_is_found_and_named(saved, capsys, n
         else:
             path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(UserError, match=r"all checkpoints in .*checkpoints are damaged; remove them to start from"):
-        load_newest(saved)
+        load_newest(saved, TASK)
     assert capsys.readouterr().err.count(f"is damaged ({name})") == 2
 
 
@@ -182,9 +185,9 @@ def test_any_flipped_byte_of_the_hashes_is_found(saved):
     path = saved / "checkpoints" / "step-00000020" / "training" / "hashes.json"
     for place in range(0, path.stat().st_size, 7):
         flip(path, place)
-        assert load_newest(saved).progress.step == 10
+        assert load_newest(saved, TASK).progress.step == 10
         flip(path, place)
-    assert load_newest(saved).progress.step == 20
+    assert load_newest(saved, TASK).progress.step == 20
 
 
 def test_a_checkpoint_tells_the_pair_and_the_sequence_length_of_the_phase_that_it_was_saved_in(tmp_path, states, store):

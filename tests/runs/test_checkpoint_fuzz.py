@@ -12,21 +12,24 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_horovod.errors import UserError
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.errors import ReportedError
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Phase
 from bert_horovod.runs.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import hash_file
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.mutations import Change, apply, bounded, changes, nested, sandbox
 from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
 
+TASK = Pretraining(pairs=True)
+
 RECIPE = toy_recipe(
     model={"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 32}
 )
-SHAPES = parameter_shapes(RECIPE.model, RECIPE.objective.pairs)
+SHAPES = pretraining_shapes(RECIPE.model, RECIPE.objective.pairs)
 NEWEST = "checkpoints/step-00000020"
 STATE = f"{NEWEST}/training/state.json"
 HASHES = f"{NEWEST}/training/hashes.json"
@@ -100,7 +103,7 @@ def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, origi
                 apply(box.directory / name, change, box.outside)
         if rehashed:
             rehash(box.directory / NEWEST)
-        found = box.read(load_newest, box.directory)
+        found = box.read(load_newest, box.directory, TASK)
         assert isinstance(found, Checkpoint)
         told = capsys.readouterr().err
         if found.path.name == "step-00000010":
@@ -111,7 +114,7 @@ def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, origi
             assert not told
             assert_can_be_resumed(found)
             if not rehashed:
-                assert_same(found, load_newest(original))
+                assert_same(found, load_newest(original, TASK))
         length, pair = (box.read(read, box.directory / NEWEST) for read in (recorded_length, recorded_pair))
         assert length is None or (type(length) is int and 8 <= length < 1 << 16)
         assert pair in (None, "next_sentence", "sentence_order", "none")
@@ -123,7 +126,7 @@ def load_newest_of_before(original: Path) -> Checkpoint:
     if not alone.is_dir():
         shutil.copytree(original, alone)
         shutil.rmtree(alone / NEWEST)
-    return load_newest(alone)
+    return load_newest(alone, TASK)
 
 
 @bounded(12)
@@ -150,18 +153,18 @@ def test_any_output_directory_is_claimed_or_refused(tmp_path_factory, original, 
             path.touch()
             apply(path, Change(kind), box.outside)
         found = box.read(claim, box.directory, RECIPE, store.hash)
-        if not isinstance(found, UserError):
+        if not isinstance(found, ReportedError):
             os.close(found)
             assert json.loads((box.directory / "run.json").read_text(encoding="utf-8"))["store"] == store.hash
 
 
-def damaged(original: Path, place: Path, change) -> tuple[Checkpoint | UserError, str]:
+def damaged(original: Path, place: Path, change) -> tuple[Checkpoint | ReportedError, str]:
     """What is loaded after `change` was made to the newest checkpoint and its hashes were made right."""
     with sandbox(original, place) as box:
         newest = box.directory / NEWEST
         change(newest)
         rehash(newest)
-        return box.read(load_newest, box.directory)
+        return box.read(load_newest, box.directory, TASK)
 
 
 def change_state(**changed):
@@ -247,7 +250,7 @@ def test_a_checkpoint_of_another_recipe_is_passed_over(tmp_path, original, store
         record["recipe"]["phase"] = [dataclasses.asdict(other.phase[0])]
         path.write_text(json.dumps(record), encoding="utf-8")
         rehash(box.directory / NEWEST)
-        assert box.read(load_newest, box.directory).path.name == "step-00000010"
+        assert box.read(load_newest, box.directory, TASK).path.name == "step-00000010"
     assert "phase.0.sequence_length: 32 -> 16" in capsys.readouterr().err
 
 
@@ -255,4 +258,4 @@ def test_a_linked_lock_makes_no_file_elsewhere(tmp_path, original, store):
     with sandbox(original, tmp_path / "box") as box:
         (box.directory / ".lock").unlink(missing_ok=True)
         (box.directory / ".lock").symlink_to(box.outside / "made")
-        assert isinstance(box.read(claim, box.directory, RECIPE, store.hash), UserError)
+        assert isinstance(box.read(claim, box.directory, RECIPE, store.hash), ReportedError)

@@ -18,9 +18,10 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training.step import TrainStep
+from bert_horovod.training import run as training_run
+from bert_horovod.training.hooks.base import Hook, StepEvent
 from tests.toy_runs import train_rank
 
 PARAMETER = "bert.encoder.layer.1.output.dense.weight"
@@ -29,7 +30,7 @@ PARAMETER = "bert.encoder.layer.1.output.dense.weight"
 @contextlib.contextmanager
 def fault(kind: str, rank: int, world_size: int, first: int, last: int) -> Iterator[None]:
     """In here training meets the fault, if this is the rank that does."""
-    assemble, run_step = Rows.assemble, TrainStep.run
+    assemble = Rows.assemble
 
     def assemble_faulty(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
         batch = assemble(self, positions)
@@ -37,19 +38,18 @@ def fault(kind: str, rank: int, world_size: int, first: int, last: int) -> Itera
         batch["masked_weights"][bad] *= np.float32(np.nan if kind == "not-finite" else 1000)
         return batch
 
-    def run_and_flip(self: TrainStep, *arguments):
-        result = run_step(self, *arguments)
-        if self._state.progress.step + 1 == first:
-            variable = self._state.parameters[PARAMETER]
-            bits = variable.numpy().view(np.uint32)
-            bits[3, 5] ^= 1 << 7
-            variable.assign(bits.view(np.float32))
-        return result
+    class FlipBit(Hook):
+        def step(self, event: StepEvent) -> None:
+            if event.step == first:
+                variable = self.run.state.parameters[PARAMETER]
+                bits = variable.numpy().view(np.uint32)
+                bits[3, 5] ^= 1 << 7
+                variable.assign(bits.view(np.float32))
 
     with pytest.MonkeyPatch.context() as patch:
         if rank == min(1, world_size - 1):
             if kind == "bit":
-                patch.setattr(TrainStep, "run", run_and_flip)
+                patch.setattr(training_run, "HOOKS", (FlipBit, *training_run.HOOKS))
             else:
                 patch.setattr(Rows, "assemble", assemble_faulty)
         yield
@@ -58,11 +58,11 @@ def fault(kind: str, rank: int, world_size: int, first: int, last: int) -> Itera
 def train_with_fault(
     world: World, store: Path, output_dir: Path, recipe: Recipe, kind: str, first: int, last: int
 ) -> str | None:
-    """Train with this fault; returns the text of the UserError that ended the run, or None."""
+    """Train with this fault; returns the text of the error that ended the run, or None."""
     with fault(kind, world.rank, world.size, first, last):
         try:
             train_rank(world, store, output_dir, recipe)
-        except UserError as error:
+        except ReportedError as error:
             return str(error)
     return None
 

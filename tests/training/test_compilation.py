@@ -13,14 +13,14 @@ import json, sys
 from pathlib import Path
 from bert_horovod.runtime.quiet import import_tensorflow
 import_tensorflow()
-from bert_horovod.measuring.synthetic import build_step
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from tests.toys import toy_recipe
 
 dump, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
 for xla, layers in asked:
     before = len(list(dump.glob("*.before_optimizations.txt")))
     recipe = toy_recipe(model={"num_hidden_layers": layers}, execution={"micro_batch": 4, "xla": xla})
-    made = build_step(recipe, recipe.phase[0], 2)
+    made = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2)
     counts = []
     for _ in range(3):
         made.run()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from bert_horovod.model.parameters import parameter_shapes
+from bert_horovod.model.parameters import pretraining_shapes
 from tests.toy_runs import logged, metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
@@ -98,7 +98,7 @@ def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated
 
 
 def test_each_gradient_byte_is_reduced_once_a_step(whole, halves, run):
-    shapes = parameter_shapes(toy_recipe().model, True).values()
+    shapes = pretraining_shapes(toy_recipe().model, True).values()
     payload = 4 * sum(math.prod(shape) for shape in shapes)
     split = run(ranks=2, max_steps=2, numerics={"wire": "float16"}, execution={"micro_batch": 4})
     assert {line["bytes_reduced"] for line in metrics(whole)} == {0}

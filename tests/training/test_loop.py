@@ -8,7 +8,7 @@ import pytest
 
 from bert_horovod.batches.rows import Rows
 from bert_horovod.errors import UserError
-from bert_horovod.training.step import TrainStep
+from bert_horovod.training.hooks.base import Hook, StepEvent
 from tests.toy_runs import logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
 
@@ -61,17 +61,14 @@ def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_pa
         train(store, tmp_path, numerics={"precision": "float16", "initial_loss_scale": 2.0**40, "max_skipped_steps": 3})
 
 
-def test_nothing_is_traced_after_the_first_step(store, tmp_path, monkeypatch):
+def test_nothing_is_traced_after_the_first_step(store, tmp_path):
     traces = []
-    run = TrainStep.run
 
-    def counted(self: TrainStep, *arguments):
-        result = run(self, *arguments)
-        traces.append(self.traces)
-        return result
+    class Counting(Hook):
+        def step(self, event: StepEvent) -> None:
+            traces.append(event.train_step.traces)
 
-    monkeypatch.setattr(TrainStep, "run", counted)
-    train(store, tmp_path, max_steps=5, execution={"micro_batch": 8})
+    train_recipe(toy_recipe(execution={"micro_batch": 8}), store, tmp_path, max_steps=5, hooks=(Counting,))
     assert traces == [2] * 5
 
 

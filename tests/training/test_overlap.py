@@ -9,8 +9,8 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.link import Link
-from bert_horovod.measuring.synthetic import build_step
-from bert_horovod.model.weights import LOOKUP
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
+from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.training.overlap import expect, measure_profile
 from bert_horovod.training.step import as_tensors
 from tests.toy_runs import metrics, newest, train, train_rank, training_state
@@ -23,15 +23,15 @@ AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
 def test_a_profile_has_a_time_for_each_gradient_in_the_order_of_backward(xla):
     model = {"num_hidden_layers": 3, "hidden_size": 256, "intermediate_size": 1024}  # layers take 10 ms and more
     recipe = toy_recipe(execution={"micro_batch": 32, "xla": xla}, model=model)
-    made = build_step(recipe, recipe.phase[0], 1)
-    profile = measure_profile(made.step, as_tensors(made.batches[0]), made.inputs, World())
+    made = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]))
+    profile = measure_profile(made.step, as_tensors(made.batches[0]), made.inputs(), World())
     assert set(profile.ready_s) == set(made.step.shapes)
     assert 0 < profile.forward_s < profile.end_s
     assert all(0 < ready <= profile.end_s for ready in profile.ready_s.values())
     layers = [profile.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
     assert layers == sorted(layers, reverse=True)
-    assert profile.ready_s[LOOKUP] < layers[0]  # the dense part, which the head makes
-    assert profile.rows[LOOKUP] == len(set(made.batches[0]["input_ids"].reshape(-1).tolist()))
+    assert profile.ready_s[WORD_EMBEDDINGS] < layers[0]  # the dense part, which the head makes
+    assert profile.rows[WORD_EMBEDDINGS] == len(set(made.batches[0]["input_ids"].reshape(-1).tolist()))
 
 
 def test_what_is_expected_follows_from_plan_profile_and_link():

@@ -45,5 +45,5 @@ def test_each_window_is_seen_once_an_epoch_over_all_ranks(reports):
 def test_gradients_are_all_reduced_in_buckets_and_never_gathered(reports):
     for report in reports:
         # one more for the sums of the losses
-        assert report["collectives"] == ["HorovodAllreduce"] * (report["buckets"] + 1)
+        assert report["collectives"] == {"all_reduce": report["buckets"] + 1}
         assert report["buckets"] > 1

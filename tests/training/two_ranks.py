@@ -1,5 +1,7 @@
 """What each of two ranks sees of a run: jobs for two_ranks."""
 
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +11,40 @@ import tensorflow as tf
 
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
-from bert_horovod.model.parameters import initial_parameters
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, ranks_that_differ
-from bert_horovod.training.step import TrainStep
+from bert_horovod.training.hooks.base import Hook
 from tests.toy_runs import new_state, train_rank
+
+COLLECTIVES = ("all_reduce", "all_reduce_max", "all_gather", "all_to_all", "broadcast")
 
 
 def compare_unequal_states(world: World, recipe: Recipe) -> dict[str, list[int]]:
     """The ranks that differ, before and after the broadcast, where each begins with parameters of its own."""
-    state = new_state(initial_parameters(recipe.model, True, seed=world.rank), Progress(), rule="lamb")
+    parameters = initial_values(pretraining_shapes(recipe.model, True), 0.02, seed=world.rank)
+    state = new_state(parameters, Progress(), rule="lamb")
     before = ranks_that_differ(world, state.hash(), "before")
     state.broadcast(world)
     return {"before": before, "after": ranks_that_differ(world, state.hash(), "after")}
 
 
+class Observer(Hook):
+    """Tells, when the run ends, how many buckets it had and what hash its state has."""
+
+    def __init__(self, report: dict[str, Any], run) -> None:
+        super().__init__(run)
+        self._report = report
+
+    def finish(self) -> None:
+        self._report |= {"buckets": len(self.run.exchange.plan.buckets), "hash": self.run.state.hash()}
+
+
 def observe_run(world: World, store: Path, output_dir: Path, recipe: Recipe) -> dict[str, Any]:
-    """Train, and tell what this rank assembled, what its step's graph holds, and what it had at the end."""
+    """Train, and tell what this rank assembled, the collectives in its step's graph, and what it had at the end."""
     report: dict[str, Any] = {"windows": []}  # of each row, in the order of assembling; held-out rows come last
-    operations: list[str] = []
-    states: list = []
-    assemble, finish_step = Rows.assemble, TrainStep._finish_step
+    in_graph: Counter[str] = Counter()
+    assemble = Rows.assemble
 
     def assemble_and_tell(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
         report["windows"].extend(row[row >= 0].tolist() for row in self.windows(positions[positions >= 0]))
@@ -37,16 +52,14 @@ def observe_run(world: World, store: Path, output_dir: Path, recipe: Recipe) -> 
         report.setdefault("windows_per_epoch", self._index.windows)
         return assemble(self, positions)
 
-    def finish_and_tell(self: TrainStep, *inputs):
-        result = finish_step(self, *inputs)
-        operations.extend(operation.type for operation in tf.compat.v1.get_default_graph().get_operations())
-        report["buckets"] = len(self.reducer.plan.buckets)
-        states.append(self._state)
-        return result
+    def counted(name: str, collective, *arguments) -> tf.Tensor:
+        in_graph[name] += tf.inside_function()
+        return collective(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rows, "assemble", assemble_and_tell)
-        patch.setattr(TrainStep, "_finish_step", finish_and_tell)
-        train_rank(world, store, output_dir, recipe)
-    report["collectives"] = [name for name in operations if name.startswith("Horovod")]
-    return report | {"hash": states[-1].hash()}
+        for name in COLLECTIVES:
+            patch.setattr(world, name, partial(counted, name, getattr(world, name)))
+        train_rank(world, store, output_dir, recipe, hooks=(partial(Observer, report),))
+    report["collectives"] = {name: count for name, count in in_graph.items() if count}
+    return report

@@ -6,7 +6,7 @@ import re
 import subprocess
 import time
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
@@ -34,7 +34,7 @@ def stop_time(before: str) -> float:
 
 
 def job_end() -> float:
-    """When the job of SLURM that this process is in ends, in seconds since the epoch; raises UserError."""
+    """When the job of SLURM that this process is in ends, in seconds since the epoch; raises ReportedError."""
     end, job = (os.environ.get(name, "") for name in ("SLURM_JOB_END_TIME", "SLURM_JOB_ID"))
     if end.isdigit():
         return float(end)
@@ -53,4 +53,4 @@ def job_end() -> float:
         )
         return datetime.datetime.fromisoformat(asked.stdout.strip()).timestamp()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise UserError(f"--stop_before: squeue does not tell when job {job} ends: {error}") from error
+        raise RunError(f"--stop_before: squeue does not tell when job {job} ends: {error}") from error

@@ -66,8 +66,8 @@ class LaunchPlan:
 class Outcome:
     """How an attempt at a run ended."""
 
-    code: int  # 0 at the run's end and after an orderly stop, 2 for a user's mistake, 128 + n if killed, else 1
-    again: bool  # whether another attempt may end better: nobody asked for the end, and no mistake was found
+    code: int  # 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n if killed, else 1
+    again: bool  # whether another attempt may end better: nobody asked for the end, and it was no UserError
 
 
 def check(plan: LaunchPlan) -> None:
@@ -247,8 +247,8 @@ class _Ranks:
         rank = self._first(ended)
         code = ended.get(rank, 1)
         _print_error("".join(self.lines[rank]))
-        if code == 2:  # a user's mistake, which the rank has explained
-            return 2
+        if code == UserError.exit_code:  # the rank has explained it
+            return code
         hosts = [host for host, slots in self.plan.hosts.items() for _ in range(slots)]
         say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code)}")
         return 1

@@ -30,7 +30,7 @@ def launch(plan: LaunchPlan, restarts: int = 0) -> int:
     A restart has min(plan.ranks, slots of these hosts) ranks. Nothing of an attempt that failed is left on a host that
     can be reached. Signals: see launcher.run_ranks; between attempts any of them ends this.
 
-    Returns the exit code: 0 at the run's end and after an orderly stop, 2 for a user's mistake, 128 + n after signal n
+    Returns the exit code: 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n after signal n
     killed the ranks or came between attempts, else 1. Raises UserError where nothing can be started.
     """
     check(plan)

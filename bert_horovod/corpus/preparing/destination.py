@@ -15,7 +15,7 @@ from bert_horovod.corpus.preparing.workers import disk_error
 from bert_horovod.corpus.reading.sources import Source, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, verify
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, write_atomically
@@ -165,7 +165,7 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[Source]) -> t
         )
     try:
         return verify(path), True
-    except UserError as error:
+    except ReportedError as error:
         print(f"{error}. Making anew what is damaged", file=sys.stderr)
         return None, True
 

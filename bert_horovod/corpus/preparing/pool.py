@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 
 _REPORT_EVERY_S = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -54,7 +54,7 @@ def run_jobs(
             for future in done:
                 yield futures[future], future.result()
     except (BrokenProcessPool, BrokenPipeError) as error:  # the latter: while it was being started
-        raise UserError(
+        raise RunError(
             "a worker has died (killed, or out of memory: each needs about 0.7 GB); what is finished is kept: run the "
             "same command again, with fewer --workers"
         ) from error

@@ -23,7 +23,7 @@ from bert_horovod.corpus.reading.sources import Source, find_sources
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 
 _SMALL_BYTES = 32 << 20  # less is done by one process before others have started
 _TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
@@ -68,8 +68,9 @@ def prepare(
         executor: who works instead of processes on this machine, such as `workers` ranks of an MPI world; they must
             see the same files.
 
-    Raises UserError for every mistake in input, settings or directory. Shards that were finished by then are kept, and
-    the same call goes on with them; where there are none, nothing that this call made is left.
+    Raises UserError for every mistake in input, settings or directory, DamagedData for damaged input, RunError for a
+    disk without room or a worker that died. Shards that were finished by then are kept, and the same call goes on with
+    them; where there are none, nothing that this call made is left.
     """
     settings = settings or Settings()
     settings.check()
@@ -249,7 +250,7 @@ def _finish(
         hashes |= {pieces[part.task][int(number)].source: digest for number, digest in part.hashes.items()}
     changed = [source.name for source in sources if source.path.stat().st_size != source.bytes]
     if changed:
-        raise UserError(f"{', '.join(changed[:3])} changed while being read; run the same command again")
+        raise RunError(f"{', '.join(changed[:3])} changed while being read; run the same command again")
     described = [
         {"name": source.name, "bytes": source.bytes, "sha256": hashes[source], **of_source[source]}
         for source in sources

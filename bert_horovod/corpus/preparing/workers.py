@@ -1,6 +1,5 @@
 """What a worker does: read a task's pieces and write its shards, from any part on."""
 
-import errno
 import functools
 import gc
 import time
@@ -18,7 +17,7 @@ from bert_horovod.corpus.reading.pieces import piece_reader
 from bert_horovod.corpus.reading.sources import Source, SourceReader
 from bert_horovod.corpus.reading.text import Section, read_sections
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
-from bert_horovod.errors import UserError
+from bert_horovod.errors import NO_ROOM, ReportedError, RunError, file_error
 from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def do(job: PartsJob | Source, report: Report) -> "Done | str":
 
 
 def make_parts(job: PartsJob, report: Report) -> Done:
-    """Make the parts of a job; raises UserError for bad input and for a disk without room."""
+    """Make the parts of a job; raises ReportedError for bad input and for a disk without room."""
     tokenizer = _tokenizer(job.store / "vocab.txt", job.lowercase)
     before, start = _forget_peak(), time.monotonic()
     builder = ShardBuilder(
@@ -80,15 +79,17 @@ def hash_source(source: Source) -> str:
         return reader.sha256()
 
 
-def disk_error(error: OSError, path: Path) -> UserError:
+def disk_error(error: OSError, path: Path) -> ReportedError:
     """What to say of a disk that takes no more, or of a directory that cannot be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(
+    if error.errno in NO_ROOM:
+        return RunError(
             f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, half the size of the "
             "plain text: make room and run the same command again, which goes on where this one stopped, or choose "
             "another --output_dir"
         )
-    return UserError(f"cannot write {error.filename or path}: {error.strerror or error}; choose another --output_dir")
+    return file_error(
+        error, f"cannot write {error.filename or path}: {error.strerror or error}; choose another --output_dir"
+    )
 
 
 def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[Part]:

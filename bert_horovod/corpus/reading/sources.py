@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError, file_error
 
 BLOCK_BYTES = 1 << 20
 MAXIMUM_LINE_BYTES = 64 << 20
@@ -70,7 +70,7 @@ def find_sources(inputs: list[str]) -> list[Source]:
             try:
                 source = Source(path, name, path.stat().st_size)
             except OSError as error:
-                raise UserError(f"cannot read {path}: {error.strerror}") from error
+                raise file_error(error, f"cannot read {path}: {error.strerror}") from error
             found.setdefault(os.path.realpath(path), source)
     return list(found.values())
 
@@ -91,7 +91,7 @@ class SourceReader(io.RawIOBase):
         try:
             self._file: BinaryIO = open(source.path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
         except OSError as error:
-            raise UserError(f"cannot read {source.path}: {error.strerror}") from error
+            raise file_error(error, f"cannot read {source.path}: {error.strerror}") from error
 
     def readable(self) -> bool:
         """Always true."""
@@ -166,17 +166,17 @@ class SourceReader(io.RawIOBase):
             while block := file.read(BLOCK_BYTES):
                 yield block
         except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
-            raise UserError(
+            raise DamagedData(
                 f"{self.source.path} is truncated or damaged ({error}); expected whole {kind} data: "
                 "fetch or compress the file again"
             ) from error
         except OSError as error:
             if kind and error.errno is None:  # as bz2 reports damaged data
-                raise UserError(
+                raise DamagedData(
                     f"{self.source.path} is damaged ({error}); expected whole {kind} data: "
                     "fetch or compress the file again"
                 ) from error
-            raise UserError(f"cannot read {self.source.path}: {error.strerror}") from error
+            raise file_error(error, f"cannot read {self.source.path}: {error.strerror}") from error
 
     def _decode(self, data: bytes, offset: int, number: int | None = None) -> str:
         try:
@@ -253,7 +253,7 @@ def _is_text(file: Path) -> bool:
 
 def _walk(directory: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
+        raise file_error(error, f"cannot read {error.filename}: {error.strerror}") from error
 
     files = []
     for folder, folders, names in os.walk(directory, onerror=refuse):

@@ -32,7 +32,7 @@ Paragraph = tuple[int, str]  # the line that it begins in, its text
 
 
 def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0) -> Iterator[Section]:
-    """Yield the sections of a source's documents; raises UserError for input that is not what it should be.
+    """Yield the sections of a source's documents; raises ReportedError for input that is not what it should be.
 
     Every document has at least one section: an empty one if it has no text. What is left out on purpose is counted in
     reader.passed_over.

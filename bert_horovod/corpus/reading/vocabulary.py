@@ -9,7 +9,7 @@ from pathlib import Path
 from bert_horovod.corpus.reading.sources import Source, SourceReader
 from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.writing import write_atomically
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -23,13 +23,14 @@ _TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down ab
 
 
 def read_vocabulary(path: str | Path) -> list[str]:
-    """Read a vocabulary file, one token a line, its id being its line; raises UserError if it cannot serve."""
+    """Read a vocabulary file, one token a line, its id being its line; raises ReportedError if it cannot serve."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(
+        raise file_error(
+            error,
             f"cannot read the vocabulary {path}: {error.strerror}; "
-            "expected a WordPiece vocab.txt, or make one with: bert-horovod vocab"
+            "expected a WordPiece vocab.txt, or make one with: bert-horovod vocab",
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(
@@ -67,12 +68,12 @@ def vocabulary_hash(vocabulary: list[str]) -> str:
 
 
 def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
-    """Write a vocabulary file whole or not at all; raises UserError when that fails."""
+    """Write a vocabulary file whole or not at all; raises ReportedError when that fails."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write the vocabulary {path}: {error.strerror}") from error
+        raise file_error(error, f"cannot write the vocabulary {path}: {error.strerror}") from error
     write_atomically(path, vocabulary_text(vocabulary))
 
 
@@ -81,7 +82,7 @@ def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, document
 
     Ids are in this order: the special tokens and 99 unused ones as in Google's vocabularies; single characters by code
     point; the same as "##" continuations; then pieces in the order in which they were learned, frequent ones first. A
-    small corpus may give fewer than `size` tokens. Raises UserError for input that cannot be read or holds no words.
+    small corpus may give fewer than `size` tokens. Raises ReportedError for input that cannot be read or has no words.
     """
     if size < MINIMUM_SIZE:
         raise UserError(f"--size {size}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too")

@@ -7,7 +7,7 @@ from itertools import chain
 from xml.etree import ElementTree
 
 from bert_horovod.corpus.reading.sources import SourceReader
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 
 REDIRECTS = "redirects"
 OTHER_NAMESPACES = "pages in other namespaces"
@@ -47,8 +47,8 @@ def read_articles(reader: SourceReader) -> Iterator[Article]:
     """Yield the articles of a dump, or of a part of one: pages in namespace 0 that are no redirects and no
     disambiguation pages.
 
-    Counts what is left out in reader.passed_over. Raises UserError for what is not a dump, is damaged or ends before
-    its end.
+    Counts what is left out in reader.passed_over. Raises UserError for what is not a dump, DamagedData for
+    one that is damaged or ends before its end.
     """
     for page in _pages(reader):
         if b"<redirect" in page:
@@ -95,11 +95,11 @@ def _pages(reader: SourceReader) -> Iterator[bytes]:
                 "newest revision of each page only"
             )
     if held.startswith(b"<page>"):
-        raise UserError(
+        raise DamagedData(
             f"{_where(held, reader)}: the dump ends in the middle of this page; expected a whole one: fetch it again"
         )
     if unfinished:
-        raise UserError(f"{reader.source.path} ends without </mediawiki>; expected a whole dump: fetch it again")
+        raise DamagedData(f"{reader.source.path} ends without </mediawiki>; expected a whole dump: fetch it again")
 
 
 def _checked_head(reader: SourceReader) -> Iterator[tuple[bool, bytes]]:
@@ -123,7 +123,7 @@ def _article(page: bytes, reader: SourceReader) -> Article:
     try:
         root = ElementTree.fromstring(page)
     except ElementTree.ParseError as error:
-        raise UserError(
+        raise DamagedData(
             f"{_where(page, reader)}: not well-formed XML ({error}); {_EXPECTED}: fetch it again"
         ) from error
     return Article(root.findtext("title") or "", root.findtext("revision/text") or "")

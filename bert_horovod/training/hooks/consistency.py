@@ -3,8 +3,22 @@
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
 from bert_horovod.runs.state import TrainingState
+from bert_horovod.training.hooks.base import Hook, StepEvent
+
+
+class ConsistencyHook(Hook):
+    """Compares the state every execution.consistency_steps steps and before each checkpoint."""
+
+    def phase(self) -> None:
+        self._consistency = Consistency(self.run.state, self.run.world)
+
+    def step(self, event: StepEvent) -> None:
+        every = self.run.recipe.execution.consistency_steps
+        if every and (self.run.save_due(event.step) or event.step % every == 0):
+            self.run.doing("comparing the state over ranks")
+            self._consistency.check(event.step)
 
 
 class Consistency:
@@ -17,7 +31,7 @@ class Consistency:
         self._checksums = tf.function(lambda: tf.stack([checksum(v) for v in variables.values()]), autograph=False)
 
     def check(self, step: int) -> None:
-        """Raise UserError, on all ranks, that names tensors and ranks, if the state is not the same on all."""
+        """Raise RunError, on all ranks, that names tensors and ranks, if the state is not the same on all."""
         if self._world.size == 1:
             return
         mine = self._checksums()
@@ -35,7 +49,7 @@ class Consistency:
             odd = [str(rank) for group in groups[:-1] for rank in group]
             found.append(f"{self._names[i]} of rank {', '.join(odd)} is not that of rank {groups[-1][0]}")
         more = f" and {len(differ) - 10} more tensors" if len(differ) > 10 else ""
-        raise UserError(
+        raise RunError(
             f"step {step}: ranks no longer hold the same state: {'; '.join(found)}{more}. Memory, a device or the "
             "network of a host has changed numbers: look at that host before going on. The last checkpoint is from "
             "before: the same command resumes from it"

@@ -2,14 +2,18 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.collectives.messages import from_all_ranks
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.state import Progress
+from bert_horovod.training.hooks.base import Hook, StepEvent
 
 MEAN_DECAY = 0.95  # of the moving mean of losses
+_SHOWN = 5  # micro-batches of a step that are named as not finite
 SETTLED = 20  # updates until a loss is compared with that mean: the first ones may well go the wrong way
 
 
@@ -34,6 +38,32 @@ class BadBatch(NamedTuple):
             f"rank {self.rank} found numbers that are not finite in {self.tensor} or its gradient{more}. Its rows: "
             f"bert-horovod inspect {flags} --epoch {self.epoch} --row {self.row} --rows {self.rows}"
         )
+
+
+class DivergenceHook(Hook):
+    """Looks at every step; all ranks see the same and raise alike."""
+
+    def step(self, event: StepEvent) -> None:
+        run, numerics = self.run, self.run.recipe.numerics
+        finite = event.result.finite
+        if not finite and (event.loss_scale <= 1 or not np.isfinite(event.loss)):
+            run.doing("looking for what is not finite")
+            self._report(event)
+        check(run.state.progress, numerics, event.loss, finite, event.loss_scale)
+
+    def _report(self, event: StepEvent) -> None:
+        run, batch = self.run, event.batch
+        found = event.train_step.not_finite(batch.micro_batches, batch.first_rows, event.inputs)
+        phase, micro_batch = run.phase, run.recipe.execution.micro_batch
+        rows = phase.settings.global_batch
+        bad = bad_batches(found, batch.number, rows, micro_batch, phase.source.count, run.world)
+        if run.journal is None:
+            return
+        recipe = run.job.output_dir / "recipe.toml"
+        flags = f"--data_dir {run.job.dataset.path} --recipe {recipe} --phase {phase.number}"
+        texts = [entry.describe(flags) for entry in bad[:_SHOWN]]
+        for text in texts or ["what ranks computed is finite, but its sum over ranks, or the float16 wire, overflowed"]:
+            run.journal.incident(event.step, f"step {event.step}: update skipped: {text}")
 
 
 def check(progress: Progress, numerics: Numerics, loss: float, finite: bool, loss_scale: float) -> None:

@@ -3,56 +3,92 @@
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
-from bert_horovod.model.heads import loss_sums
+from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
-from bert_horovod.training.step import as_tensors
+from bert_horovod.tasks.base import Task
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.step import as_tensors, compute_policy
 
 
 class Evaluator:
-    """Evaluates on the first `count` held-out rows, the same ones with the same masks every time."""
+    """Evaluates a task on the first `count` held-out rows, the same ones with the same masks every time.
+
+    Args:
+        task: what is evaluated.
+        model: the sizes.
+        policy: how the model computes.
+        source: the rows.
+        count: of rows, at most.
+        micro_batch: rows at once.
+        world: every rank takes a contiguous share of the rows.
+    """
 
     def __init__(
         self,
+        task: Task,
         model: Model,
-        next_sentence: bool,
-        compute: ComputePolicy,
-        rows: Rows,
+        policy: ComputePolicy,
+        source: Source,
         count: int,
         micro_batch: int,
         world: World,
     ) -> None:
-        self.count = min(count, rows.count)
-        self._rows = rows
+        self.count = min(count, source.count)
+        self._task = task
+        self._source = source
         self._micro_batch = micro_batch
         self._world = world
-        self._next_sentence = next_sentence
 
         @tf.function(autograph=False)
-        def forward(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-            weights = cast_weights(parameters, compute.dtype)
-            sums = loss_sums(weights, model, next_sentence, batch, compute)
-            counts = [tf.reduce_sum(batch["masked_weights"]), tf.reduce_sum(batch["sequence_weights"])]
-            return tf.cast(tf.stack([*sums, *counts]), tf.float64)
+        def sums_of(parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
+            sums = task.sums(Forward(model, cast_weights(parameters, policy.dtype), policy), batch)
+            return tf.cast(tf.stack([sums[name] for name in task.sum_names]), tf.float64)
 
-        self._forward = forward
+        self._sums = sums_of
 
     def evaluate(self, variables: dict[str, tf.Variable]) -> dict[str, float]:
-        """Means over the held-out rows, in nats and fractions; every rank takes its share and gets the result."""
+        """The task's metrics over the held-out rows; equal on all ranks."""
         parameters = {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
         first, last = (self.count * rank // self._world.size for rank in (self._world.rank, self._world.rank + 1))
-        total = np.zeros(6)
+        names = (*self._task.sum_names, *self._task.counts)
+        total = np.zeros(len(names))
         for start in range(first, last, self._micro_batch):
             positions = np.arange(start, start + self._micro_batch)
-            batch = self._rows.assemble(np.where(positions < last, positions, -1))
-            total += self._forward(parameters, as_tensors(batch)).numpy()
-        total = self._world.all_reduce(tf.constant(total), "evaluation").numpy()
-        mlm_loss, mlm_correct, nsp_loss, nsp_correct, masked, sequences = total
-        sequences = max(1, sequences)  # few rows may hold single segments alone
-        means = {"held_out_mlm_loss": mlm_loss / masked, "held_out_mlm_accuracy": mlm_correct / masked}
-        if self._next_sentence:
-            means |= {"held_out_nsp_loss": nsp_loss / sequences, "held_out_nsp_accuracy": nsp_correct / sequences}
-        return {name: float(value) for name, value in means.items()}
+            batch = self._source.assemble(np.where(positions < last, positions, -1))
+            counts = self._task.batch_counts(batch)
+            total += [*self._sums(parameters, as_tensors(batch)).numpy(), *counts.values()]
+        total = self._world.all_reduce(tf.constant(total), "evaluation").numpy().tolist()
+        found = dict(zip(names, total, strict=True))
+        counts = {name: max(1.0, found[name]) for name in self._task.counts}  # few rows may hold single segments alone
+        return self._task.metrics({name: found[name] for name in self._task.sum_names}, counts)
+
+
+class EvaluationHook(Hook):
+    """Evaluates every execution.evaluate_steps steps and at the end of a phase."""
+
+    def phase(self) -> None:
+        run, execution = self.run, self.run.recipe.execution
+        self._evaluator = Evaluator(
+            run.task,
+            run.recipe.model,
+            compute_policy(run.recipe),
+            run.phase.held_out,
+            execution.evaluate_rows,
+            execution.micro_batch,
+            run.world,
+        )
+
+    def step(self, event: StepEvent) -> None:
+        run, every = self.run, self.run.recipe.execution.evaluate_steps
+        if not ((every and event.step % every == 0) or event.step == run.phase.end):
+            return
+        run.doing("evaluating")
+        means = self._evaluator.evaluate(run.state.parameters)
+        run.held_out = {f"held_out_{name}": value for name, value in means.items()}
+        if run.journal is not None:
+            run.journal.record({"step": event.step, **run.held_out})
+        run.say("held out: " + "  ".join(f"{name} {value:.4f}" for name, value in means.items()))

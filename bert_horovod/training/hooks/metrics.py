@@ -1,109 +1,47 @@
-"""What a run says of itself: metrics.jsonl, TensorBoard, and a line or a bar for people."""
+"""The metrics of a run: what a line of metrics.jsonl holds, and when it is written."""
 
-import json
-import math
-import sys
 import time
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
-from bert_horovod.runs.state import Progress
-from bert_horovod.storage.writing import write_atomically
-from bert_horovod.training.step import StepResult
+from bert_horovod.runtime.devices import peak_memory_bytes
+from bert_horovod.training.console import duration
+from bert_horovod.training.hooks.base import Hook, StepEvent
 
 
-class Telemetry:
-    """Rank 0's reports. Throughput is over wall time, from one log step to the next, input included."""
+def _metric(unit: str) -> Any:
+    return field(metadata={"unit": unit})
 
-    def __init__(self, output_dir: Path, first_step: int, total_steps: int, tensorboard: bool) -> None:
-        self._path = output_dir / "metrics.jsonl"
-        _cut_back(self._path, first_step)
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (stays open as long as the run)
-        self._unwritten: list[str] = []  # lines for which there was no room
-        self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
-        self._total = total_steps
-        self._bar = tqdm(total=total_steps, initial=first_step, unit="step") if sys.stderr.isatty() else None
-        self._started = time.monotonic()
-        self._first_step = first_step
 
-    def record(self, metrics: dict[str, Any]) -> None:
-        """Append one object to metrics.jsonl (null for None and what is not finite) and its numbers to TensorBoard."""
-        finite = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in metrics.items()
-        }
-        self._unwritten.append(json.dumps(finite, allow_nan=False) + "\n")
-        self._write()
-        if self._summaries is not None:
-            with self._summaries.as_default(step=metrics["step"]):
-                for name, value in metrics.items():
-                    if name not in ("step", "time") and isinstance(value, int | float):
-                        tf.summary.scalar(name, value)
+@dataclass(frozen=True)
+class StepMetrics:
+    """A line of metrics.jsonl that tells of a step; the task's own metrics stand behind the loss.
 
-    def incident(self, step: int, text: str) -> None:
-        """Print what went wrong, and append it to metrics.jsonl."""
-        self.say(text)
-        self.record({"step": step, "incident": text})
+    Those up to skipped_steps are the step's own: global, and equal in a resumed run. The others are over the interval
+    since the line before; throughput is over wall time, input included.
+    """
 
-    def cut_back(self, step: int) -> None:
-        """Drop what was recorded after this step, from which the run goes on."""
-        self._file.close()
-        _cut_back(self._path, step)
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
-        self._unwritten.clear()
-        if self._bar is not None:
-            self._bar.n = step
-
-    def say(self, text: str) -> None:
-        """Print a line for people, above the progress bar where there is one."""
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stdout)
-        else:
-            print(text, flush=True)
-
-    def advance(self, step: int, metrics: dict[str, Any] | None) -> None:
-        """Move the bar to `step`; with metrics, show them and the time left."""
-        if self._bar is not None:
-            self._bar.update(step - self._bar.n)
-        if metrics is None:
-            return
-        shown = f"loss {metrics['loss']:.4f}  mlm_accuracy {metrics['mlm_accuracy']:.3f}"
-        shown += f"  {metrics['rows_per_s']:.1f} rows/s"
-        if self._bar is not None:
-            self._bar.set_postfix_str(shown)
-            return
-        elapsed = time.monotonic() - self._started
-        left = elapsed / (step - self._first_step) * (self._total - step)
-        print(f"step {step}/{self._total}  {shown}  {duration(left)} left", flush=True)
-
-    def _write(self) -> None:
-        """Write all lines, or none for now: training does not end for want of room for its metrics."""
-        content = memoryview("".join(self._unwritten).encode())
-        size = self._file.tell()
-        try:
-            while content:  # a disk that is nearly full takes a part first
-                content = content[self._file.write(content) :]
-            self._unwritten.clear()
-        except OSError as error:
-            self._file.truncate(size)
-            self._file.seek(size)
-            if len(self._unwritten) == 1:
-                self.say(f"warning: cannot write {self._path}: {error.strerror}; its lines are kept until that works")
-
-    def close(self) -> None:
-        """Flush and close everything; lines for which there is still no room are lost, and it is said so."""
-        self._write()
-        if self._unwritten:
-            self.say(f"warning: {len(self._unwritten)} lines of {self._path} could not be written")
-        self._file.close()
-        if self._summaries is not None:
-            self._summaries.close()
-        if self._bar is not None:
-            self._bar.close()
+    step: int = _metric("optimizer steps of the run")
+    phase: int = _metric("from 0")
+    epoch: int = _metric("from 0")
+    loss: float = _metric("nats")
+    learning_rate: float = _metric("")
+    gradient_norm: float = _metric("before clipping")
+    loss_scale: float = _metric("of the next step; 1 without one")
+    skipped_steps: int = _metric("updates skipped so far")
+    rows_per_s: float = _metric("rows a second, all ranks")
+    tokens_per_s: float = _metric("real tokens a second, all ranks, no padding")
+    flops_per_s: float = _metric("operations of matrix products a second, all ranks")
+    flops_share: float | None = _metric("share of the devices' peak; null: peak unknown")
+    step_s: float = _metric("seconds a step")
+    input_wait_s: float = _metric("seconds a step, this rank")
+    reduce_wait_s: float | None = _metric("seconds a step, this rank; null: not measured, see execution.timeline")
+    bytes_reduced: float = _metric("payload of the step's collectives, bytes")
+    wire_bytes: float = _metric("sent by a rank in the step, bytes")
+    memory_bytes: int = _metric("peak of this rank so far, bytes")
+    time: float = _metric("seconds since the epoch")
 
 
 class Interval:
@@ -112,16 +50,18 @@ class Interval:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._steps = self._rows = 0
-        self._input_wait_s = self._reduce_wait_s = 0.0
+        self._input_wait_s = 0.0
+        self._reduce_waits_s: list[float] = []
         self.tokens = 0.0  # real tokens of this rank, no padding
 
-    def add(self, rows: int, input_wait_s: float, reduce_wait_s: float, tokens: float) -> None:
+    def add(self, rows: int, input_wait_s: float, reduce_wait_s: float | None, tokens: float) -> None:
         """Count a step: rows of all ranks, the rest of this one."""
         self._steps += 1
         self._rows += rows
         self._input_wait_s += input_wait_s
-        self._reduce_wait_s += reduce_wait_s
         self.tokens += tokens
+        if reduce_wait_s is not None:
+            self._reduce_waits_s.append(reduce_wait_s)
 
     def rates(self, tokens: float, flops_per_row: float, peak_flops_per_s: float | None) -> dict[str, float | None]:
         """Throughput of all ranks, and means per step in seconds.
@@ -133,6 +73,7 @@ class Interval:
         """
         seconds = time.monotonic() - self._started
         flops_per_s = self._rows * flops_per_row / seconds
+        waits = self._reduce_waits_s
         return {
             "rows_per_s": self._rows / seconds,
             "tokens_per_s": tokens / seconds,
@@ -140,60 +81,68 @@ class Interval:
             "flops_share": flops_per_s / peak_flops_per_s if peak_flops_per_s else None,
             "step_s": seconds / self._steps,
             "input_wait_s": self._input_wait_s / self._steps,
-            "reduce_wait_s": self._reduce_wait_s / self._steps,
+            "reduce_wait_s": sum(waits) / len(waits) if waits else None,
         }
 
 
-def step_metrics(
-    progress: Progress, position: dict[str, int], result: StepResult, means: np.ndarray, rate: float, pairs: bool
-) -> dict[str, Any]:
-    """A step's own values: global, and equal in a resumed run.
+class MetricsHook(Hook):
+    """Writes a line of metrics each execution.log_steps steps, after the run's first step, and at a phase's end."""
 
-    Args:
-        progress: after the step.
-        position: in the data.
-        result: the step's.
-        means: float64 [4], of model.heads.Sums.
-        rate: the learning rate.
-        pairs: whether there is a pair head.
-    """
-    return {
-        "step": progress.step,
-        "phase": position["phase"],
-        "epoch": position["epoch"],
-        "loss": float(means[0] + means[2]),
-        "mlm_loss": float(means[0]),
-        "mlm_accuracy": float(means[1]),
-        **({"nsp_loss": float(means[2]), "nsp_accuracy": float(means[3])} if pairs else {}),
-        "learning_rate": rate,
-        "gradient_norm": result.gradient_norm,
-        "loss_scale": progress.loss_scale,
-        "skipped_steps": progress.skipped_steps,
-    }
+    def phase(self) -> None:
+        self._interval = Interval()
+        self._started: float | None = time.monotonic()
+
+    def step(self, event: StepEvent) -> None:
+        run, result = self.run, event.result
+        if self._started is not None:
+            run.say(f"the first step took {duration(time.monotonic() - self._started)}, all before it included")
+            self._started = None
+        wait_s = result.times.reduce_wait_s if result.times else None
+        self._interval.add(run.phase.settings.global_batch, event.waited_s, wait_s, event.batch.tokens)
+        run.console.advance(event.step)
+        due = event.step % run.recipe.execution.log_steps == 0
+        if not (due or event.step in (1, run.phase.end)):
+            return
+        run.doing("writing metrics")
+        interval, self._interval = self._interval, Interval()
+        tokens = run.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
+        if run.journal is None:
+            return
+        progress, position = run.state.progress, run.position()
+        metrics = StepMetrics(
+            step=progress.step,
+            phase=position["phase"],
+            epoch=position["epoch"],
+            loss=event.loss,
+            learning_rate=event.learning_rate,
+            gradient_norm=result.gradient_norm,
+            loss_scale=progress.loss_scale,
+            skipped_steps=progress.skipped_steps,
+            **interval.rates(float(tokens), run.phase.flops_per_row, run.peak_flops_per_s),
+            bytes_reduced=run.exchange.bytes_reduced(result.rows),
+            wire_bytes=run.exchange.wire_bytes(result.rows),
+            memory_bytes=peak_memory_bytes(),
+            time=time.time(),
+        )
+        of_task = run.task.metrics(result.sums, event.counts)
+        run.journal.record(_with_task_metrics(asdict(metrics), of_task))
+        figures = {"loss": f"{event.loss:.4f}"}
+        figures |= {name: f"{value:.3f}" for name, value in of_task.items() if name.endswith("accuracy")}
+        first = [f"{name} {value}" for name, value in list(figures.items())[:2]]
+        run.console.show(event.step, "  ".join([*first, f"{metrics.rows_per_s:.1f} rows/s"]))
+
+    def rolled_back(self) -> None:
+        step = self.run.state.progress.step
+        self.run.console.back_to(step)
+        if self.run.journal is not None:
+            self.run.journal.cut_back(step)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min, 3 d 04 h."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    if seconds < 86400:
-        return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
-    return f"{seconds // 86400} d {seconds % 86400 // 3600:02d} h"
-
-
-def _cut_back(path: Path, step: int) -> None:
-    """Drop what was logged after the step from which a run resumes, and a line that a kill left half-written."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] > step:
-                break
-        except (ValueError, KeyError, TypeError, RecursionError):
-            break
-        kept.append(line + "\n")
-    write_atomically(path, "".join(kept))
+def _with_task_metrics(line: dict[str, Any], of_task: dict[str, float]) -> dict[str, Any]:
+    """The task's metrics behind the loss."""
+    found = {}
+    for name, value in line.items():
+        found[name] = value
+        if name == "loss":
+            found |= of_task
+    return found

@@ -1,47 +1,57 @@
 """A TensorBoard trace of some optimizer steps (execution.profile_steps)."""
 
-import contextlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from bert_horovod.training.hooks.base import Hook, StepEvent
 
-class StepProfiler:
-    """Traces the steps of a range into a directory; does nothing for an empty range.
+if TYPE_CHECKING:
+    from bert_horovod.training.run import Run
 
-    Args:
-        directory: where TensorBoard looks; the trace goes to plugins/profile/ in it.
-        steps: (first, last), counted from 1 as in metrics.jsonl, or ().
-        say: prints a line for people.
+
+class ProfileHook(Hook):
+    """Traces rank 0's steps of a range to output_dir/tensorboard; does nothing for an empty range.
+
+    The first step that is in the range opens the trace, so that a run resumed inside it traces the rest.
     """
 
-    def __init__(self, directory: Path, steps: tuple[int, ...], say: Callable[[str], None]) -> None:
-        self._directory = directory
-        self._first, self._last = steps or (1, 0)
-        self._say = say
+    def __init__(self, run: "Run") -> None:
+        super().__init__(run)
+        steps = run.recipe.execution.profile_steps if run.world.rank == 0 else ()
+        self._steps = range(steps[0], steps[1] + 1) if steps else range(0)
         self._begun = 0  # the step at which the open trace began; 0: none is open
+        self._step: tf.profiler.experimental.Trace | None = None
 
-    @contextlib.contextmanager
-    def step(self, number: int) -> Iterator[None]:
-        """Around optimizer step `number`: a step of the range is traced, and the last one writes the trace.
-
-        The first step that is in the range opens the trace, so that a run resumed inside it traces the rest.
-        """
-        if not self._first <= number <= self._last:
-            yield
+    def begin(self, step: int) -> None:
+        if step not in self._steps:
             return
         if not self._begun:
-            tf.profiler.experimental.start(str(self._directory))
-            self._begun = number
-        with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
-            yield
-        if number == self._last:
-            self.close(number)
+            tf.profiler.experimental.start(self._directory)
+            self._begun = step
+        self._step = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
+        self._step.__enter__()
 
-    def close(self, number: int) -> None:
-        """Write an open trace, which ends with step `number`."""
+    def step(self, event: StepEvent) -> None:
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+        if self._steps and event.step == self._steps[-1]:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write an open trace."""
         if self._begun:
             begun, self._begun = self._begun, 0
             tf.profiler.experimental.stop()
-            self._say(f"trace of steps {begun} to {number}: tensorboard --logdir {self._directory}, tab Profile")
+            self.run.say(
+                f"trace of steps {begun} to {self.run.state.progress.step}: tensorboard --logdir {self._directory}, "
+                "tab Profile"
+            )
+
+    def close(self) -> None:
+        self.finish()
+
+    @property
+    def _directory(self) -> str:
+        return str(self.run.job.output_dir / "tensorboard")

@@ -4,15 +4,46 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.storage.writing import write_atomically
+from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.step import StepTimes
+
+if TYPE_CHECKING:
+    from bert_horovod.training.run import Run
 
 OURS, HOROVODS = 0, 1000  # process numbers in the trace: ours, and what is added to Horovod's, of which a tensor is one
 _WRITTEN_S = 10.0  # until Horovod must have written its own
+
+
+class TimelineHook(Hook):
+    """Records execution.timeline's steps on every rank."""
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__(run)
+        steps = run.recipe.execution.timeline
+        self._steps = range(steps[0], steps[1] + 1) if steps else range(0)
+        self._timeline = StepTimeline(run.job.output_dir / "timeline", steps, run.world, run.say)
+
+    def wants_times(self, step: int) -> bool:
+        return step in self._steps
+
+    def begin(self, step: int) -> None:
+        self._timeline.begin(step)
+
+    def step(self, event: StepEvent) -> None:
+        if event.result.times is not None:
+            self._timeline.end(event.step, event.result.times, self.run.exchange.plan)
+
+    def finish(self) -> None:
+        self._timeline.close(self.run.state.progress.step)
+
+    def close(self) -> None:
+        if hasattr(self.run, "state"):
+            self._timeline.close(self.run.state.progress.step)
 
 
 class StepTimeline:

@@ -6,10 +6,14 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_horovod.collectives.rendezvous import RendezvousBoard
 from bert_horovod.collectives.world import World
+from bert_horovod.training.hooks.base import Hook
+
+if TYPE_CHECKING:
+    from bert_horovod.training.run import Run
 
 EXIT_CODE = 3
 BEAT_S = 2.0  # between signs of life
@@ -32,6 +36,24 @@ class _Work(NamedTuple):
     step: int
     since: float  # of the monotonic clock
     more_s: float  # beyond the limit
+
+
+class WatchdogHook(Hook):
+    """Ends this rank where one thing takes longer than execution.stall_s."""
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__(run)
+        self._watchdog = Watchdog(run.world, run.recipe.execution.stall_s)
+
+    def doing(self, what: str, more_s: float = 0) -> None:
+        state = getattr(self.run, "state", None)  # there is none while it is loaded
+        self._watchdog.begin(what, state.progress.step + 1 if state else 0, more_s)
+
+    def finish(self) -> None:
+        self._watchdog.close()  # the other ranks wait for rank 0's last checkpoint, which may wait long for room
+
+    def close(self) -> None:
+        self._watchdog.close()
 
 
 class Watchdog:

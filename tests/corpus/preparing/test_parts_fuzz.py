@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.store import ARRAYS
-from bert_horovod.errors import UserError
+from bert_horovod.errors import ReportedError
 from tests.corpus.conftest import PARAGRAPH
 from tests.corpus.preparing.test_preparation import tree
 from tests.mutations import Change, apply, bounded, changes, sandbox
@@ -63,7 +63,7 @@ def test_what_is_damaged_is_made_again(tmp_path_factory, stores, made):
             if path.is_file():
                 apply(path, change, box.outside)
         found = box.read(lambda: prepare(inputs, vocabulary, box.directory, settings=SETTINGS))
-        if isinstance(found, UserError):
+        if isinstance(found, ReportedError):
             assert "expected the same command" in str(found) or "plan.json: Is a directory" in str(found)
             assert any(name == "plan.json" for name, _ in made)
         else:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.errors import UserError
-from bert_horovod.training.step import TrainStep
-from tests.toy_runs import train
+from bert_horovod.errors import RunError
+from bert_horovod.training.hooks.base import Hook
+from tests.toy_runs import train, train_recipe
+from tests.toys import toy_recipe
 
 
 def train_profiled(store, output_dir: Path, max_steps: int, steps: list[int], **numerics) -> None:
@@ -43,21 +44,19 @@ def test_a_run_that_ends_inside_the_range_writes_the_trace_and_a_resumed_one_the
     assert len(traced(tmp_path)) == 3
 
 
-def test_a_run_that_is_asked_to_stop_inside_the_range_writes_the_trace(store, tmp_path, capsys, monkeypatch):
-    run = TrainStep.run
+def test_a_run_that_is_asked_to_stop_inside_the_range_writes_the_trace(store, tmp_path, capsys):
+    class Stopping(Hook):
+        def begin(self, step: int) -> None:
+            (tmp_path / "stop").touch()
 
-    def stopping(self: TrainStep, *arguments):
-        (tmp_path / "stop").touch()
-        return run(self, *arguments)
-
-    monkeypatch.setattr(TrainStep, "run", stopping)
-    train_profiled(store, tmp_path, 8, [1, 8])
+    recipe = toy_recipe(execution={"profile_steps": [1, 8]})
+    train_recipe(recipe, store, tmp_path, max_steps=8, hooks=(Stopping,))
     assert "trace of steps 1 to 1: " in capsys.readouterr().out
     assert len(traced(tmp_path)) == 1
 
 
 def test_a_run_that_fails_inside_the_range_writes_the_trace(store, tmp_path, capsys):
-    with pytest.raises(UserError, match="2 updates in a row"):
+    with pytest.raises(RunError, match="2 updates in a row"):
         train_profiled(store, tmp_path, 8, [1, 8], precision="float16", initial_loss_scale=2.0**40, max_skipped_steps=2)
     assert "trace of steps 1 to 2: " in capsys.readouterr().out
     assert len(traced(tmp_path)) == 1

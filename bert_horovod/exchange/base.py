@@ -1,0 +1,76 @@
+"""What an exchange is: how ranks agree on an update.
+
+An exchange is a file of this package, named by what crosses the wire. The loop and the step know its interface alone.
+"""
+
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.runtime.clock import Clock
+
+
+class UpdateInputs(NamedTuple):
+    """What an update needs beside gradients, as tensors: a Python number would retrace the graph."""
+
+    learning_rate: tf.Tensor  # float32 scalar
+    update: tf.Tensor  # float32 scalar: the optimizer's t
+
+
+class Update(NamedTuple):
+    """What one update did, as tensors; equal on all ranks but for the times."""
+
+    gradient_norm: tf.Tensor  # float32 scalar: global L2 norm before clipping
+    finite: tf.Tensor  # bool scalar; False: nothing was updated
+    rows: tf.Tensor  # int32 scalar: looked-up rows that were sent alone; see bytes_reduced
+    ready_s: tf.Tensor  # float64 [all-reduces]: when what each sends existed, in seconds since the epoch
+    done_s: tf.Tensor  # float64 [all-reduces]: when its sum did
+    reduced_s: tf.Tensor  # float64 scalar: when all sums did
+    updated_s: tf.Tensor  # float64 scalar: when the new parameters did
+
+
+class Exchange(Protocol):
+    """How ranks agree on an update.
+
+    State of a run is of two kinds. Replicated state (parameters, slots, progress) is equal on all ranks after every
+    step for which `agrees_after` is true: then it may be compared, evaluated, saved. What differs between ranks is the
+    exchange's own and lies in `TrainingState.per_rank`; `begin` makes it.
+    """
+
+    overlaps: bool  # whether its buckets go out beside backward, so that a measured plan pays
+    plan: BucketPlan
+
+    def begin(self) -> None:
+        """Make the state that this method keeps per rank, and take over what the progress remembers of it."""
+
+    def update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        """Agree, and apply the optimizer; called inside a graph.
+
+        Args:
+            gradients: this rank's share of the gradient, by parameter, dense, in the dtype it was computed in.
+            lookups: by embedding table, its looked-up part, to be added; values [n, width], indices [n].
+            inputs: of this step.
+            clock: tells times in the graph, or does nothing.
+        """
+
+    def after_step(self, step: int) -> None:
+        """What a method does between steps, after optimizer step `step` of the run: the progress counts from 1."""
+
+    def agrees_after(self, step: int) -> bool:
+        """Whether all ranks hold equal parameters and slots after `after_step(step)`."""
+
+    def remember(self) -> None:
+        """Bring what a checkpoint must know of this method into the state's progress."""
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        """Payload that one step hands to collectives, in bytes, on average over steps; 0 in a world of one."""
+
+    def wire_bytes(self, rows: int = 0) -> float:
+        """Bytes that a rank sends in one step, on average over steps."""

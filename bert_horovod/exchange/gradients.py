@@ -1,0 +1,69 @@
+"""The exchange of gradients: every step they are summed over ranks, clipped once, and applied alike on all ranks."""
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.reducer import GradientReducer
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.clock import Clock
+
+
+class GradientExchange:
+    """See exchange.base.Exchange.
+
+    Args:
+        recipe: the run's.
+        world: the ranks.
+        state: what is trained: parameters, progress (runs.state.TrainingState).
+        updater: applies the rule to that state.
+        plan: the buckets.
+        held_back: start no all-reduce before the last gradient exists; to measure what overlap is worth.
+    """
+
+    overlaps = True
+
+    def __init__(
+        self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
+    ) -> None:
+        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        self.reducer = GradientReducer(world, shapes, plan, recipe.numerics.wire, held_back)
+        self.plan = plan
+        self._state = state
+        self._updater = updater
+
+    def begin(self) -> None:
+        if self._state.progress.wire_maxima:
+            self.reducer.restore_maxima(self._state.progress.wire_maxima)
+
+    def update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        gradients, ready_s, done_s, rows = self.reducer.reduce(gradients, lookups, clock)
+        reduced_s = clock(list(gradients.values()))
+        grouped = self._updater.grouped(gradients)
+        norm = self._updater.norm(grouped)
+        finite = tf.math.is_finite(norm)
+        updated_s = tf.cond(finite, lambda: clock(self._updater.apply(grouped, norm, inputs)), lambda: clock([norm]))
+        return Update(norm, finite, rows, ready_s, done_s, reduced_s, updated_s)
+
+    def after_step(self, step: int) -> None:
+        pass
+
+    def agrees_after(self, step: int) -> bool:
+        return True
+
+    def remember(self) -> None:
+        self._state.progress.wire_maxima = self.reducer.maxima_by_name()
+
+    def bytes_reduced(self, rows: int = 0) -> int:
+        return self.reducer.bytes_reduced(rows)
+
+    def wire_bytes(self, rows: int = 0) -> float:
+        return self.reducer.wire_bytes(rows)

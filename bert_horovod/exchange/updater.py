@@ -1,0 +1,78 @@
+"""Applies the optimizer's rule to parameters, slots and cast weights, group by group."""
+
+import tensorflow as tf
+
+from bert_horovod.exchange.base import UpdateInputs
+from bert_horovod.model.parameters import decays, update_groups
+from bert_horovod.model.weights import CastWeights
+from bert_horovod.optimizers.applying import clip_factor, square_sums, update
+from bert_horovod.optimizers.registry import rule
+from bert_horovod.recipe.sections import Optimizer
+
+
+class Updater:
+    """Updates variables from gradients; called inside a graph.
+
+    Args:
+        parameters: by name; float32.
+        slots: by slot, by name.
+        cast: the weights that follow the parameters.
+        settings: the recipe's.
+        fused: whether XLA compiles what reads and writes whole tensors.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, tf.Variable],
+        slots: dict[str, dict[str, tf.Variable]],
+        cast: CastWeights,
+        settings: Optimizer,
+        fused: bool,
+    ) -> None:
+        self.parameters = parameters
+        self.cast = cast
+        self._slots = slots
+        self._rule = rule(settings.name)
+        self._settings = settings
+        self._fused = fused
+        self._groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
+
+    def grouped(self, gradients: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        """The gradients of each group as one tensor [n, ...]."""
+        return [tf.stack([gradients[name] for name in group]) for group in self._groups]
+
+    def norm(self, grouped: list[tf.Tensor]) -> tf.Tensor:
+        """The L2 norm over all gradients, float32 scalar."""
+        return tf.sqrt(tf.add_n([tf.reduce_sum(square_sums(group, self._fused)) for group in grouped]))
+
+    def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
+        """Clip, update and assign; returns the tensors that were assigned, for a clock to wait for."""
+        settings = self._settings
+        factor = tf.constant(1.0)
+        if self._rule.clips:
+            factor = clip_factor(norm, settings.max_grad_norm)
+        variables = {"": self.parameters, **self._slots}
+        parameters, narrow = {}, {}
+        for group, gradient in zip(self._groups, grouped, strict=True):
+            old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}
+            value, cast, slots = update(
+                self._rule,
+                old.pop(""),
+                gradient,
+                old,
+                inputs.update,
+                inputs.learning_rate,
+                factor,
+                decays(group[0]),
+                settings,
+                self.cast.dtype,
+                self._fused,
+            )
+            parameters |= zip(group, tf.unstack(value), strict=True)
+            narrow |= zip(group, tf.unstack(cast), strict=True)
+            for slot, values in slots.items():
+                for name, new in zip(group, tf.unstack(values), strict=True):
+                    variables[slot][name].assign(new)
+        for name, new in parameters.items():
+            self.parameters[name].assign(new)
+        return [*self.cast.refresh(parameters, narrow), *parameters.values()]

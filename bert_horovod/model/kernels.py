@@ -1,0 +1,144 @@
+"""Elementwise functions and reductions between matrix products, and their gradients: one XLA kernel each.
+
+Arithmetic inside a kernel is float32, whatever the dtype of arguments and results. layers.py gives each operation its
+kernels.
+"""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from bert_horovod.model.dropout import dropped, keep_scale, kept
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runtime.xla import compiled
+
+REDUCTION_LANES = 32  # fastest of 8 to 64 on a CPU with AVX-512
+
+
+def fused(function: Callable, policy: ComputePolicy) -> Callable:
+    """The function as one XLA kernel, or as it is if the policy has XLA off.
+
+    On CPU TensorFlow's own operations would read and write memory once for each of its terms.
+    """
+    return function if policy.xla == "off" else compiled(function)
+
+
+def gelu(x: tf.Tensor, approximate: bool) -> tf.Tensor:
+    """gelu of x, exact or in its tanh form."""
+    return tf.cast(tf.nn.gelu(tf.cast(x, tf.float32), approximate), x.dtype)
+
+
+def gelu_gradient(x: tf.Tensor, dy: tf.Tensor, approximate: bool) -> tf.Tensor:
+    """The gradient of gelu's argument x from that of its result."""
+    wide = tf.cast(x, tf.float32)
+    if approximate:
+        c, cubic = math.sqrt(2 / math.pi), 0.044715
+        tanh = tf.tanh(c * (wide + cubic * wide * wide * wide))
+        slope = 0.5 * (1 + tanh) + 0.5 * wide * (1 - tanh * tanh) * c * (1 + 3 * cubic * wide * wide)
+    else:
+        density = tf.exp(-0.5 * wide * wide) * (1 / math.sqrt(2 * math.pi))
+        slope = 0.5 * (1 + tf.math.erf(wide * math.sqrt(0.5))) + wide * density
+    return tf.cast(tf.cast(dy, tf.float32) * slope, x.dtype)
+
+
+def norm(
+    x: tf.Tensor,
+    branch: tuple[tf.Tensor, ...],
+    draws: tf.Tensor | None,
+    rate: float,
+    weight: tf.Tensor,
+    bias: tf.Tensor,
+    epsilon: float,
+    dtype: tf.DType,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """LayerNorm of x + dropout(branch), x normalised without weight and bias, and 1 / standard deviation [n, 1]."""
+    wide = tf.cast(x, tf.float32)
+    for each in branch:
+        wide += dropped(tf.cast(each, tf.float32), rate, draws)
+    centred = wide - tf.reduce_mean(wide, -1, keepdims=True)
+    inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)
+    normal = centred * inverse
+    return tf.cast(normal * weight + bias, dtype), tf.cast(normal, dtype), inverse
+
+
+def norm_gradient(
+    dy: tf.Tensor,
+    normal: tf.Tensor,
+    inverse: tf.Tensor,
+    weight: tf.Tensor,
+    draws: tf.Tensor | None,
+    rate: float,
+    dtype: tf.DType,
+    branch: bool,
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tf.Tensor]:
+    """Gradients of x and of the branch (none without), and dy times normal, whose column sums are the weight's."""
+    dy, normal = tf.cast(dy, tf.float32), tf.cast(normal, tf.float32)
+    scaled = dy * weight
+    dx = scaled - tf.reduce_mean(scaled, -1, keepdims=True)
+    dx = inverse * (dx - normal * tf.reduce_mean(scaled * normal, -1, keepdims=True))
+    dbranch = (tf.cast(dropped(dx, rate, draws), dtype),) if branch else ()
+    return tf.cast(dx, dtype), dbranch, tf.cast(dy * normal, dtype)
+
+
+def split_heads(x: tf.Tensor, rows: int, parts: int, heads: int) -> tf.Tensor:
+    """[rows * length, parts * hidden] to [parts, rows, heads, length, head size]."""
+    length, head_size = x.shape[0] // rows, x.shape[1] // (parts * heads)
+    return tf.transpose(tf.reshape(x, [rows, length, parts, heads, head_size]), [2, 0, 3, 1, 4])
+
+
+def softmax(
+    scores: tf.Tensor, bias: tf.Tensor, draws: tf.Tensor | None, scale: float, rate: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The probabilities, negative where they are dropped, and what dropout leaves of them."""
+    wide = tf.cast(scores, tf.float32) * scale + bias
+    exponents = tf.exp(wide - _over_keys(tf.reduce_max, wide))
+    probabilities = exponents * (1 / _over_keys(tf.reduce_sum, exponents))
+    signed = probabilities if draws is None else tf.where(kept(rate, draws), probabilities, -probabilities)
+    return tf.cast(signed, scores.dtype), tf.cast(dropped(probabilities, rate, draws), scores.dtype)
+
+
+def _over_keys(reduce: Callable, x: tf.Tensor) -> tf.Tensor:
+    """A reduction over the last axis, which stays: in two stages, as XLA vectorises the first alone on CPU."""
+    if x.shape[-1] % REDUCTION_LANES == 0:
+        x = reduce(tf.reshape(x, [*x.shape[:-1], -1, REDUCTION_LANES]), -2)
+    return reduce(x, -1, keepdims=True)
+
+
+def softmax_gradient(
+    signed: tf.Tensor, dweights: tf.Tensor, context: tf.Tensor, dcontext: tf.Tensor, scale: float, rate: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The scores' gradient, and once more what dropout left of the probabilities."""
+    total = tf.reduce_sum(tf.cast(context, tf.float32) * tf.cast(dcontext, tf.float32), -1, keepdims=True)
+    probabilities = tf.cast(signed, tf.float32)
+    keep = tf.cast(keep_scale(rate), tf.float32)
+    dprobabilities = tf.where(probabilities > 0, tf.cast(dweights, tf.float32) * keep, 0.0)
+    dscores = tf.abs(probabilities) * (dprobabilities - total) * scale
+    return tf.cast(dscores, signed.dtype), tf.cast(tf.nn.relu(probabilities) * keep, signed.dtype)
+
+
+def cross_entropy(
+    logits: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, vocabulary: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Losses [n], hits [n] (1 where the label is the first of the largest) and the log of the softmax's sum [n, 1]."""
+    scores, entries = _scores(logits, bias, vocabulary)
+    mine = tf.reduce_sum(tf.where(entries == labels[:, None], scores, 0.0), -1, keepdims=True)
+    largest = tf.reduce_max(scores, -1, keepdims=True)
+    normalizer = largest + tf.math.log(tf.reduce_sum(tf.exp(scores - largest), -1, keepdims=True))
+    better = (scores > mine) | ((scores == mine) & (entries < labels[:, None]))
+    hits = 1.0 - tf.reduce_max(tf.cast(better, tf.float32), -1)
+    return (normalizer - mine)[:, 0], hits, normalizer
+
+
+def cross_entropy_gradient(
+    logits: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, normalizer: tf.Tensor, scales: tf.Tensor, vocabulary: int
+) -> tf.Tensor:
+    """The logits' gradient, from the loss's [n], `scales`."""
+    scores, entries = _scores(logits, bias, vocabulary)
+    label = tf.cast(entries == labels[:, None], tf.float32)
+    return tf.cast((tf.exp(scores - normalizer) - label) * scales[:, None], logits.dtype)
+
+
+def _scores(logits: tf.Tensor, bias: tf.Tensor, vocabulary: int) -> tuple[tf.Tensor, tf.Tensor]:
+    entries = tf.range(logits.shape[1])[None]
+    return tf.where(entries < vocabulary, tf.cast(logits, tf.float32) + bias, -1e9), entries

@@ -1,0 +1,135 @@
+"""BERT as a textbook has it (Devlin et al. 2019, arXiv 1810.04805), for readers and for export.
+
+float32 throughout, no dropout, TensorFlow's own operations and gradients only. Numbers of rows and lengths may be
+unknown when a graph is traced. Training uses encoder.py and heads.py, which compute the same numbers to rounding but
+join products, fuse the work between them and keep less for backward.
+
+Every function takes `parameters`: float32 tensors by the names of parameters.py, as a checkpoint holds them.
+"""
+
+import math
+
+import tensorflow as tf
+
+from bert_horovod.model.parameters import (
+    ATTENTION_NORM,
+    ATTENTION_OUTPUT,
+    CLASSIFIER,
+    DECODER_BIAS,
+    EMBEDDINGS_NORM,
+    INTERMEDIATE,
+    KEY,
+    OUTPUT,
+    OUTPUT_NORM,
+    PAIR_CLASSIFIER,
+    POOLER,
+    POSITION_EMBEDDINGS,
+    QUERY,
+    TOKEN_TYPE_EMBEDDINGS,
+    TRANSFORM,
+    TRANSFORM_NORM,
+    VALUE,
+    WORD_EMBEDDINGS,
+    layer_prefix,
+)
+from bert_horovod.recipe.sections import Model
+
+Parameters = dict[str, tf.Tensor]
+
+
+def single_sequences(
+    input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """The batch of rows of one sequence each, from what Hugging Face's tokenizers give: int32 [rows, length] each.
+
+    attention_mask is 1 at tokens and 0 at padding.
+    """
+    positions = tf.ones_like(input_ids) * tf.range(tf.shape(input_ids)[1])
+    return {
+        "input_ids": input_ids,
+        "token_type_ids": token_type_ids,
+        "position_ids": positions,
+        "sequence_ids": attention_mask,
+    }
+
+
+def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    """Hidden states: the embeddings' and each layer's output, [rows, length, hidden].
+
+    Args:
+      model: the sizes.
+      parameters: the encoder's.
+      batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
+        tokens attend to tokens of the same number only, so a row may hold several sequences).
+    """
+    sequences = batch["sequence_ids"]
+    same_sequence = sequences[:, None, :, None] == sequences[:, None, None, :]  # (rows, 1, queries, keys)
+    x = tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, hidden)
+    x += tf.gather(parameters[POSITION_EMBEDDINGS], batch["position_ids"])
+    x += tf.gather(parameters[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
+    x = _layer_norm(model, parameters, EMBEDDINGS_NORM, x)
+    states = [x]
+    for i in range(model.num_hidden_layers):
+        prefix = layer_prefix(i)
+        attended = _attend(model, parameters, prefix, x, same_sequence)  # (rows, length, hidden)
+        x = _layer_norm(model, parameters, prefix + ATTENTION_NORM, x + attended)
+        inner = _gelu(model, _dense(parameters, prefix + INTERMEDIATE, x))  # (rows, length, intermediate)
+        x = _layer_norm(model, parameters, prefix + OUTPUT_NORM, x + _dense(parameters, prefix + OUTPUT, inner))
+        states.append(x)
+    return states
+
+
+def masked_token_logits(model: Model, parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores of every vocabulary entry: [..., hidden] to [..., vocabulary]; the output matrix is the embeddings'."""
+    x = _gelu(model, _dense(parameters, TRANSFORM, hidden))
+    x = _layer_norm(model, parameters, TRANSFORM_NORM, x)
+    return tf.matmul(x, parameters[WORD_EMBEDDINGS], transpose_b=True) + parameters[DECODER_BIAS]
+
+
+def pooled(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
+    """The pooler's output for the last layer's output at [CLS]: [n, hidden] to the same."""
+    return tf.tanh(_dense(parameters, POOLER, hidden))
+
+
+def pair_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores for "B continues A" (0) and "it does not" (1), from the last layer's output at [CLS]: [n, 2]."""
+    return _dense(parameters, PAIR_CLASSIFIER, pooled(parameters, hidden))
+
+
+def classifier_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores of each label of a sequence, from the last layer's output at [CLS]: [n, labels]."""
+    return _dense(parameters, CLASSIFIER, pooled(parameters, hidden))
+
+
+def _attend(model: Model, parameters: Parameters, prefix: str, x: tf.Tensor, same_sequence: tf.Tensor) -> tf.Tensor:
+    """Multi-head attention of x [rows, length, hidden] (Vaswani et al. 2017, arXiv 1706.03762)."""
+    rows, length = tf.unstack(tf.shape(x)[:2])
+    heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
+
+    def split(name: str) -> tf.Tensor:
+        projected = _dense(parameters, prefix + name, x)  # (rows, length, hidden)
+        return tf.transpose(tf.reshape(projected, [rows, length, heads, size]), [0, 2, 1, 3])
+
+    query, key, value = split(QUERY), split(KEY), split(VALUE)  # (rows, heads, length, size)
+    scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(size)  # (rows, heads, queries, keys)
+    weights = tf.nn.softmax(tf.where(same_sequence, scores, -1e9))
+    context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])  # (rows, length, heads, size)
+    context = tf.reshape(context, [rows, length, model.hidden_size])
+    return _dense(parameters, prefix + ATTENTION_OUTPUT, context)
+
+
+def _dense(parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
+    """x W^T + b: [..., in] to [..., out]."""
+    return tf.matmul(x, parameters[f"{name}.weight"], transpose_b=True) + parameters[f"{name}.bias"]
+
+
+def _layer_norm(model: Model, parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
+    """LayerNorm over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
+    mean, variance = tf.nn.moments(x, -1, keepdims=True)
+    normal = (x - mean) * tf.math.rsqrt(variance + model.layer_norm_eps)
+    return normal * parameters[f"{name}.weight"] + parameters[f"{name}.bias"]
+
+
+def _gelu(model: Model, x: tf.Tensor) -> tf.Tensor:
+    """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415)."""
+    return tf.nn.gelu(x, approximate=model.hidden_act == "gelu_new")

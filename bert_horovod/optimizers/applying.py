@@ -1,0 +1,110 @@
+"""Computes an update with a rule: x - sum of rate direction, in as few passes over memory as the rule allows."""
+
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from bert_horovod.optimizers.base import Rule
+from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime.xla import compiled
+
+SUMMANDS = 4
+
+
+def clip_factor(global_norm: tf.Tensor, max_grad_norm: float) -> tf.Tensor:
+    """What all gradients are multiplied by, once, before the rule: 1 / max(1, global_norm / max_grad_norm).
+
+    Args:
+        global_norm: float32 scalar, L2 norm over the gradients of all tensors after averaging.
+        max_grad_norm: the largest norm let through; 0 means no clipping.
+
+    Returns:
+        float32 scalar in (0, 1]; not finite, or 0, where the norm is not finite: such a step must be skipped.
+    """
+    if max_grad_norm == 0:
+        return tf.constant(1.0, tf.float32)
+    return 1.0 / tf.maximum(1.0, tf.cast(global_norm, tf.float32) / max_grad_norm)
+
+
+def update(
+    rule: Rule,
+    x: tf.Tensor,
+    g: tf.Tensor,
+    slots: dict[str, tf.Tensor],
+    t: tf.Tensor,
+    learning_rate: tf.Tensor,
+    factor: tf.Tensor,
+    decay: bool,
+    settings: Optimizer,
+    narrow: tf.DType,
+    xla: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+    """One step of a rule for n tensors of one shape; assigns nothing.
+
+    Args:
+        rule: the update rule.
+        x: float32 [n, ...]: the parameters.
+        g: their averaged gradients, of x's shape and any float dtype.
+        slots: float32 of the shape of x, one for each of the rule's slots.
+        t: float32 scalar: 1 at the first update; skipped steps do not count.
+        learning_rate: float32 scalar.
+        factor: float32 scalar, what g is multiplied by: clipping's.
+        decay: whether weight decay applies to these tensors (model.parameters.decays).
+        settings: the recipe's.
+        narrow: the dtype that the model computes in.
+        xla: compile what reads and writes whole tensors.
+
+    Returns:
+        The new parameters, the same in `narrow`, and the new slots.
+    """
+    if rule.normalized:
+        norms = tf.sqrt(square_sums(g, xla)) * factor
+        factor = tf.where(norms > 0, factor / (norms + settings.epsilon), factor)
+    advance, apply, at_once = (compiled(each) if xla else each for each in _passes(rule, settings, decay, narrow))
+    factor = _per_tensor(factor, x)
+    if not rule.adaptive:
+        return at_once(x, g, slots, t, factor, learning_rate)
+    slots, squares = advance(x, g, slots, t, factor)
+    norms = tuple(tf.sqrt(tf.reduce_sum(each, 1)) for each in squares)
+    rates = rule.rates(learning_rate, norms, decay, settings)
+    return *apply(x, g, slots, t, factor, tuple(_per_tensor(rate, x) for rate in rates)), slots
+
+
+def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
+    """The sum of squares of each of n tensors [n, ...] of any float dtype: float32 [n]."""
+    return tf.reduce_sum((compiled(_square_sums) if xla else _square_sums)(x), 1)
+
+
+def _square_sums(x: tf.Tensor) -> tf.Tensor:
+    """[n, ...] to [n, m]: sums of a few squares each, which run at the memory's speed, as XLA's reductions do not."""
+    n, size = x.shape[0], x.shape[1:].num_elements()
+    parts = SUMMANDS if size % SUMMANDS == 0 else 1
+    return tf.add_n([tf.square(tf.cast(each, tf.float32)) for each in tf.split(tf.reshape(x, [n, size]), parts, 1)])
+
+
+def _per_tensor(scalars: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """A scalar, or n of them, to be multiplied with x [n, ...]."""
+    return tf.reshape(scalars, [-1] + [1] * (len(x.shape) - 1))
+
+
+@functools.cache
+def _passes(rule: Rule, settings: Optimizer, decay: bool, narrow: tf.DType) -> tuple[Callable, Callable, Callable]:
+    """The two passes over memory, new slots with squares for the norms, then the new parameters; and both at once."""
+
+    def advance(x, g, slots, t, factor) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, ...]]:
+        g = tf.cast(g, tf.float32) * factor
+        slots = rule.next_slots(g, slots, settings)
+        return slots, tuple(_square_sums(each) for each in (x, *rule.directions(x, g, slots, t, decay, settings)))
+
+    def apply(x, g, slots, t, factor, rates) -> tuple[tf.Tensor, tf.Tensor]:
+        g = tf.cast(g, tf.float32) * factor
+        for rate, direction in zip(rates, rule.directions(x, g, slots, t, decay, settings), strict=True):
+            x -= rate * direction
+        return x, tf.cast(x, narrow)
+
+    def at_once(x, g, slots, t, factor, rate) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+        slots = rule.next_slots(tf.cast(g, tf.float32) * factor, slots, settings)
+        return *apply(x, g, slots, t, factor, rule.rates(rate, (), decay, settings)), slots
+
+    return advance, apply, at_once

@@ -1,0 +1,13 @@
+"""The update rules by their names in a recipe."""
+
+from bert_horovod.optimizers import adamw, lamb, lans, sgd
+from bert_horovod.optimizers.base import Rule
+
+RULES = {each.RULE.name: each.RULE for each in (adamw, lamb, lans, sgd)}
+
+
+def rule(name: str) -> Rule:
+    """The update rule `name` (`optimizer.name` of the recipe); raises ValueError if there is none."""
+    if name not in RULES:
+        raise ValueError(f"optimizer.name = {name!r}: expected one of {', '.join(RULES)}")
+    return RULES[name]

@@ -1,0 +1,32 @@
+"""SGD without momentum: it remembers nothing, so that it costs no memory beside the parameters.
+
+g divided by max(1, ||g||_global / max_grad_norm) beforehand, by the caller (`clip_factor`)
+x -= lr (g + wd x)
+"""
+
+import tensorflow as tf
+
+from bert_horovod.optimizers.base import SLOTS, Rule
+from bert_horovod.recipe.sections import Optimizer
+
+
+def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
+    """See `base.Rule`."""
+    return {}
+
+
+def directions(
+    x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
+) -> tuple[tf.Tensor, ...]:
+    """See `base.Rule`."""
+    return (g + settings.weight_decay * x if decay else g,)
+
+
+def rates(
+    learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
+) -> tuple[tf.Tensor, ...]:
+    """See `base.Rule`."""
+    return (learning_rate,)
+
+
+RULE = Rule("sgd", SLOTS["sgd"], next_slots, directions, rates)

@@ -1,0 +1,94 @@
+"""metrics.jsonl and TensorBoard: what a run writes about itself."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from bert_horovod.storage.writing import write_atomically
+
+
+class Journal:
+    """Appends to output_dir/metrics.jsonl; rank 0 only.
+
+    Args:
+        output_dir: the run's.
+        first_step: what was recorded after this step is dropped: the run goes on from there.
+        tensorboard: whether numbers go to output_dir/tensorboard too.
+        say: prints a line for people.
+    """
+
+    def __init__(self, output_dir: Path, first_step: int, tensorboard: bool, say: Callable[[str], None]) -> None:
+        self._path = output_dir / "metrics.jsonl"
+        _cut_back(self._path, first_step)
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (stays open as long as the run)
+        self._unwritten: list[str] = []  # lines for which there was no room
+        self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
+        self._say = say
+
+    def record(self, metrics: dict[str, Any]) -> None:
+        """Append one object to metrics.jsonl (null for None and what is not finite) and its numbers to TensorBoard."""
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in metrics.items()
+        }
+        self._unwritten.append(json.dumps(finite, allow_nan=False) + "\n")
+        self._write()
+        if self._summaries is not None:
+            with self._summaries.as_default(step=metrics["step"]):
+                for name, value in metrics.items():
+                    if name not in ("step", "time") and isinstance(value, int | float):
+                        tf.summary.scalar(name, value)
+
+    def incident(self, step: int, text: str) -> None:
+        """Print what went wrong, and append it to metrics.jsonl."""
+        self._say(text)
+        self.record({"step": step, "incident": text})
+
+    def cut_back(self, step: int) -> None:
+        """Drop what was recorded after this step, from which the run goes on."""
+        self._file.close()
+        _cut_back(self._path, step)
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+        self._unwritten.clear()
+
+    def close(self) -> None:
+        """Flush and close everything; lines for which there is still no room are lost, and it is said so."""
+        self._write()
+        if self._unwritten:
+            self._say(f"warning: {len(self._unwritten)} lines of {self._path} could not be written")
+        self._file.close()
+        if self._summaries is not None:
+            self._summaries.close()
+
+    def _write(self) -> None:
+        """Write all lines, or none for now: training does not end for want of room for its metrics."""
+        content = memoryview("".join(self._unwritten).encode())
+        size = self._file.tell()
+        try:
+            while content:  # a disk that is nearly full takes a part first
+                content = content[self._file.write(content) :]
+            self._unwritten.clear()
+        except OSError as error:
+            self._file.truncate(size)
+            self._file.seek(size)
+            if len(self._unwritten) == 1:
+                self._say(f"warning: cannot write {self._path}: {error.strerror}; its lines are kept until that works")
+
+
+def _cut_back(path: Path, step: int) -> None:
+    """Drop what was logged after the step from which a run resumes, and a line that a kill left half-written."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] > step:
+                break
+        except (ValueError, KeyError, TypeError, RecursionError):
+            break
+        kept.append(line + "\n")
+    write_atomically(path, "".join(kept))

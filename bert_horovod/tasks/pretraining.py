@@ -1,0 +1,50 @@
+"""Pre-training: masked tokens and, with sentence pairs, whether B continues A."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import loss_sums
+from bert_horovod.model.parameters import Shapes, pretraining_shapes
+from bert_horovod.recipe.sections import Model
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """See tasks.base.Task; `pairs`: whether there is a pair head."""
+
+    pairs: bool
+    counts = ("masked_tokens", "sequences")  # sequences: those that count for the pair loss
+    sum_names = ("mlm_loss", "mlm_correct", "nsp_loss", "nsp_correct")
+
+    def parameters(self, model: Model) -> Shapes:
+        return pretraining_shapes(model, self.pairs)
+
+    def configuration(self, model: Model) -> dict[str, Any]:
+        return {"architectures": ["BertForPreTraining" if self.pairs else "BertForMaskedLM"]}
+
+    def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
+        return matrix_products(model, rows, length, slots["masked"], slots["sequences"], self.pairs)
+
+    def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
+        return {
+            "masked_tokens": np.count_nonzero(batch["masked_weights"]),
+            "sequences": np.count_nonzero(batch["sequence_weights"]),
+        }
+
+    def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return dict(zip(self.sum_names, loss_sums(forward, self.pairs, batch), strict=True))
+
+    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
+        return sums["mlm_loss"] / counts["masked_tokens"] + sums["nsp_loss"] / counts["sequences"]
+
+    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
+        masked, sequences = counts["masked_tokens"], counts["sequences"]
+        found = {"mlm_loss": sums["mlm_loss"] / masked, "mlm_accuracy": sums["mlm_correct"] / masked}
+        if self.pairs:
+            found |= {"nsp_loss": sums["nsp_loss"] / sequences, "nsp_accuracy": sums["nsp_correct"] / sequences}
+        return found

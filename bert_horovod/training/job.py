@@ -1,0 +1,37 @@
+"""What a user asks a run to do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_horovod.batches.rows import StoreDataset
+from bert_horovod.batches.source import Dataset
+from bert_horovod.corpus.store import Store
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.pretraining import Pretraining
+
+if TYPE_CHECKING:
+    from bert_horovod.training.hooks.base import Hook
+    from bert_horovod.training.run import Run
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run: what is learned, on what, and where it goes."""
+
+    recipe: Recipe
+    task: Task
+    dataset: Dataset
+    output_dir: Path
+    init_checkpoint: Path | None = None
+    max_steps: int | None = None  # counted from the run's beginning; the schedule does not notice
+    stop_at: float | None = None  # in seconds since the epoch; rank 0's counts
+    hooks: tuple[Callable[["Run"], "Hook"], ...] = ()  # beside the run's own
+
+
+def pretraining_job(recipe: Recipe, store: Store, output_dir: Path, index_dir: Path | None = None, **options) -> Job:
+    """Pre-training on a token store; `options` are further fields of Job."""
+    dataset = StoreDataset(store, recipe, index_dir)
+    return Job(recipe, Pretraining(recipe.objective.pairs), dataset, output_dir, **options)

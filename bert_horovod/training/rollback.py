@@ -1,0 +1,38 @@
+"""Going back to a checkpoint after a divergence."""
+
+from bert_horovod.errors import RunError
+from bert_horovod.training.hooks.divergence import Diverged, pass_over
+from bert_horovod.training.run import Run
+
+MOST_ROLLBACKS = 3  # to one checkpoint
+
+
+def roll_back(run: Run, error: Diverged) -> None:
+    """Go on from the last checkpoint with rows that no step has taken.
+
+    Raises:
+        RunError: numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.
+    """
+    if run.recipe.numerics.on_divergence == "stop":
+        raise RunError(f"{error}. The last checkpoint is whole; a run goes on from it") from error
+    diverged = run.state.progress
+    for hook in run.hooks:
+        hook.settle()
+    run.load()
+    progress = run.state.progress
+    step, count = run.rollbacks
+    run.rollbacks = (progress.step, count + 1 if step == progress.step else 1)
+    if run.rollbacks[1] > MOST_ROLLBACKS:
+        raise RunError(
+            f"{error}. The run has gone back to step {progress.step} {MOST_ROLLBACKS} times and diverged each time"
+        )
+    pass_over(progress, diverged, run.recipe.phase)
+    run.exchange = None
+    for hook in run.hooks:
+        hook.rolled_back()
+    if run.journal is not None:
+        run.journal.incident(
+            progress.step,
+            f"{error}. Back to step {progress.step}; passing over the rows of the {diverged.step - progress.step} "
+            f"steps since (rollback {run.rollbacks[1]} of at most {MOST_ROLLBACKS} from there)",
+        )

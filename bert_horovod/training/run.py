@@ -1,0 +1,160 @@
+"""A run in memory: what is trained, on what, by whom, and who watches."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bert_horovod.batches.source import Source
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.derived import derive
+from bert_horovod.errors import UserError
+from bert_horovod.exchange.base import Exchange
+from bert_horovod.recipe.sections import Phase
+from bert_horovod.runs.directory import stop_requested
+from bert_horovod.runs.journal import Journal
+from bert_horovod.training.announce import print_start
+from bert_horovod.training.console import Console
+from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.hooks.checkpointing import CheckpointHook
+from bert_horovod.training.hooks.consistency import ConsistencyHook
+from bert_horovod.training.hooks.divergence import DivergenceHook
+from bert_horovod.training.hooks.evaluation import EvaluationHook
+from bert_horovod.training.hooks.metrics import MetricsHook
+from bert_horovod.training.hooks.profile import ProfileHook
+from bert_horovod.training.hooks.timeline import TimelineHook
+from bert_horovod.training.hooks.watchdog import WatchdogHook
+from bert_horovod.training.job import Job
+from bert_horovod.training.start import first_state, open_source_once, require_equal
+
+# In the order in which they hear of a step: what may stop the run comes before what writes about it, and what saves
+# comes last. A job's own hooks come before all of these.
+HOOKS: tuple[Callable[["Run"], Hook], ...] = (
+    WatchdogHook,
+    ProfileHook,
+    TimelineHook,
+    DivergenceHook,
+    MetricsHook,
+    EvaluationHook,
+    ConsistencyHook,
+    CheckpointHook,
+)
+_INDEXED_PER_S = 1e6  # tokens of a dataset, if disk and processor are slow
+
+
+@dataclass(frozen=True)
+class OpenPhase:
+    """The phase that is trained."""
+
+    number: int
+    settings: Phase
+    begin: int  # its first step's number, from 0, in the run
+    end: int  # one past the last step to be trained
+    source: Source
+    held_out: Source
+    micro_batches: int  # K, per rank
+    flops_per_row: float  # of matrix products, forward and backward
+
+
+class Run:
+    """A run, from its start to its end; `close` it."""
+
+    def __init__(self, job: Job, world: World) -> None:
+        self.job, self.world, self.recipe, self.task = job, world, job.recipe, job.task
+        self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
+        self.exchange: Exchange | None = None  # of the phase that is trained, from its first step on
+        self.phase: OpenPhase | None = None
+        self.journal: Journal | None = None  # rank 0's
+        self.peak_flops_per_s: float | None = None  # of all ranks; rank 0's to know
+        self.held_out: dict[str, float] = {}  # the last evaluation's means
+        self.rollbacks = (-1, 0)  # the step that was gone back to, and how often
+        self._stop_signal = False
+        interval = self.recipe.exchange.interval
+        if self.last_step % interval:
+            raise UserError(
+                f"--max_steps {job.max_steps}: ranks are equal only every exchange.interval = {interval} steps; "
+                "expected a multiple of it"
+            )
+        self.hooks = [make(self) for make in (*job.hooks, *HOOKS)]
+        try:
+            require_equal(bytes.fromhex(job.dataset.hash), "token store", world)
+            self.load()
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self) -> None:
+        """Take the newest checkpoint, or start from the beginning."""
+        self.doing("loading the state")
+        self.state, self.resumed_from = first_state(self.job, self.world)
+
+    def _open(self) -> None:
+        job, execution, first_step = self.job, self.recipe.execution, self.state.progress.step
+        self.first_step, self.started = first_step, time.monotonic()
+        self.console = Console(self.world.rank == 0, first_step, self.last_step)
+        if self.world.rank == 0:
+            self.peak_flops_per_s = print_start(self.recipe, self.world)  # while the other ranks wait
+            resumed = f"resuming from {self.resumed_from}" if self.resumed_from else None
+            self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
+            self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say)
+        if first_step >= self.last_step:
+            self.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._on_signal)
+
+    def open_phase(self, number: int, begin: int) -> None:
+        """Open the rows of a phase, on all ranks alike."""
+        settings, job, world = self.recipe.phase[number], self.job, self.world
+        self.doing("opening the rows", job.dataset.tokens / _INDEXED_PER_S)
+        sources = [open_source_once(job.dataset, number, split, world) for split in ("train", "held_out")]
+        products = self.task.products(self.recipe.model, 1, settings.sequence_length, sources[0].slots)
+        self.phase = OpenPhase(
+            number,
+            settings,
+            begin,
+            min(begin + settings.steps, self.last_step),
+            *sources,
+            derive(self.recipe, settings, world.size).micro_batches,
+            3.0 * sum(product.flops for product in products),
+        )
+        require_equal(self.state.hash(), "parameters", world)
+        for hook in self.hooks:
+            hook.phase()
+
+    def say(self, text: str) -> None:
+        """Print a line for people, on rank 0."""
+        self.console.say(text)
+
+    def doing(self, what: str, more_s: float = 0) -> None:
+        """Tell the hooks what the run does from now on."""
+        for hook in self.hooks:
+            hook.doing(what, more_s)
+
+    def position(self) -> dict[str, int]:
+        """Where the run is in its data; it follows from the progress."""
+        phase, progress = self.phase, self.state.progress
+        batches = progress.step - phase.begin + progress.passed_over.get(str(phase.number), 0)
+        epoch, row = divmod(batches * phase.settings.global_batch, phase.source.count)
+        return {"phase": phase.number, "epoch": epoch, "row": row}
+
+    def save_due(self, step: int) -> bool:
+        """Whether a checkpoint is due after this step."""
+        return step % self.recipe.execution.checkpoint_steps == 0 or step == self.phase.end
+
+    def must_stop(self) -> bool:
+        """Whether this rank was asked to stop, at a step after which ranks agree."""
+        late = self.job.stop_at is not None and time.time() >= self.job.stop_at
+        return self._stop_signal or (self.world.rank == 0 and (late or stop_requested(self.job.output_dir)))
+
+    def close(self) -> None:
+        """End all that watches."""
+        for hook in reversed(self.hooks):
+            hook.close()
+        if self.journal is not None:
+            self.journal.close()
+        if hasattr(self, "console"):
+            self.console.close()
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._stop_signal = True

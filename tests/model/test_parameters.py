@@ -1,0 +1,166 @@
+"""The model's parameters: names as Hugging Face's, order, groups and initial values."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from bert_horovod.model.parameters import (
+    WORD_EMBEDDINGS,
+    backward_blocks,
+    classifier_shapes,
+    decays,
+    encoder_shapes,
+    initial_values,
+    layer_prefix,
+    pretraining_shapes,
+    query_key_or_value,
+    update_groups,
+)
+from bert_horovod.recipe.sections import Model
+from tests.model.reference import MODEL
+
+SHAPES = pretraining_shapes(MODEL, pairs=True)
+
+
+def test_bert_base_has_the_published_number_of_parameters():
+    with_pairs, without, classifier = (
+        sum(map(math.prod, shapes.values()))
+        for shapes in (
+            pretraining_shapes(Model(), pairs=True),
+            pretraining_shapes(Model(), pairs=False),
+            encoder_shapes(Model(), pooler=True) | classifier_shapes(Model(), labels=2),
+        )
+    )
+    assert with_pairs == 110_106_428  # BertForPreTraining in transformers
+    assert with_pairs - without == 768 * 768 + 768 + 2 * 768 + 2  # pooler and pair head
+    assert classifier == 109_483_778  # BertForSequenceClassification in transformers
+
+
+def test_the_order_is_that_of_the_forward_pass():
+    names = list(SHAPES)
+    places = [
+        next(i for i, name in enumerate(names) if name.startswith(start))
+        for start in (
+            *("bert.embeddings.word", "bert.embeddings.position", "bert.embeddings.token_type"),
+            *("bert.embeddings.LayerNorm", "bert.encoder.layer.0.attention.self.query"),
+            *("bert.encoder.layer.0.output.LayerNorm", "bert.encoder.layer.1.attention", "bert.pooler"),
+            *("cls.seq_relationship", "cls.predictions.transform.dense", "cls.predictions.bias"),
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_names_and_shapes_are_those_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    sizes = {name: value for name, value in dataclasses.asdict(MODEL).items() if not name.endswith("_prob")}
+    copies = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
+    for kind, shapes in (
+        ("BertForPreTraining", SHAPES),
+        ("BertForMaskedLM", pretraining_shapes(MODEL, pairs=False)),
+        ("BertForSequenceClassification", encoder_shapes(MODEL, pooler=True) | classifier_shapes(MODEL, labels=3)),
+    ):
+        state = getattr(transformers, kind)(transformers.BertConfig(**sizes, num_labels=3)).state_dict()
+        theirs = {name: tuple(value.shape) for name, value in state.items() if name not in copies}
+        assert {name: shape for name, shape in theirs.items() if not name.endswith("position_ids")} == shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert.embeddings.word_embeddings.weight", True),
+        ("bert.encoder.layer.0.attention.self.query.weight", True),
+        ("bert.encoder.layer.0.attention.self.query.bias", False),
+        ("bert.encoder.layer.0.output.LayerNorm.weight", False),
+        ("bert.encoder.layer.0.output.LayerNorm.bias", False),
+        ("cls.predictions.transform.LayerNorm.weight", False),
+        ("cls.predictions.bias", False),
+        ("cls.seq_relationship.weight", True),
+        ("classifier.weight", True),
+        ("classifier.bias", False),
+    ],
+)
+def test_biases_and_layer_norm_are_not_decayed(name, expected):
+    assert decays(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert.encoder.layer.1.attention.self.query.weight", "attention.self.query"),
+        ("bert.encoder.layer.10.attention.self.value.bias", "attention.self.value"),
+        ("bert.encoder.layer.1.attention.output.dense.weight", None),
+        ("cls.predictions.bias", None),
+    ],
+)
+def test_query_key_and_value_are_told_by_name(name, expected):
+    assert query_key_or_value(name) == expected
+
+
+def test_matrices_are_updated_alone_and_vectors_of_equal_size_and_decay_together():
+    groups = update_groups(SHAPES)
+    assert sorted(name for group in groups for name in group) == sorted(SHAPES)
+    for group in groups:
+        assert len({SHAPES[name] for name in group}) == len({decays(name) for name in group}) == 1
+        assert len(group) == 1 or len(SHAPES[group[0]]) == 1
+    vectors = [group for group in groups if len(SHAPES[group[0]]) == 1]
+    assert len(vectors) == len({(SHAPES[name], decays(name)) for name in SHAPES if len(SHAPES[name]) == 1})
+
+
+def test_blocks_are_in_backward_order_and_hold_every_parameter_once():
+    shapes = pretraining_shapes(Model(num_hidden_layers=12), pairs=True)
+    heads, *layers, embeddings = backward_blocks(list(shapes))
+    assert sorted(name for names in (heads, *layers, embeddings) for name in names) == sorted(shapes)
+    assert WORD_EMBEDDINGS in heads
+    assert len(layers) == 12
+    for i, names in enumerate(reversed(layers)):
+        assert all(name.startswith(layer_prefix(i)) for name in names)
+    assert all(name.startswith("bert.embeddings.") for name in embeddings)
+
+
+def test_initial_values_have_the_shapes_and_order_that_they_are_asked_for():
+    initial = initial_values(SHAPES, MODEL.initializer_range, seed=0)
+    assert {name: value.shape for name, value in initial.items()} == SHAPES
+    assert list(initial) == list(SHAPES)
+    assert all(value.dtype == np.float32 for value in initial.values())
+
+
+def test_an_initial_tensor_depends_on_the_seed_and_its_name_alone():
+    first = initial_values(SHAPES, MODEL.initializer_range, seed=3)
+    other_sizes = dataclasses.replace(MODEL, num_hidden_layers=5, intermediate_size=24, type_vocab_size=3)
+    second = initial_values(pretraining_shapes(other_sizes, pairs=False), other_sizes.initializer_range, seed=3)
+    same = [name for name in first if name in second and first[name].shape == second[name].shape]
+    assert len(same) > 20
+    for name in same:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_initial_weights_differ_by_seed_and_by_name():
+    first, second = (initial_values(SHAPES, MODEL.initializer_range, seed=seed) for seed in (3, 4))
+    weights = [name for name in first if not name.endswith((".bias", "LayerNorm.weight"))]
+    starts = {tuple(initial[name].flat[:8]) for initial in (first, second) for name in weights}
+    assert len(starts) == 2 * len(weights)
+
+
+def test_initial_weights_are_normal_cut_off_at_two_standard_deviations():
+    model = Model(
+        vocab_size=2000,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        initializer_range=0.05,
+    )
+    initial = initial_values(pretraining_shapes(model, pairs=True), model.initializer_range, seed=0)
+    for name, value in initial.items():
+        if name.endswith("LayerNorm.weight"):
+            assert (value == 1).all()
+        elif name.endswith(".bias"):
+            assert (value == 0).all()
+        else:
+            assert np.abs(value).max() <= 0.05 * 2 * (1 + 1e-6)
+    words = initial[WORD_EMBEDDINGS]
+    assert abs(words.mean()) < 0.001
+    assert np.abs(words).max() > 0.0999
+    assert words.std() == pytest.approx(0.05 * 0.8796, rel=0.01)  # of a normal distribution cut off at 2
