@@ -45,7 +45,7 @@ def rehash(index: Path) -> None:
         hashes.write_text(text, encoding="utf-8")
 
 
-@bounded(60)
+@bounded(12)
 @given(st.lists(changes([f"{name}.npy" for name in ARRAYS] + ["hashes.json"]), min_size=1, max_size=2), st.booleans())
 def test_any_change_is_refused_or_harmless(tmp_path_factory, original, made, rehashed):
     expected = assemble(open_store(original))
@@ -63,7 +63,7 @@ def test_any_change_is_refused_or_harmless(tmp_path_factory, original, made, reh
             assert all(map(np.array_equal, found, expected))
 
 
-@bounded(60)
+@bounded(12)
 @given(
     st.lists(
         st.tuples(st.sampled_from(ARRAYS), st.integers(0, 1 << 20), st.sampled_from(VALUES)), min_size=1, max_size=3

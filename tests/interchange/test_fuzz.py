@@ -90,14 +90,14 @@ def assert_is_whole(found: Pretrained) -> None:
         assert all(type(token) is str and token.encode() is not None for token in found.vocabulary)
 
 
-@bounded(80)
+@bounded(16)
 @given(st.lists(changes(FILES), min_size=1, max_size=2))
 def test_any_change_is_refused_or_harmless(tmp_path_factory, whole, made):
     with sandbox(whole, tmp_path_factory.getbasetemp() / "whole_box") as box:
         read_changed(box, made)
 
 
-@bounded(80)
+@bounded(16)
 @given(st.lists(changes(SHARDED_FILES), min_size=1, max_size=2))
 def test_any_change_of_a_sharded_directory_is_refused_or_harmless(tmp_path_factory, sharded, made):
     with sandbox(sharded, tmp_path_factory.getbasetemp() / "sharded_box") as box:

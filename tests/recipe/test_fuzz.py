@@ -75,7 +75,7 @@ def assert_is_a_recipe(recipe: Recipe) -> None:
     assert recipe_from_table(table) == recipe
 
 
-@bounded(150)
+@bounded(30)
 @given(tables, st.lists(overrides, max_size=2))
 def test_any_table_is_a_recipe_or_a_users_error(tmp_path_factory, table, changed):
     with sandbox_of_recipe(tmp_path_factory) as box:
@@ -84,7 +84,7 @@ def test_any_table_is_a_recipe_or_a_users_error(tmp_path_factory, table, changed
             assert_is_a_recipe(found)
 
 
-@bounded(100)
+@bounded(20)
 @given(
     st.one_of(
         st.builds(Change, st.sampled_from(["flip"]), st.integers(0, 1 << 20), st.integers(0, 7)),

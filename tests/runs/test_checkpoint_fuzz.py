@@ -93,7 +93,7 @@ def assert_can_be_resumed(found: Checkpoint) -> None:
     assert json.dumps(dataclasses.asdict(found.progress), allow_nan=False)
 
 
-@bounded(100)
+@bounded(20)
 @given(st.lists(changes(FILES), min_size=1, max_size=2), st.booleans())
 def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, original, capsys, made, rehashed):
     capsys.readouterr()
@@ -129,7 +129,7 @@ def load_newest_of_before(original: Path) -> Checkpoint:
     return load_newest(alone, TASK)
 
 
-@bounded(60)
+@bounded(12)
 @given(
     st.lists(changes(["run.json", "run.json", "recipe.toml"]), min_size=1, max_size=2),
     st.lists(

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, rea
 STEPS, CHECKPOINT_STEPS = 250, 20
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, tmp_path):
     """The other host's rank is stopped, then that host vanishes; each time a watchdog ends the run."""
     box = start_cluster(hosts=2)
