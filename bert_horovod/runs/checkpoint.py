@@ -38,7 +38,7 @@ FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTI
 _OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a name in the checkpoint, none that leads out of it
 
 
-class _Plan(TypedDict):
+class _SavedBuckets(TypedDict):
     """See overlap.py."""
 
     made_for: dict[str, int | str]
@@ -167,7 +167,7 @@ def _load(path: Path, task: Task) -> Checkpoint:
         raise ValueError(f"its state is that of step {progress.step}")
     shapes = task.parameters(recipe.model)
     if progress.plan:
-        check_type(progress.plan, _Plan, "progress.plan")
+        check_type(progress.plan, _SavedBuckets, "progress.plan")
         if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):
             raise ValueError("progress.plan.buckets do not hold each parameter once")
     parameters = read_directory(path, task).parameters  # their shapes are config.json's
