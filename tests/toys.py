@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.store import Shard, Store, open_store, write_duplicates, write_manifest, write_shard
-from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 
 SPECIAL = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -114,6 +114,7 @@ def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
         "data": {"seed": 7},
         "objective": {},
         "optimizer": {"name": "adamw", "max_grad_norm": 0.5},
+        "exchange": {},
         "numerics": {},
         "execution": {
             "micro_batch": 32,

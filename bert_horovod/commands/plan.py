@@ -19,7 +19,7 @@ from bert_horovod.costs.gpus import TERA, gpu_memory, gpu_peak, known_gpus
 from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, PRODUCT_SHARE, Device, Hop, PhasePlan, plan_phase
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.tables import lines
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 
 _RANKS = (1, 2, 4, 8, 16, 32)

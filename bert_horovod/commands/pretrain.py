@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
 _PATIENCE_S = 10  # of a rank that leaves the last words to another

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
 from tests.benchmarks.scripts import DIRECTORY, load_script, run_here, run_script
 
 ANSWERING = "import sys\nprint('a library talks')\nfor line in sys.stdin: print([2.0] * int(line), flush=True)"
@@ -46,7 +46,7 @@ def test_a_contestant_is_asked_over_its_pipe(compute):
 
 def test_a_contestant_that_dies_is_named_with_its_last_words(compute):
     contestant = compute.Contestant("mortal", [sys.executable, "-c", "raise SystemExit('no such processor')"])
-    with pytest.raises(UserError, match=r"mortal ended with 1: no such processor"):
+    with pytest.raises(RunError, match=r"mortal ended with 1: no such processor"):
         contestant.ask(1)
     contestant.close()
 

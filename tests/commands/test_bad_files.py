@@ -1,4 +1,4 @@
-"""Bad files given to the commands: one line that says what is wrong, no traceback, no hanging.
+"""Bad files given to the commands: one line that says what is wrong, an exit code, no traceback, no hanging.
 
 That a process prints that line and ends with that code: tests/test_main.py.
 """
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.recipe.reading import recipe_to_toml
+from bert_horovod.recipe.loading import recipe_to_toml
 from tests.mutations import nested
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 
 @pytest.fixture
 def refused(capsys):
-    """A function that runs a command, and returns the one line that it prints before it exits with 1: damaged data."""
+    """A function that runs a command and returns the one line that it prints before it exits; code 1: damaged files."""
 
     def run(*words: object, code: int = 1) -> str:
         assert dispatch(parse(["bert-horovod", *map(str, words)])) == code

@@ -8,7 +8,7 @@ import pytest
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
-from bert_horovod.recipe.reading import load_recipe, recipe_from_table, recipe_to_toml
+from bert_horovod.recipe.loading import load_recipe, recipe_from_table, recipe_to_toml
 from tests.batches.reading import unmasked
 from tests.commands.conftest import WORDS
 from tests.toy_runs import train_recipe

@@ -6,7 +6,7 @@ import pytest
 from bert_horovod.costs.backward_profile import computed_profile, touched_rows
 from bert_horovod.costs.derived import derive
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
-from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.loading import recipe_from_table
 
 RATE = 1e12
 

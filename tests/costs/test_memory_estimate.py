@@ -5,7 +5,7 @@ import math
 
 from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Optimizer
 
 RECIPE = recipe_from_table({"execution": {"micro_batch": 64}, "numerics": {"precision": "bfloat16"}})

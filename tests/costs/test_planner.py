@@ -15,7 +15,7 @@ from bert_horovod.costs.link import ring
 from bert_horovod.costs.planner import Device, Hop, accumulation_bytes, plan_phase, update_bytes
 from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.reading import load_recipe, recipe_from_table
+from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from tests.toy_runs import PROJECT
 

@@ -16,7 +16,7 @@ from bert_horovod.measuring.communication import hidden_share, measure
 from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of, read_delays
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
-from bert_horovod.recipe.reading import recipe_to_toml
+from bert_horovod.recipe.loading import recipe_to_toml
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.training.step import StepTimes
 from tests.horovod_runs import run_ranks

@@ -8,7 +8,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.largest_micro_batch import largest, least_padding, measure, parse_bytes
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Phase, Recipe
 from tests.toys import toy_recipe
 

@@ -11,7 +11,7 @@ import pytest
 from bert_horovod.costs.derived import derive
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
 from bert_horovod.measuring.step_time import WARM_UP, TimedStep
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_table
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from tests.toys import TOY_STEP
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.reading import load_recipe, recipe_from_table, recipe_to_table, recipe_to_toml
+from bert_horovod.recipe.loading import load_recipe, recipe_from_table, recipe_to_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from tests.mutations import HOSTILE_VALUES, Change, apply, bounded, change_json, sandbox
 from tests.toys import toy_recipe, toy_recipe_table

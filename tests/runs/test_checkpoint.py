@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.reading import recipe_to_table
+from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.state import Progress, TrainingState
@@ -176,7 +176,7 @@ def test_a_file_that_is_missing_or_cut_short_is_found_and_named(saved, capsys, n
             path.unlink()
         else:
             path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(UserError, match=r"all checkpoints in .*checkpoints are damaged; remove them to start from"):
+    with pytest.raises(DamagedData, match=r"all checkpoints in .*checkpoints are damaged; remove them to start from"):
         load_newest(saved, TASK)
     assert capsys.readouterr().err.count(f"is damaged ({name})") == 2
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.runs import saving
 from bert_horovod.runs.checkpoint import load_newest
@@ -97,7 +97,7 @@ def test_too_long_without_a_checkpoint_stops_the_run(small_disk, store, monkeypa
     writer, said = saver(small_disk, store, with_execution(max_unsaved_hours=0.5 / 3600))
     for step in (10, 20):
         writer.save(random_state(step), POSITION)
-    with pytest.raises(UserError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 0.00013"):
+    with pytest.raises(RunError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 0.00013"):
         writer.finish(lambda: None)
     assert said
     assert load_newest(small_disk, TASK).progress.step == 10

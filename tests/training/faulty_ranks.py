@@ -9,6 +9,7 @@ FAULT, on rank 1, or the only one: "not-finite", the weights of the rows at posi
 import contextlib
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,32 @@ from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import ReportedError
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.training import run as training_run
+from bert_horovod.training import loop
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.run import Run
 from tests.toy_runs import train_rank
 
 PARAMETER = "bert.encoder.layer.1.output.dense.weight"
+
+
+class FlipBit(Hook):
+    """A bit of a parameter flips in memory after a step of the run."""
+
+    def __init__(self, after: int, run: Run) -> None:
+        super().__init__(run)
+        self._after = after
+
+    def step(self, event: StepEvent) -> None:
+        if event.step == self._after:
+            variable = self.run.state.parameters[PARAMETER]
+            bits = variable.numpy().view(np.uint32)
+            bits[3, 5] ^= 1 << 7
+            variable.assign(bits.view(np.float32))
+
+
+def flip_a_bit_after(step: int) -> None:
+    """Have a bit flip after this step of every run of this process."""
+    loop.HOOKS = (partial(FlipBit, step), *loop.HOOKS)
 
 
 @contextlib.contextmanager
@@ -38,18 +60,10 @@ def fault(kind: str, rank: int, world_size: int, first: int, last: int) -> Itera
         batch["masked_weights"][bad] *= np.float32(np.nan if kind == "not-finite" else 1000)
         return batch
 
-    class FlipBit(Hook):
-        def step(self, event: StepEvent) -> None:
-            if event.step == first:
-                variable = self.run.state.parameters[PARAMETER]
-                bits = variable.numpy().view(np.uint32)
-                bits[3, 5] ^= 1 << 7
-                variable.assign(bits.view(np.float32))
-
     with pytest.MonkeyPatch.context() as patch:
         if rank == min(1, world_size - 1):
             if kind == "bit":
-                patch.setattr(training_run, "HOOKS", (FlipBit, *training_run.HOOKS))
+                patch.setattr(loop, "HOOKS", (partial(FlipBit, first), *loop.HOOKS))
             else:
                 patch.setattr(Rows, "assemble", assemble_faulty)
         yield

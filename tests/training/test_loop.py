@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.rows import Rows
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from tests.toy_runs import logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
@@ -92,7 +92,7 @@ def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store,
         return batch
 
     monkeypatch.setattr(Rows, "assemble", damaged)
-    with pytest.raises(UserError, match=r"id 64, the model has 64 entries.*verify"):
+    with pytest.raises(DamagedData, match=r"id 64, the model has 64 entries.*verify"):
         train(store, tmp_path, max_steps=1)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import INTERFACE
-from bert_horovod.recipe.reading import recipe_to_toml
+from bert_horovod.recipe.loading import recipe_to_toml
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.toy_runs import metrics
 from tests.toys import toy_recipe

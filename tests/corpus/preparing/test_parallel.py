@@ -17,7 +17,7 @@ import pytest
 from bert_horovod.corpus.preparing.duplicates import find_duplicates
 from bert_horovod.corpus.statistics import token_counts
 from bert_horovod.corpus.store import verify
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.preparing.test_preparation import tree, write_json_lines
 
 
@@ -108,7 +108,7 @@ def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path, afte
     time.sleep(after_s)
     os.kill(worker, signal.SIGKILL)
     error = process.communicate()[1]
-    assert process.returncode == 2, error
+    assert process.returncode == 1, error
     assert "a worker has died" in error
     assert "Traceback" not in error
 
@@ -194,7 +194,7 @@ def test_a_damaged_list_of_duplicates_is_found_and_made_anew(make_store, tmp_pat
     write_json_lines(tmp_path / "a.jsonl", ["One.", "Two.", "One."])
     before = tree(make_store(tmp_path / "a.jsonl").path)
     (tmp_path / "store" / "duplicates.npy").write_bytes(b"")
-    with pytest.raises(UserError, match=r"duplicates\.npy is damaged"):
+    with pytest.raises(DamagedData, match=r"duplicates\.npy is damaged"):
         verify(tmp_path / "store")
     assert make_store(tmp_path / "a.jsonl").kept_parts == 1
     assert tree(tmp_path / "store") == before
