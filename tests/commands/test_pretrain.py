@@ -172,8 +172,10 @@ def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
         env=clean_environment(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"),
     )
     assert done.returncode == 2
-    assert "made a world of 1" in done.stderr
-    assert "rebuilds Horovod with MPI" in done.stderr
+    assert "mpirun started 2 processes, but Horovod made a world of 1" in done.stderr
+    assert "built without MPI" in done.stderr
+    assert "Start with horovodrun instead" in done.stderr
+    assert "run/setup.sh again, which rebuilds Horovod with MPI" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (files["output_dir"] / "checkpoints").exists()
 

@@ -62,7 +62,7 @@ def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp
     assert tree(tmp_path / "1") == tree(tmp_path / "2")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_files, vocabulary, tmp_path, workers):
     store = tmp_path / "killed"
     words = command(many_files, vocabulary, store, "--workers", workers)
@@ -96,7 +96,10 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
         assert tree(tmp_path / "store") == before
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.02, 1.0])  # while being started, and later
+# While being started, and later.
+@pytest.mark.parametrize(
+    "after_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.02, pytest.param(1.0, marks=pytest.mark.slow)]
+)
 def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path, after_s):
     process = subprocess.Popen(
         command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.PIPE, text=True
