@@ -8,6 +8,7 @@ from bert_horovod.costs.derived import describe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.tasks.base import Task
 from bert_horovod.training.console import duration
 from bert_horovod.training.peak import describe_peak, find_peak, precision_advice
 from bert_horovod.training.step import compute_policy
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from bert_horovod.training.run import Run
 
 
-def print_start(recipe: Recipe, world: World) -> float | None:
+def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     """Print the derived numbers and warnings; returns the peak FLOP/s of all ranks' matrix products, if known."""
     precision = recipe.numerics.precision
     if advice := precision_advice(precision):
@@ -31,7 +32,7 @@ def print_start(recipe: Recipe, world: World) -> float | None:
     peak = find_peak(precision, recipe.model)
     print(
         f"world: {world.size} rank(s); XLA {compute_policy(recipe).xla}\n"
-        f"{describe(recipe, world.size, has_gpu())}\n"
+        f"{describe(recipe, world.size, has_gpu(), task.parameters(recipe.model))}\n"
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None
