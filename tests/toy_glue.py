@@ -22,7 +22,8 @@ MODEL = Model(
     intermediate_size=32,
     max_position_embeddings=32,
 )
-TRAIN, DEV = 96, 21  # examples
+TRAIN, DEV = 320, 21  # examples
+PRETRAINING = Pretraining(True)
 
 
 def write_glue(directory: Path, train: int = TRAIN, dev: int = DEV) -> Path:
@@ -40,9 +41,7 @@ def write_glue(directory: Path, train: int = TRAIN, dev: int = DEV) -> Path:
     return directory
 
 
-def write_checkpoint(
-    directory: Path, task: Task = Pretraining(True), model: Model = MODEL, words: list[str] = WORDS
-) -> Path:
+def write_checkpoint(directory: Path, task: Task = PRETRAINING, model: Model = MODEL, words: list[str] = WORDS) -> Path:
     """A checkpoint of random parameters, as the program writes it."""
     parameters = initial_values(task.parameters(model), 0.2, 1)
     write_directory(directory, model, task, parameters, words, lowercase=True)
