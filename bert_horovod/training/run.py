@@ -78,7 +78,7 @@ class Run:
         self.first_step, self._started = first_step, time.monotonic()
         self.console = Console(self.world.rank == 0, first_step, self.last_step)
         if self.world.rank == 0:
-            self.peak_flops_per_s = print_start(self.recipe, self.world)  # while the other ranks wait
+            self.peak_flops_per_s = print_start(self.recipe, self.task, self.world)  # while the other ranks wait
             resumed = f"resuming from {self.resumed_from}" if self.resumed_from else None
             self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
             self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say)

@@ -16,7 +16,7 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.parameters import Shapes, initial_values, pretraining_shapes
 from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs import checkpoint
@@ -28,8 +28,13 @@ from bert_horovod.training.job import Job
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
     """Raise UserError where the recipe does not fit the store, the number of ranks or this host's memory."""
     check_vocabulary(recipe, store)
+    check_size(recipe, pretraining_shapes(recipe.model, recipe.objective.pairs), world_size)
+
+
+def check_size(recipe: Recipe, shapes: Shapes, world_size: int) -> None:
+    """Raise UserError where the ranks cannot share a batch, or parameters of these shapes do not fit this host."""
     for phase in recipe.phase:
-        parameters = derive(recipe, phase, world_size).parameters
+        parameters = derive(recipe, phase, world_size, shapes=shapes).parameters
     needed = 4 * parameters * (1 + len(SLOTS[recipe.optimizer.name]))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
