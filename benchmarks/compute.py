@@ -35,7 +35,7 @@ from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
 from bert_horovod.measuring.tables import ratio, table
-from bert_horovod.recipe.reading import recipe_to_table
+from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]

@@ -34,7 +34,7 @@ from bert_horovod.costs.products import matrix_products
 from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.measuring.tables import ratio, table
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Run all tests, those of several processes included.
+# Run the tests, those of several processes included.
 #
-#   run/test.sh [pytest arguments]      for example: run/test.sh -x tests/corpus
+#   run/test.sh [pytest arguments]      for example: run/test.sh -x tests/corpus; 10 minutes on 2 cores
+#   run/test.sh --slow [...]            what takes longer: kills, clusters in a box, much fuzzing, benchmarks
 #
 # Sets up what is missing first. Needs no network, no GPU and no cluster once it is set up. Files of tests run side by
 # side, one a core and at most 4; -n 0 runs them one after another.
@@ -11,5 +12,11 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 "$root/run/setup.sh" --test
 export PATH="$root/.venv/bin:$PATH" TF_CPP_MIN_LOG_LEVEL=3
 cd "$root"
-echo "test: pytest $*"
-exec python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
+marks="not slow"
+if [ "${1:-}" = --slow ]; then
+    shift
+    marks="slow or fuzz"
+    export FUZZ_EXAMPLES="${FUZZ_EXAMPLES:-150}"
+fi
+echo "test: $marks: pytest $*"
+exec python -m pytest -m "$marks" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=10 "$@"

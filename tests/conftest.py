@@ -1,8 +1,7 @@
 """What all tests share: the real text beside the project, and hosts joined by real links, where they can be had."""
 
 import contextlib
-import os
-import subprocess
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +10,10 @@ import pytest
 
 from benchmarks.cluster import Cluster, cluster, why_not
 from bert_horovod.corpus.store import Store
-from tests.horovod_runs import run_ranks
-from tests.toy_runs import PROJECT, pretrain_arguments
 from tests.toys import SMALL_VOCABULARY, write_toy_store
+from tests.two_ranks import TwoRanks
 
+_RANKS = TwoRanks()
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -43,25 +42,47 @@ def store(tmp_path_factory) -> Store:
 
 
 @pytest.fixture(scope="session")
-def pretrain(tmp_path_factory, store) -> Callable[..., Path]:
-    """A function that runs run_pretraining.py, alone or under horovodrun, and returns its output directory."""
+def two_ranks() -> TwoRanks:
+    """Two ranks that horovodrun has started, for jobs."""
+    return _RANKS
 
-    def run(ranks: int = 1, output_dir: Path | None = None, flags: tuple[str, ...] = (), **sections) -> Path:
-        output_dir = output_dir or tmp_path_factory.mktemp("run")
-        arguments = pretrain_arguments(tmp_path_factory.mktemp("recipe"), store, output_dir, **sections) + list(flags)
-        script = PROJECT / "run" / "run_pretraining.py"
-        if ranks > 1:
-            done = run_ranks(ranks, script, *arguments)
-        else:
-            done = subprocess.run(
-                [sys.executable, script, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-                check=False,
-            )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return output_dir
 
-    return run
+@functools.cache
+def asks_for_two_ranks(path: str) -> bool:
+    """Whether tests of this file have jobs for two ranks."""
+    return "two_ranks" in Path(path).read_text(encoding="utf-8")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that ask for two ranks first."""
+    items.sort(key=lambda item: not asks_for_two_ranks(str(item.path)))
+
+
+def pytest_collection_finish() -> None:
+    """Give TensorFlow the toy recipe's one thread: there is a worker on each core."""
+    if "tensorflow" in sys.modules:
+        from bert_horovod.runtime.devices import use_devices
+
+        use_devices(0, 1, 1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """End the two ranks where no file asks for them next: Horovod's look for tensors takes a seventh of a core."""
+    if nextitem is None or not asks_for_two_ranks(str(nextitem.path)):
+        _RANKS.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """With --dist loadfile one worker takes all files that ask for two ranks, so that these start once."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class TwoRanksTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "two ranks" if asks_for_two_ranks(str(config.rootpath / file)) else file
+
+    return TwoRanksTogether(config, log)

@@ -36,12 +36,7 @@ def run_ranks(
 
 def run_script(world_size: int, *words: str, timeout: float = 300) -> subprocess.CompletedProcess:
     """Run `python WORDS` as `world_size` ranks on this host, as run_ranks does; a single one needs no horovodrun."""
-    command = [sys.executable, *words]
-    if world_size > 1:
-        if importlib.util.find_spec("horovod") is None:
-            pytest.skip("needs Horovod, which run/setup.sh builds")
-        horovodrun = Path(sys.executable).with_name("horovodrun")  # not resolved: that would leave the environment
-        command = [sys.executable, horovodrun, "--gloo", "-np", str(world_size), *command]
+    command = [*(horovodrun(world_size) if world_size > 1 else []), sys.executable, *words]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -54,13 +49,21 @@ def run_script(world_size: int, *words: str, timeout: float = 300) -> subprocess
         try:
             stdout, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            _kill_tree(process.pid)
+            kill_tree(process.pid)
             error.stdout, error.stderr = process.communicate()
             raise
         except BaseException:
-            _kill_tree(process.pid)
+            kill_tree(process.pid)
             raise
         return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def horovodrun(world_size: int) -> list[str | Path]:
+    """The words before a command that start it as `world_size` ranks on this host; skips where there is no Horovod."""
+    if importlib.util.find_spec("horovod") is None:
+        pytest.skip("needs Horovod, which run/setup.sh builds")
+    script = Path(sys.executable).with_name("horovodrun")  # not resolved: that would leave the environment
+    return [sys.executable, script, "--gloo", "-np", str(world_size)]
 
 
 def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess:
@@ -78,7 +81,7 @@ def clean_environment(**variables: str) -> dict[str, str]:
     return kept | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path} | variables
 
 
-def _kill_tree(root: int) -> None:
+def kill_tree(root: int) -> None:
     """Kill a process and all that came from it: horovodrun gives each rank a session of its own."""
     parents = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):

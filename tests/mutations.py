@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -29,9 +30,10 @@ fuzz = settings(
 )
 
 
-def bounded(examples: int) -> settings:
-    """The settings of a fuzz test that runs so many examples, or FUZZ_EXAMPLES of the environment."""
-    return settings(fuzz, max_examples=int(os.environ.get("FUZZ_EXAMPLES", examples)))
+def bounded(examples: int) -> Callable[[Callable], Callable]:
+    """Makes a test one of fuzzing that runs so many examples, or FUZZ_EXAMPLES of the environment."""
+    chosen = settings(fuzz, max_examples=int(os.environ.get("FUZZ_EXAMPLES", examples)))
+    return lambda test: pytest.mark.fuzz(chosen(test))
 
 
 def nested(depth: int) -> list:

@@ -1,7 +1,9 @@
 """The command line: what every command takes, and how it says no."""
 
 import argparse
+import errno
 import importlib
+import os
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ import pytest
 
 from bert_horovod.__main__ import command_names, dispatch, parse
 from bert_horovod.commands.bench import benchmark_names
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.horovod_runs import clean_environment
 
 REQUIRED = object()
@@ -73,6 +75,20 @@ FLAGS = {
         "--mpi": False,
         "--restarts": 0,
         "-- COMMAND ...": REQUIRED,
+    },
+    "plan": {
+        "--recipe": REQUIRED,
+        "--set": [],
+        "--world_size": None,
+        "--device": None,
+        "--tflops": None,
+        "--product_share": 0.35,
+        "--memory": None,
+        "--memory_rate": None,
+        "--link": REQUIRED,
+        "--link_share": 0.9,
+        "--latency_ms": 0.05,
+        "--json": False,
     },
     "prepare": {
         "--input": REQUIRED,
@@ -193,6 +209,21 @@ def raiser(error: BaseException) -> argparse.Namespace:
 def test_a_users_mistake_is_one_message_and_exit_code_2(capsys):
     assert dispatch(raiser(UserError("no such thing; make one"))) == 2
     assert capsys.readouterr() == ("", "bert-horovod: error: no such thing; make one\n")
+
+
+@pytest.mark.parametrize("kind", [RunError, DamagedData])
+def test_what_fails_by_no_fault_of_the_user_is_one_message_and_exit_code_1(capsys, kind):
+    assert dispatch(raiser(kind("a bit flipped; look at that host"))) == 1
+    assert capsys.readouterr() == ("", "bert-horovod: error: a bit flipped; look at that host\n")
+
+
+def test_a_full_disk_is_one_message_and_exit_code_1(capsys):
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")
+    assert dispatch(raiser(error)) == 1
+    assert capsys.readouterr().err == (
+        "bert-horovod: error: no room on the disk for metrics.jsonl: No space left on device; make room and run the "
+        "same command again\n"
+    )
 
 
 def test_an_interrupt_exits_as_shells_expect(capsys):

@@ -1,19 +1,52 @@
-"""Runs of the real command on a toy store, and what they leave behind."""
+"""Runs on a toy store, and what they leave behind: the tests' only way to what trains and saves."""
 
 import json
 from pathlib import Path
+from typing import Any
 
-from bert_horovod.corpus.store import Store
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
+import numpy as np
+
+from bert_horovod.batches.rows import StoreDataset
+from bert_horovod.collectives.world import World
+from bert_horovod.corpus.store import Store, open_store
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.saving import buffers_for, take_snapshot, write
-from bert_horovod.runs.state import TrainingState
-from tests.toys import toy_recipe_table
+from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training import loop
+from bert_horovod.training.job import pretraining_job
+from tests.toys import toy_recipe, toy_recipe_table
 
-PROJECT = Path(__file__).resolve().parents[1]
+
+def train(store: Store, output_dir: Path, max_steps: int | None = None, **sections: dict[str, Any]) -> Path:
+    """Train the toy recipe in this process; returns `output_dir`, in which a run that is there is resumed."""
+    return train_recipe(toy_recipe(**sections), store, output_dir, max_steps=max_steps)
 
 
-def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sections) -> list[str]:
+def train_recipe(recipe: Recipe, store: Store, output_dir: Path, world: World | None = None, **job: Any) -> Path:
+    """Train a recipe in this process; `job`: more of what a Job has. Returns `output_dir`."""
+    output_dir.mkdir(parents=True, exist_ok=True)
+    loop.train(pretraining_job(recipe, store, output_dir, **job), world or World())
+    return output_dir
+
+
+def train_rank(world: World, store: Path, output_dir: Path, recipe: Recipe, **job: Any) -> None:
+    """As train_recipe: a job for two_ranks."""
+    train_recipe(recipe, open_store(store), output_dir, world, **job)
+
+
+def new_state(
+    parameters: dict[str, np.ndarray],
+    progress: Progress,
+    slots: dict[str, dict[str, np.ndarray]] | None = None,
+    rule: str = "adamw",
+) -> TrainingState:
+    """The state of a run; without slots those of the rule are 0."""
+    return TrainingState(parameters, rule, progress, slots)
+
+
+def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sections: dict[str, Any]) -> list[str]:
     """The flags of a run of the toy recipe, which is written into `directory`."""
     recipe = directory / "recipe.toml"
     recipe.write_text(recipe_to_toml(recipe_from_table(toy_recipe_table(**sections))), encoding="utf-8")
@@ -22,14 +55,19 @@ def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sectio
 
 def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Path:
     """Write a checkpoint; returns its path."""
-    snapshot = take_snapshot(state, buffers_for(state), recipe, store, position)
-    return write(output_dir, snapshot, recipe, store)
+    snapshot = take_snapshot(state, buffers_for(state), recipe, store.hash, position)
+    task = Pretraining(recipe.objective.pairs)
+    return write(output_dir, snapshot, recipe, task, StoreDataset(store, recipe))
+
+
+def logged(output_dir: Path) -> list[dict]:
+    """All objects of metrics.jsonl."""
+    return [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def metrics(output_dir: Path) -> list[dict]:
     """The objects of metrics.jsonl that tell of training steps."""
-    lines = [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if "loss" in line]
+    return [line for line in logged(output_dir) if "loss" in line]
 
 
 def training_state(output_dir: Path) -> dict:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.store import Shard, Store, open_store, write_duplicates, write_manifest, write_shard
-from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 
 SPECIAL = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -24,7 +24,11 @@ TOY_MODEL = {
     "intermediate_size": 64,
     "max_position_embeddings": 32,
 }
-TOY_STEP = {"model": TOY_MODEL, "phase": [{"sequence_length": 32}], "execution": {"micro_batch": 4}}
+TOY_STEP = {
+    "model": TOY_MODEL,
+    "phase": [{"sequence_length": 32}],
+    "execution": {"micro_batch": 4, "xla": "off", "threads": 1},
+}
 
 
 def write_toy_store(
@@ -110,6 +114,7 @@ def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
         "data": {"seed": 7},
         "objective": {},
         "optimizer": {"name": "adamw", "max_grad_norm": 0.5},
+        "exchange": {},
         "numerics": {},
         "execution": {
             "micro_batch": 32,
@@ -119,6 +124,8 @@ def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
             "evaluate_rows": 16,
             "bucket_bytes": 20000,
             "tensorboard": False,
+            "xla": "off",  # compiling takes longer than training does
+            "threads": 1,
         },
     }
     phase = {"sequence_length": 32, "global_batch": 32, "steps": 20, "learning_rate": 0.002, "warmup": 0.1}

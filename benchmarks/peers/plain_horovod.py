@@ -32,7 +32,7 @@ from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.optimizers.applying import clip_factor
 from bert_horovod.optimizers.applying import update as apply_rule
-from bert_horovod.optimizers.registry import rule
+from bert_horovod.optimizers.rules import rule
 from bert_horovod.training.step import as_tensors, xla_mode
 
 

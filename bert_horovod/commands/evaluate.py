@@ -101,10 +101,10 @@ def evaluate(
     from bert_horovod.collectives.world import World
     from bert_horovod.corpus.statistics import unigram_cross_entropy
     from bert_horovod.corpus.store import verify
-    from bert_horovod.inference.masked_tokens import find_checkpoint, read_masked_model
+    from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.model.policy import ComputePolicy
     from bert_horovod.recipe.sections import Objective, Phase, Recipe
-    from bert_horovod.runs.checkpoint import recorded_length, recorded_pair
+    from bert_horovod.runs.checkpoint import find_checkpoint, recorded_length, recorded_pair
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
 

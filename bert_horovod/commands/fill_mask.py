@@ -28,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int | None:
     if arguments.top < 1:
         raise UserError(f"--top {arguments.top}: expected at least 1")
     import_tensorflow()
-    from bert_horovod.inference.masked_tokens import MaskedTokenPredictor, find_checkpoint
+    from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
+    from bert_horovod.runs.checkpoint import find_checkpoint
 
     predictor = MaskedTokenPredictor(find_checkpoint(arguments.checkpoint))
     for text, places in zip(arguments.texts, predictor.guess(arguments.texts, arguments.top), strict=True):

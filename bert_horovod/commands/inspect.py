@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.reading import load_recipe, recipe_from_table
+from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch

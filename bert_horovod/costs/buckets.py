@@ -87,6 +87,14 @@ def seconds(
     return max(free, profile.end_s)
 
 
+def payload_bytes(
+    plan: BucketPlan, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile
+) -> list[int]:
+    """Payload of each all-reduce, in the order in which they are sent."""
+    sizes = [element_bytes * sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
+    return sizes + ([rows_bytes(plan.rows, shapes, element_bytes, profile)] if plan.rows is not None else [])
+
+
 def rows_bytes(table: str, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile) -> int:
     """Payload of a table's looked-up rows."""
     return element_bytes * profile.rows[table] * math.prod(shapes[table][1:])

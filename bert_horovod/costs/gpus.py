@@ -1,9 +1,10 @@
-"""Peak rates of matrix products of GPUs, by their data sheets."""
+"""Peak rates of matrix products of GPUs, and their memories, by their data sheets."""
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 TERA = 1e12
+_Entry = TypeVar("_Entry")
 
 
 class Peaks(NamedTuple):
@@ -38,17 +39,55 @@ GPU_PEAKS = {
 }
 
 
+class Memory(NamedTuple):
+    """A GPU's memory."""
+
+    gib: float
+    gb_per_s: float  # 10^9 bytes a second
+
+
+# From NVIDIA's data sheets. First match counts: a name that tells no size is the smallest GPU of its kind.
+GPU_MEMORIES = {
+    r"\bT4\b": Memory(16, 320),
+    r"\bV100\b.*\b32GB\b": Memory(32, 900),
+    r"\bV100\b": Memory(16, 900),
+    r"\bA100\b.*\b80GB\b": Memory(80, 2039),
+    r"\bA100\b": Memory(40, 1555),
+    r"\bA10\b": Memory(24, 600),
+    r"\bL4\b": Memory(24, 300),
+    r"\bRTX 3090\b(?! Ti)": Memory(24, 936),
+    r"\bRTX 4090\b(?! D| Laptop)": Memory(24, 1008),
+    r"\bH100\b.*HBM3\b|\bH100 SXM": Memory(80, 3350),
+    r"\bH200\b": Memory(141, 4800),
+}
+
 _PART_OF_A_GPU = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b")  # a slice, or a virtual GPU: the sheet does not hold
 
 
 def gpu_peak(device_name: str, precision: str, tensor_float_32: bool) -> float | None:
     """The peak of a GPU of this name in operations a second, or None; float32 is TF32 where that is enabled."""
-    if _PART_OF_A_GPU.search(device_name):
-        return None
-    peaks = next((peaks for pattern, peaks in GPU_PEAKS.items() if re.search(pattern, device_name)), None)
+    peaks = _first(GPU_PEAKS, device_name)
     if peaks is None:
         return None
     if precision == "float32" and tensor_float_32 and peaks.tensor_float_32:
         return peaks.tensor_float_32 * TERA
     rate = getattr(peaks, precision)
     return rate * TERA if rate else None
+
+
+def gpu_memory(device_name: str) -> Memory | None:
+    """The memory of a GPU of this name, or None."""
+    return _first(GPU_MEMORIES, device_name)
+
+
+def known_gpus() -> list[str]:
+    """Names, one for each entry of GPU_PEAKS at least, that `gpu_peak` knows."""
+    alternatives = [alternative for pattern in GPU_PEAKS for alternative in re.sub(r"\(.*?\)", "", pattern).split("|")]
+    return [alternative.replace(r"\b", "").replace(".*", " ") for alternative in alternatives]
+
+
+def _first(table: dict[str, _Entry], device_name: str) -> _Entry | None:
+    """The entry of the first pattern that is in the name; None for a part of a GPU, of which no sheet holds."""
+    if _PART_OF_A_GPU.search(device_name):
+        return None
+    return next((entry for pattern, entry in table.items() if re.search(pattern, device_name, re.IGNORECASE)), None)

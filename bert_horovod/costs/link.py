@@ -1,4 +1,4 @@
-"""The link between ranks as two numbers, fitted to all-reduces that were timed."""
+"""The link between ranks as two numbers: fitted to all-reduces that were timed, or computed for a ring."""
 
 from typing import NamedTuple
 
@@ -22,6 +22,18 @@ class Link(NamedTuple):
     def bytes_per_s(self, world_size: int) -> float:
         """What a rank sends a second in a ring: 2 (n - 1) / n of the payload."""
         return 2 * (world_size - 1) / world_size / self.s_per_byte
+
+
+def ring(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
+    """The link of ring all-reduces (Patarasuk & Yuan 2009): 2 (n - 1) hops, 2 (n - 1) / n of the payload on each.
+
+    Args:
+        world_size: n, ranks; a ring of one sends nothing.
+        bytes_per_s: that the slowest hop carries, as a rule between two hosts: all of a host's ranks share one hop.
+        hop_latency_s: of a message from a rank to its neighbour.
+    """
+    hops = 2 * (world_size - 1)
+    return Link(hops * hop_latency_s, hops / world_size / bytes_per_s)
 
 
 def fit(seconds: list[tuple[int, float]]) -> Link:

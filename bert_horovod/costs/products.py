@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from bert_horovod.recipe.sections import Model
 
+HEAD, LAST_LAYER = "head: ", "last layer: "  # what names of products begin with
+
 
 class Product(NamedTuple):
     """C = A B, with A [m, k] and C [m, n]; `batch` of them at once, `count` times in a forward pass."""
@@ -45,15 +47,15 @@ def matrix_products(
         products.append(Product("query, key and value", whole, 1, rows * length, 3 * hidden, hidden))
         products += _layer(model, "", whole, rows, length, length)
     if kept < length:
-        products.append(Product("last layer: query", 1, 1, rows * kept, hidden, hidden))
-        products.append(Product("last layer: key and value", 1, 1, rows * length, 2 * hidden, hidden))
-        products += _layer(model, "last layer: ", 1, rows, kept, length)
+        products.append(Product(f"{LAST_LAYER}query", 1, 1, rows * kept, hidden, hidden))
+        products.append(Product(f"{LAST_LAYER}key and value", 1, 1, rows * length, 2 * hidden, hidden))
+        products += _layer(model, LAST_LAYER, 1, rows, kept, length)
     vocabulary = -(-model.vocab_size // 64) * 64
-    products.append(Product("head: transform", 1, 1, rows * masked_slots, hidden, hidden))
-    products.append(Product("head: vocabulary", 1, 1, rows * masked_slots, vocabulary, hidden))
+    products.append(Product(f"{HEAD}transform", 1, 1, rows * masked_slots, hidden, hidden))
+    products.append(Product(f"{HEAD}vocabulary", 1, 1, rows * masked_slots, vocabulary, hidden))
     if pairs:
-        products.append(Product("head: pooler", 1, 1, rows * sequences, hidden, hidden))
-        products.append(Product("head: pairs", 1, 1, rows * sequences, 2, hidden))
+        products.append(Product(f"{HEAD}pooler", 1, 1, rows * sequences, hidden, hidden))
+        products.append(Product(f"{HEAD}pairs", 1, 1, rows * sequences, 2, hidden))
     return products
 
 

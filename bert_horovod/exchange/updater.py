@@ -6,7 +6,7 @@ from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.model.parameters import decays, update_groups
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
-from bert_horovod.optimizers.registry import rule
+from bert_horovod.optimizers.rules import rule
 from bert_horovod.recipe.sections import Optimizer
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from bert_horovod.batches.labelled import LabelledDataset
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.glue import TASKS, read_split
-from bert_horovod.inference.masked_tokens import find_checkpoint
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.tokenizer_files import read_json
-from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.runs.checkpoint import find_checkpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.training.hooks.base import Hook

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_horovod.batches.labelled import LabelledTexts
-from bert_horovod.corpus.reading.sources import Source, SourceReader
+from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import shown
 
@@ -31,7 +31,7 @@ def read_split(directory: Path, task: GlueTask, split: str) -> LabelledTexts:
         DamagedData: it is compressed and damaged.
     """
     path = _find(directory, task, split)
-    with SourceReader(Source(path, path.name, path.stat().st_size)) as reader:
+    with SourceReader(SourceFile(path, path.name, path.stat().st_size)) as reader:
         rows = ((number, line.removesuffix("\r").split("\t")) for number, line in reader.lines())
         _, header = next(rows, (0, []))
         wanted = [_column(path, header, name, task) for name in (*task.columns, task.label_column)]

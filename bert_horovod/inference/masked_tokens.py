@@ -27,21 +27,6 @@ class Guess(NamedTuple):
     probability: float
 
 
-def find_checkpoint(path: Path) -> Path:
-    """The Hugging Face directory that is meant: the path itself, or the newest checkpoint of a run's output_dir.
-
-    Raises:
-        UserError: it is neither.
-    """
-    if (path / "config.json").is_file():
-        return path
-    steps = sorted((path / "checkpoints").glob("step-[0-9]*"))
-    if steps:
-        return steps[-1]
-    found = f"{path} is a run without a checkpoint yet" if (path / "run.json").is_file() else f"there is none at {path}"
-    raise UserError(f"--checkpoint: {found}; expected a Hugging Face BERT directory, or the output_dir of a run")
-
-
 def read_masked_model(directory: Path) -> Pretrained:
     """Read a checkpoint that predicts masked tokens; raises UserError without that head, and as read_directory."""
     found = read_directory(directory)

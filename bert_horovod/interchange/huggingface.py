@@ -29,7 +29,7 @@ from bert_horovod.model.parameters import (
     encoder_shapes,
     pretraining_shapes,
 )
-from bert_horovod.recipe import reading, sections
+from bert_horovod.recipe import loading, sections
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
 from bert_horovod.tasks.base import Task
@@ -147,7 +147,7 @@ def _read_model(path: Path) -> sections.Model:
             raise UserError(f"{path}: {key} = {shown(found[key])} is not supported: expected {expected!r}")
     table = {field.name: found[field.name] for field in dataclasses.fields(sections.Model) if field.name in found}
     try:  # a recipe around the model, so that its limits are those of [model]
-        return reading.recipe_from_table(
+        return loading.recipe_from_table(
             {
                 "model": table,
                 "objective": {"pair": "none"},

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs.products import Product, matrix_products
-from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Execution, Recipe
 
 

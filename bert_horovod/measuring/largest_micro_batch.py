@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_table
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 
 STEPS = 2  # of the optimizer: the second has slots and accumulators that the first made

@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.measuring.configuration import describe, step_flops, step_products
-from bert_horovod.recipe.reading import recipe_from_table
+from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 

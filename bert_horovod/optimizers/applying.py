@@ -50,7 +50,7 @@ def update(
         t: float32 scalar: 1 at the first update; skipped steps do not count.
         learning_rate: float32 scalar.
         factor: float32 scalar, what g is multiplied by: clipping's.
-        decay: whether weight decay applies to these tensors (`decays`).
+        decay: whether weight decay applies to these tensors (model.parameters.decays).
         settings: the recipe's.
         narrow: the dtype that the model computes in.
         xla: compile what reads and writes whole tensors.

@@ -75,7 +75,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeMethod:
     """How ranks agree on an update; `bert_horovod/exchange/<method>.py` states it."""
 
     method: str = setting("gradients", choices=("gradients", "parameters"))  # what crosses the wire
@@ -159,7 +159,7 @@ class Recipe:
     data: Data = field(default_factory=Data)
     objective: Objective = field(default_factory=Objective)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    exchange: Exchange = field(default_factory=Exchange)
+    exchange: ExchangeMethod = field(default_factory=ExchangeMethod)
     numerics: Numerics = field(default_factory=Numerics)
     phase: tuple[Phase, ...] = (Phase(),)
     execution: Execution = field(default_factory=Execution)

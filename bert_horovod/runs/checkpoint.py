@@ -12,18 +12,19 @@ Gradient accumulators are never stored: a checkpoint lies between optimizer step
 import itertools
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 
-from bert_horovod.errors import DamagedData, ReportedError
+from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.fields import section_from_table
-from bert_horovod.recipe.reading import differences, load_recipe, recipe_from_table
+from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
@@ -37,7 +38,7 @@ FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTI
 _OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a name in the checkpoint, none that leads out of it
 
 
-class _Plan(TypedDict):
+class _SavedBuckets(TypedDict):
     """See overlap.py."""
 
     made_for: dict[str, int | str]
@@ -88,23 +89,57 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     Damaged ones are named on stderr. None if there is none. Raises DamagedData if there are checkpoints and all of
     them are damaged.
     """
-    found = paths(output_dir)
-    for path in reversed(found):
-        damaged = _damaged_files(path)
+    for path in _whole(output_dir):
         try:
-            if not damaged:
-                return _load(path, task)
+            return _load(path, task)
         except (OSError, ValueError, ReportedError) as error:
-            damaged = [str(getattr(error, "strerror", None) or error)]
-        print(
-            f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damaged)}); taking the one before",
-            file=sys.stderr,
-        )
-    if found:
-        raise DamagedData(
-            f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning"
-        )
+            _say_damaged(path, [str(getattr(error, "strerror", None) or error)])
+    if paths(output_dir):
+        raise _all_damaged(output_dir)
     return None
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The Hugging Face directory that --checkpoint means: the path itself, or the newest whole one of a run's.
+
+    Damaged ones of a run are named on stderr.
+
+    Raises:
+        UserError: it is neither.
+        DamagedData: a file of it is not as its hash says; or all checkpoints of the run are damaged.
+    """
+    if (path / "config.json").is_file():
+        if (path / HASHES).is_file():
+            # A copy may lack what only training reads.
+            damaged = [name for name in _damaged_files(path) if not name.startswith("training/")]
+            if damaged:
+                raise DamagedData(f"--checkpoint {path} is damaged: {', '.join(damaged)}; take another checkpoint")
+        return path
+    for found in _whole(path):
+        return found
+    if paths(path):
+        raise _all_damaged(path)
+    found = f"{path} is a run without a checkpoint yet" if (path / "run.json").is_file() else f"there is none at {path}"
+    raise UserError(f"--checkpoint: {found}; expected a Hugging Face BERT directory, or the output_dir of a run")
+
+
+def _whole(output_dir: Path) -> Iterator[Path]:
+    """The checkpoints whose files are as their hashes say, the newest first; says which are not."""
+    for path in reversed(paths(output_dir)):
+        if damaged := _damaged_files(path):
+            _say_damaged(path, damaged)
+        else:
+            yield path
+
+
+def _say_damaged(path: Path, what: list[str]) -> None:
+    print(f"bert-horovod: the checkpoint {path} is damaged ({', '.join(what)}); taking the one before", file=sys.stderr)
+
+
+def _all_damaged(output_dir: Path) -> DamagedData:
+    return DamagedData(
+        f"all checkpoints in {output_dir / 'checkpoints'} are damaged; remove them to start from the beginning"
+    )
 
 
 def path_of(output_dir: Path, step: int) -> Path:
@@ -132,7 +167,7 @@ def _load(path: Path, task: Task) -> Checkpoint:
         raise ValueError(f"its state is that of step {progress.step}")
     shapes = task.parameters(recipe.model)
     if progress.plan:
-        check_type(progress.plan, _Plan, "progress.plan")
+        check_type(progress.plan, _SavedBuckets, "progress.plan")
         if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):
             raise ValueError("progress.plan.buckets do not hold each parameter once")
     parameters = read_directory(path, task).parameters  # their shapes are config.json's

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData, UserError, file_error
-from bert_horovod.recipe.reading import differences, load_recipe, recipe_to_toml
+from bert_horovod.recipe.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
@@ -18,7 +18,7 @@ CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", "checkpoints", "
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """What run.json says: which run the directory belongs to."""
 
     store: str  # SHA-256 of the token store's manifest
@@ -59,7 +59,7 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
             error, f"cannot write to --output_dir {output_dir}: {error.filename or output_dir}: {error.strerror}"
         ) from error
     write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
-    write_atomically(output_dir / "run.json", json.dumps(asdict(Run(store_hash)), indent=1) + "\n")
+    write_atomically(output_dir / "run.json", json.dumps(asdict(RunRecord(store_hash)), indent=1) + "\n")
     return held
 
 
@@ -102,8 +102,8 @@ def _is_as_we_make_it(entry: Path) -> bool:
 def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> None:
     try:
         content = read_json(output_dir / "run.json", inside=output_dir)
-        check_type(content, Run, "it")
-        run = Run(**content)
+        check_type(content, RunRecord, "it")
+        run = RunRecord(**content)
     except (OSError, ValueError, TypeError) as error:
         raise DamagedData(
             f"{output_dir / 'run.json'} is damaged ({getattr(error, 'strerror', error)}); "

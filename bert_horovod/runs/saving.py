@@ -21,7 +21,7 @@ from bert_horovod.batches.source import Dataset
 from bert_horovod.errors import RunError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
-from bert_horovod.recipe.reading import recipe_to_table
+from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at
 from bert_horovod.runs.state import TrainingState

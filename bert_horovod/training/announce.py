@@ -1,20 +1,14 @@
-"""What a run says before its first step and after its last."""
+"""What a run says before its first step."""
 
 import sys
-from typing import TYPE_CHECKING
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import describe
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
-from bert_horovod.training.console import duration
 from bert_horovod.training.peak import describe_peak, find_peak, precision_advice
 from bert_horovod.training.step import compute_policy
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
 
 
 def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
@@ -36,17 +30,3 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None
-
-
-def print_end(run: "Run", seconds: float) -> None:
-    """Say where the run is after so many seconds, its last evaluation and its checkpoint; nothing if it did no step."""
-    progress = run.state.progress
-    steps = progress.step - run.first_step
-    if not steps:
-        return
-    figures = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in run.held_out.items())
-    run.say(
-        f"at step {progress.step} of {run.recipe.total_steps}: {steps:,} steps in {duration(seconds)}; "
-        f"{progress.skipped_steps} skipped{figures}"
-    )
-    run.say(f"checkpoint: {path_of(run.job.output_dir, progress.step)}")

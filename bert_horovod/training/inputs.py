@@ -1,7 +1,7 @@
 """What optimizer steps read: a rank's micro-batches as tensors, made ahead of the step in the background."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,10 +14,8 @@ from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepInputs, as_tensors
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
 
 # A stream of the recipe's seed, apart from those of batches/rows.py.
 _DROPOUT_STREAM = 101
@@ -33,7 +31,7 @@ class StepBatch(NamedTuple):
     tokens: int  # real ones, no padding
 
 
-def step_batches(run: "Run") -> Iterator[tuple[StepBatch, float]]:
+def step_batches(run: Run) -> Iterator[tuple[StepBatch, float]]:
     """The global batches of the run's phase from its progress on, with the seconds that the step waited for each.
 
     All that the host does for an input is done in the background thread, the making of tensors and the copy to a GPU

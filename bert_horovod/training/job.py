@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.batches.source import Dataset
@@ -11,10 +11,6 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.pretraining import Pretraining
-
-if TYPE_CHECKING:
-    from bert_horovod.training.hooks.base import Hook
-    from bert_horovod.training.run import Run
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class Job:
     init_checkpoint: Path | None = None
     max_steps: int | None = None  # counted from the run's beginning; the schedule does not notice
     stop_at: float | None = None  # in seconds since the epoch; rank 0's counts
-    hooks: tuple[Callable[["Run"], "Hook"], ...] = ()  # beside the run's own
+    hooks: tuple[Callable[..., Any], ...] = ()  # made of the Run, beside its own (hooks.base.Hook)
 
 
 def pretraining_job(recipe: Recipe, store: Store, output_dir: Path, index_dir: Path | None = None, **options) -> Job:

@@ -1,16 +1,22 @@
 """The training loop: phases of optimizer steps, from a dataset to a checkpoint."""
 
 import contextlib
-import time
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.optimizers.schedule import learning_rate
-from bert_horovod.training.announce import print_end
-from bert_horovod.training.hooks.base import StepEvent
-from bert_horovod.training.hooks.divergence import Diverged
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.hooks.checkpointing import CheckpointHook
+from bert_horovod.training.hooks.consistency import ConsistencyHook
+from bert_horovod.training.hooks.divergence import Diverged, DivergenceHook
+from bert_horovod.training.hooks.evaluation import EvaluationHook
+from bert_horovod.training.hooks.metrics import MetricsHook
+from bert_horovod.training.hooks.profile import ProfileHook
+from bert_horovod.training.hooks.timeline import TimelineHook
+from bert_horovod.training.hooks.watchdog import WatchdogHook
 from bert_horovod.training.inputs import StepBatch, step_batches, step_inputs
 from bert_horovod.training.job import Job
 from bert_horovod.training.overlap import planned_step
@@ -18,19 +24,32 @@ from bert_horovod.training.rollback import roll_back
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import TrainStep
 
+# In the order in which they hear of a step: what may stop the run comes before what writes about it, and what saves
+# comes last.
+HOOKS: tuple[Callable[[Run], Hook], ...] = (
+    WatchdogHook,
+    ProfileHook,
+    TimelineHook,
+    DivergenceHook,
+    MetricsHook,
+    EvaluationHook,
+    ConsistencyHook,
+    CheckpointHook,
+)
+
 
 def train(job: Job, world: World) -> None:
     """Train until the recipe's end, `max_steps`, or a request to stop; resumes what output_dir holds."""
-    with contextlib.closing(Run(job, world)) as run:
+    with contextlib.closing(Run(job, world, HOOKS)) as run:
         while True:
             try:
                 _train_phases(run)
                 break
             except Diverged as error:
                 roll_back(run, error)
-        for hook in run.hooks:
+        for hook in reversed(run.hooks):  # the watchdog last: rank 0 may wait long for room for its checkpoint
             hook.finish()
-        print_end(run, time.monotonic() - run.started)
+        run.summarise()
     world.barrier()  # no rank leaves while rank 0 still writes
 
 

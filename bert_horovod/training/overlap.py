@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -13,14 +12,12 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.link import Link
-from bert_horovod.exchange.registry import EXCHANGES
+from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.inputs import StepBatch
+from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepInputs, TrainStep, build_step
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
 
 _MEASURED = 2  # micro-batches, after one that compiles
 
@@ -59,7 +56,7 @@ def expect(
     return Expectation(plan, profile, link, sizes, exposed, sum(late))
 
 
-def planned_step(run: "Run", batch: StepBatch, inputs: StepInputs) -> TrainStep:
+def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     """The step of the run's phase, with buckets as execution.bucket_bytes says; becomes the run's exchange too.
 
     The plan is remembered in the progress, so that a resumed run has the same buckets.

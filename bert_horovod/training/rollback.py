@@ -1,6 +1,6 @@
 """Going back to a checkpoint after a divergence."""
 
-from bert_horovod.errors import RunError
+from bert_horovod.errors import UserError
 from bert_horovod.training.hooks.divergence import Diverged, pass_over
 from bert_horovod.training.run import Run
 
@@ -11,10 +11,13 @@ def roll_back(run: Run, error: Diverged) -> None:
     """Go on from the last checkpoint with rows that no step has taken.
 
     Raises:
-        RunError: numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.
+        UserError: numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.
     """
     if run.recipe.numerics.on_divergence == "stop":
-        raise RunError(f"{error}. The last checkpoint is whole; a run goes on from it") from error
+        raise UserError(
+            f"{error}. The same command would diverge again: give another recipe and another --output_dir; "
+            "the last checkpoint is whole, and --init_checkpoint begins with it"
+        ) from error
     diverged = run.state.progress
     for hook in run.hooks:
         hook.settle()
@@ -23,7 +26,7 @@ def roll_back(run: Run, error: Diverged) -> None:
     step, count = run.rollbacks
     run.rollbacks = (progress.step, count + 1 if step == progress.step else 1)
     if run.rollbacks[1] > MOST_ROLLBACKS:
-        raise RunError(
+        raise UserError(
             f"{error}. The run has gone back to step {progress.step} {MOST_ROLLBACKS} times and diverged each time"
         )
     pass_over(progress, diverged, run.recipe.phase)

@@ -2,8 +2,9 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from bert_horovod.batches.source import Source
 from bert_horovod.collectives.world import World
@@ -11,34 +12,14 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.recipe.sections import Phase
+from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.journal import Journal
 from bert_horovod.training.announce import print_start
-from bert_horovod.training.console import Console
-from bert_horovod.training.hooks.base import Hook
-from bert_horovod.training.hooks.checkpointing import CheckpointHook
-from bert_horovod.training.hooks.consistency import ConsistencyHook
-from bert_horovod.training.hooks.divergence import DivergenceHook
-from bert_horovod.training.hooks.evaluation import EvaluationHook
-from bert_horovod.training.hooks.metrics import MetricsHook
-from bert_horovod.training.hooks.profile import ProfileHook
-from bert_horovod.training.hooks.timeline import TimelineHook
-from bert_horovod.training.hooks.watchdog import WatchdogHook
+from bert_horovod.training.console import Console, duration
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import first_state, open_source_once, require_equal
 
-# In the order in which they hear of a step: what may stop the run comes before what writes about it, and what saves
-# comes last. A job's own hooks come before all of these.
-HOOKS: tuple[Callable[["Run"], Hook], ...] = (
-    WatchdogHook,
-    ProfileHook,
-    TimelineHook,
-    DivergenceHook,
-    MetricsHook,
-    EvaluationHook,
-    ConsistencyHook,
-    CheckpointHook,
-)
 _INDEXED_PER_S = 1e6  # tokens of a dataset, if disk and processor are slow
 
 
@@ -57,9 +38,12 @@ class OpenPhase:
 
 
 class Run:
-    """A run, from its start to its end; `close` it."""
+    """A run, from its start to its end; `close` it.
 
-    def __init__(self, job: Job, world: World) -> None:
+    `hooks` make what watches it (hooks.base.Hook), in the order in which they hear of a step; a job's own come first.
+    """
+
+    def __init__(self, job: Job, world: World, hooks: Iterable[Callable[["Run"], Any]]) -> None:
         self.job, self.world, self.recipe, self.task = job, world, job.recipe, job.task
         self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
         self.exchange: Exchange | None = None  # of the phase that is trained, from its first step on
@@ -75,7 +59,7 @@ class Run:
                 f"--max_steps {job.max_steps}: ranks are equal only every exchange.interval = {interval} steps; "
                 "expected a multiple of it"
             )
-        self.hooks = [make(self) for make in (*job.hooks, *HOOKS)]
+        self.hooks = [make(self) for make in (*job.hooks, *hooks)]
         try:
             require_equal(bytes.fromhex(job.dataset.hash), "token store", world)
             self.load()
@@ -91,7 +75,7 @@ class Run:
 
     def _open(self) -> None:
         job, execution, first_step = self.job, self.recipe.execution, self.state.progress.step
-        self.first_step, self.started = first_step, time.monotonic()
+        self.first_step, self._started = first_step, time.monotonic()
         self.console = Console(self.world.rank == 0, first_step, self.last_step)
         if self.world.rank == 0:
             self.peak_flops_per_s = print_start(self.recipe, self.task, self.world)  # while the other ranks wait
@@ -146,6 +130,19 @@ class Run:
         """Whether this rank was asked to stop, at a step after which ranks agree."""
         late = self.job.stop_at is not None and time.time() >= self.job.stop_at
         return self._stop_signal or (self.world.rank == 0 and (late or stop_requested(self.job.output_dir)))
+
+    def summarise(self) -> None:
+        """Say where the run is, its last evaluation and its checkpoint; nothing if it did no step."""
+        progress = self.state.progress
+        steps = progress.step - self.first_step
+        if not steps:
+            return
+        figures = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in self.held_out.items())
+        self.say(
+            f"at step {progress.step} of {self.recipe.total_steps}: {steps:,} steps in "
+            f"{duration(time.monotonic() - self._started)}; {progress.skipped_steps} skipped{figures}"
+        )
+        self.say(f"checkpoint: {path_of(self.job.output_dir, progress.step)}")
 
     def close(self) -> None:
         """End all that watches."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Exchange, UpdateInputs
-from bert_horovod.exchange.registry import EXCHANGES
+from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward

@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.batches import index as index_module
 from bert_horovod.batches.index import open_index, positions_of
 from bert_horovod.batches.windows import cut_windows
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.batches.reading import Window, index_windows, token_documents
 
 
@@ -94,7 +94,7 @@ def test_documents_that_repeat_others_have_no_windows(make_store, packing):
 
 def test_an_index_is_built_once_and_then_opened(make_store):
     store = make_store()
-    with pytest.raises(UserError, match="--index_dir"):
+    with pytest.raises(RunError, match="--index_dir"):
         open_index(store, 16, "none", True, build=False)
     built = open_index(store, 16, "none", True)
     assert built.path.parent == store.path / "index"
@@ -141,7 +141,7 @@ def test_a_damaged_index_is_refused_by_name(make_store, name):
     store = make_store()
     path = open_index(store, 16, "none", True).path
     (path / f"{name}.npy").write_bytes(b"")
-    with pytest.raises(UserError, match=rf"{name}\.npy.*remove"):
+    with pytest.raises(DamagedData, match=rf"{name}\.npy.*remove"):
         open_index(store, 16, "none", True)
 
 
@@ -167,7 +167,7 @@ def test_a_failed_build_leaves_nothing_behind(make_store, monkeypatch, call):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(UserError, match=r"No space left on device.*--index_dir"):
+    with pytest.raises(RunError, match=r"No space left on device.*--index_dir"):
         open_index(store, 16, "none", True)
     assert list((store.path / "index").iterdir()) == []
 

@@ -1,11 +1,15 @@
 """Scripts in benchmarks/: run as a user does, or loaded as modules."""
 
+import contextlib
 import importlib.util
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -15,6 +19,23 @@ def run_script(name: str, *words: object) -> subprocess.CompletedProcess:
     command = [sys.executable, DIRECTORY / f"{name}.py", *map(str, words)]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+
+def run_here(name: str, *words: object) -> subprocess.CompletedProcess:
+    """As run_script, in this process: for what starts no TensorFlow, or with the one thread that the tests have."""
+    script = load_script(name)
+    said, errors = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(errors),
+    ):
+        patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        try:
+            code = script.main()
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(sys.argv, code, said.getvalue(), errors.getvalue())
 
 
 def load_script(name: str) -> ModuleType:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_horovod.recipe.reading import recipe_to_toml
-from tests.benchmarks.scripts import cells, imported_by_help, load_script, run_script
+from bert_horovod.recipe.loading import recipe_to_toml
+from tests.benchmarks.scripts import cells, imported_by_help, load_script, run_here
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 LENGTH = 32
@@ -14,6 +14,7 @@ TINY = {
     "model.num_attention_heads": 2,
     "model.intermediate_size": 64,
     "execution.xla": "off",
+    "execution.threads": 1,
 }
 
 
@@ -41,7 +42,7 @@ def test_packed_and_padded_stand_in_a_line_for_each_store(store, tmp_path):
     other = write_toy_store(tmp_path / "other", documents=20, sentences=8, longest=20)
     settings = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
     words = ("--model", "mini", "--length", LENGTH, "--rows", 2, "--steps", 3, *settings)
-    done = run_script("padding", "--data_dir", store.path, "--data_dir", other.path, *words)
+    done = run_here("padding", "--data_dir", store.path, "--data_dir", other.path, *words)
     assert done.returncode == 0, done.stderr
     what, heading, *lines = done.stdout.splitlines()
     assert what == "2 x 32, 2 rows x 32, float32, adamw, XLA off; packed / padded"
@@ -62,8 +63,8 @@ def test_packed_and_padded_stand_in_a_line_for_each_store(store, tmp_path):
 
 def test_a_recipe_can_be_what_is_measured(store, tmp_path):
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 4, "xla": "off"})))
-    done = run_script("padding", "--data_dir", store.path, "--recipe", recipe, "--steps", 1)
+    recipe.write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 4})))
+    done = run_here("padding", "--data_dir", store.path, "--recipe", recipe, "--steps", 1)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("2 x 32, 4 rows x 32, float32, adamw, XLA off")
 
@@ -101,7 +102,7 @@ def test_attention_has_the_share_of_its_two_products(padding, store, tmp_path):
     ],
 )
 def test_a_bad_value_is_refused_before_anything_runs(store, words, message):
-    done = run_script("padding", "--data_dir", store.path, *words)
+    done = run_here("padding", "--data_dir", store.path, *words)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_horovod.recipe.reading import recipe_to_toml
-from tests.benchmarks.scripts import cells, imported_by_help, load_script, run_script
+from bert_horovod.recipe.loading import recipe_to_toml
+from tests.benchmarks.scripts import cells, imported_by_help, load_script, run_here, run_script
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 STEPS = 8
@@ -31,6 +31,7 @@ def logged(*losses: float | None) -> list[dict]:
     return [{"loss": loss, "skipped_steps": 0, "step_s": 0.5} for loss in losses]
 
 
+@pytest.mark.slow
 def test_variants_stand_beside_the_reference(store, recipe):
     variants = "float32-off,float32-off-layer,bfloat16-off"
     words = ("--steps", STEPS, "--variants", variants, "--set", "execution.micro_batch=16")
@@ -53,6 +54,7 @@ def test_variants_stand_beside_the_reference(store, recipe):
     assert {"at 2", "at 4", "at 8", "skipped", "step s"} <= set(reference)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_left_out(store, recipe):
     scale = "numerics.initial_loss_scale=1e38"
     words = ("--steps", STEPS, "--variants", "float16-off", "--set", scale, "--set", "numerics.max_skipped_steps=2")
@@ -92,7 +94,7 @@ def test_a_loss_that_was_not_finite_is_not_hidden(precision):
     ],
 )
 def test_a_bad_value_is_refused_before_anything_runs(tmp_path, recipe, words, message):
-    done = run_script("precision", "--data_dir", tmp_path, "--recipe", recipe, "--steps", "8", *words)
+    done = run_here("precision", "--data_dir", tmp_path, "--recipe", recipe, "--steps", "8", *words)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -8,7 +8,7 @@ import pytest
 
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.parameters import pretraining_shapes
-from tests.benchmarks.scripts import DIRECTORY, cells, imported_by_help, load_script, run_script
+from tests.benchmarks.scripts import DIRECTORY, cells, imported_by_help, load_script, run_here, run_script
 from tests.horovod_runs import clean_environment
 from tests.toys import write_toy_store
 
@@ -32,6 +32,7 @@ def profile(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_hosts_and_peers_stand_in_one_table(start_cluster, profile):
     del start_cluster  # asked for because it skips where there can be no hosts
     words = ("--hosts", 1, "--hosts", 2, "--link", "100mbit", "--micro_batches", 3, "--wire", "float32", "--steps", 1)
@@ -57,6 +58,7 @@ def store(tmp_path_factory):
     return write_toy_store(tmp_path_factory.mktemp("data") / "store")
 
 
+@pytest.mark.slow
 def test_float16_halves_what_a_peer_sends(start_cluster, store):
     box = start_cluster(hosts=2, link="1gbit")
     script = DIRECTORY / "peers" / "distributed_data_parallel.py"
@@ -73,6 +75,7 @@ def test_float16_halves_what_a_peer_sends(start_cluster, store):
     assert 2 * 2 * PARAMETERS + 4 * PARAMETERS < box.traffic("node1")[0] - before < 10 * PARAMETERS + 400_000
 
 
+@pytest.mark.slow
 def test_a_peer_takes_a_stores_rows(store):
     done = run_script("peers/plain_horovod", *TINY, "--data_dir", store.path, "--micro_batches", 2, "--steps", 1)
     assert done.returncode == 0, done.stderr
@@ -129,7 +132,7 @@ def test_one_host_has_no_wire_and_no_link(scaling):
     ],
 )
 def test_a_bad_value_is_refused_before_anything_runs(script, words, message):
-    done = run_script(script, *words)
+    done = run_here(script, *words)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,6 +5,7 @@ import pytest
 from tests.benchmarks.scripts import cells, load_script, run_script
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_three_times_equals_one_that_was_not():
     pytest.importorskip("horovod")
     done = run_script("soak", "--kills", 3, "--steps", 120, "--seed", 515)

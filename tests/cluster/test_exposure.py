@@ -1,8 +1,11 @@
 """What a run shows to others: ports, the environment, files."""
 
 import os
+import signal
+import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,11 +25,13 @@ SECRETS = {"SECRET_OF_MINE": "correct-horse", "GITHUB_TOKEN": "battery-staple", 
 UMASK = 0o027
 
 
-@pytest.fixture
-def run(store, tmp_path):
+@pytest.fixture(scope="module")
+def run(store, tmp_path_factory):
     """Two ranks that train, started by a user with secrets in the environment and a umask of their own."""
     pytest.importorskip("horovod")
-    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK)
+    tmp_path = tmp_path_factory.mktemp("exposed")
+    execution = QUICK | {"checkpoint_steps": 5}
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=execution)
     words = [*LAUNCH, "-np", "2", "--", "pretrain", *arguments, "--set", "execution.tensorboard=true"]
 
     def start(command: list, **options) -> subprocess.Popen:
@@ -56,10 +61,28 @@ def test_one_process_listens_on_no_port(store, tmp_path):
     assert found == 0
 
 
-def test_no_secret_is_in_a_log_a_file_or_a_command_line(run, tmp_path):
+def test_files_get_the_users_umask(run):
+    output_dir = run.stdout.parent / "run"
+    end = time.monotonic() + 60
+    while not list(output_dir.glob("checkpoints/step-*")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(run.rank(0), signal.SIGSTOP)  # else files come and go meanwhile
+    written = [output_dir, *(path for path in output_dir.rglob("*") if ".partial" not in str(path))]
+    modes = {path: path.stat().st_mode for path in written}
+    os.kill(run.rank(0), signal.SIGCONT)
+    assert {"model.safetensors", "optimizer.safetensors", "metrics.jsonl", "run.json", ".lock"} <= {
+        path.name for path in written
+    }
+    for path, mode in modes.items():
+        assert mode & 0o777 == (0o777 if stat.S_ISDIR(mode) else 0o666) & ~UMASK, path
+
+
+def test_no_secret_is_in_a_log_a_file_or_a_command_line(run):
     commands = "".join(Path(f"/proc/{process}/cmdline").read_text(errors="replace") for process in run.processes())
     os.kill(run.rank(1), 9)  # a failure prints more than a good end
     run.end()
+    tmp_path = run.stdout.parent
     assert run.stderr.stat().st_size
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 5
@@ -67,14 +90,3 @@ def test_no_secret_is_in_a_log_a_file_or_a_command_line(run, tmp_path):
     assert b"HOROVOD_RANK=1" in commands.encode()
     for secret in SECRETS.values():
         assert secret.encode() not in shown
-
-
-def test_files_get_the_users_umask(run, tmp_path):
-    (tmp_path / "run" / "stop").touch()
-    assert run.end()[0] == 0
-    written = [path for path in (tmp_path / "run").rglob("*") if path.name != "stop"]
-    assert {"model.safetensors", "optimizer.safetensors", "metrics.jsonl", "run.json", ".lock"} <= {
-        path.name for path in written
-    }
-    for path in [tmp_path / "run", *written]:
-        assert path.stat().st_mode & 0o777 == (0o777 if path.is_dir() else 0o666) & ~UMASK, path

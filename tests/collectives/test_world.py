@@ -1,6 +1,5 @@
 """The world of ranks: what launchers say, and what collectives return."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -9,9 +8,9 @@ import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, launch
 from bert_horovod.collectives.world import World, connect, knobs
+from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution
-from tests.collectives.two_ranks import DTYPES, RANKS, values
-from tests.horovod_runs import clean_environment
+from tests.collectives.jobs import DTYPES, collectives, values
 
 LAUNCHERS = [
     ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
@@ -19,6 +18,15 @@ LAUNCHERS = [
     ("mpirun", "PMI_RANK", "PMI_SIZE"),
     ("srun", "SLURM_PROCID", "SLURM_NTASKS"),
 ]
+
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def ranks(two_ranks) -> list[dict[str, np.ndarray]]:
+    """What each of two ranks got from its collectives."""
+    return [answer.value for answer in two_ranks.run(collectives)]
 
 
 @pytest.fixture
@@ -102,69 +110,27 @@ def test_all_to_all_gives_each_rank_its_share_of_every_ranks_tensor(ranks):
         np.testing.assert_array_equal(found["all_to_all"], np.concatenate(shares))
 
 
-def run_python(text: str, **variables: str) -> str:
-    """What a program prints, started in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=clean_environment(**variables),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_processes_that_find_themselves_alone_are_refused_and_told_of_the_rebuild():
-    pytest.importorskip("horovod")
-    text = run_python(
-        "import horovod.tensorflow as horovod\n"
-        "from bert_horovod.collectives.launched import launch\n"
-        "from bert_horovod.collectives.world import connect\n"
-        "from bert_horovod.errors import UserError\n"
-        "if horovod.mpi_built():\n"
-        "    raise SystemExit(print('built with MPI'))\n"
-        "try:\n"
-        "    connect(launch())\n"
-        "except UserError as error:\n"
-        "    print(error)\n",
-        OMPI_COMM_WORLD_RANK="0",
-        OMPI_COMM_WORLD_SIZE="2",
-    )
-    if "built with MPI" in text:
-        pytest.skip("this Horovod was built with MPI, where this mistake cannot be made")
-    assert "mpirun started 2 processes, but Horovod made a world of 1" in text
-    assert "built without MPI" in text
-    assert "Start with horovodrun instead" in text
-    assert "run/setup.sh" in text
-
-
-def test_one_process_works_without_horovod_and_two_are_told_to_build_it():
-    text = run_python(
-        "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] == 'horovod':\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
-        "from bert_horovod.collectives.launched import Launch\n"
-        "from bert_horovod.collectives.world import connect\n"
-        "from bert_horovod.errors import UserError\n"
-        "print(connect(Launch()).all_reduce(5, 'five'))\n"
-        "try:\n"
-        "    connect(Launch('srun', 0, 2))\n"
-        "except UserError as error:\n"
-        "    print(error)\n"
-    )
-    assert text.startswith("5\nsrun started 2 processes, but Horovod cannot be imported (No module named 'horovod")
-    assert "run/setup.sh builds it; one process works without it" in text
+def test_one_process_works_without_horovod_and_two_are_told_to_build_it(monkeypatch):
+    for name in knobs(Execution()):
+        monkeypatch.setenv(name, "0")  # what connect() would set for good
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
+    assert connect(Launch()).all_reduce(5, "five") == 5
+    with pytest.raises(UserError) as caught:
+        connect(Launch("srun", 0, 2))
+    assert str(caught.value).startswith("srun started 2 processes, but Horovod cannot be imported (import of horovod")
+    assert "run/setup.sh builds it; one process works without it" in str(caught.value)
 
 
 def test_all_reduce_max_gives_every_rank_the_largest(ranks):
     expected = np.maximum(*(values(rank, "uint8") for rank in range(RANKS)))
     for found in ranks:
         np.testing.assert_array_equal(found["all_reduce_max"], expected)
+
+
+def test_the_link_between_two_ranks_is_the_same_on_both(ranks):
+    np.testing.assert_array_equal(ranks[0]["link"], ranks[1]["link"])
+    assert (ranks[0]["link"] > 0).all()
 
 
 def test_horovods_knobs_are_those_of_the_recipe_and_fusion_is_off_by_default():

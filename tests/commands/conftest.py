@@ -10,6 +10,7 @@ from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.pretraining import Pretraining
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran", "on", "a", "mat", ".", "##s"]
 MODEL = Model(
@@ -36,7 +37,7 @@ def write_checkpoint(
     write_directory(
         directory,
         MODEL,
-        pairs,
+        Pretraining(pairs),
         initial_values(pretraining_shapes(MODEL, pairs), MODEL.initializer_range, 0),
         vocabulary,
         lowercase,

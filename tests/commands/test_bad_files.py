@@ -1,32 +1,30 @@
-"""Bad files given to the real commands: one line that says what is wrong, exit code 2, no traceback, no hanging."""
+"""Bad files given to the commands: one line that says what is wrong, an exit code, no traceback, no hanging.
+
+That a process prints that line and ends with that code: tests/test_main.py.
+"""
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bert_horovod.recipe.reading import recipe_to_toml
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.recipe.loading import recipe_to_toml
 from tests.mutations import nested
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 
-def refused(*arguments: object) -> str:
-    """The one line that the command prints before it exits with 2."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bert_horovod", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        check=False,
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("bert-horovod: error: ")]
-    return line
+@pytest.fixture
+def refused(capsys):
+    """A function that runs a command and returns the one line that it prints before it exits; code 1: damaged files."""
+
+    def run(*words: object, code: int = 1) -> str:
+        assert dispatch(parse(["bert-horovod", *map(str, words)])) == code
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    return run
 
 
 @pytest.fixture
@@ -40,24 +38,24 @@ def change_manifest(store: Path, **changed: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changed), encoding="utf-8")
 
 
-def test_verify_refuses_a_shard_outside_of_the_store(store):
+def test_verify_refuses_a_shard_outside_of_the_store(refused, store):
     manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
     change_manifest(store, shards=[entry | {"name": "../../x"} for entry in manifest["shards"]])
     assert "shards.0.name is '../../x', expected a directory of the store" in refused("verify", "--data_dir", store)
 
 
-def test_verify_refuses_a_fifo(store):
+def test_verify_refuses_a_fifo(refused, store):
     (store / "manifest.json").unlink()
     os.mkfifo(store / "manifest.json")
-    assert "cannot read manifest.json (it is not a regular file)" in refused("verify", "--data_dir", store)
+    assert "cannot read manifest.json (it is not a regular file)" in refused("verify", "--data_dir", store, code=2)
 
 
-def test_inspect_refuses_totals_of_the_wrong_type(store):
+def test_inspect_refuses_totals_of_the_wrong_type(refused, store):
     change_manifest(store, totals="many")
     assert "the manifest.totals is 'many', expected an object" in refused("inspect", "--data_dir", store)
 
 
-def test_inspect_refuses_an_array_that_claims_more_than_its_file_has(store):
+def test_inspect_refuses_an_array_that_claims_more_than_its_file_has(refused, store):
     file = store / "shard-00000" / "sentences.npy"
     content = file.read_bytes()
     end = content.index(b"\n") + 1
@@ -68,14 +66,14 @@ def test_inspect_refuses_an_array_that_claims_more_than_its_file_has(store):
     assert "sentences.npy is missing or damaged (its shape is" in refused("inspect", "--data_dir", store)
 
 
-def test_evaluate_refuses_a_config_nested_without_end(store, tmp_path):
+def test_evaluate_refuses_a_config_nested_without_end(refused, store, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("[" * 100_000, encoding="utf-8")
     line = refused("evaluate", "--checkpoint", tmp_path / "model", "--data_dir", store)
     assert "config.json is damaged: expected JSON: it is nested too deeply" in line
 
 
-def test_pretrain_refuses_an_output_directory_with_a_hostile_run_json(store, tmp_path):
+def test_pretrain_refuses_an_output_directory_with_a_hostile_run_json(refused, store, tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(recipe_to_toml(toy_recipe()), encoding="utf-8")
     output = tmp_path / "output"

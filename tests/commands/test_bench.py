@@ -1,18 +1,13 @@
 """`bert-horovod bench compute`, as it is typed."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from tests.toys import TOY_STEP
-
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -22,25 +17,20 @@ def recipe(tmp_path_factory) -> Path:
     return path
 
 
-def bench(*words: str) -> str:
-    """What a process of its own prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bert_horovod", "bench", "compute", *words],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=PROJECT,
-        env=os.environ | {"PYTHONPATH": str(PROJECT), "CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def bench(recipe, capsys):
+    """A function that runs the command on the toy recipe and returns what it prints."""
+
+    def run(*words: str) -> str:
+        assert dispatch(parse(["bert-horovod", "bench", "compute", "--recipe", str(recipe), *words])) == 0
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_the_numbers_of_a_step_agree_with_each_other(recipe, precision):
-    words = ("--recipe", str(recipe), "--set", f"numerics.precision={precision}", "--steps", "3", "--json")
-    found = json.loads(bench(*words))
+def test_the_numbers_of_a_step_agree_with_each_other(bench, precision):
+    found = json.loads(bench("--set", f"numerics.precision={precision}", "--steps", "3", "--json"))
     assert found["rows_per_s"] * found["step_s"] == pytest.approx(4)
     assert found["tokens_per_s"] == pytest.approx(32 * found["rows_per_s"])
     assert found["share"] * found["step_s"] == pytest.approx(found["products_s"])
@@ -50,9 +40,9 @@ def test_the_numbers_of_a_step_agree_with_each_other(recipe, precision):
     assert precision in found["configuration"]
 
 
-def test_the_profile_is_a_trace_and_a_list_of_the_models_operations(recipe, tmp_path):
+def test_the_profile_is_a_trace_and_a_list_of_the_models_operations(bench, tmp_path):
     words = ("--rows", "2", "--length", "16", "--steps", "2", "--profile", str(tmp_path / "trace"))
-    heading, row, *lines = bench("--recipe", str(recipe), *words).splitlines()
+    heading, row, *lines = bench(*words).splitlines()
     for column in (
         "configuration",
         "step s",

@@ -15,7 +15,9 @@ from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Execution, Objective, Phase, Recipe
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.commands.conftest import MODEL, WORDS, write_checkpoint
+from tests.toy_runs import logged, train_recipe
 
 LENGTH = ("--sequence_length", "16")
 
@@ -64,26 +66,21 @@ def test_without_the_pair_head_there_is_no_next_sentence(toys, tmp_path, capsys)
 
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
 def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
-    from bert_horovod.collectives.world import World
-    from bert_horovod.training.loop import Job, pretrain
-
     recipe = Recipe(
         model=MODEL,
         objective=Objective(pair=pair),
         phase=(Phase(sequence_length=16, global_batch=4, steps=2),),
         execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"),
     )
-    run = tmp_path / "run"
-    run.mkdir()
-    pretrain(Job(recipe, open_store(toys.store), run), World())
+    run = train_recipe(recipe, open_store(toys.store), tmp_path / "run")
     found = evaluate(run, toys.store, micro_batch=4)
     assert (found["sequence_length"], found["sequence_length_from"]) == (16, "checkpoint")
     assert "held-out rows of 16 positions (as it was trained):" in summary(found)
     assert found["checkpoint"] == str(run / "checkpoints" / "step-00000002")
-    logged = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
-    assert {name for name in found if name.startswith("held_out")} == logged.keys() - {"step"}
-    for name in logged.keys() - {"step"}:
-        assert found[name] == pytest.approx(logged[name], rel=1e-6)
+    last = logged(run)[-1]
+    assert {name for name in found if name.startswith("held_out")} == last.keys() - {"step"}
+    for name in last.keys() - {"step"}:
+        assert found[name] == pytest.approx(last[name], rel=1e-6)
     assert found["pair"] == pair
     assert ("sentence order  loss" in summary(found)) == (pair == "sentence_order")
 
@@ -91,7 +88,7 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
 def test_a_checkpoint_of_other_origin_is_measured_at_128(tmp_path, toys, capsys):
     model = dataclasses.replace(MODEL, max_position_embeddings=128)
     parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
-    write_directory(tmp_path / "longer", model, True, parameters, WORDS, True)
+    write_directory(tmp_path / "longer", model, Pretraining(True), parameters, WORDS, True)
     toys = toys._replace(checkpoint=tmp_path / "longer")
     assert command(toys) == 0
     out = capsys.readouterr().out

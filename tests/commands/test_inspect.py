@@ -8,9 +8,10 @@ import pytest
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe.loading import load_recipe, recipe_from_table, recipe_to_toml
 from tests.batches.reading import unmasked
 from tests.commands.conftest import WORDS
+from tests.toy_runs import train_recipe
 from tests.toys import SMALL_VOCABULARY, toy_recipe_table, write_toy_store
 
 GOOD = {f"{i:02d}.txt": "The cat sat on a mat. " * 6 + "A cat ran. " * i for i in range(40)}
@@ -126,9 +127,7 @@ def segments(ids: np.ndarray, batch: dict[str, np.ndarray]) -> list[list[str]]:
 
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
 def test_rows_are_those_that_training_reads(toy, tmp_path, capsys, monkeypatch, pair):
-    from bert_horovod.collectives.world import World
-    from bert_horovod.recipe.reading import load_recipe
-    from bert_horovod.training import loop, start
+    from bert_horovod.training import start
 
     store, path = toy
     opened = {}
@@ -139,9 +138,7 @@ def test_rows_are_those_that_training_reads(toy, tmp_path, capsys, monkeypatch, 
         return opened[phase, split]
 
     monkeypatch.setattr(start, "open_rows", kept)
-    (tmp_path / "run").mkdir()
-    recipe = load_recipe(path, [f"objective.pair={pair}"])
-    loop.pretrain(loop.Job(recipe, store, tmp_path / "run"), World())
+    train_recipe(load_recipe(path, [f"objective.pair={pair}"]), store, tmp_path / "run")
     assert set(opened) == {(0, "train"), (0, "held_out"), (1, "train"), (1, "held_out")}
     wrong = {"next_sentence": ": B is from another document", "sentence_order": ": B and A are swapped"}.get(pair)
     labels = []

@@ -13,8 +13,9 @@ from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.directory import claim
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
@@ -106,7 +107,7 @@ def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp
     write_directory(
         tmp_path / "model",
         model,
-        True,
+        Pretraining(True),
         initial_values(pretraining_shapes(model, True), model.initializer_range, 0),
         vocabulary,
         lowercase=True,
@@ -123,7 +124,7 @@ def test_a_second_run_on_the_same_directory_is_refused(files):
     script = f"""
 import time
 from pathlib import Path
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.corpus.store import open_store
 from bert_horovod.runs.directory import claim
 recipe, store = load_recipe({str(files["recipe"])!r}), open_store({str(files["data_dir"])!r})
@@ -171,8 +172,10 @@ def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
         env=clean_environment(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"),
     )
     assert done.returncode == 2
-    assert "made a world of 1" in done.stderr
-    assert "rebuilds Horovod with MPI" in done.stderr
+    assert "mpirun started 2 processes, but Horovod made a world of 1" in done.stderr
+    assert "built without MPI" in done.stderr
+    assert "Start with horovodrun instead" in done.stderr
+    assert "run/setup.sh again, which rebuilds Horovod with MPI" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (files["output_dir"] / "checkpoints").exists()
 

@@ -85,7 +85,7 @@ def assert_same(found: Store, expected: Store) -> None:
             assert np.array_equal(getattr(shard, name), getattr(other, name)), name
 
 
-@bounded(120)
+@bounded(24)
 @given(st.lists(changes(FILES), min_size=1, max_size=2), st.booleans(), st.booleans())
 def test_any_change_is_refused_or_harmless(tmp_path_factory, original, made, rehashed, checked):
     with sandbox(original, tmp_path_factory.getbasetemp() / "store_box") as box:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.exchange.reducer import GradientReducer, next_maxima, wire_scale
-from tests.collectives.two_ranks import (
+from tests.exchange.jobs import (
     BUCKET_BYTES,
     BUCKETS,
     RANKS,
@@ -21,8 +21,17 @@ from tests.collectives.two_ranks import (
     dense,
     gradients,
     looked_up,
+    reductions,
     short_gradients,
+    tables,
 )
+
+
+@pytest.fixture(scope="module")
+def ranks(two_ranks) -> list[dict[str, np.ndarray]]:
+    """What each of two ranks got from its reductions."""
+    jobs = [two_ranks.run(job) for job in (reductions, tables)]
+    return [jobs[0][rank].value | jobs[1][rank].value for rank in range(RANKS)]
 
 
 def summed(of_rank) -> dict[str, np.ndarray]:

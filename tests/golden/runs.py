@@ -12,7 +12,10 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from bert_horovod.collectives.world import World
 
 HERE = Path(__file__).parent
 STEPS = 20
@@ -82,19 +85,14 @@ def read_golden(name: str) -> tuple[list[tuple[int, float, float]], dict[str, st
     return rows, surrounding
 
 
-def main(names: list[str]) -> None:
-    """Train the runs of these names, all of as many ranks as there are; rank 0 prints a JSON object a run."""
-    from bert_horovod.collectives.launched import launch
+def train_all(world: "World", names: list[str]) -> list[dict[str, Any]]:
+    """Train the runs of these names, all of as many ranks as there are: on rank 0 the numbers of each."""
     from bert_horovod.collectives.messages import from_rank_0
-    from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.store import open_store
-    from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.training.job import pretraining_job
-    from bert_horovod.training.loop import train
+    from tests.toy_runs import metrics, train_recipe
     from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
-    world = connect(launch())
-    use_devices(world.local_rank, world.local_size, 1)
+    found = []
     with tempfile.TemporaryDirectory() as mine:
         directory = Path(from_rank_0(mine, world, "golden.directory"))
         if world.rank == 0:
@@ -104,14 +102,24 @@ def main(names: list[str]) -> None:
         for name in names:
             run = RUNS[name]
             assert run.ranks == world.size, f"{name} is a run of {run.ranks} ranks, here are {world.size}"
-            output_dir = directory / name
-            output_dir.mkdir(exist_ok=True)
-            train(pretraining_job(toy_recipe(**run.sections), store, output_dir), world)
+            output_dir = train_recipe(toy_recipe(**run.sections), store, directory / name, world)
             if world.rank == 0:
-                lines = map(json.loads, (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-                rows = [(line["step"], line["loss"], line["gradient_norm"]) for line in lines if "loss" in line]
-                print("GOLDEN " + json.dumps({"name": name, "rows": rows, "surroundings": surroundings()}), flush=True)
+                rows = [(line["step"], line["loss"], line["gradient_norm"]) for line in metrics(output_dir)]
+                found.append({"name": name, "rows": rows, "surroundings": surroundings()})
         world.barrier()
+    return found
+
+
+def main(names: list[str]) -> None:
+    """train_all in this process; rank 0 prints a JSON object a run."""
+    from bert_horovod.collectives.launched import launch
+    from bert_horovod.collectives.world import connect
+    from bert_horovod.runtime.devices import use_devices
+
+    world = connect(launch())
+    use_devices(world.local_rank, world.local_size, 1)
+    for run in train_all(world, names):
+        print("GOLDEN " + json.dumps(run), flush=True)
     world.shutdown()
 
 
@@ -124,6 +132,11 @@ def run_now(names: list[str]) -> dict[str, tuple[list[tuple[int, float, float]],
     assert done.returncode == 0, done.stdout + done.stderr
     found = [json.loads(line.partition("GOLDEN ")[2]) for line in done.stdout.splitlines() if "GOLDEN " in line]
     assert [run["name"] for run in found] == names, done.stdout + done.stderr
+    return by_name(found)
+
+
+def by_name(found: list[dict[str, Any]]) -> dict[str, tuple[list[tuple[int, float, float]], dict[str, str]]]:
+    """What train_all found, as read_golden for each run."""
     return {run["name"]: ([tuple(row) for row in run["rows"]], run["surroundings"]) for run in found}
 
 

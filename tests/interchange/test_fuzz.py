@@ -15,6 +15,7 @@ from bert_horovod.errors import ReportedError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.corpus.test_store_fuzz import Payload
 from tests.interchange.conftest import VOCABULARY
 from tests.mutations import Change, apply, bounded, changes, sandbox
@@ -38,7 +39,12 @@ def whole(tmp_path_factory) -> Path:
     """A directory as the program writes it."""
     path = tmp_path_factory.mktemp("original") / "whole"
     write_directory(
-        path, MODEL, True, initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0), VOCABULARY, True
+        path,
+        MODEL,
+        Pretraining(True),
+        initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0),
+        VOCABULARY,
+        True,
     )
     return path
 
@@ -84,14 +90,14 @@ def assert_is_whole(found: Pretrained) -> None:
         assert all(type(token) is str and token.encode() is not None for token in found.vocabulary)
 
 
-@bounded(80)
+@bounded(16)
 @given(st.lists(changes(FILES), min_size=1, max_size=2))
 def test_any_change_is_refused_or_harmless(tmp_path_factory, whole, made):
     with sandbox(whole, tmp_path_factory.getbasetemp() / "whole_box") as box:
         read_changed(box, made)
 
 
-@bounded(80)
+@bounded(16)
 @given(st.lists(changes(SHARDED_FILES), min_size=1, max_size=2))
 def test_any_change_of_a_sharded_directory_is_refused_or_harmless(tmp_path_factory, sharded, made):
     with sandbox(sharded, tmp_path_factory.getbasetemp() / "sharded_box") as box:

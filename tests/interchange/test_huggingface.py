@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.interchange.conftest import SIZES, VOCABULARY, random_model
 
 HEADS = {"BertForPreTraining": True, "BertForMaskedLM": False}
@@ -25,7 +26,7 @@ def small_model(**settings):
 def write_small(directory, pairs=True, lowercase=True, **settings):
     model = small_model(**settings)
     parameters = initial_values(pretraining_shapes(model, pairs), model.initializer_range, seed=1)
-    write_directory(directory, model, pairs, parameters, VOCABULARY, lowercase)
+    write_directory(directory, model, Pretraining(pairs), parameters, VOCABULARY, lowercase)
     return parameters
 
 
@@ -55,7 +56,8 @@ def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act)
         pretrained.model, pretrained.pairs
     )
 
-    write_directory(tmp_path / "ours", *pretrained[:3], VOCABULARY, True)
+    pairs = Pretraining(pretrained.pairs)
+    write_directory(tmp_path / "ours", pretrained.model, pairs, pretrained.parameters, VOCABULARY, True)
     again, info = getattr(transformers, kind).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(info.values()), info
     assert again.state_dict().keys() == original.state_dict().keys()
@@ -107,7 +109,7 @@ def test_special_tokens_may_have_any_id(tmp_path):
     write_directory(
         tmp_path,
         model,
-        False,
+        Pretraining(False),
         initial_values(pretraining_shapes(model, False), model.initializer_range, 1),
         vocabulary,
         True,
@@ -122,7 +124,7 @@ def test_transposed_views_are_written_in_the_right_order(tmp_path):
     parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, seed=1)
     views = {name: np.asarray(values.T.copy().T, np.float64) for name, values in parameters.items()}
     assert not views["bert.pooler.dense.weight"].flags.c_contiguous
-    write_directory(tmp_path, model, True, views, VOCABULARY, True)
+    write_directory(tmp_path, model, Pretraining(True), views, VOCABULARY, True)
     assert_equal_parameters(read_directory(tmp_path).parameters, parameters)
 
 
@@ -139,16 +141,18 @@ def test_writing_refuses_what_is_not_the_model_s(tmp_path):
     model = small_model()
     parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, seed=1)
     with pytest.raises(ValueError, match=r"unknown .*bert\.pooler"):
-        write_directory(tmp_path, model, False, parameters, VOCABULARY, True)
+        write_directory(tmp_path, model, Pretraining(False), parameters, VOCABULARY, True)
     wrong = {**parameters, "cls.predictions.bias": np.zeros(3, np.float32)}
     with pytest.raises(ValueError, match=r"cls\.predictions\.bias has shape \[3\]"):
-        write_directory(tmp_path, model, True, wrong, VOCABULARY, True)
+        write_directory(tmp_path, model, Pretraining(True), wrong, VOCABULARY, True)
     with pytest.raises(ValueError, match="vocab_size"):
-        write_directory(tmp_path, model, True, parameters, VOCABULARY[:-1], True)
+        write_directory(tmp_path, model, Pretraining(True), parameters, VOCABULARY[:-1], True)
     with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
-        write_directory(tmp_path, model, True, parameters, ["x" if t == "[MASK]" else t for t in VOCABULARY], True)
+        write_directory(
+            tmp_path, model, Pretraining(True), parameters, ["x" if t == "[MASK]" else t for t in VOCABULARY], True
+        )
     with pytest.raises(ValueError, match="line break"):
-        write_directory(tmp_path, model, True, parameters, [*VOCABULARY[:-1], "a\nb"], True)
+        write_directory(tmp_path, model, Pretraining(True), parameters, [*VOCABULARY[:-1], "a\nb"], True)
     assert not list(tmp_path.iterdir())
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, ReportedError
 from bert_horovod.interchange.huggingface import read_directory
 from tests.interchange.conftest import VOCABULARY, random_model
 
@@ -30,7 +30,7 @@ def change_tensors(directory, **changes):
 
 
 def assert_refused(directory, *words):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(DamagedData if "damaged" in words else ReportedError) as caught:
         read_directory(directory)
     for word in words:
         assert word in str(caught.value)

@@ -2,18 +2,22 @@
 
 import json
 import time
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
-from bert_horovod.measuring.communication import hidden_share
-from bert_horovod.measuring.delayed import DelayedStep, delays_of, read_delays
-from bert_horovod.measuring.synthetic import build_step
+from bert_horovod.measuring.communication import hidden_share, measure
+from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of, read_delays
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
-from bert_horovod.recipe.reading import recipe_to_toml
-from bert_horovod.recipe.sections import Model
+from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.training.step import StepTimes
 from tests.horovod_runs import run_ranks
 from tests.toys import toy_recipe
@@ -66,31 +70,49 @@ def test_a_file_that_is_no_delays_is_refused(tmp_path, text, complaint):
 
 def test_a_delayed_step_sleeps_as_long_as_it_is_told():
     recipe = toy_recipe(execution={"micro_batch": 4})
-    step = build_step(recipe, recipe.phase[0], 2, kind=DelayedStep)
-    step.step.delays = DELAYS
-    step.run()
-    before = {name: variable.numpy() for name, variable in step.step._state.parameters.items()}
+    slept = {"step_type": partial(DelayedStep, DELAYS), "updater_type": partial(DelayedUpdater, DELAYS)}
+    step = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2, **slept)
+    step.run(with_times=True)
+    before = {name: variable.numpy() for name, variable in step.state.parameters.items()}
     began = time.monotonic()
-    result = step.run()
+    result = step.run(with_times=True)
     assert time.monotonic() - began >= 2 * 0.65 + 0.02
     assert result.finite
     for begin, end in result.times.micro_batches:
         assert end - begin >= 0.65
     for name, value in before.items():
-        np.testing.assert_array_equal(step.step._state.parameters[name], value)
+        np.testing.assert_array_equal(step.state.parameters[name], value)
 
 
-def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(tmp_path):
+RECIPE = toy_recipe(  # several buckets, of which the first leaves early
+    execution={"micro_batch": 8, "bucket_bytes": 20000}, numerics={"wire": "float16"}
+)
+
+
+def measure_comm(world: World, recipe: Recipe, *arguments: Any) -> dict:
+    """A job for two_ranks."""
+    return measure(recipe, world, *arguments)
+
+
+def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(two_ranks, tmp_path):
+    found = two_ranks.run(measure_comm, RECIPE, 2, DELAYS, tmp_path)[0].value
+    assert_measured(found, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_command_measures_under_horovodrun(tmp_path):
     recipe, delays = tmp_path / "recipe.toml", tmp_path / "delays.json"
-    settings = {"micro_batch": 8, "bucket_bytes": 20000}  # several, of which the first leaves early
-    recipe.write_text(recipe_to_toml(toy_recipe(execution=settings, numerics={"wire": "float16"})))
+    recipe.write_text(recipe_to_toml(RECIPE))
     delays.write_text(json.dumps(DELAYS))
     trace = tmp_path / "trace"
     flags = ["bench", "comm", "--recipe", str(recipe), "--steps", "2", "--delay", str(delays), "--trace", str(trace)]
     done = run_ranks(2, COMMAND, *flags, "--json")
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "step_s" in line]
-    found = json.loads(line.partition("{")[1] + line.partition("{")[2])
+    assert_measured(json.loads(line.partition("{")[1] + line.partition("{")[2]), trace)
+
+
+def assert_measured(found: dict, trace: Path) -> None:
     assert (found["world_size"], found["micro_batches"]) == (2, 2)
     assert all(found["step_s"][kind] >= 2 * 0.65 + 0.02 for kind in ("off", "overlapped", "held_back"))
     assert found["exposed_s"] == found["step_s"]["overlapped"] - found["step_s"]["off"]

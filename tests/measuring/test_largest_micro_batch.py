@@ -8,7 +8,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.largest_micro_batch import largest, least_padding, measure, parse_bytes
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Phase, Recipe
 from tests.toys import toy_recipe
 
@@ -82,7 +82,7 @@ def test_a_try_measures_its_own_peak_beside_the_estimate():
     assert small.ratio == small.peak_bytes / small.estimate_bytes
 
 
-@pytest.mark.parametrize("recompute", ["none", "layer"])
+@pytest.mark.parametrize("recompute", ["none", pytest.param("layer", marks=pytest.mark.slow)])
 def test_the_estimate_is_within_15_percent_of_the_peak(recompute):
     table = {
         "model": {
@@ -94,7 +94,7 @@ def test_the_estimate_is_within_15_percent_of_the_peak(recompute):
         },
         "data": {"packing": False},
         "phase": [{"sequence_length": 128, "global_batch": 64}],
-        "execution": {"micro_batch": 64, "recompute": recompute},
+        "execution": {"micro_batch": 64, "recompute": recompute, "xla": "off"},
     }
     found = measure(recipe_from_table(table), 0, 64, 64 << 30)
     assert 0.85 <= found.ratio <= 1.15
@@ -136,6 +136,7 @@ def test_the_command_tries_the_longest_phase_and_then_the_others(tmp_path, capsy
     assert (result["largest_micro_batch"], result["micro_batch"], result["micro_batches"]) == (2, 2, [2, 1])
 
 
+@pytest.mark.slow
 def test_the_command_prints_each_try_and_the_line_to_copy(tmp_path, capsys):
     run(tmp_path, "--limit", "64GiB", "--world_size", "2")
     lines = capsys.readouterr().out.splitlines()

@@ -11,7 +11,7 @@ import pytest
 from bert_horovod.costs.derived import derive
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
 from bert_horovod.measuring.step_time import WARM_UP, TimedStep
-from bert_horovod.recipe.reading import recipe_from_table, recipe_to_table
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from tests.toys import TOY_STEP
 
@@ -55,7 +55,8 @@ def test_a_size_is_a_recipe_whose_rows_and_settings_may_be_others(name):
 
 @pytest.mark.parametrize("products", [False, True])
 def test_the_process_answers_each_number_with_as_many_seconds(products):
-    request = {"recipe": recipe_to_table(toy()), "products": products}
+    recipe = toy(execution={"micro_batch": 4, "xla": "off" if products else "elementwise", "threads": 1})
+    request = {"recipe": recipe_to_table(recipe), "products": products}
     done = subprocess.run(
         [sys.executable, "-m", "bert_horovod.measuring.step_time", json.dumps(request)],
         input="1\n2\n",

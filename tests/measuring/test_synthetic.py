@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.rows import open_rows
-from bert_horovod.measuring.synthetic import LoneRank, build_step, row_slots, synthetic_batch
+from bert_horovod.measuring.synthetic import LoneRank, phase_batch, row_slots, synthetic_batch, synthetic_step
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 
@@ -45,8 +45,9 @@ def test_slots_are_at_least_those_of_packed_rows(tmp_path):
 @pytest.mark.parametrize(("precision", "size"), [("float32", 1), ("float16", 3)])
 def test_a_step_trains_on_its_rows(precision, size):
     recipe = toy_recipe(execution={"micro_batch": 4}, numerics={"precision": precision, "initial_loss_scale": 128.0})
-    step = build_step(recipe, recipe.phase[0], 2, LoneRank(size))
+    step = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2, LoneRank(size))
     results = [step.run() for _ in range(3)]
     assert all(result.finite for result in results)
-    assert results[2].sums[0] < results[0].sums[0]
-    assert len(step.batches) == len(step.first_rows) == 2
+    assert results[2].sums["mlm_loss"] < results[0].sums["mlm_loss"]
+    assert len(step.batches) == 2
+    assert step.state.progress.step == step.state.progress.updates == 3

@@ -1,6 +1,7 @@
 """Textbook BERT gives the numbers of the transcription, of the fast path and of transformers."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -17,9 +18,17 @@ from tests.interchange.conftest import SIZES, random_model
 from tests.model.reference import LENGTH, MODEL, PACKED, Reference, random_batch, random_parameters
 
 ARRAYS = random_parameters(MODEL, pairs=True)
-PARAMETERS = {name: tf.constant(value) for name, value in ARRAYS.items()}
-FAST = Forward(MODEL, cast_weights(PARAMETERS, tf.float32), ComputePolicy())
 NAMES = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+
+
+@functools.cache
+def parameters() -> dict[str, tf.Tensor]:
+    return {name: tf.constant(value) for name, value in ARRAYS.items()}
+
+
+@functools.cache
+def fast() -> Forward:
+    return Forward(MODEL, cast_weights(parameters(), tf.float32), ComputePolicy())
 
 
 def close(found, expected) -> None:
@@ -35,10 +44,10 @@ def test_hidden_states_are_those_of_the_fast_path_and_of_the_transcription_for_p
     model = dataclasses.replace(MODEL, hidden_act=act)
     batch = random_batch()
     real = batch["sequence_ids"] > 0
-    found = plain.encode(model, PARAMETERS, tensors(batch))
-    fast = encoder.encode(dataclasses.replace(FAST, model=model), tensors(batch))
+    found = plain.encode(model, parameters(), tensors(batch))
+    fast_path = encoder.encode(dataclasses.replace(fast(), model=model), tensors(batch))
     reference = Reference(model, ARRAYS).encode_batch(batch)
-    for mine, other, expected in zip(found, fast, reference, strict=True):
+    for mine, other, expected in zip(found, fast_path, reference, strict=True):
         close(mine, other)
         close(mine.numpy()[real], expected[real])
 
@@ -47,11 +56,11 @@ def test_hidden_states_are_those_of_the_fast_path_and_of_the_transcription_for_p
 def test_logits_are_those_of_the_fast_path_and_of_the_transcription(act):
     model = dataclasses.replace(MODEL, hidden_act=act)
     hidden = np.random.default_rng(0).standard_normal((6, MODEL.hidden_size)).astype(np.float32)
-    forward, reference = dataclasses.replace(FAST, model=model), Reference(model, ARRAYS)
-    tokens = plain.masked_token_logits(model, PARAMETERS, tf.constant(hidden))
+    forward, reference = dataclasses.replace(fast(), model=model), Reference(model, ARRAYS)
+    tokens = plain.masked_token_logits(model, parameters(), tf.constant(hidden))
     close(tokens, heads.masked_token_logits(forward, tf.constant(hidden)))
     close(tokens, reference.token_logits(hidden.astype(np.float64)))
-    pairs = plain.pair_logits(PARAMETERS, tf.constant(hidden))
+    pairs = plain.pair_logits(parameters(), tf.constant(hidden))
     close(pairs, heads.pair_logits(forward, tf.constant(hidden)))
     close(pairs, reference.pair_logits(hidden.astype(np.float64)))
 
@@ -59,20 +68,20 @@ def test_logits_are_those_of_the_fast_path_and_of_the_transcription(act):
 def test_one_trace_serves_all_numbers_of_rows_and_lengths():
     @tf.function(input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in NAMES}], autograph=False)
     def logits(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        return plain.masked_token_logits(MODEL, PARAMETERS, plain.encode(MODEL, PARAMETERS, batch)[-1])
+        return plain.masked_token_logits(MODEL, parameters(), plain.encode(MODEL, parameters(), batch)[-1])
 
     batch = tensors(random_batch())
     for rows, length in ((len(PACKED), LENGTH), (2, 9), (1, 1)):
         part = {name: value[:rows, :length] for name, value in batch.items()}
-        hidden = tf.reshape(encoder.encode(FAST, part)[-1], [rows * length, -1])
-        close(logits(part), tf.reshape(heads.masked_token_logits(FAST, hidden), [rows, length, -1]))
+        hidden = tf.reshape(encoder.encode(fast(), part)[-1], [rows * length, -1])
+        close(logits(part), tf.reshape(heads.masked_token_logits(fast(), hidden), [rows, length, -1]))
     assert logits.experimental_get_tracing_count() == 1
     assert logits.get_concrete_function().output_shapes.as_list() == [None, None, MODEL.vocab_size]
 
 
 def test_a_saved_model_of_it_needs_nothing_of_this_program(tmp_path):
     module = tf.Module()
-    module.parameters = {name: tf.Variable(value) for name, value in PARAMETERS.items()}
+    module.parameters = {name: tf.Variable(value) for name, value in parameters().items()}
     whole = [tf.TensorSpec([None, None], tf.int32)] * 3
 
     @tf.function(input_signature=whole, autograph=False)
@@ -87,15 +96,15 @@ def test_a_saved_model_of_it_needs_nothing_of_this_program(tmp_path):
     batch = random_batch(((16,), (9,), (1,)))
     loaded = tf.saved_model.load(str(tmp_path))
     found = loaded.serve(*(tf.constant(batch[name]) for name in ("input_ids", "token_type_ids", "sequence_ids")))
-    close(found, heads.pair_logits(FAST, encoder.encode(FAST, tensors(batch))[-1][:, 0]))
+    close(found, heads.pair_logits(fast(), encoder.encode(fast(), tensors(batch))[-1][:, 0]))
 
 
 def test_a_classifier_gives_the_logits_of_transformers(tmp_path):
     torch = pytest.importorskip("torch")
     original = random_model("BertForSequenceClassification", num_labels=3)
     original.save_pretrained(tmp_path)
-    parameters = {name: tf.constant(np.array(value)) for name, value in map_weights(tmp_path).items()}
-    assert parameters[f"{CLASSIFIER}.weight"].shape == (3, SIZES["hidden_size"])
+    found = {name: tf.constant(np.array(value)) for name, value in map_weights(tmp_path).items()}
+    assert found[f"{CLASSIFIER}.weight"].shape == (3, SIZES["hidden_size"])
     random = np.random.default_rng(0)
     mask = np.arange(16) < np.array([[16], [9], [1]])
     ids = np.where(mask, random.integers(1, SIZES["vocab_size"], mask.shape), 0)
@@ -105,7 +114,5 @@ def test_a_classifier_gives_the_logits_of_transformers(tmp_path):
         expected = original(**{name: torch.tensor(value.astype(np.int64)) for name, value in inputs.items()}).logits
     batch = plain.single_sequences(*(tf.constant(value, tf.int32) for value in (ids, types, mask)))
     model = Model(**SIZES)
-    hidden = plain.encode(model, parameters, batch)[-1]
-    np.testing.assert_allclose(
-        plain.classifier_logits(parameters, hidden[:, 0]), expected.numpy(), rtol=1e-4, atol=1e-4
-    )
+    hidden = plain.encode(model, found, batch)[-1]
+    np.testing.assert_allclose(plain.classifier_logits(found, hidden[:, 0]), expected.numpy(), rtol=1e-4, atol=1e-4)

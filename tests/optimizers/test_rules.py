@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import clip_factor, update
 from bert_horovod.optimizers.base import SLOTS, Rule
-from bert_horovod.optimizers.registry import RULES, rule
+from bert_horovod.optimizers.rules import RULES, rule
 from bert_horovod.recipe.sections import Optimizer
 
 STEPS = 25

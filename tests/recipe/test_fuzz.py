@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.reading import load_recipe, recipe_from_table, recipe_to_table, recipe_to_toml
+from bert_horovod.recipe.loading import load_recipe, recipe_from_table, recipe_to_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from tests.mutations import HOSTILE_VALUES, Change, apply, bounded, change_json, sandbox
 from tests.toys import toy_recipe, toy_recipe_table
@@ -75,7 +75,7 @@ def assert_is_a_recipe(recipe: Recipe) -> None:
     assert recipe_from_table(table) == recipe
 
 
-@bounded(150)
+@bounded(30)
 @given(tables, st.lists(overrides, max_size=2))
 def test_any_table_is_a_recipe_or_a_users_error(tmp_path_factory, table, changed):
     with sandbox_of_recipe(tmp_path_factory) as box:
@@ -84,7 +84,7 @@ def test_any_table_is_a_recipe_or_a_users_error(tmp_path_factory, table, changed
             assert_is_a_recipe(found)
 
 
-@bounded(100)
+@bounded(20)
 @given(
     st.one_of(
         st.builds(Change, st.sampled_from(["flip"]), st.integers(0, 1 << 20), st.integers(0, 7)),

@@ -67,6 +67,7 @@ def test_the_slurm_script_ends_as_a_failed_run_does(flags, tmp_path):
     assert "unrecognized arguments: --nonsense" in errors
 
 
+@pytest.mark.slow
 def test_the_pbs_script_saves_before_the_limit(flags, tmp_path):
     (tmp_path / "nodes").write_text("localhost\nlocalhost\n")
     job = {

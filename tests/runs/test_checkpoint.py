@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.reading import recipe_to_table
+from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
 from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.state import Progress, TrainingState
-from tests.toy_runs import save
+from bert_horovod.tasks.pretraining import Pretraining
+from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
+
+TASK = Pretraining(pairs=True)
 
 RECIPE = toy_recipe(execution={"keep_checkpoints": 2})
 POSITION = {"phase": 0, "epoch": 1, "row": 17}
@@ -45,7 +48,7 @@ def random_state(step: int) -> TrainingState:
         return made
 
     progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, 4.5, wire_maxima={"a": float(np.float32(0.1)), "b": 2.0**-90})
-    return TrainingState(arrays(), "adamw", progress, {"m": arrays(), "v": arrays()})
+    return new_state(arrays(), progress, {"m": arrays(), "v": arrays()})
 
 
 def arrays(state: TrainingState) -> dict[str, np.ndarray]:
@@ -83,14 +86,14 @@ def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
 
 
 def test_the_state_comes_back_bit_for_bit(saved, states):
-    found = load_newest(saved)
+    found = load_newest(saved, TASK)
     assert found.path == saved / "checkpoints" / "step-00000020"
     assert found.progress == states[20].progress
     assert_same_bits(found.parameters, arrays(states[20]))
     assert found.slots.keys() == {"m", "v"}
     for slot, values in found.slots.items():
         assert_same_bits(values, {name: value.numpy() for name, value in states[20].slots[slot].items()})
-    again = TrainingState(found.parameters, "adamw", found.progress, found.slots)
+    again = new_state(found.parameters, found.progress, found.slots)
     assert again.hash() == states[20].hash()
 
 
@@ -117,9 +120,9 @@ def test_every_file_is_readable_for_whom_the_configuration_is(saved):
 
 
 def test_without_checkpoints_there_is_nothing_to_load(tmp_path):
-    assert load_newest(tmp_path) is None
+    assert load_newest(tmp_path, TASK) is None
     (tmp_path / "checkpoints").mkdir()
-    assert load_newest(tmp_path) is None
+    assert load_newest(tmp_path, TASK) is None
 
 
 def test_the_newest_ones_are_kept(saved, states, store):
@@ -130,18 +133,18 @@ def test_the_newest_ones_are_kept(saved, states, store):
 def test_a_damaged_later_checkpoint_does_not_take_a_good_ones_place(saved, states, store):
     flip(saved / "checkpoints" / "step-00000020" / "model.safetensors")
     state = states[10]
-    resumed = TrainingState(arrays(state), "adamw", dataclasses.replace(state.progress, step=15))
+    resumed = new_state(arrays(state), dataclasses.replace(state.progress, step=15))
     one = dataclasses.replace(RECIPE, execution=dataclasses.replace(RECIPE.execution, keep_checkpoints=1))
     save(saved, resumed, one, store, POSITION)
     assert names(saved) == ["step-00000015", "step-00000020"]
-    assert load_newest(saved).progress.step == 15
+    assert load_newest(saved, TASK).progress.step == 15
 
 
 def test_saving_a_step_again_replaces_its_checkpoint(saved, states, store):
     flip(saved / "checkpoints" / "step-00000020" / "model.safetensors")
     save(saved, states[20], RECIPE, store, POSITION)
     assert names(saved) == ["step-00000010", "step-00000020"]
-    assert load_newest(saved).progress.step == 20
+    assert load_newest(saved, TASK).progress.step == 20
 
 
 def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_save(saved, states, store):
@@ -150,7 +153,7 @@ def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_s
         half = whole.with_name(f".step-000000{step}.partial")
         shutil.copytree(whole, half)
         (half / "training" / "hashes.json").unlink()
-    assert load_newest(saved).path == whole
+    assert load_newest(saved, TASK).path == whole
     save(saved, states[30], RECIPE, store, POSITION)
     assert names(saved) == ["step-00000020", "step-00000030"]
 
@@ -159,7 +162,7 @@ def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_s
 def test_a_flipped_byte_is_found_and_named_and_the_checkpoint_before_is_taken(saved, capsys, name):
     damaged = saved / "checkpoints" / "step-00000020"
     flip(damaged / name)
-    assert load_newest(saved).progress.step == 10
+    assert load_newest(saved, TASK).progress.step == 10
     assert capsys.readouterr().err == (
         f"bert-horovod: the checkpoint {damaged} is damaged ({name}); taking the one before\n"
     )
@@ -173,8 +176,8 @@ def test_a_file_that_is_missing_or_cut_short_is_found_and_named(saved, capsys, n
             path.unlink()
         else:
             path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(UserError, match=r"all checkpoints in .*checkpoints are damaged; remove them to start from"):
-        load_newest(saved)
+    with pytest.raises(DamagedData, match=r"all checkpoints in .*checkpoints are damaged; remove them to start from"):
+        load_newest(saved, TASK)
     assert capsys.readouterr().err.count(f"is damaged ({name})") == 2
 
 
@@ -182,9 +185,9 @@ def test_any_flipped_byte_of_the_hashes_is_found(saved):
     path = saved / "checkpoints" / "step-00000020" / "training" / "hashes.json"
     for place in range(0, path.stat().st_size, 7):
         flip(path, place)
-        assert load_newest(saved).progress.step == 10
+        assert load_newest(saved, TASK).progress.step == 10
         flip(path, place)
-    assert load_newest(saved).progress.step == 20
+    assert load_newest(saved, TASK).progress.step == 20
 
 
 def test_a_checkpoint_tells_the_pair_and_the_sequence_length_of_the_phase_that_it_was_saved_in(tmp_path, states, store):

@@ -17,11 +17,14 @@ from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Phase
 from bert_horovod.runs.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
 from bert_horovod.runs.directory import claim
-from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import hash_file
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.mutations import Change, apply, bounded, changes, nested, sandbox
-from tests.toy_runs import save
+from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
+
+TASK = Pretraining(pairs=True)
 
 RECIPE = toy_recipe(
     model={"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 32}
@@ -47,7 +50,7 @@ def original(tmp_path_factory, store) -> Path:
             {name: random.random(shape, np.float32) for name, shape in SHAPES.items()} for _ in range(3)
         )
         progress = Progress(step, step, 2.0, 3, wire_maxima=dict.fromkeys(SHAPES, 0.5))
-        state = TrainingState(parameters, "adamw", progress, {"m": m, "v": v})
+        state = new_state(parameters, progress, {"m": m, "v": v})
         save(path, state, RECIPE, store, {"phase": 0, "epoch": 0, "row": 1})
     return path
 
@@ -90,7 +93,7 @@ def assert_can_be_resumed(found: Checkpoint) -> None:
     assert json.dumps(dataclasses.asdict(found.progress), allow_nan=False)
 
 
-@bounded(100)
+@bounded(20)
 @given(st.lists(changes(FILES), min_size=1, max_size=2), st.booleans())
 def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, original, capsys, made, rehashed):
     capsys.readouterr()
@@ -100,7 +103,7 @@ def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, origi
                 apply(box.directory / name, change, box.outside)
         if rehashed:
             rehash(box.directory / NEWEST)
-        found = box.read(load_newest, box.directory)
+        found = box.read(load_newest, box.directory, TASK)
         assert isinstance(found, Checkpoint)
         told = capsys.readouterr().err
         if found.path.name == "step-00000010":
@@ -111,7 +114,7 @@ def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, origi
             assert not told
             assert_can_be_resumed(found)
             if not rehashed:
-                assert_same(found, load_newest(original))
+                assert_same(found, load_newest(original, TASK))
         length, pair = (box.read(read, box.directory / NEWEST) for read in (recorded_length, recorded_pair))
         assert length is None or (type(length) is int and 8 <= length < 1 << 16)
         assert pair in (None, "next_sentence", "sentence_order", "none")
@@ -123,10 +126,10 @@ def load_newest_of_before(original: Path) -> Checkpoint:
     if not alone.is_dir():
         shutil.copytree(original, alone)
         shutil.rmtree(alone / NEWEST)
-    return load_newest(alone)
+    return load_newest(alone, TASK)
 
 
-@bounded(60)
+@bounded(12)
 @given(
     st.lists(changes(["run.json", "run.json", "recipe.toml"]), min_size=1, max_size=2),
     st.lists(
@@ -161,7 +164,7 @@ def damaged(original: Path, place: Path, change) -> tuple[Checkpoint | ReportedE
         newest = box.directory / NEWEST
         change(newest)
         rehash(newest)
-        return box.read(load_newest, box.directory)
+        return box.read(load_newest, box.directory, TASK)
 
 
 def change_state(**changed):
@@ -247,7 +250,7 @@ def test_a_checkpoint_of_another_recipe_is_passed_over(tmp_path, original, store
         record["recipe"]["phase"] = [dataclasses.asdict(other.phase[0])]
         path.write_text(json.dumps(record), encoding="utf-8")
         rehash(box.directory / NEWEST)
-        assert box.read(load_newest, box.directory).path.name == "step-00000010"
+        assert box.read(load_newest, box.directory, TASK).path.name == "step-00000010"
     assert "phase.0.sequence_length: 32 -> 16" in capsys.readouterr().err
 
 

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from bert_horovod.errors import UserError
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.errors import DamagedData, RunError, UserError
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runs.directory import claim, stop_requested
 from bert_horovod.storage.writing import write_atomically
 from tests.cluster.launches import LAUNCH, QUICK, launched
@@ -24,7 +24,7 @@ STORE = "ab" * 32
 CLAIM = """
 import sys
 from pathlib import Path
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.errors import UserError
 from bert_horovod.runs.directory import claim
@@ -40,10 +40,10 @@ def claim_and_leave(directory, recipe=RECIPE, store=STORE) -> None:
     os.close(claim(directory, recipe, store, patience_s=0.1))
 
 
-def refusal(directory, recipe=RECIPE, store=STORE) -> str:
+def refusal(directory, recipe=RECIPE, store=STORE, error: type[Exception] = UserError) -> str:
     """Why the directory is refused; it stays as it was."""
     before = contents(directory)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(error) as caught:
         claim_and_leave(directory, recipe, store)
     assert contents(directory) == before
     assert str(directory) in str(caught.value)
@@ -134,7 +134,7 @@ def test_another_store_is_refused_by_both_hashes(earlier):
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"store": 3}', '{"store": "x", "hue": 1}', "\xff"])
 def test_a_damaged_run_json_is_refused(earlier, content):
     (earlier / "run.json").write_text(content, encoding="latin-1")
-    assert "run.json is damaged" in refusal(earlier)
+    assert "run.json is damaged" in refusal(earlier, error=DamagedData)
 
 
 def test_a_run_of_another_format_is_refused(earlier):
@@ -184,7 +184,7 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(UserError, match=r"cannot write .*file: No space left on device"):
+    with pytest.raises(RunError, match=r"cannot write .*file: No space left on device"):
         write_atomically(path, "second\n")
     assert contents(tmp_path) == {"file": b"first\n"}
 

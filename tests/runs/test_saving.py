@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.runs import saving
 from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.saving import Saver
+from bert_horovod.tasks.pretraining import Pretraining
 from tests.runs.test_checkpoint import POSITION, random_state
-from tests.toy_runs import metrics, save
+from tests.toy_runs import metrics, save, train
 from tests.toys import toy_recipe
-from tests.training.test_loop import train
+
+TASK = Pretraining(pairs=True)
 
 RECIPE = toy_recipe()
 
@@ -63,7 +65,7 @@ def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):
     for variable in [*state.parameters.values(), *state.slots["m"].values()]:
         variable.assign_add(np.ones(variable.shape, np.float32))
     writer.finish(lambda: None)
-    found = load_newest(tmp_path)
+    found = load_newest(tmp_path, TASK)
     assert found.progress.step == 10
     for name, value in found.parameters.items():
         assert value.tobytes() == unchanged.parameters[name].numpy().tobytes()
@@ -95,10 +97,10 @@ def test_too_long_without_a_checkpoint_stops_the_run(small_disk, store, monkeypa
     writer, said = saver(small_disk, store, with_execution(max_unsaved_hours=0.5 / 3600))
     for step in (10, 20):
         writer.save(random_state(step), POSITION)
-    with pytest.raises(UserError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 0.00013"):
+    with pytest.raises(RunError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 0.00013"):
         writer.finish(lambda: None)
     assert said
-    assert load_newest(small_disk).progress.step == 10
+    assert load_newest(small_disk, TASK).progress.step == 10
 
 
 def fill(disk: Path, log: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_run_whose_disk_fills_up_trains_on_and_saves_when_there_is_room(small_
     shown = capsys.readouterr().out
     assert "warning: cannot write the checkpoint" in shown
     assert "metrics.jsonl: No space left on device; its lines are kept until that works" in shown
-    assert load_newest(output_dir).progress.step == 60
+    assert load_newest(output_dir, TASK).progress.step == 60
     assert [line["step"] for line in metrics(output_dir)] == list(range(1, 61))
 
 

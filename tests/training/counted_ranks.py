@@ -7,17 +7,16 @@ from pathlib import Path
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect
 from bert_horovod.corpus.store import open_store
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runtime.devices import use_devices
-from bert_horovod.training import loop
-from bert_horovod.training.step import TrainStep
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from tests.toy_runs import train_recipe
 
 recipe_file, data_dir, output_dir, interface = sys.argv[1:]
 recipe, store = load_recipe(recipe_file), open_store(data_dir)
 world = connect(launch(), recipe.execution)
 use_devices(world.local_rank, world.local_size, 1)
 sent: list[int] = []
-run_step = TrainStep.run
 
 
 def sent_so_far() -> int:
@@ -25,15 +24,15 @@ def sent_so_far() -> int:
     return int(line.split(":")[1].split()[8])
 
 
-def counted(self: TrainStep, *arguments):
-    world.barrier()
-    before = sent_so_far()
-    result = run_step(self, *arguments)
-    sent.append(sent_so_far() - before)
-    return result
+class CountBytes(Hook):
+    def begin(self, step: int) -> None:
+        world.barrier()
+        self._before = sent_so_far()
+
+    def step(self, event: StepEvent) -> None:
+        sent.append(sent_so_far() - self._before)
 
 
-TrainStep.run = counted
-loop.pretrain(loop.Job(recipe, store, Path(output_dir)), world)
+train_recipe(recipe, store, Path(output_dir), world, hooks=(CountBytes,))
 Path(output_dir, f"sent-{world.rank}.json").write_text(json.dumps(sent))
 world.shutdown()

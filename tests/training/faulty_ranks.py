@@ -1,48 +1,93 @@
-"""Run under horovodrun by tests: trains while one rank alone meets a fault.
+"""Training where one rank alone meets a fault: a job for two_ranks; as a program, for more ranks under horovodrun.
 
-    faulty_ranks.py RECIPE DATA_DIR OUTPUT_DIR FAULT FIRST LAST
+    python -m tests.training.faulty_ranks RECIPE DATA_DIR OUTPUT_DIR FAULT FIRST LAST
 
 FAULT, on rank 1, or the only one: "not-finite", the weights of the rows at positions FIRST to LAST - 1 are not numbers;
 "jump", they are 1000; "bit", after step FIRST a bit of a parameter flips in memory.
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.launched import launch
-from bert_horovod.training.step import TrainStep
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import ReportedError
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.training import loop
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.run import Run
+from tests.toy_runs import train_rank
 
 PARAMETER = "bert.encoder.layer.1.output.dense.weight"
-recipe, data_dir, output_dir, fault, first, last = sys.argv[1:]
-first, last = int(first), int(last)
-launched = launch()
-faulty = launched.rank == min(1, launched.size - 1)
-assemble, run_step = Rows.assemble, TrainStep.run
 
 
-def assemble_faulty(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
-    batch = assemble(self, positions)
-    bad = (first <= positions) & (positions < last)
-    batch["masked_weights"][bad] *= np.float32(np.nan if fault == "not-finite" else 1000)
-    return batch
+class FlipBit(Hook):
+    """A bit of a parameter flips in memory after a step of the run."""
+
+    def __init__(self, after: int, run: Run) -> None:
+        super().__init__(run)
+        self._after = after
+
+    def step(self, event: StepEvent) -> None:
+        if event.step == self._after:
+            variable = self.run.state.parameters[PARAMETER]
+            bits = variable.numpy().view(np.uint32)
+            bits[3, 5] ^= 1 << 7
+            variable.assign(bits.view(np.float32))
 
 
-def run_and_flip(self: TrainStep, *arguments):
-    result = run_step(self, *arguments)
-    if self._state.progress.step + 1 == first:
-        variable = self._state.parameters[PARAMETER]
-        bits = variable.numpy().view(np.uint32)
-        bits[3, 5] ^= 1 << 7
-        variable.assign(bits.view(np.float32))
-    return result
+def flip_a_bit_after(step: int) -> None:
+    """Have a bit flip after this step of every run of this process."""
+    loop.HOOKS = (partial(FlipBit, step), *loop.HOOKS)
 
 
-if faulty and fault == "bit":
-    TrainStep.run = run_and_flip
-elif faulty:
-    Rows.assemble = assemble_faulty
-words = ["bert-horovod", "pretrain", "--recipe", recipe, "--data_dir", data_dir, "--output_dir", output_dir]
-sys.exit(dispatch(parse(words)))
+@contextlib.contextmanager
+def fault(kind: str, rank: int, world_size: int, first: int, last: int) -> Iterator[None]:
+    """In here training meets the fault, if this is the rank that does."""
+    assemble = Rows.assemble
+
+    def assemble_faulty(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
+        batch = assemble(self, positions)
+        bad = (first <= positions) & (positions < last)
+        batch["masked_weights"][bad] *= np.float32(np.nan if kind == "not-finite" else 1000)
+        return batch
+
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == min(1, world_size - 1):
+            if kind == "bit":
+                patch.setattr(loop, "HOOKS", (partial(FlipBit, first), *loop.HOOKS))
+            else:
+                patch.setattr(Rows, "assemble", assemble_faulty)
+        yield
+
+
+def train_with_fault(
+    world: World, store: Path, output_dir: Path, recipe: Recipe, kind: str, first: int, last: int
+) -> str | None:
+    """Train with this fault; returns the text of the error that ended the run, or None."""
+    with fault(kind, world.rank, world.size, first, last):
+        try:
+            train_rank(world, store, output_dir, recipe)
+        except ReportedError as error:
+            return str(error)
+    return None
+
+
+def main(recipe: str, data_dir: str, output_dir: str, kind: str, first: str, last: str) -> int:
+    """The command with this fault; its exit code."""
+    launched = launch()
+    words = ["bert-horovod", "pretrain", "--recipe", recipe, "--data_dir", data_dir, "--output_dir", output_dir]
+    with fault(kind, launched.rank, launched.size, int(first), int(last)):
+        return dispatch(parse(words))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

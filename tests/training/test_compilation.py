@@ -1,57 +1,52 @@
 """What is compiled, and when: all of it in a phase's first step, and one program for all equal layers."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.horovod_runs import PROJECT, clean_environment
+
 PROGRAM = """
 import json, sys
 from pathlib import Path
 from bert_horovod.runtime.quiet import import_tensorflow
 import_tensorflow()
-from bert_horovod.recipe.reading import recipe_from_table
-from bert_horovod.measuring.synthetic import build_step
-from tests.toys import toy_recipe_table
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
+from tests.toys import toy_recipe
 
-xla, layers, dump = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-table = toy_recipe_table(execution={"micro_batch": 4, "xla": xla})
-table["model"]["num_hidden_layers"] = layers
-recipe = recipe_from_table(table)
-made = build_step(recipe, recipe.phase[0], 2)
-counts = []
-for _ in range(3):
-    made.run()
-    counts.append([made.step.traces, len(list(dump.glob("*.before_optimizations.txt")))])
-print(json.dumps(counts))
+dump, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+for xla, layers in asked:
+    before = len(list(dump.glob("*.before_optimizations.txt")))
+    recipe = toy_recipe(model={"num_hidden_layers": layers}, execution={"micro_batch": 4, "xla": xla})
+    made = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2)
+    counts = []
+    for _ in range(3):
+        made.run()
+        counts.append([made.step.traces, len(list(dump.glob("*.before_optimizations.txt"))) - before])
+    print(json.dumps(counts))
 """
 
 
-def counts(directory: Path, xla: str, layers: int) -> list[list[int]]:
-    """Graphs traced and programs compiled until the end of each of three steps."""
+ASKED = [("off", 2), ("elementwise", 2), ("layers", 3), ("layers", 6)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[tuple[str, int], list[list[int]]]:
+    """By what XLA compiles and the number of layers: graphs traced and programs compiled until each of three steps."""
+    directory = tmp_path_factory.mktemp("dump")
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, xla, str(layers), str(directory)],
+        [sys.executable, "-c", PROGRAM, str(directory), json.dumps(ASKED)],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
         cwd=PROJECT,
-        env=os.environ
-        | {"PYTHONPATH": str(PROJECT), "CUDA_VISIBLE_DEVICES": "", "XLA_FLAGS": f"--xla_dump_to={directory}"},
+        env=clean_environment(XLA_FLAGS=f"--xla_dump_to={directory}"),
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> dict[tuple[str, int], list[list[int]]]:
-    """By what XLA compiles and the number of layers."""
-    asked = [("off", 2), ("elementwise", 2), ("layers", 3), ("layers", 6)]
-    return {(xla, layers): counts(tmp_path_factory.mktemp("dump"), xla, layers) for xla, layers in asked}
+    return dict(zip(ASKED, map(json.loads, done.stdout.splitlines()[-len(ASKED) :]), strict=True))
 
 
 @pytest.mark.parametrize(("xla", "layers"), [("off", 2), ("elementwise", 2), ("layers", 3)])

@@ -1,35 +1,49 @@
 """The result does not depend on how a global batch is split over ranks and micro-batches."""
 
-import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
 from bert_horovod.model.parameters import pretraining_shapes
-from tests.toy_runs import metrics, newest, training_state
+from tests.toy_runs import logged, metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
 OWN_VALUES = ("loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "gradient_norm")
 
 
 @pytest.fixture(scope="module")
-def whole(pretrain) -> Path:
+def run(store, two_ranks, tmp_path_factory) -> Callable[..., Path]:
+    """A function that trains on one rank or two, and returns the output directory."""
+
+    def train_layout(ranks: int = 1, max_steps: int | None = None, **sections) -> Path:
+        output_dir = tmp_path_factory.mktemp("run")
+        if ranks == 1:
+            return train(store, output_dir, max_steps, **sections)
+        two_ranks.run(train_rank, store.path, output_dir, toy_recipe(**sections), max_steps=max_steps)
+        return output_dir
+
+    return train_layout
+
+
+@pytest.fixture(scope="module")
+def whole(run) -> Path:
     """One rank, one micro-batch of 32."""
-    return pretrain()
+    return run()
 
 
 @pytest.fixture(scope="module")
-def two_ranks(pretrain) -> Path:
+def halves(run) -> Path:
     """Two ranks, one micro-batch of 16 each."""
-    return pretrain(ranks=2, execution={"micro_batch": 16})
+    return run(ranks=2, execution={"micro_batch": 16})
 
 
 @pytest.fixture(scope="module")
-def accumulated(pretrain) -> Path:
+def accumulated(run) -> Path:
     """One rank, four micro-batches of 8."""
-    return pretrain(execution={"micro_batch": 8})
+    return run(execution={"micro_batch": 8})
 
 
 def assert_same_curves(one: Path, other: Path, tolerance: float = 1e-5) -> None:
@@ -40,16 +54,16 @@ def assert_same_curves(one: Path, other: Path, tolerance: float = 1e-5) -> None:
             assert math.isclose(a[name], b[name], rel_tol=tolerance), (a["step"], name, a[name], b[name])
 
 
-def test_two_ranks_give_the_losses_of_one(whole, two_ranks):
-    assert_same_curves(whole, two_ranks)
+def test_two_ranks_give_the_losses_of_one(whole, halves):
+    assert_same_curves(whole, halves)
 
 
 def test_accumulation_gives_the_losses_of_one_large_batch(whole, accumulated):
     assert_same_curves(whole, accumulated)
 
 
-def test_a_batch_that_does_not_divide_gives_the_same_losses(whole, pretrain):
-    assert_same_curves(whole, pretrain(ranks=2, execution={"micro_batch": 7}))
+def test_a_batch_that_does_not_divide_gives_the_same_losses(whole, run):
+    assert_same_curves(whole, run(ranks=2, execution={"micro_batch": 7}))
 
 
 def test_clipping_was_at_work_in_these_runs(whole):
@@ -62,14 +76,14 @@ def test_the_losses_fall(whole):
     assert lines[-1]["mlm_loss"] < lines[0]["mlm_loss"]
 
 
-@pytest.mark.parametrize("run", ["whole", "two_ranks", "accumulated"])
-def test_applied_updates_are_the_reported_steps(run, request):
-    progress = training_state(request.getfixturevalue(run))["progress"]
+@pytest.mark.parametrize("layout", ["whole", "halves", "accumulated"])
+def test_applied_updates_are_the_reported_steps(layout, request):
+    progress = training_state(request.getfixturevalue(layout))["progress"]
     assert (progress["step"], progress["updates"], progress["skipped_steps"]) == (20, 20, 0)
 
 
-def test_the_learning_rate_is_the_recipes_whatever_the_world_size(whole, two_ranks):
-    rates = [line["learning_rate"] for line in metrics(two_ranks)]
+def test_the_learning_rate_is_the_recipes_whatever_the_world_size(whole, halves):
+    rates = [line["learning_rate"] for line in metrics(halves)]
     assert rates == [line["learning_rate"] for line in metrics(whole)]
     assert max(rates) == toy_recipe().phase[0].learning_rate
 
@@ -77,17 +91,18 @@ def test_the_learning_rate_is_the_recipes_whatever_the_world_size(whole, two_ran
 def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated):
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         shapes = [
-            {name: array.shape for name, array in load_file(newest(run) / file).items()} for run in (whole, accumulated)
+            {name: array.shape for name, array in load_file(newest(found) / file).items()}
+            for found in (whole, accumulated)
         ]
         assert shapes[0] == shapes[1]
 
 
-def test_each_gradient_byte_is_reduced_once_a_step(whole, two_ranks, pretrain):
+def test_each_gradient_byte_is_reduced_once_a_step(whole, halves, run):
     shapes = pretraining_shapes(toy_recipe().model, True).values()
     payload = 4 * sum(math.prod(shape) for shape in shapes)
-    split = pretrain(ranks=2, flags=("--max_steps", "2"), numerics={"wire": "float16"}, execution={"micro_batch": 4})
+    split = run(ranks=2, max_steps=2, numerics={"wire": "float16"}, execution={"micro_batch": 4})
     assert {line["bytes_reduced"] for line in metrics(whole)} == {0}
-    assert {line["bytes_reduced"] for line in metrics(two_ranks)} == {payload}
+    assert {line["bytes_reduced"] for line in metrics(halves)} == {payload}
     assert {line["bytes_reduced"] for line in metrics(split)} == {payload // 2}
 
 
@@ -115,8 +130,8 @@ def test_a_metrics_line_has_every_field(whole):
     assert metrics(whole)[0].keys() == expected
 
 
-def test_the_held_out_rows_are_evaluated_at_the_end(whole, two_ranks):
-    last = [json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]) for run in (whole, two_ranks)]
+def test_the_held_out_rows_are_evaluated_at_the_end(whole, halves):
+    last = [logged(found)[-1] for found in (whole, halves)]
     assert last[0]["step"] == last[1]["step"] == 20
     assert math.isclose(last[0]["held_out_mlm_loss"], last[1]["held_out_mlm_loss"], rel_tol=1e-5)
     assert 0 < last[0]["held_out_nsp_loss"] < 2
@@ -131,27 +146,27 @@ def test_the_held_out_rows_are_evaluated_at_the_end(whole, two_ranks):
         ("float16", "float16", 2, 8, 0.01),
     ],
 )
-def test_narrow_precision_stays_in_a_band_around_float32(precision, wire, ranks, micro_batch, band, whole, pretrain):
+def test_narrow_precision_stays_in_a_band_around_float32(precision, wire, ranks, micro_batch, band, whole, run):
     numerics = {"precision": precision, "wire": wire}
-    narrow = pretrain(ranks=ranks, numerics=numerics, execution={"micro_batch": micro_batch})
+    narrow = run(ranks=ranks, numerics=numerics, execution={"micro_batch": micro_batch})
     for a, b in zip(metrics(whole), metrics(narrow), strict=True):
         assert math.isclose(a["mlm_loss"], b["mlm_loss"], rel_tol=band), (a["step"], a["mlm_loss"], b["mlm_loss"])
 
 
-@pytest.mark.parametrize("xla", ["off", "layers"])
-def test_xla_gives_the_same_losses(whole, pretrain, xla):
-    assert_same_curves(whole, pretrain(execution={"xla": xla}), tolerance=1e-4)
+@pytest.mark.parametrize("xla", ["elementwise", "layers"])
+def test_xla_gives_the_same_losses(whole, run, xla):
+    assert_same_curves(whole, run(execution={"xla": xla}), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("recompute", ["attention", "layer"])
-def test_recomputation_gives_the_same_losses(whole, pretrain, recompute):
-    assert_same_curves(whole, pretrain(execution={"recompute": recompute}))
+def test_recomputation_gives_the_same_losses(whole, run, recompute):
+    assert_same_curves(whole, run(execution={"recompute": recompute}))
 
 
 @pytest.mark.parametrize("name", ["lamb", "lans"])
-def test_the_layer_wise_rules_agree_across_layouts(name, pretrain):
+def test_the_layer_wise_rules_agree_across_layouts(name, run):
     runs = [
-        pretrain(flags=("--max_steps", "20"), optimizer={"name": name}, execution={"micro_batch": micro_batch})
+        run(flags=("--max_steps", "20"), optimizer={"name": name}, execution={"micro_batch": micro_batch})
         for micro_batch in (32, 8)
     ]
     for a, b in zip(*map(metrics, runs), strict=True):

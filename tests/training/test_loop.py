@@ -1,23 +1,16 @@
 """What one process promises of a run: skipped steps, input waits, phases, traces."""
 
-import json
+import dataclasses
 import time
 
 import numpy as np
 import pytest
 
 from bert_horovod.batches.rows import Rows
-from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
-from bert_horovod.training import loop
-from bert_horovod.training.step import TrainStep
-from tests.toy_runs import metrics, training_state
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from tests.toy_runs import logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
-
-
-def train(store, output_dir, max_steps=None, init_checkpoint=None, **sections) -> None:
-    output_dir.mkdir(exist_ok=True)
-    loop.pretrain(loop.Job(toy_recipe(**sections), store, output_dir, None, init_checkpoint, max_steps), World())
 
 
 def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path, monkeypatch):
@@ -68,25 +61,22 @@ def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_pa
         train(store, tmp_path, numerics={"precision": "float16", "initial_loss_scale": 2.0**40, "max_skipped_steps": 3})
 
 
-def test_nothing_is_traced_after_the_first_step(store, tmp_path, monkeypatch):
+def test_nothing_is_traced_after_the_first_step(store, tmp_path):
     traces = []
-    run = TrainStep.run
 
-    def counted(self: TrainStep, *arguments):
-        result = run(self, *arguments)
-        traces.append(self.traces)
-        return result
+    class Counting(Hook):
+        def step(self, event: StepEvent) -> None:
+            traces.append(event.train_step.traces)
 
-    monkeypatch.setattr(TrainStep, "run", counted)
-    train(store, tmp_path, max_steps=5, execution={"micro_batch": 8})
+    train_recipe(toy_recipe(execution={"micro_batch": 8}), store, tmp_path, max_steps=5, hooks=(Counting,))
     assert traces == [2] * 5
 
 
 def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tmp_path):
     recipe = toy_recipe(phase={"steps": 3})
     second = type(recipe.phase[0])(sequence_length=16, global_batch=8, steps=2, learning_rate=0.5, warmup=0.5)
-    recipe = type(recipe)(**{**vars(recipe), "phase": (recipe.phase[0], second)})
-    loop.pretrain(loop.Job(recipe, store, tmp_path), World())
+    recipe = dataclasses.replace(recipe, phase=(recipe.phase[0], second))
+    train_recipe(recipe, store, tmp_path)
     lines = metrics(tmp_path)
     assert [line["phase"] for line in lines] == [0, 0, 0, 1, 1]
     assert [line["learning_rate"] for line in lines[3:]] == [0.5, 0.5]
@@ -102,7 +92,7 @@ def test_a_damaged_id_in_the_store_is_refused_before_it_reaches_the_model(store,
         return batch
 
     monkeypatch.setattr(Rows, "assemble", damaged)
-    with pytest.raises(UserError, match=r"id 64, the model has 64 entries.*verify"):
+    with pytest.raises(DamagedData, match=r"id 64, the model has 64 entries.*verify"):
         train(store, tmp_path, max_steps=1)
 
 
@@ -118,13 +108,12 @@ def test_a_global_batch_without_pairs_has_no_pair_loss(store, tmp_path, monkeypa
     line = metrics(tmp_path)[0]
     assert line["nsp_loss"] == line["nsp_accuracy"] == 0
     assert line["loss"] == line["mlm_loss"] > 0
-    evaluated = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    assert evaluated["held_out_nsp_loss"] == 0
+    assert logged(tmp_path)[-1]["held_out_nsp_loss"] == 0
 
 
 def test_starting_from_a_checkpoint_takes_its_parameters(store, tmp_path):
     train(store, tmp_path / "first", max_steps=20)
-    train(store, tmp_path / "second", max_steps=1, init_checkpoint=tmp_path / "first" / "checkpoints" / "step-00000020")
+    train_recipe(toy_recipe(), store, tmp_path / "second", max_steps=1, init_checkpoint=newest(tmp_path / "first"))
     first, second = metrics(tmp_path / "first"), metrics(tmp_path / "second")
     assert second[0]["mlm_loss"] < first[0]["mlm_loss"]
     assert second[0]["learning_rate"] == first[0]["learning_rate"]
@@ -132,7 +121,6 @@ def test_starting_from_a_checkpoint_takes_its_parameters(store, tmp_path):
 
 def test_the_evaluation_is_the_same_every_time(store, tmp_path):
     train(store, tmp_path, max_steps=2, phase={"learning_rate": 1e-30}, execution={"evaluate_steps": 1})
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["held_out_mlm_loss"] for line in lines if "held_out_mlm_loss" in line]
+    losses = [line["held_out_mlm_loss"] for line in logged(tmp_path) if "held_out_mlm_loss" in line]
     assert len(losses) == 2
     assert losses[0] == losses[1]

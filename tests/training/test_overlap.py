@@ -1,6 +1,7 @@
 """The profile of backward, and the plan that a run keeps."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +9,11 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.link import Link
-from bert_horovod.measuring.synthetic import build_step
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.training.overlap import expect, measure_profile
 from bert_horovod.training.step import as_tensors
-from tests.toy_runs import metrics, newest, training_state
+from tests.toy_runs import metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
 AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
@@ -22,8 +23,8 @@ AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
 def test_a_profile_has_a_time_for_each_gradient_in_the_order_of_backward(xla):
     model = {"num_hidden_layers": 3, "hidden_size": 256, "intermediate_size": 1024}  # layers take 10 ms and more
     recipe = toy_recipe(execution={"micro_batch": 32, "xla": xla}, model=model)
-    made = build_step(recipe, recipe.phase[0], 1)
-    profile = measure_profile(made.step, as_tensors(made.batches[0]), made.inputs, World())
+    made = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]))
+    profile = measure_profile(made.step, as_tensors(made.batches[0]), made.inputs(), World())
     assert set(profile.ready_s) == set(made.step.shapes)
     assert 0 < profile.forward_s < profile.end_s
     assert all(0 < ready <= profile.end_s for ready in profile.ready_s.values())
@@ -47,25 +48,31 @@ def test_what_is_expected_follows_from_plan_profile_and_link():
     assert found.exposed_s == buckets.seconds(found.plan, shapes, 2, profile, link) - 1.0
 
 
-def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(pretrain, tmp_path):
+def train_two(two_ranks, store, output_dir: Path, max_steps: int, **sections) -> Path:
+    recipe = toy_recipe(execution=AUTO, **sections)
+    two_ranks.run(train_rank, store.path, output_dir, recipe, max_steps=max_steps)
+    return output_dir
+
+
+def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(two_ranks, store, tmp_path):
     numerics = {"wire": "float16"}
-    whole = pretrain(ranks=2, flags=("--max_steps", "4"), numerics=numerics, execution=AUTO)
+    whole = train_two(two_ranks, store, tmp_path / "whole", 4, numerics=numerics)
     first = training_state(whole)["progress"]
     assert first["plan"]["made_for"]["bucket_bytes"] == "auto"
     assert sorted(name for bucket in first["plan"]["buckets"] for name in bucket) == sorted(
         name for name in first["wire_maxima"] if not name.endswith("/rows")
     )
-    copy = tmp_path / "run"
+    copy = tmp_path / "copy"
     shutil.copytree(whole, copy)
     for output_dir in (whole, copy):
-        pretrain(ranks=2, output_dir=output_dir, flags=("--max_steps", "8"), numerics=numerics, execution=AUTO)
+        train_two(two_ranks, store, output_dir, 8, numerics=numerics)
         assert training_state(output_dir)["progress"]["plan"] == first["plan"]
     assert (newest(whole) / "model.safetensors").read_bytes() == (newest(copy) / "model.safetensors").read_bytes()
     assert [line["loss"] for line in metrics(whole)] == [line["loss"] for line in metrics(copy)]
 
 
-def test_buckets_chosen_by_measurement_change_nothing_beyond_rounding(pretrain):
-    alone = pretrain(flags=("--max_steps", "6"), execution={"micro_batch": 32})
-    planned = pretrain(ranks=2, flags=("--max_steps", "6"), execution=AUTO)
+def test_buckets_chosen_by_measurement_change_nothing_beyond_rounding(two_ranks, store, tmp_path):
+    alone = train(store, tmp_path / "alone", max_steps=6)
+    planned = train_two(two_ranks, store, tmp_path / "planned", 6)
     for a, b in zip(metrics(alone), metrics(planned), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)

@@ -1,19 +1,25 @@
 """A run that was stopped in order and started again equals one that was not stopped."""
 
 import math
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.toy_runs import PROJECT, metrics, newest, pretrain_arguments, training_state
+from tests.horovod_runs import PROJECT
+from tests.toy_runs import metrics, newest, pretrain_arguments, train, train_rank, training_state
+from tests.toys import toy_recipe
 
 NUMERICS = {"wire": "float16"}
 EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "evaluate_steps": 5}
+RECIPE = toy_recipe(numerics=NUMERICS, execution=EXECUTION)
 OWN_VALUES = (
     "step",
     "phase",
@@ -35,29 +41,33 @@ def own_values(output_dir: Path) -> list[list]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(pretrain) -> Path:
-    return pretrain(ranks=2, numerics=NUMERICS, execution=EXECUTION)
+def uninterrupted(store, two_ranks, tmp_path_factory) -> Path:
+    output_dir = tmp_path_factory.mktemp("uninterrupted")
+    two_ranks.run(train_rank, store.path, output_dir, RECIPE)
+    return output_dir
 
 
 @pytest.fixture(scope="module")
-def stopped(pretrain) -> Path:
+def stopped(store, two_ranks, tmp_path_factory) -> Path:
     """The same run, left at step 8."""
-    return pretrain(ranks=2, flags=("--max_steps", "8"), numerics=NUMERICS, execution=EXECUTION)
+    output_dir = tmp_path_factory.mktemp("stopped")
+    two_ranks.run(train_rank, store.path, output_dir, RECIPE, max_steps=8)
+    return output_dir
 
 
-def test_resume_is_bit_exact_at_the_same_layout(uninterrupted, stopped, pretrain, tmp_path):
+def test_resume_is_bit_exact_at_the_same_layout(uninterrupted, stopped, store, two_ranks, tmp_path):
     resumed = tmp_path / "run"
     shutil.copytree(stopped, resumed)
-    pretrain(ranks=2, output_dir=resumed, numerics=NUMERICS, execution=EXECUTION)
+    two_ranks.run(train_rank, store.path, resumed, RECIPE)
     assert own_values(resumed) == own_values(uninterrupted)
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         assert (newest(resumed) / file).read_bytes() == (newest(uninterrupted) / file).read_bytes()
 
 
-def test_resume_with_another_world_size_agrees_to_rounding(uninterrupted, stopped, pretrain, tmp_path):
+def test_resume_with_another_world_size_agrees_to_rounding(uninterrupted, stopped, store, tmp_path):
     resumed = tmp_path / "run"
     shutil.copytree(stopped, resumed)
-    pretrain(ranks=1, output_dir=resumed, numerics=NUMERICS, execution=EXECUTION | {"micro_batch": 32})
+    train(store, resumed, numerics=NUMERICS, execution=EXECUTION | {"micro_batch": 32})
     for a, b in zip(metrics(uninterrupted), metrics(resumed), strict=True):
         # The one rank has no float16 wire: 2^-11 of the largest gradient is the rounding here.
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]
@@ -73,8 +83,37 @@ def test_a_checkpoint_says_where_the_run_is(stopped):
     assert set(state["position"]) == {"phase", "epoch", "row"}
 
 
+def assert_stopped(output_dir: Path, said: str) -> None:
+    assert "asked to stop: saved at step" in said
+    step = training_state(output_dir)["progress"]["step"]
+    assert newest(output_dir).name == f"step-{step:08d}"
+    assert step < 5000
+
+
 @pytest.mark.parametrize("request_stop", ["stop file", signal.SIGTERM, signal.SIGUSR1])
-def test_a_request_to_stop_saves_and_leaves_with_success(request_stop, store, tmp_path):
+def test_a_request_to_stop_saves(request_stop, store, tmp_path, capsys):
+    output_dir = tmp_path / "run"
+
+    def ask() -> None:
+        wait_for_step(output_dir, lambda: None)
+        if request_stop == "stop file":
+            (output_dir / "stop").touch()
+        else:
+            os.kill(os.getpid(), request_stop)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        train(store, output_dir, phase={"steps": 5000})
+    finally:
+        asking.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert_stopped(output_dir, capsys.readouterr().out)
+
+
+def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
     output_dir = tmp_path / "run"
     arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})
     with subprocess.Popen(
@@ -84,25 +123,19 @@ def test_a_request_to_stop_saves_and_leaves_with_success(request_stop, store, tm
         stderr=subprocess.STDOUT,
     ) as run:
         try:
-            wait_for_step(output_dir, run)
-            if request_stop == "stop file":
-                (output_dir / "stop").touch()
-            else:
-                run.send_signal(request_stop)
-            output, _ = run.communicate(timeout=120)
+            wait_for_step(output_dir, run.poll)
+            run.send_signal(signal.SIGTERM)
+            said, _ = run.communicate(timeout=120)
         finally:
             run.kill()
-    assert run.returncode == 0, output
-    assert "asked to stop: saved at step" in output
-    step = training_state(output_dir)["progress"]["step"]
-    assert newest(output_dir).name == f"step-{step:08d}"
-    assert step < 5000
+    assert run.returncode == 0, said
+    assert_stopped(output_dir, said)
 
 
-def wait_for_step(output_dir: Path, run: subprocess.Popen) -> None:
-    for _ in range(600):
-        if (output_dir / "metrics.jsonl").exists() and metrics(output_dir):
-            return
-        assert run.poll() is None, run.stdout.read()
-        time.sleep(0.2)
-    raise AssertionError("no step within 120 s")
+def wait_for_step(output_dir: Path, ended: Callable[[], int | None]) -> None:
+    """Wait until a step is logged; `ended` gives the exit code of a run that has ended."""
+    end = time.monotonic() + 120
+    while not (output_dir / "metrics.jsonl").exists() or not metrics(output_dir):
+        assert ended() is None
+        assert time.monotonic() < end, "no step within 120 s"
+        time.sleep(0.05)

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
-from bert_horovod.recipe.reading import recipe_from_table
-from bert_horovod.recipe.sections import Model
+from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.start import check_recipe, load_initial, untested_versions
 from tests.toys import toy_recipe, toy_recipe_table, write_toy_store
 
@@ -38,13 +40,18 @@ def write_model(
 ) -> dict[str, np.ndarray]:
     """Write a Hugging Face directory to start from; returns its parameters."""
     parameters = initial_values(pretraining_shapes(model, pairs), model.initializer_range, seed=5)
-    write_directory(directory, model, pairs, parameters, vocabulary or store.vocabulary, lowercase)
+    write_directory(directory, model, Pretraining(pairs), parameters, vocabulary or store.vocabulary, lowercase)
     return parameters
+
+
+def load(directory: Path, recipe: Recipe, store: Store) -> dict[str, np.ndarray]:
+    task = Pretraining(recipe.objective.pairs)
+    return load_initial(directory, recipe.model, task, StoreDataset(store, recipe))
 
 
 def refusal(directory: Path, store: Store, recipe=RECIPE) -> str:
     with pytest.raises(UserError) as caught:
-        load_initial(directory, recipe, store)
+        load(directory, recipe, store)
     assert str(caught.value).startswith(f"--init_checkpoint {directory}")
     return str(caught.value)
 
@@ -74,7 +81,7 @@ def test_a_vocabulary_without_special_tokens_is_refused_by_their_names(tmp_path)
 
 def test_parameters_to_start_from_are_read(tmp_path, store):
     expected = write_model(tmp_path / "init", store)
-    found = load_initial(tmp_path / "init", RECIPE, store)
+    found = load(tmp_path / "init", RECIPE, store)
     assert found.keys() == expected.keys()
     for name, value in found.items():
         np.testing.assert_array_equal(value, expected[name])
@@ -83,9 +90,9 @@ def test_parameters_to_start_from_are_read(tmp_path, store):
 def test_heads_that_the_run_has_not_are_left_out_and_missing_ones_are_left_to_be_initialised(tmp_path, store):
     without = recipe_from_table(toy_recipe_table(objective={"pair": "none"}))
     with_heads = write_model(tmp_path / "with", store)
-    assert load_initial(tmp_path / "with", without, store).keys() == with_heads.keys() - PAIR_HEAD
+    assert load(tmp_path / "with", without, store).keys() == with_heads.keys() - PAIR_HEAD
     write_model(tmp_path / "without", store, pairs=False)
-    assert load_initial(tmp_path / "without", RECIPE, store).keys() == with_heads.keys() - PAIR_HEAD
+    assert load(tmp_path / "without", RECIPE, store).keys() == with_heads.keys() - PAIR_HEAD
 
 
 def test_another_vocabulary_of_the_same_size_is_refused_by_the_first_difference(tmp_path, store):
@@ -104,7 +111,7 @@ def test_a_longer_vocabulary_is_refused_by_the_first_id_beyond(tmp_path, store):
 def test_a_directory_without_a_vocabulary_is_taken_if_the_sizes_fit(tmp_path, store):
     expected = write_model(tmp_path / "init", store)
     (tmp_path / "init" / "vocab.txt").unlink()
-    assert load_initial(tmp_path / "init", RECIPE, store).keys() == expected.keys()
+    assert load(tmp_path / "init", RECIPE, store).keys() == expected.keys()
 
 
 def test_another_casing_is_refused_by_the_option_that_mends_it(tmp_path, store):
@@ -146,12 +153,12 @@ def test_another_computation_with_the_same_shapes_is_refused_by_its_key(tmp_path
 
 def test_dropout_may_differ_from_that_of_the_model_to_start_from(tmp_path, store):
     write_model(tmp_path / "init", store, recipe_with(hidden_dropout_prob=0.3).model)
-    assert load_initial(tmp_path / "init", RECIPE, store)
+    assert load(tmp_path / "init", RECIPE, store)
 
 
 def test_a_directory_that_is_no_bert_is_refused(tmp_path, store):
     with pytest.raises(UserError, match=r"no config\.json"):
-        load_initial(tmp_path, RECIPE, store)
+        load(tmp_path, RECIPE, store)
 
 
 def test_versions_outside_of_the_tested_ranges_are_named_with_the_range(monkeypatch):

@@ -1,45 +1,30 @@
 """What holds between the ranks of a real run."""
 
-import json
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from bert_horovod.batches.index import open_index
-from bert_horovod.recipe.reading import recipe_to_toml
-from tests.horovod_runs import run_ranks
-from tests.toy_runs import PROJECT
 from tests.toys import toy_recipe
+from tests.training.two_ranks import compare_unequal_states, observe_run
 
 
 @pytest.fixture(scope="module")
-def reports(store, tmp_path_factory) -> list[dict]:
+def reports(store, two_ranks, tmp_path_factory) -> list[dict]:
     """What each of two ranks saw in exactly one epoch, in steps of 30 rows; the last crosses into the next."""
-    directory = tmp_path_factory.mktemp("two-ranks")
     rows = open_index(store, 32, "next_sentence", True).rows
     recipe = toy_recipe(
-        phase={"global_batch": 30, "steps": -(-rows // 30)}, execution={"micro_batch": 8, "log_steps": 100}
+        phase={"global_batch": 30, "steps": -(-rows // 30)},
+        execution={"micro_batch": 8, "log_steps": 100},
+        numerics={"wire": "float16"},
     )
-    recipe = replace(recipe, numerics=replace(recipe.numerics, wire="float16"))
-    (directory / "recipe.toml").write_text(recipe_to_toml(recipe))
-    (directory / "run").mkdir()
-    done = run_ranks(
-        2,
-        PROJECT / "tests" / "training" / "two_ranks.py",
-        str(directory / "recipe.toml"),
-        str(store.path),
-        str(directory / "run"),
-        str(directory),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((directory / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    answers = two_ranks.run(observe_run, store.path, tmp_path_factory.mktemp("run"), recipe)
+    return [answer.value for answer in answers]
 
 
-def test_ranks_with_other_parameters_are_noticed_and_mended_by_the_broadcast(reports):
-    for report in reports:
-        assert report["differ_before"] == [1]
-        assert report["differ_after"] == []
+def test_ranks_with_other_parameters_are_noticed_and_mended_by_the_broadcast(two_ranks):
+    for answer in two_ranks.run(compare_unequal_states, toy_recipe()):
+        assert answer.value == {"before": [1], "after": []}
 
 
 def test_all_ranks_hold_the_same_parameters_after_the_run(reports):
@@ -60,5 +45,5 @@ def test_each_window_is_seen_once_an_epoch_over_all_ranks(reports):
 def test_gradients_are_all_reduced_in_buckets_and_never_gathered(reports):
     for report in reports:
         # one more for the sums of the losses
-        assert report["collectives"] == {"HorovodAllreduce": report["buckets"] + 1}
+        assert report["collectives"] == {"all_reduce": report["buckets"] + 1}
         assert report["buckets"] > 1

@@ -1,75 +1,65 @@
-"""Run under horovodrun by test_two_ranks.py: trains, and writes what each rank saw to a file of its own."""
+"""What each of two ranks sees of a run: jobs for two_ranks."""
 
-import json
-import sys
+from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+import tensorflow as tf
 
 from bert_horovod.batches.rows import Rows
-from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.world import connect
-from bert_horovod.corpus.store import open_store
+from bert_horovod.collectives.world import World
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
-from bert_horovod.recipe.reading import load_recipe
-from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
-from bert_horovod.runtime.devices import use_devices
-from bert_horovod.training import loop
-from bert_horovod.training.hooks.watchdog import Watchdog
-from bert_horovod.training.step import TrainStep
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.state import Progress, ranks_that_differ
+from bert_horovod.training.hooks.base import Hook
+from tests.toy_runs import new_state, train_rank
 
-recipe_file, data_dir, output_dir, report_dir = sys.argv[1:]
-recipe, store = load_recipe(recipe_file), open_store(data_dir)
-world = connect(launch())
-use_devices(world.local_rank, world.local_size, 0)
-report: dict = {"rank": world.rank}
-
-# Ranks that begin with different parameters are told apart, and equal after the broadcast.
-state = TrainingState(
-    initial_values(pretraining_shapes(recipe.model, True), recipe.model.initializer_range, seed=world.rank),
-    "lamb",
-    Progress(),
-)
-report["differ_before"] = ranks_that_differ(world, state.hash(), "before")
-state.broadcast(world)
-report["differ_after"] = ranks_that_differ(world, state.hash(), "after")
-
-windows: list[list[int]] = []  # of each row
-assemble = Rows.assemble
+COLLECTIVES = ("all_reduce", "all_reduce_max", "all_gather", "all_to_all", "broadcast")
 
 
-def recording(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
-    if not report.get("evaluating"):
-        windows.extend(row[row >= 0].tolist() for row in self.windows(positions[positions >= 0]))
-        report["rows_per_epoch"] = self.count
-        report["windows_per_epoch"] = self._index.windows
-    return assemble(self, positions)
+def compare_unequal_states(world: World, recipe: Recipe) -> dict[str, list[int]]:
+    """The ranks that differ, before and after the broadcast, where each begins with parameters of its own."""
+    parameters = initial_values(pretraining_shapes(recipe.model, True), 0.02, seed=world.rank)
+    state = new_state(parameters, Progress(), rule="lamb")
+    before = ranks_that_differ(world, state.hash(), "before")
+    state.broadcast(world)
+    return {"before": before, "after": ranks_that_differ(world, state.hash(), "after")}
 
 
-operations: dict[str, int] = {}
-finish_step = TrainStep._finish_step
+class Observer(Hook):
+    """Tells, when the run ends, how many buckets it had and what hash its state has."""
+
+    def __init__(self, report: dict[str, Any], run) -> None:
+        super().__init__(run)
+        self._report = report
+
+    def finish(self) -> None:
+        self._report |= {"buckets": len(self.run.exchange.plan.buckets), "hash": self.run.state.hash()}
 
 
-def inspected(self: TrainStep, *inputs):
-    import tensorflow as tf
+def observe_run(world: World, store: Path, output_dir: Path, recipe: Recipe) -> dict[str, Any]:
+    """Train, and tell what this rank assembled, the collectives in its step's graph, and what it had at the end."""
+    report: dict[str, Any] = {"windows": []}  # of each row, in the order of assembling; held-out rows come last
+    in_graph: Counter[str] = Counter()
+    assemble = Rows.assemble
 
-    result = finish_step(self, *inputs)
-    for operation in tf.compat.v1.get_default_graph().get_operations():
-        operations[operation.type] = operations.get(operation.type, 0) + 1
-    report["buckets"] = len(self.reducer.plan.buckets)
-    return result
+    def assemble_and_tell(self: Rows, positions: np.ndarray) -> dict[str, np.ndarray]:
+        report["windows"].extend(row[row >= 0].tolist() for row in self.windows(positions[positions >= 0]))
+        report.setdefault("rows_per_epoch", self.count)
+        report.setdefault("windows_per_epoch", self._index.windows)
+        return assemble(self, positions)
 
+    def counted(name: str, collective, *arguments) -> tf.Tensor:
+        in_graph[name] += tf.inside_function()
+        return collective(*arguments)
 
-Rows.assemble = recording
-TrainStep._finish_step = inspected
-watchdog = Watchdog(world, recipe.execution.stall_s)
-run = loop._Run(loop.Job(recipe, store, Path(output_dir)), world, watchdog)
-run._evaluate = lambda evaluator: None
-run.run()
-report |= {
-    "windows": windows,
-    "hash": run.state.hash().hex(),
-    "collectives": {name: count for name, count in operations.items() if name.startswith("Horovod")},
-}
-Path(report_dir, f"rank-{world.rank}.json").write_text(json.dumps(report))
-world.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rows, "assemble", assemble_and_tell)
+        for name in COLLECTIVES:
+            patch.setattr(world, name, partial(counted, name, getattr(world, name)))
+        train_rank(world, store, output_dir, recipe, hooks=(partial(Observer, report),))
+    report["collectives"] = {name: count for name, count in in_graph.items() if count}
+    return report

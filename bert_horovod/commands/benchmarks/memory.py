@@ -11,7 +11,7 @@ import json
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SHORTEST_ROW, SIZES, size_recipe
-from bert_horovod.recipe.reading import load_recipe
+from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 
 
 def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
-    """Declare --set KEY=VALUE; recipe.reading.load_recipe reads what it gathers in `overrides`."""
+    """Declare --set KEY=VALUE; recipe.loading.load_recipe reads what it gathers in `overrides`."""
     parser.add_argument(
         "--set",
         action="append",

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_error
-from bert_horovod.corpus.reading.sources import Source, SourceReader
+from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, verify
 from bert_horovod.errors import ReportedError, UserError
@@ -32,7 +32,7 @@ class _Head(TypedDict):
     vocabulary: dict[str, Any]
 
 
-class _Plan(TypedDict):
+class _StorePlan(TypedDict):
     head: _Head
     sources: dict[str, Any]  # by place, [bytes, ns of the last change]: only compared
 
@@ -84,7 +84,7 @@ def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pat
         )
 
 
-def begin(path: Path, head: dict[str, Any], sources: list[Source], known: bool) -> set[Source]:
+def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bool) -> set[SourceFile]:
     """Write down what is going to be made, in plan.json, and make the directory an unfinished store.
 
     Args:
@@ -129,14 +129,14 @@ def clear(path: Path) -> None:
                 entry.unlink()
 
 
-def _place(source: Source) -> str:
+def _place(source: SourceFile) -> str:
     return os.path.realpath(source.path)  # names repeat in different directories
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
     try:
         plan = read_json(path / "plan.json", inside=path)
-        check_type(plan, _Plan, "it")
+        check_type(plan, _StorePlan, "it")
         return plan
     except (OSError, ValueError):
         return None
@@ -147,7 +147,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [f"{key}: {before.get(key)} -> {value}" for key, value in after.items() if before.get(key) != value]
 
 
-def finished_store(path: Path, head: dict[str, Any], sources: list[Source]) -> tuple[Store | None, bool]:
+def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) -> tuple[Store | None, bool]:
     """The store at path, if it is finished, whole and the one that is asked for, else None; and whether it is, or was
     before it was damaged, made of these very sources."""
     if not (path / "manifest.json").exists():
@@ -170,7 +170,7 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[Source]) -> t
         return None, True
 
 
-def _changed_sources(old: list[dict[str, Any]], sources: list[Source]) -> list[str]:
+def _changed_sources(old: list[dict[str, Any]], sources: list[SourceFile]) -> list[str]:
     if [entry["name"] for entry in old] != [source.name for source in sources]:
         return [f"sources: {len(old)} files -> {len(sources)} files, or other names or order"]
     changed = [source.name for entry, source in zip(old, sources, strict=True) if entry["bytes"] != source.bytes]

@@ -19,7 +19,7 @@ from typing import Any
 
 from bert_horovod.corpus.manifest import COUNTS
 from bert_horovod.corpus.preparing.builder import ShardTotals
-from bert_horovod.corpus.preparing.planning import Position, Task
+from bert_horovod.corpus.preparing.planning import Position, ShardTask
 from bert_horovod.corpus.store import Shard, hash_shard, write_shard
 from bert_horovod.storage.reading import read_text
 from bert_horovod.storage.writing import sync, write_atomically
@@ -80,7 +80,7 @@ def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) ->
     return part
 
 
-def find_parts(store: Path, tasks: Iterable[Task]) -> dict[tuple[str, int], Part]:
+def find_parts(store: Path, tasks: Iterable[ShardTask]) -> dict[tuple[str, int], Part]:
     """Find the parts of these tasks that are whole, by task and number; take away all other ones.
 
     Every part found is afterwards in the directory of its own name.
@@ -113,7 +113,7 @@ def number_parts(store: Path, parts: list[Part]) -> list[dict[str, Any]]:
     return entries
 
 
-def missing_parts(task: Task, found: dict[tuple[str, int], Part]) -> list[tuple[int, Position, int | None]]:
+def missing_parts(task: ShardTask, found: dict[tuple[str, int], Part]) -> list[tuple[int, Position, int | None]]:
     """The runs of parts that a task lacks: first number, where it begins, number to stop before (None: none)."""
     numbers = sorted(number for key, number in found if key == task.key)
     runs, begin, expected = [], Position(), 0

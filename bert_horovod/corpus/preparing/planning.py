@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.pieces import Piece, split_source
-from bert_horovod.corpus.reading.sources import Source
+from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import SECTION_BYTES
 from bert_horovod.errors import UserError
 
@@ -42,7 +42,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class ShardTask:
     """Pieces that are read one after another; `key` names their content, the settings and the vocabulary."""
 
     key: str
@@ -54,7 +54,7 @@ class Task:
         return sum(piece.end - piece.begin for piece in self.pieces)
 
 
-def plan_tasks(sources: list[Source], head: dict[str, Any]) -> list[Task]:
+def plan_tasks(sources: list[SourceFile], head: dict[str, Any]) -> list[ShardTask]:
     """Cut sources into tasks of about one shard each: large files into pieces where that is possible, small files put
     together.
 
@@ -80,5 +80,5 @@ def plan_tasks(sources: list[Source], head: dict[str, Any]) -> list[Task]:
         # Files of one name and size from different directories are told apart by their order.
         key = hashlib.sha256(f"{seen[text]} {text}".encode()).hexdigest()[:24]
         seen[text] += 1
-        tasks.append(Task(key, tuple(group)))
+        tasks.append(ShardTask(key, tuple(group)))
     return tasks

@@ -15,11 +15,11 @@ from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.preparing import destination
 from bert_horovod.corpus.preparing.duplicates import count_tokens, find_duplicates
 from bert_horovod.corpus.preparing.parts import Part, find_parts, missing_parts, number_parts
-from bert_horovod.corpus.preparing.planning import Settings, Task, plan_tasks
+from bert_horovod.corpus.preparing.planning import Settings, ShardTask, plan_tasks
 from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
-from bert_horovod.corpus.reading.sources import Source, find_sources
+from bert_horovod.corpus.reading.sources import SourceFile, find_sources
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
@@ -168,14 +168,14 @@ class _Made:
     """What was done: parts by task and number, SHA-256 of files read in pieces, who did it."""
 
     parts: dict[tuple[str, int], Part]
-    hashes: dict[Source, str]
+    hashes: dict[SourceFile, str]
     workers: int = 0
     seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
 
-    def take(self, job: PartsJob | Source, result: Done | str) -> None:
+    def take(self, job: PartsJob | SourceFile, result: Done | str) -> None:
         """Take a job's result."""
-        if isinstance(job, Source):
+        if isinstance(job, SourceFile):
             self.hashes[job] = result
             return
         self.seconds += result.seconds
@@ -186,7 +186,7 @@ class _Made:
 
 def _work(
     path: Path,
-    tasks: list[Task],
+    tasks: list[ShardTask],
     kept: dict[tuple[str, int], Part],
     settings: Settings,
     lowercase: bool,
@@ -194,7 +194,7 @@ def _work(
     executor: Executor | None,
 ) -> _Made:
     """Make the parts that are missing; hash the files that are read in pieces."""
-    jobs: list[PartsJob | Source] = [
+    jobs: list[PartsJob | SourceFile] = [
         PartsJob(path, task, number, begin, stop_before, settings, lowercase)
         for task in tasks
         for number, begin, stop_before in missing_parts(task, kept)
@@ -226,10 +226,10 @@ def _work(
 def _finish(
     path: Path,
     head: dict[str, Any],
-    sources: list[Source],
-    tasks: list[Task],
+    sources: list[SourceFile],
+    tasks: list[ShardTask],
     found: dict[tuple[str, int], Part],
-    hashes: dict[Source, str],
+    hashes: dict[SourceFile, str],
 ) -> dict[str, Any]:
     """Put the shards into their places, find duplicates, write the manifest."""
     pieces = {task.key: task.pieces for task in tasks}
@@ -275,7 +275,7 @@ def _finish(
     return manifest
 
 
-def _refuse_empty(path: Path, parts: list[Part], sources: list[Source]) -> None:
+def _refuse_empty(path: Path, parts: list[Part], sources: list[SourceFile]) -> None:
     if not any(part.counts["tokens"] for part in parts):
         destination.clear(path)
         names = ", ".join(str(source.path) for source in sources[:3]) + (", ..." if len(sources) > 3 else "")

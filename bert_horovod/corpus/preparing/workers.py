@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.corpus.preparing.builder import ShardBuilder
 from bert_horovod.corpus.preparing.parts import Part, write_part
-from bert_horovod.corpus.preparing.planning import Position, Settings, Task
+from bert_horovod.corpus.preparing.planning import Position, Settings, ShardTask
 from bert_horovod.corpus.reading.pieces import piece_reader
-from bert_horovod.corpus.reading.sources import Source, SourceReader
+from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.text import Section, read_sections
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, file_error
@@ -31,7 +31,7 @@ class PartsJob:
     """A run of parts to make."""
 
     store: Path
-    task: Task
+    task: ShardTask
     number: int  # of the first part
     begin: Position  # where it begins
     stop_before: int | None  # the part that is there already; None: go on to the task's end
@@ -49,7 +49,7 @@ class Done:
     memory_peak: int
 
 
-def do(job: PartsJob | Source, report: Report) -> "Done | str":
+def do(job: PartsJob | SourceFile, report: Report) -> "Done | str":
     """Do a job: make parts, or hash a file that is read in pieces."""
     return make_parts(job, report) if isinstance(job, PartsJob) else hash_source(job)
 
@@ -73,7 +73,7 @@ def make_parts(job: PartsJob, report: Report) -> Done:
     return Done(parts, time.monotonic() - start, before, _peak_memory())
 
 
-def hash_source(source: Source) -> str:
+def hash_source(source: SourceFile) -> str:
     """SHA-256, in hexadecimal, of a file that is read in pieces."""
     with SourceReader(source) as reader:
         return reader.sha256()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from bert_horovod.corpus.reading.sources import BLOCK_BYTES, Source, SourceReader
+from bert_horovod.corpus.reading.sources import BLOCK_BYTES, SourceFile, SourceReader
 
 _STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a bz2 stream's first bytes, the latter of an empty one
 _STREAM_HEAD_BYTES = 10
@@ -18,7 +18,7 @@ _FIRST_STREAM_BYTES = 4 << 20  # a longer first stream is taken to be the only o
 class Piece:
     """The documents of a source that begin in these bytes of it, as they lie on the disk."""
 
-    source: Source
+    source: SourceFile
     begin: int
     end: int  # exclusive
 
@@ -28,7 +28,7 @@ class Piece:
         return self.begin == 0 and self.end == self.source.bytes
 
 
-def split_source(source: Source, documents: str, piece_bytes: int) -> list[Piece]:
+def split_source(source: SourceFile, documents: str, piece_bytes: int) -> list[Piece]:
     """Cut a source into pieces of `piece_bytes` on the disk, or into one if its format cannot be cut.
 
     What can be cut: plain JSON Lines, plain text with documents == "blank_line", plain dumps and dumps in .bz2 that
@@ -135,13 +135,13 @@ class PartReader(SourceReader):
         return offset + len(held)
 
 
-def _can_be_cut(source: Source, documents: str) -> bool:
+def _can_be_cut(source: SourceFile, documents: str) -> bool:
     if source.compression == ".bz2":
         return source.kind == "wikipedia" and _has_streams(source)
     return not source.compression and (source.kind != "text" or documents == "blank_line")
 
 
-def _has_streams(source: Source) -> bool:
+def _has_streams(source: SourceFile) -> bool:
     """Whether a .bz2 file's first stream is a short one that another follows."""
     decompressor = bz2.BZ2Decompressor()
     try:

@@ -37,7 +37,7 @@ COMPRESSIONS = {
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """An input file; `name` is what the manifest calls it: relative to the directory that was given, or the file's
     own name."""
 
@@ -57,18 +57,18 @@ class Source:
         return _suffixes(self.path)[1]
 
 
-def find_sources(inputs: list[str]) -> list[Source]:
+def find_sources(inputs: list[str]) -> list[SourceFile]:
     """List the files that `--input` values mean, each file once, in a fixed order.
 
     A value is a file, a directory (searched recursively, sorted by name; hidden files and files with other suffixes
     than TEXT_SUFFIXES are passed over, the latter named on stderr) or a glob (sorted). Raises UserError when a value
     matches no file.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, SourceFile] = {}
     for value in inputs:
         for path, name in _matches(value):
             try:
-                source = Source(path, name, path.stat().st_size)
+                source = SourceFile(path, name, path.stat().st_size)
             except OSError as error:
                 raise file_error(error, f"cannot read {path}: {error.strerror}") from error
             found.setdefault(os.path.realpath(path), source)
@@ -82,7 +82,7 @@ class SourceReader(io.RawIOBase):
     much of what was read so far is left out of the text on purpose, by what it is: filled by those who read.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: SourceFile):
         super().__init__()
         self.source, self.begin = source, 0
         self.bytes_read = 0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_horovod.corpus.reading.sources import Source, SourceReader
+from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
 from bert_horovod.errors import UserError, file_error
@@ -77,7 +77,7 @@ def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
     write_atomically(path, vocabulary_text(vocabulary))
 
 
-def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, documents: str = "file") -> list[str]:
+def learn_vocabulary(sources: list[SourceFile], size: int, lowercase: bool, documents: str = "file") -> list[str]:
     """Learn a WordPiece vocabulary; the same sources give the same vocabulary, byte for byte.
 
     Ids are in this order: the special tokens and 99 unused ones as in Google's vocabularies; single characters by code
@@ -93,7 +93,7 @@ def learn_vocabulary(sources: list[Source], size: int, lowercase: bool, document
     return _train(words, size, sorted(alphabet), continuations)
 
 
-def count_words(sources: list[Source], lowercase: bool, documents: str) -> Counter[str]:
+def count_words(sources: list[SourceFile], lowercase: bool, documents: str) -> Counter[str]:
     """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are
     none."""
     normalise = Normaliser(lowercase)

@@ -1,12 +1,10 @@
 """What a hook is: it watches a run, and may stop it by raising; it never changes numbers."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bert_horovod.training.inputs import StepBatch
+from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
 
 
 class StepEvent(NamedTuple):
@@ -27,7 +25,7 @@ class StepEvent(NamedTuple):
 class Hook:
     """Every method does nothing; a hook overrides those that it needs. `training/run.py` lists hooks in their order."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         self.run = run
 
     def phase(self) -> None:

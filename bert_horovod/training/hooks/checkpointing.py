@@ -1,18 +1,14 @@
 """Saves checkpoints while training; runs/saving.py writes them."""
 
-from typing import TYPE_CHECKING
-
 from bert_horovod.runs.saving import Saver
 from bert_horovod.training.hooks.base import Hook, StepEvent
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
+from bert_horovod.training.run import Run
 
 
 class CheckpointHook(Hook):
     """Saves every execution.checkpoint_steps steps, at the end of a phase, and when the run is asked to stop."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._saver: Saver | None = None  # rank 0's
         self._saved_step = -1

@@ -1,13 +1,9 @@
 """A TensorBoard trace of some optimizer steps (execution.profile_steps)."""
 
-from typing import TYPE_CHECKING
-
 import tensorflow as tf
 
 from bert_horovod.training.hooks.base import Hook, StepEvent
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
+from bert_horovod.training.run import Run
 
 
 class ProfileHook(Hook):
@@ -16,7 +12,7 @@ class ProfileHook(Hook):
     The first step that is in the range opens the trace, so that a run resumed inside it traces the rest.
     """
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__(run)
         steps = run.recipe.execution.profile_steps if run.world.rank == 0 else ()
         self._steps = range(steps[0], steps[1] + 1) if steps else range(0)

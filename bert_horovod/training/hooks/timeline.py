@@ -4,16 +4,14 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepTimes
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
 
 OURS, HOROVODS = 0, 1000  # process numbers in the trace: ours, and what is added to Horovod's, of which a tensor is one
 _WRITTEN_S = 10.0  # until Horovod must have written its own
@@ -22,7 +20,7 @@ _WRITTEN_S = 10.0  # until Horovod must have written its own
 class TimelineHook(Hook):
     """Records execution.timeline's steps on every rank."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__(run)
         steps = run.recipe.execution.timeline
         self._steps = range(steps[0], steps[1] + 1) if steps else range(0)

@@ -6,14 +6,12 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bert_horovod.collectives.rendezvous import RendezvousBoard
 from bert_horovod.collectives.world import World
 from bert_horovod.training.hooks.base import Hook
-
-if TYPE_CHECKING:
-    from bert_horovod.training.run import Run
+from bert_horovod.training.run import Run
 
 EXIT_CODE = 3
 BEAT_S = 2.0  # between signs of life
@@ -41,7 +39,7 @@ class _Work(NamedTuple):
 class WatchdogHook(Hook):
     """Ends this rank where one thing takes longer than execution.stall_s."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._watchdog = Watchdog(run.world, run.recipe.execution.stall_s)
 

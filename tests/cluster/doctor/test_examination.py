@@ -53,6 +53,7 @@ def test_hosts_that_are_well_pass_and_the_line_that_starts_a_run_is_printed(box)
     assert "launch -np 3 -H node1:2,node2:1 --network_interfaces eth0 -- pretrain" in output.splitlines()[-1]
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_a_slow_link_is_found_and_its_host_named(box):
     box.shape("node3", "20mbit")
@@ -68,6 +69,7 @@ def test_a_slow_link_is_found_and_its_host_named(box):
     assert "node2 to" not in line
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_ctrl_c_ends_the_doctor_and_all_that_it_started(box):
     process = box.start(

@@ -12,6 +12,7 @@ from tests.cluster.launches import LAUNCH, QUICK, YIELD, launched, require_mpi
 from tests.horovod_runs import PROJECT, clean_environment
 from tests.toy_runs import newest, pretrain_arguments
 
+pytestmark = pytest.mark.slow
 FIRST_STEP = "step 1/"
 
 

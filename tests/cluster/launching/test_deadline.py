@@ -6,9 +6,10 @@ import time
 
 import pytest
 
+from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.cluster.launching.deadline import stop_time
 from bert_horovod.errors import UserError
-from tests.toy_runs import metrics
+from tests.toy_runs import metrics, pretrain_arguments
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +53,9 @@ def test_a_job_that_ends_sooner_is_refused(monkeypatch):
         stop_time("10m")
 
 
-def test_a_run_saves_and_stops_before_the_jobs_end(pretrain, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600 + 12))
-    output_dir = pretrain(flags=("--stop_before", "1h"), phase={"steps": 1_000_000}, execution={"xla": "off"})
-    (checkpoint,) = (output_dir / "checkpoints").iterdir()
-    assert checkpoint.name == f"step-{metrics(output_dir)[-1]['step']:08d}"
+def test_a_run_saves_and_stops_before_the_jobs_end(store, tmp_path, monkeypatch):
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 1_000_000})
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600 + 6))
+    assert dispatch(parse(["bert-horovod", "pretrain", *arguments, "--stop_before", "1h"])) == 0
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert checkpoint.name == f"step-{metrics(tmp_path / 'run')[-1]['step']:08d}"

@@ -17,7 +17,7 @@ needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, 
 FIRST_STEP = "step 1/"
 
 
-@pytest.fixture(params=["gloo", "mpi"])
+@pytest.fixture(params=["gloo", pytest.param("mpi", marks=pytest.mark.slow)])
 def controller(request) -> list[str]:
     """The flags for each way to join ranks."""
     if request.param == "mpi":
@@ -69,6 +69,7 @@ def test_sigterm_to_every_process_of_the_job_saves(start, controller):
     assert "asked to stop: saved at step" in said
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
     with start() as run:
@@ -80,6 +81,7 @@ def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
     assert "asked to stop: saved at step" in said
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_a_request_waits_for_a_step_that_takes_longer_than_horovodruns_patience(start, controller, tmp_path):
     with start(launch_flags=controller) as run:
@@ -95,6 +97,7 @@ def test_a_request_waits_for_a_step_that_takes_longer_than_horovodruns_patience(
     assert newest(tmp_path / "run").name == f"step-{int(step):08d}"
 
 
+@pytest.mark.slow
 @needs_horovod
 def test_a_second_sigterm_kills(start, controller):
     with start(launch_flags=[*controller, "--restarts", "1"]) as run:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, rea
 STEPS, CHECKPOINT_STEPS = 250, 20
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, tmp_path):
     """The other host's rank is stopped, then that host vanishes; each time a watchdog ends the run."""
     box = start_cluster(hosts=2)
@@ -60,6 +61,56 @@ def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, t
     for a, b in zip(metrics(runs[0]), metrics(runs[1]), strict=True):
         assert a["step"] == b["step"]
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]
+
+
+# As sitecustomize.py: a bit flips on rank 1 of the first attempt after step 6.
+FLIP = """
+import os, pathlib
+
+mark = pathlib.Path(__file__).with_name("flipped")
+if os.environ.get("HOROVOD_RANK") == "1" and not mark.exists():
+    from tests.training.faulty_ranks import flip_a_bit_after
+
+    flip_a_bit_after(6)
+    mark.touch()
+"""
+
+
+@pytest.mark.slow
+def test_a_run_in_which_a_bit_flips_is_restarted_and_ends_as_one_that_was_not_disturbed(store, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(FLIP)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    execution = QUICK | {"micro_batch": 8, "checkpoint_steps": 5, "consistency_steps": 1}
+    runs = [tmp_path / "disturbed", tmp_path / "undisturbed"]
+    arguments = [pretrain_arguments(tmp_path, store, run, phase={"steps": 12}, execution=execution) for run in runs]
+    words = [*LAUNCH, "-np", "2", "--restarts", "1", "--", "pretrain", *arguments[0]]
+    with launched(words, tmp_path, str(runs[0])) as run:
+        code, said, errors = run.end(300)
+    assert code == 0, errors
+    assert (tmp_path / "flipped").exists()
+    flipped = "step 6: ranks no longer hold the same state: bert.encoder.layer.1.output.dense.weight of rank 1 is not"
+    assert errors.count(f"bert-horovod: error: {flipped}") == 1, errors
+    assert "the same command resumes from it\n" in errors
+    assert "restart 1 of 1 with 2 rank(s) on localhost:2\n" in errors
+    assert "Traceback" not in errors
+    assert f"resuming from {runs[0] / 'checkpoints' / 'step-00000005'}\n" in said
+    undisturbed = subprocess.run([*LAUNCH[:3], "pretrain", *arguments[1]], env=clean_environment(), check=False)
+    assert undisturbed.returncode == 0
+    assert [line["step"] for line in metrics(runs[0])] == list(range(1, 13))
+    for a, b in zip(metrics(runs[0]), metrics(runs[1]), strict=True):
+        assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_is_not_restarted(store, tmp_path):
+    numerics = {"precision": "float16", "initial_loss_scale": 2.0**40, "max_skipped_steps": 2}
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", numerics=numerics, execution=QUICK)
+    words = [*LAUNCH, "-np", "2", "--restarts", "1", "--", "pretrain", *arguments]
+    with launched(words, tmp_path, str(tmp_path / "run")) as run:
+        code, _, errors = run.end(300)
+    assert code == 2, errors
+    assert "bert-horovod: error: step 2: 2 updates in a row had gradients that are not finite" in errors
+    assert "restart 1" not in errors
 
 
 def test_rank_0_moves_only_to_a_host_that_sees_the_run(start_cluster, tmp_path):

@@ -17,7 +17,7 @@ import pytest
 from bert_horovod.corpus.preparing.duplicates import find_duplicates
 from bert_horovod.corpus.statistics import token_counts
 from bert_horovod.corpus.store import verify
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.preparing.test_preparation import tree, write_json_lines
 
 
@@ -62,7 +62,7 @@ def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp
     assert tree(tmp_path / "1") == tree(tmp_path / "2")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_files, vocabulary, tmp_path, workers):
     store = tmp_path / "killed"
     words = command(many_files, vocabulary, store, "--workers", workers)
@@ -96,7 +96,10 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
         assert tree(tmp_path / "store") == before
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.02, 1.0])  # while being started, and later
+# While being started, and later.
+@pytest.mark.parametrize(
+    "after_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.02, pytest.param(1.0, marks=pytest.mark.slow)]
+)
 def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path, after_s):
     process = subprocess.Popen(
         command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.PIPE, text=True
@@ -105,7 +108,7 @@ def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path, afte
     time.sleep(after_s)
     os.kill(worker, signal.SIGKILL)
     error = process.communicate()[1]
-    assert process.returncode == 2, error
+    assert process.returncode == 1, error
     assert "a worker has died" in error
     assert "Traceback" not in error
 
@@ -191,7 +194,7 @@ def test_a_damaged_list_of_duplicates_is_found_and_made_anew(make_store, tmp_pat
     write_json_lines(tmp_path / "a.jsonl", ["One.", "Two.", "One."])
     before = tree(make_store(tmp_path / "a.jsonl").path)
     (tmp_path / "store" / "duplicates.npy").write_bytes(b"")
-    with pytest.raises(UserError, match=r"duplicates\.npy is damaged"):
+    with pytest.raises(DamagedData, match=r"duplicates\.npy is damaged"):
         verify(tmp_path / "store")
     assert make_store(tmp_path / "a.jsonl").kept_parts == 1
     assert tree(tmp_path / "store") == before

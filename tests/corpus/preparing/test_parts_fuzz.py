@@ -49,7 +49,7 @@ def stores(tmp_path_factory) -> tuple[list[str], Path, Path, Path]:
     return inputs, vocabulary, finished, unfinished
 
 
-@bounded(60)
+@bounded(12)
 @given(st.lists(changes(FILES), min_size=0, max_size=2))
 @example([])
 @example([("first/part.json", Change("add", 0, None))])

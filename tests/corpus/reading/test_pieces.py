@@ -10,7 +10,7 @@ import pytest
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader, split_source
 from bert_horovod.corpus.reading.sources import SourceReader, find_sources
 from bert_horovod.corpus.reading.text import read_sections
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.dumps import dump, page
 
 JSON_LINES = "\n\n".join(json.dumps({"text": f"Text é{i}. " * (i % 5), "title": f"T{i}"}) for i in range(12))
@@ -202,8 +202,8 @@ def test_a_dump_that_ends_early_is_noticed_by_the_part_that_needs_the_rest(tmp_p
     begin = source.bytes - len(streams(data[cut:], []))
     first, second = Piece(source, 0, begin), Piece(source, begin, source.bytes)
     assert documents(piece_reader(first), "file")
-    with pytest.raises(UserError, match="page 'Ant 13 é': the dump ends in the middle of this page"):
+    with pytest.raises(DamagedData, match="page 'Ant 13 é': the dump ends in the middle of this page"):
         documents(piece_reader(second), "file")
     source.path.write_bytes(source.path.read_bytes()[:-8])
-    with pytest.raises(UserError, match="truncated or damaged"):
+    with pytest.raises(DamagedData, match="truncated or damaged"):
         documents(piece_reader(second), "file")

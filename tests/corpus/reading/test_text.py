@@ -11,7 +11,7 @@ import zstandard
 
 from bert_horovod.corpus.reading.sources import SourceReader, find_sources
 from bert_horovod.corpus.reading.text import SECTION_BYTES, read_sections
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 
 COMPRESS = {
     "": bytes,
@@ -56,7 +56,7 @@ def test_truncated_and_damaged_compressed_files_are_named(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"
     for bad in (data[: len(data) // 2], data[:100] + bytes(64) + data[164:], b"not compressed at all"):
         path.write_bytes(bad)
-        with pytest.raises(UserError, match=f"a.txt{suffix}.*(truncated|damaged)"):
+        with pytest.raises(DamagedData, match=f"a.txt{suffix}.*(truncated|damaged)"):
             documents(path)
 
 

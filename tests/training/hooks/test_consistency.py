@@ -1,5 +1,7 @@
 """A bit that differs between ranks is found and named."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,21 +9,37 @@ import tensorflow as tf
 from bert_horovod.training.hooks.consistency import checksum
 from tests.horovod_runs import run_ranks
 from tests.toy_runs import metrics, pretrain_arguments
-from tests.training.hooks.test_divergence import EXECUTION, FAULTY
+from tests.toys import toy_recipe
+from tests.training.faulty_ranks import train_with_fault
+
+EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "consistency_steps": 4}
+WORDS = (
+    "step 8: ranks no longer hold the same state: bert.encoder.layer.1.output.dense.weight of rank 1 is not that "
+    "of rank 0. "
+)
 
 
-def test_a_flipped_bit_on_one_rank_stops_the_run_and_is_named(store, tmp_path):
-    output_dir = tmp_path / "run"
-    execution = EXECUTION | {"consistency_steps": 4}
-    _, recipe, _, data_dir, *_ = pretrain_arguments(tmp_path, store, output_dir, execution=execution)
-    done = run_ranks(3, FAULTY, recipe, data_dir, str(output_dir), "bit", "6", "0")
-    assert done.returncode != 0
-    assert (
-        "step 8: ranks no longer hold the same state: bert.encoder.layer.1.output.dense.weight of rank 1 is not that "
-        "of rank 0. " in done.stderr
-    ), done.stderr
+def assert_stopped_before_saving(output_dir: Path) -> None:
     assert metrics(output_dir)[-1]["step"] == 8
     assert [path.name for path in (output_dir / "checkpoints").iterdir()] == ["step-00000005"]
+
+
+def test_a_flipped_bit_on_one_rank_stops_the_run_and_is_named(store, two_ranks, tmp_path):
+    recipe = toy_recipe(execution=EXECUTION)
+    for answer in two_ranks.run(train_with_fault, store.path, tmp_path, recipe, "bit", 6, 0):
+        assert WORDS in answer.value
+    assert_stopped_before_saving(tmp_path)
+
+
+@pytest.mark.slow
+def test_of_three_ranks_the_one_with_a_flipped_bit_is_named(store, tmp_path):
+    output_dir = tmp_path / "run"
+    _, recipe, _, data_dir, *_ = pretrain_arguments(tmp_path, store, output_dir, execution=EXECUTION)
+    script = Path(__file__).parents[1] / "faulty_ranks.py"
+    done = run_ranks(3, script, recipe, data_dir, str(output_dir), "bit", "6", "0")
+    assert done.returncode != 0
+    assert WORDS in done.stderr
+    assert_stopped_before_saving(output_dir)
 
 
 @pytest.mark.parametrize("shape", [(2,), (3,), (5, 7), (4, 4)])

@@ -1,53 +1,51 @@
 """Divergence is noticed on all ranks alike, traced to tensor and rows, and answered as the recipe says."""
 
-import json
 import math
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.index import open_index
+from bert_horovod.collectives.world import World
 from bert_horovod.recipe.sections import Numerics, Phase
+from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
 from bert_horovod.training.hooks.divergence import MEAN_DECAY, SETTLED, Diverged, check, pass_over
-from tests.horovod_runs import clean_environment, run_ranks
-from tests.toy_runs import PROJECT, metrics, pretrain_arguments, training_state
+from tests.toy_runs import logged, metrics, training_state
+from tests.toys import toy_recipe
+from tests.training.faulty_ranks import train_with_fault
 
-FAULTY = PROJECT / "tests" / "training" / "faulty_ranks.py"
-EXECUTION = {"micro_batch": 8, "xla": "off", "checkpoint_steps": 5, "consistency_steps": 1}
+EXECUTION = {"micro_batch": 8, "checkpoint_steps": 5, "consistency_steps": 1}
 
 
 @pytest.fixture
-def faulty(store, tmp_path):
-    """A function that runs faulty_ranks.py and returns what it printed, its exit code and its output directory."""
+def faulty(store, two_ranks, tmp_path):
+    """A function that trains with a fault and returns the UserError's text, if one ended it, and the directory."""
 
-    def run(fault: str, first: int, last: int, ranks: int = 1, **sections) -> tuple[str, int, Path]:
-        sections = {"execution": EXECUTION, "phase": {"steps": 12}} | sections
-        _, recipe, _, data_dir, _, output_dir = pretrain_arguments(tmp_path, store, tmp_path / "run", **sections)
-        words = [recipe, data_dir, output_dir, fault, str(first), str(last)]
-        if ranks > 1:
-            done = run_ranks(ranks, FAULTY, *words)
-        else:
-            command = [sys.executable, FAULTY, *words]
-            done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
-        return done.stdout + done.stderr, done.returncode, tmp_path / "run"
+    def run(fault: str, first: int, last: int, ranks: int = 1, **sections) -> tuple[str | None, Path]:
+        recipe = toy_recipe(**{"execution": EXECUTION, "phase": {"steps": 12}} | sections)
+        os.close(claim(tmp_path / "run", recipe, store.hash))
+        job = (store.path, tmp_path / "run", recipe, fault, first, last)
+        if ranks == 1:
+            return train_with_fault(World(), *job), tmp_path / "run"
+        first_error, other_error = (answer.value for answer in two_ranks.run(train_with_fault, *job))
+        assert first_error == other_error
+        return first_error, tmp_path / "run"
 
     return run
 
 
 def incidents(output_dir: Path) -> list[dict]:
-    lines = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [line for line in map(json.loads, lines) if "incident" in line]
+    return [line for line in logged(output_dir) if "incident" in line]
 
 
 def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(faulty, store, capsys):
     rows = open_index(store, 32, "next_sentence", True).rows
     first = 4 * 32 + 24  # in the fifth step: the last micro-batch of the second rank
-    output, code, output_dir = faulty("not-finite", first, first + 2, ranks=2)
-    assert code == 0, output  # the state was compared over ranks after every step
+    error, output_dir = faulty("not-finite", first, first + 2, ranks=2)
+    assert error is None  # the state was compared over ranks after every step
     skipped = [line["skipped_steps"] for line in metrics(output_dir)]
     assert skipped == [0] * 4 + [1] * 8
     assert metrics(output_dir)[4]["loss"] is None
@@ -62,16 +60,15 @@ def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(fau
 
 
 def test_divergence_stops_the_run_with_a_diagnosis(faulty):
-    output, code, output_dir = faulty("not-finite", 6 * 32, 1 << 40, numerics={"max_skipped_steps": 3})
-    assert code == 2, output
-    assert "step 9: 3 updates in a row had gradients that are not finite" in output
+    error, output_dir = faulty("not-finite", 6 * 32, 1 << 40, numerics={"max_skipped_steps": 3})
+    assert "step 9: 3 updates in a row had gradients that are not finite" in error
     assert training_state(output_dir)["progress"]["step"] == 5
 
 
 def test_a_loss_that_jumps_is_gone_back_from_and_its_rows_are_passed_over(faulty, store):
     numerics, phase = {"on_divergence": "rollback"}, {"steps": 32}
-    output, code, output_dir = faulty("jump", 26 * 32 + 16, 27 * 32, ranks=2, numerics=numerics, phase=phase)
-    assert code == 0, output
+    error, output_dir = faulty("jump", 26 * 32 + 16, 27 * 32, ranks=2, numerics=numerics, phase=phase)
+    assert error is None
     rows = open_index(store, 32, "next_sentence", True).rows
     (found,) = incidents(output_dir)
     assert "step 27: the loss is" in found["incident"]
@@ -86,9 +83,8 @@ def test_a_loss_that_jumps_is_gone_back_from_and_its_rows_are_passed_over(faulty
 
 def test_a_run_that_goes_on_diverging_stops(faulty):
     numerics = {"max_skipped_steps": 1, "on_divergence": "rollback"}
-    output, code, _ = faulty("not-finite", 6 * 32, 1 << 40, numerics=numerics)
-    assert code == 2, output
-    assert "The run has gone back to step 5 3 times and diverged each time" in output
+    error, _ = faulty("not-finite", 6 * 32, 1 << 40, numerics=numerics)
+    assert "The run has gone back to step 5 3 times and diverged each time" in error
 
 
 def progress(**values) -> Progress:

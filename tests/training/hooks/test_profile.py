@@ -4,17 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
-from bert_horovod.training import loop
-from bert_horovod.training.step import TrainStep
+from bert_horovod.errors import RunError
+from bert_horovod.training.hooks.base import Hook
+from tests.toy_runs import train, train_recipe
 from tests.toys import toy_recipe
 
 
-def train(store, output_dir: Path, max_steps: int, steps: list[int], **numerics) -> None:
-    recipe = toy_recipe(execution={"profile_steps": steps}, numerics=numerics)
-    output_dir.mkdir(exist_ok=True)
-    loop.pretrain(loop.Job(recipe, store, output_dir, max_steps=max_steps), World())
+def train_profiled(store, output_dir: Path, max_steps: int, steps: list[int], **numerics) -> None:
+    train(store, output_dir, max_steps, execution={"profile_steps": steps}, numerics=numerics)
 
 
 def traced(output_dir: Path) -> list[Path]:
@@ -25,43 +22,41 @@ def traced(output_dir: Path) -> list[Path]:
 
 
 def test_a_range_of_steps_is_traced_and_the_place_is_said(store, tmp_path, capsys):
-    train(store, tmp_path, 5, [2, 3])
+    train_profiled(store, tmp_path, 5, [2, 3])
     assert len(traced(tmp_path)) == 1
     said = capsys.readouterr().out
     assert said.count(f"trace of steps 2 to 3: tensorboard --logdir {tmp_path / 'tensorboard'}") == 1
 
 
 def test_no_range_traces_nothing(store, tmp_path, capsys):
-    train(store, tmp_path, 2, [])
+    train_profiled(store, tmp_path, 2, [])
     assert traced(tmp_path) == []
     assert "trace of" not in capsys.readouterr().out
 
 
 def test_a_run_that_ends_inside_the_range_writes_the_trace_and_a_resumed_one_the_rest(store, tmp_path, capsys):
-    train(store, tmp_path, 3, [2, 6])
+    train_profiled(store, tmp_path, 3, [2, 6])
     assert "trace of steps 2 to 3: " in capsys.readouterr().out
-    train(store, tmp_path, 5, [2, 6])
+    train_profiled(store, tmp_path, 5, [2, 6])
     assert "trace of steps 4 to 5: " in capsys.readouterr().out
-    train(store, tmp_path, 8, [2, 6])
+    train_profiled(store, tmp_path, 8, [2, 6])
     assert "trace of steps 6 to 6: " in capsys.readouterr().out
     assert len(traced(tmp_path)) == 3
 
 
-def test_a_run_that_is_asked_to_stop_inside_the_range_writes_the_trace(store, tmp_path, capsys, monkeypatch):
-    run = TrainStep.run
+def test_a_run_that_is_asked_to_stop_inside_the_range_writes_the_trace(store, tmp_path, capsys):
+    class Stopping(Hook):
+        def begin(self, step: int) -> None:
+            (tmp_path / "stop").touch()
 
-    def stopping(self: TrainStep, *arguments):
-        (tmp_path / "stop").touch()
-        return run(self, *arguments)
-
-    monkeypatch.setattr(TrainStep, "run", stopping)
-    train(store, tmp_path, 8, [1, 8])
+    recipe = toy_recipe(execution={"profile_steps": [1, 8]})
+    train_recipe(recipe, store, tmp_path, max_steps=8, hooks=(Stopping,))
     assert "trace of steps 1 to 1: " in capsys.readouterr().out
     assert len(traced(tmp_path)) == 1
 
 
 def test_a_run_that_fails_inside_the_range_writes_the_trace(store, tmp_path, capsys):
-    with pytest.raises(UserError, match="2 updates in a row"):
-        train(store, tmp_path, 8, [1, 8], precision="float16", initial_loss_scale=2.0**40, max_skipped_steps=2)
+    with pytest.raises(RunError, match="2 updates in a row"):
+        train_profiled(store, tmp_path, 8, [1, 8], precision="float16", initial_loss_scale=2.0**40, max_skipped_steps=2)
     assert "trace of steps 1 to 2: " in capsys.readouterr().out
     assert len(traced(tmp_path)) == 1

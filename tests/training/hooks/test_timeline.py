@@ -1,16 +1,13 @@
 """Chrome traces of steps: what they hold, and when they are written. Horovod's part: tests/measuring/."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.training import loop
 from bert_horovod.training.hooks.timeline import OURS, events
 from bert_horovod.training.step import StepTimes
-from tests.toys import toy_recipe
+from tests.toy_runs import train
 
 TIMES = StepTimes([(1.0, 2.0), (2.0, 4.0)], [(3.0, 3.5), (4.0, 4.25)], 4.5, 5.0)
 
@@ -34,18 +31,12 @@ def test_a_run_of_one_process_has_no_all_reduces():
     assert "a" not in spans(events(1, TIMES._replace(all_reduces=[]), BucketPlan([["a"], ["b"]])))
 
 
-def train(store, output_dir: Path, max_steps: int, steps: list[int]) -> list[Path]:
-    recipe = toy_recipe(execution={"timeline": steps})
-    output_dir.mkdir(exist_ok=True)
-    loop.pretrain(loop.Job(recipe, store, output_dir, max_steps=max_steps), World())
-    return sorted((output_dir / "timeline").glob("*"))
-
-
 @pytest.mark.parametrize(
     ("max_steps", "steps", "name"), [(5, [2, 3], "steps-2-3.json"), (4, [3, 9], "steps-3-4.json"), (2, [], None)]
 )
 def test_the_steps_of_the_range_that_were_run_are_written(store, tmp_path, capsys, max_steps, steps, name):
-    files = train(store, tmp_path / "run", max_steps, steps)
+    train(store, tmp_path, max_steps, execution={"timeline": steps})
+    files = sorted((tmp_path / "timeline").glob("*"))
     assert [path.name for path in files] == ([name] if name else [])
     for path in files:
         found = json.loads(path.read_text())["traceEvents"]

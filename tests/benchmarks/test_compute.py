@@ -1,15 +1,12 @@
 """benchmarks/compute.py: contestants in turn."""
 
-import importlib.util
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
+from tests.benchmarks.scripts import DIRECTORY, load_script, run_here, run_script
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "compute.py"
 ANSWERING = "import sys\nprint('a library talks')\nfor line in sys.stdin: print([2.0] * int(line), flush=True)"
 TOY = {
     "model.vocab_size": 100,
@@ -24,21 +21,14 @@ TOY = {
 
 @pytest.fixture(scope="module")
 def compute():
-    specification = importlib.util.spec_from_file_location("benchmarks_compute", SCRIPT)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module
-    specification.loader.exec_module(module)
-    return module
+    return load_script("compute")
 
 
-def run(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=300, check=False)
-
-
+@pytest.mark.slow
 def test_our_configurations_stand_in_one_table():
     settings = [word for key, value in TOY.items() for word in ("--set", f"{key}={value}")]
     words = ("--peer", "none", "--xla", "off", "--precision", "float32")
-    done = run(*words, "--rounds", "2", "--steps", "2", *settings)
+    done = run_script("compute", *words, "--rounds", "2", "--steps", "2", *settings)
     assert done.returncode == 0, done.stderr
     heading, *lines = done.stdout.splitlines()
     for column in ("step s", "rows/s", "tokens/s", "GFLOP/s", "products/step", "first step s"):
@@ -56,7 +46,7 @@ def test_a_contestant_is_asked_over_its_pipe(compute):
 
 def test_a_contestant_that_dies_is_named_with_its_last_words(compute):
     contestant = compute.Contestant("mortal", [sys.executable, "-c", "raise SystemExit('no such processor')"])
-    with pytest.raises(UserError, match=r"mortal ended with 1: no such processor"):
+    with pytest.raises(RunError, match=r"mortal ended with 1: no such processor"):
         contestant.ask(1)
     contestant.close()
 
@@ -77,7 +67,7 @@ def test_an_environment_that_is_complete_is_used_as_it_is(compute, tmp_path):
     (tmp_path / "model_garden" / "bin").mkdir(parents=True)
     python = tmp_path / "model_garden" / "bin" / "python"
     python.touch()
-    requirements = (SCRIPT.parent / "peers" / "model_garden.txt").read_bytes()
+    requirements = (DIRECTORY / "peers" / "model_garden.txt").read_bytes()
     (tmp_path / "model_garden.complete").write_text(compute.hashlib.sha256(requirements).hexdigest() + "\n")
     assert compute.environment("model_garden", tmp_path) == python
 
@@ -92,7 +82,7 @@ def test_an_environment_that_is_complete_is_used_as_it_is(compute, tmp_path):
     ],
 )
 def test_a_bad_value_is_refused_before_anything_runs(words, message):
-    done = run(*words)
+    done = run_here("compute", *words)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

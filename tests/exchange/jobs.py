@@ -1,30 +1,19 @@
-"""Run under horovodrun by conftest.py: does every collective once and writes what each rank got to rank-N.npz."""
-
-import sys
-from pathlib import Path
+"""What two ranks get from reductions of gradients: jobs for two_ranks."""
 
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.launched import launch
-from bert_horovod.collectives.link_measurement import measure_link
-from bert_horovod.collectives.world import World, connect
+from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.exchange.reducer import GradientReducer
 
 RANKS = 2
-DTYPES = ("float16", "float32", "float64", "int32", "int64")
 SHAPES = {"a": (5, 7), "b": (11,), "c": (40, 3), "d": (), "e": (13,)}  # forward order
 BUCKET_BYTES = 200
 BUCKETS = [["e", "d"], ["c"], ["b", "a"]]  # c is larger than a bucket
 STEPS = 4  # of the float16 wire
 TABLE = {"table": (60, 3), "f": (7,)}  # one that is looked up, and another parameter
 SURGE, SURGE_STEPS = 2.0**10, 5  # growth of the gradients that overflows the float16 wire, and steps after it
-
-
-def values(rank: int, dtype: str) -> np.ndarray:
-    """What a rank puts into a collective: small whole numbers, exact in every dtype."""
-    return np.random.default_rng(rank).integers(-50, 50, (4, 3)).astype(dtype)
 
 
 def gradients(rank: int, step: int) -> dict[str, np.ndarray]:
@@ -51,21 +40,6 @@ def dense(rank: int) -> dict[str, np.ndarray]:
     return {name: random.standard_normal(shape).astype(np.float32) for name, shape in TABLE.items()}
 
 
-def collectives(world: World) -> dict[str, np.ndarray]:
-    found = {}
-    for dtype in DTYPES:
-        mine = tf.constant(values(world.rank, dtype))
-        found[f"all_reduce.{dtype}"] = world.all_reduce(mine, f"all_reduce.{dtype}").numpy()
-        found[f"all_reduce.graph.{dtype}"] = tf.function(world.all_reduce)(mine, f"graph.{dtype}").numpy()
-        found[f"broadcast.{dtype}"] = world.broadcast(mine, f"broadcast.{dtype}").numpy()
-    mine = tf.constant(values(world.rank, "float32"))
-    found["all_gather"] = world.all_gather(mine[: 3 - world.rank], "all_gather").numpy()
-    found["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
-    found["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
-    found["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
-    return found
-
-
 class Wire:
     """A reducer with its compiled reduction."""
 
@@ -89,6 +63,7 @@ class Wire:
 
 
 def reductions(world: World) -> dict[str, np.ndarray]:
+    """Gradients reduced on both wires: of much the same size, exact, surging, and not finite."""
     found = {}
 
     def keep(name: str, reduced: dict[str, np.ndarray], wire: Wire) -> None:
@@ -139,17 +114,3 @@ def tables(world: World) -> dict[str, np.ndarray]:
                 found[f"{key}.bytes"] = np.array(reducer.bytes_reduced(int(reduced.rows)))
                 found[f"{key}.maxima"] = reducer.maxima.numpy()
     return found
-
-
-def main() -> None:
-    world = connect(launch())
-    found = {"world": np.array([world.rank, world.size, world.local_rank, world.local_size])}
-    found |= collectives(world) | reductions(world) | tables(world)
-    found["link"] = np.array(measure_link(world, "float16"))
-    world.barrier()
-    world.shutdown()
-    np.savez(Path(sys.argv[1]) / f"rank-{world.rank}.npz", **found)
-
-
-if __name__ == "__main__":
-    main()

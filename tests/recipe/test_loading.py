@@ -8,7 +8,7 @@ import pytest
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe import sections
-from bert_horovod.recipe.reading import (
+from bert_horovod.recipe.loading import (
     differences,
     load_recipe,
     recipe_from_table,
@@ -145,7 +145,7 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
     [
         (
             {"modle": {}},
-            ("unknown key modle", "known are: data, execution, model, numerics, objective, optimizer, phase"),
+            ("unknown key modle", "known are: data, exchange, execution, model, numerics, objective, optimizer, phase"),
         ),
         ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
         ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, warmup")),

@@ -1,0 +1,55 @@
+"""When backward makes which gradient, computed from matrix products instead of measured."""
+
+import numpy as np
+
+from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.costs.buckets import BackwardProfile
+from bert_horovod.costs.products import HEAD, LAST_LAYER, matrix_products
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, pretraining_shapes
+from bert_horovod.recipe.sections import Recipe
+
+
+def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: float) -> BackwardProfile:
+    """The profile of a micro-batch of full rows, on a device that spends its time in proportion to the products' FLOPs.
+
+    Backward does each product of forward twice, and what `execution.recompute` leaves out of memory once more. The
+    gradients of a layer, or of the heads, are there when its last product is; embeddings have no products.
+
+    Args:
+        recipe: model, objective, micro-batch and recomputation.
+        length: positions per row.
+        world_size: ranks, whose looked-up rows are counted together.
+        flops_per_s: what forward and backward reach.
+    """
+    model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
+    slots = full_row_slots(recipe.objective, length)
+    head = whole = last = again = 0.0
+    for product in matrix_products(model, rows, length, slots, 1, pairs):
+        flops = product.flops / product.count
+        if product.name.startswith(HEAD):
+            head += flops
+        elif product.name.startswith(LAST_LAYER):
+            last += flops
+        else:
+            whole += flops
+            kept = {"none": True, "attention": product.name != "scores", "layer": False}[recipe.execution.recompute]
+            again += 0.0 if kept else flops
+    others = model.num_hidden_layers - 1
+    layers = [2 * last if last else 2 * whole + again, *[2 * whole + again] * others]
+    at = forward_s = (head + (last or whole) + others * whole) / flops_per_s
+    ready_s: dict[str, float] = {}
+    blocks = backward_blocks(list(pretraining_shapes(model, pairs)))
+    for names, flops in zip(blocks, [2 * head, *layers, 0.0], strict=True):
+        at += flops / flops_per_s
+        ready_s |= dict.fromkeys(names, at)
+    touched = touched_rows(model.vocab_size, world_size * rows * length)
+    return BackwardProfile(forward_s, ready_s, at, {WORD_EMBEDDINGS: touched})
+
+
+def touched_rows(vocabulary: int, tokens: int) -> int:
+    """How many words of a vocabulary so many tokens are expected to hold, the k-th as frequent as log(1 + 1 / k).
+
+    That is Zipf's law, in the form in which the synthetic rows of benchmarks are drawn: sum of 1 - (1 - p)^tokens.
+    """
+    share = np.log1p(1.0 / np.arange(1, vocabulary + 1)) / np.log(vocabulary + 1)
+    return round(float(-np.expm1(tokens * np.log1p(-share)).sum()))

@@ -1,0 +1,31 @@
+"""What two ranks get from collectives: a job for two_ranks."""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.collectives.link_measurement import measure_link
+from bert_horovod.collectives.world import World
+
+DTYPES = ("float16", "float32", "float64", "int32", "int64")
+
+
+def values(rank: int, dtype: str) -> np.ndarray:
+    """What a rank puts into a collective: small whole numbers, exact in every dtype."""
+    return np.random.default_rng(rank).integers(-50, 50, (4, 3)).astype(dtype)
+
+
+def collectives(world: World) -> dict[str, np.ndarray]:
+    """Every collective once, by name; and the link between the ranks."""
+    found = {"world": np.array([world.rank, world.size, world.local_rank, world.local_size])}
+    for dtype in DTYPES:
+        mine = tf.constant(values(world.rank, dtype))
+        found[f"all_reduce.{dtype}"] = world.all_reduce(mine, f"all_reduce.{dtype}").numpy()
+        found[f"all_reduce.graph.{dtype}"] = tf.function(world.all_reduce)(mine, f"graph.{dtype}").numpy()
+        found[f"broadcast.{dtype}"] = world.broadcast(mine, f"broadcast.{dtype}").numpy()
+    mine = tf.constant(values(world.rank, "float32"))
+    found["all_gather"] = world.all_gather(mine[: 3 - world.rank], "all_gather").numpy()
+    found["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
+    found["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
+    found["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
+    found["link"] = np.array(measure_link(world, "float16"))
+    return found

@@ -1,0 +1,67 @@
+"""Profiles computed from products."""
+
+import numpy as np
+import pytest
+
+from bert_horovod.costs.backward_profile import computed_profile, touched_rows
+from bert_horovod.costs.derived import derive
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
+from bert_horovod.recipe.loading import recipe_from_table
+
+RATE = 1e12
+
+
+def toy(recompute: str = "none", pair: str = "next_sentence", length: int = 128):
+    return recipe_from_table(
+        {
+            "model": {"num_hidden_layers": 3},
+            "objective": {"pair": pair},
+            "phase": [{"sequence_length": length}],
+            "execution": {"micro_batch": 4, "recompute": recompute},
+        }
+    )
+
+
+@pytest.mark.parametrize(("pair", "length"), [("next_sentence", 128), ("none", 128), ("none", 512)])
+def test_forward_is_a_third_of_the_products(pair, length):
+    recipe = toy(pair=pair, length=length)
+    found = computed_profile(recipe, length, 1, RATE)
+    flops = 4 * derive(recipe, recipe.phase[0], 1).flops_per_row
+    assert found.end_s == pytest.approx(flops / RATE, rel=1e-9)
+    assert found.forward_s == pytest.approx(found.end_s / 3, rel=1e-9)
+
+
+def test_gradients_come_from_the_head_to_the_embeddings():
+    found = computed_profile(toy(), 128, 1, RATE)
+    assert found.ready_s.keys() == pretraining_shapes(toy().model, True).keys()
+    layers = [found.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
+    head = found.ready_s["cls.predictions.bias"]
+    assert found.forward_s < head == found.ready_s[WORD_EMBEDDINGS] < layers[2] < layers[1] < layers[0] == found.end_s
+    assert found.ready_s["bert.embeddings.position_embeddings.weight"] == found.end_s
+    assert layers[2] - head < 0.8 * (layers[1] - layers[2])  # the last layer computes what a head reads
+    assert layers[1] - layers[2] == pytest.approx(layers[0] - layers[1])
+
+
+def test_recomputed_layers_take_half_as_long_again():
+    plain, attention, layer = (computed_profile(toy(each), 128, 1, RATE) for each in ("none", "attention", "layer"))
+    assert plain.forward_s == attention.forward_s == layer.forward_s
+    name = "bert.encoder.layer.{}.output.dense.weight".format
+
+    def of_layer(profile):
+        return profile.ready_s[name(0)] - profile.ready_s[name(1)]
+
+    assert of_layer(layer) == pytest.approx(1.5 * of_layer(plain))
+    scores = 2 * 4 * 128 * 128 * 768 / RATE
+    assert of_layer(attention) == pytest.approx(of_layer(plain) + scores)
+
+
+def test_looked_up_rows_are_those_of_all_ranks_and_at_most_the_vocabulary():
+    one, many = (computed_profile(toy(), 128, ranks, RATE).rows[WORD_EMBEDDINGS] for ranks in (1, 1000))
+    assert 0 < one < 4 * 128 < many <= 30522
+
+
+def test_touched_rows_are_as_many_as_drawn_ones():
+    random = np.random.default_rng(0)
+    drawn = [len(set((1001 ** random.random(5000) - 1).astype(int).tolist())) for _ in range(20)]
+    assert touched_rows(1000, 5000) == pytest.approx(np.mean(drawn), rel=0.02)
+    assert touched_rows(1000, 1) == 1

@@ -1,0 +1,21 @@
+"""The memory estimate: differences that are known exactly."""
+
+import dataclasses
+import math
+
+from bert_horovod.costs.memory_estimate import memory_bytes
+from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.recipe.sections import Optimizer
+
+RECIPE = recipe_from_table({"execution": {"micro_batch": 64}, "numerics": {"precision": "bfloat16"}})
+PARAMETERS = sum(math.prod(shape) for shape in pretraining_shapes(RECIPE.model, True).values())
+
+
+def estimate(name: str) -> int:
+    return memory_bytes(dataclasses.replace(RECIPE, optimizer=Optimizer(name=name)), 128, 19, 1, 1, 1, gpu=True)
+
+
+def test_slots_are_what_rules_differ_by():
+    assert estimate("adamw") == estimate("lamb") == estimate("lans")
+    assert estimate("adamw") - estimate("sgd") == 2 * 4 * PARAMETERS  # m and v; activations are the peak either way
