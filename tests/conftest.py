@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,7 +84,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """End the two ranks where no file asks for them next: Horovod's look for tensors takes a seventh of a core."""
+    """End the two ranks where no file asks for them next; give back the signals that a run has taken."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
     if nextitem is None or shared(str(nextitem.path)) != "two_ranks":
         _RANKS.close()
 
