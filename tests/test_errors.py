@@ -30,8 +30,7 @@ from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.hooks import divergence, watchdog
-from tests.horovod_runs import clean_environment, run_ranks
-from tests.toy_runs import PROJECT
+from tests.horovod_runs import PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")

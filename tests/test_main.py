@@ -43,6 +43,16 @@ FLAGS = {
         "--json": False,
     },
     "fill-mask": {"--checkpoint": REQUIRED, "--top": 5, "TEXT": REQUIRED},
+    "finetune": {
+        "--task": REQUIRED,
+        "--data_dir": REQUIRED,
+        "--checkpoint": REQUIRED,
+        "--epochs": 3.0,
+        "--output_dir": REQUIRED,
+        "--max_steps": None,
+        "--stop_before": None,
+        "--set": [],
+    },
     "hosts": {"--slots": None, "--output": None},
     "inspect": {
         "--data_dir": REQUIRED,

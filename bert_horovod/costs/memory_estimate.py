@@ -4,9 +4,6 @@ Backward reads what forward kept, layer by layer, and leaves gradients behind; t
 parameters and slots. The peak is where backward begins or in the optimizer, on top of what stays.
 """
 
-import math
-
-from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.sections import Recipe
 
@@ -17,6 +14,7 @@ WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 def memory_bytes(
     recipe: Recipe,
+    parameters: int,
     length: int,
     masked_slots: int,
     sequences: int,
@@ -28,6 +26,7 @@ def memory_bytes(
 
     Args:
       recipe: model, precision, optimizer, micro-batch and recomputation.
+      parameters: how many the task has.
       length: positions per row.
       masked_slots, sequences: per row, at most.
       micro_batches: per optimizer step.
@@ -35,8 +34,6 @@ def memory_bytes(
       gpu: whether the rank has one.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
-    shapes = pretraining_shapes(model, recipe.objective.pairs)
-    parameters = sum(math.prod(shape) for shape in shapes.values())
     words = model.vocab_size * model.hidden_size
     # Cast weights: in float32 only what is joined or padded is a copy.
     qkv = 3 * model.num_hidden_layers * model.hidden_size**2

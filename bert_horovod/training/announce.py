@@ -6,11 +6,12 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import describe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.tasks.base import Task
 from bert_horovod.training.peak import describe_peak, find_peak, precision_advice
 from bert_horovod.training.step import compute_policy
 
 
-def print_start(recipe: Recipe, world: World) -> float | None:
+def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     """Print the derived numbers and warnings; returns the peak FLOP/s of all ranks' matrix products, if known."""
     precision = recipe.numerics.precision
     if advice := precision_advice(precision):
@@ -25,7 +26,7 @@ def print_start(recipe: Recipe, world: World) -> float | None:
     peak = find_peak(precision, recipe.model)
     print(
         f"world: {world.size} rank(s); XLA {compute_policy(recipe).xla}\n"
-        f"{describe(recipe, world.size, has_gpu())}\n"
+        f"{describe(recipe, world.size, has_gpu(), task.parameters(recipe.model))}\n"
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None

@@ -18,7 +18,7 @@ from bert_horovod.runs.journal import Journal
 from bert_horovod.training.announce import print_start
 from bert_horovod.training.console import Console, duration
 from bert_horovod.training.job import Job
-from bert_horovod.training.start import first_state, open_source_once, require_equal
+from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
 
 _INDEXED_PER_S = 1e6  # tokens of a dataset, if disk and processor are slow
 
@@ -61,7 +61,7 @@ class Run:
             )
         self.hooks = [make(self) for make in (*job.hooks, *hooks)]
         try:
-            require_equal(bytes.fromhex(job.dataset.hash), "token store", world)
+            require_same_data(job.dataset, world)
             self.load()
             self._open()
         except BaseException:
@@ -78,7 +78,7 @@ class Run:
         self.first_step, self._started = first_step, time.monotonic()
         self.console = Console(self.world.rank == 0, first_step, self.last_step)
         if self.world.rank == 0:
-            self.peak_flops_per_s = print_start(self.recipe, self.world)  # while the other ranks wait
+            self.peak_flops_per_s = print_start(self.recipe, self.task, self.world)  # while the other ranks wait
             resumed = f"resuming from {self.resumed_from}" if self.resumed_from else None
             self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
             self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say)
@@ -102,7 +102,7 @@ class Run:
             derive(self.recipe, settings, world.size).micro_batches,
             3.0 * sum(product.flops for product in products),
         )
-        require_equal(self.state.hash(), "parameters", world)
+        require_same_state(self.state, world)
         for hook in self.hooks:
             hook.phase()
 

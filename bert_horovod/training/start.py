@@ -14,9 +14,9 @@ from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.parameters import initial_values
+from bert_horovod.model.parameters import Shapes, initial_values, pretraining_shapes
 from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs import checkpoint
@@ -28,8 +28,13 @@ from bert_horovod.training.job import Job
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
     """Raise UserError where the recipe does not fit the store, the number of ranks or this host's memory."""
     check_vocabulary(recipe, store)
+    check_size(recipe, pretraining_shapes(recipe.model, recipe.objective.pairs), world_size)
+
+
+def check_size(recipe: Recipe, shapes: Shapes, world_size: int) -> None:
+    """Raise UserError where the ranks cannot share a batch, or parameters of these shapes do not fit this host."""
     for phase in recipe.phase:
-        parameters = derive(recipe, phase, world_size).parameters
+        parameters = derive(recipe, phase, world_size, shapes=shapes).parameters
     needed = 4 * parameters * (1 + len(SLOTS[recipe.optimizer.name]))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
@@ -96,13 +101,23 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     return state, found.path if found else None
 
 
-def require_equal(digest: bytes, what: str, world: World) -> None:
-    """Raise UserError, on all ranks, if the digest is not the same on all."""
-    others = ranks_that_differ(world, digest, what)
+def require_same_data(dataset: Dataset, world: World) -> None:
+    """Raise UserError, on all ranks, if the data are not the same on all."""
+    others = ranks_that_differ(world, bytes.fromhex(dataset.hash), "data")
     if others:
         raise UserError(
-            f"the {what} of ranks {others} is not that of rank 0: every host needs the same copy of the data "
+            f"the data of ranks {others} are not those of rank 0: every host needs the same copy of them "
             "and the same version of this program"
+        )
+
+
+def require_same_state(state: TrainingState, world: World) -> None:
+    """Raise RunError, on all ranks, if parameters or slots are not the same on all."""
+    others = ranks_that_differ(world, state.hash(), "state")
+    if others:
+        raise RunError(
+            f"the parameters of ranks {others} are not those of rank 0. Memory, a device or the network of a host has "
+            "changed numbers: look at that host before going on. The same command resumes from the last checkpoint"
         )
 
 

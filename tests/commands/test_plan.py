@@ -8,8 +8,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.commands.plan import parse_rate, parse_size
 from bert_horovod.errors import UserError
-from tests.horovod_runs import run_command
-from tests.toy_runs import PROJECT
+from tests.horovod_runs import PROJECT, run_command
 
 LARGE = str(PROJECT / "run" / "recipes" / "bert-large-lamb-64k.toml")
 FLAGS = ("--recipe", LARGE, "--link", "10Gb/s")

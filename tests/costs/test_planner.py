@@ -17,7 +17,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
-from tests.toy_runs import PROJECT
+from tests.horovod_runs import PROJECT
 
 HOP = Hop(1e9, share=1.0, latency_s=0.0)
 DEVICE = Device("toy", 1e12, product_share=0.5)

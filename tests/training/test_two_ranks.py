@@ -6,7 +6,7 @@ import pytest
 
 from bert_horovod.batches.index import open_index
 from tests.toys import toy_recipe
-from tests.training.two_ranks import compare_unequal_states, observe_run
+from tests.training.two_ranks import compare_unequal_states, observe_run, refuse_unequal_data_and_state
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +47,11 @@ def test_gradients_are_all_reduced_in_buckets_and_never_gathered(reports):
         # one more for the sums of the losses
         assert report["collectives"] == {"all_reduce": report["buckets"] + 1}
         assert report["buckets"] > 1
+
+
+def test_ranks_with_other_data_or_another_state_are_refused_on_all_ranks_alike(two_ranks):
+    for data, state in (answer.value for answer in two_ranks.run(refuse_unequal_data_and_state, toy_recipe())):
+        assert data[0] == "UserError"
+        assert data[1].startswith("the data of ranks [1] are not those of rank 0")
+        assert state[0] == "RunError"
+        assert state[1].startswith("the parameters of ranks [1] are not those of rank 0")

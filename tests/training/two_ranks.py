@@ -3,6 +3,7 @@
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import tensorflow as tf
 
 from bert_horovod.batches.rows import Rows
 from bert_horovod.collectives.world import World
+from bert_horovod.errors import ReportedError
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, ranks_that_differ
 from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.start import require_same_data, require_same_state
 from tests.toy_runs import new_state, train_rank
 
 COLLECTIVES = ("all_reduce", "all_reduce_max", "all_gather", "all_to_all", "broadcast")
@@ -27,6 +30,19 @@ def compare_unequal_states(world: World, recipe: Recipe) -> dict[str, list[int]]
     before = ranks_that_differ(world, state.hash(), "before")
     state.broadcast(world)
     return {"before": before, "after": ranks_that_differ(world, state.hash(), "after")}
+
+
+def refuse_unequal_data_and_state(world: World, recipe: Recipe) -> list[tuple[str, str]]:
+    """Class and text of the errors where each rank has data and parameters of its own."""
+    parameters = initial_values(pretraining_shapes(recipe.model, True), 0.02, seed=world.rank)
+    state = new_state(parameters, Progress())
+    dataset = SimpleNamespace(hash=f"{world.rank:064x}")
+    found = []
+    for check, what in ((require_same_data, dataset), (require_same_state, state)):
+        with pytest.raises(ReportedError) as caught:
+            check(what, world)
+        found.append((caught.type.__name__, str(caught.value)))
+    return found
 
 
 class Observer(Hook):

@@ -1,0 +1,101 @@
+"""What commands that train share: their flags, and how a process becomes a rank, trains, and says what went wrong."""
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.runtime.quiet import import_tensorflow
+
+if TYPE_CHECKING:
+    from bert_horovod.collectives.launched import Launch
+    from bert_horovod.training.job import Job
+
+_PATIENCE_S = 10  # of a rank that leaves the last words to another
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Declare --output_dir, --max_steps, --stop_before and --set."""
+    parser.add_argument(
+        "--output_dir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="checkpoints and metrics; resumed if it holds this run",
+    )
+    parser.add_argument(
+        "--max_steps", type=int, metavar="N", help="stop after step N of the whole run; the schedule stays the recipe's"
+    )
+    parser.add_argument(
+        "--stop_before",
+        metavar="TIME",
+        help="in a job of SLURM, save and stop so long before its time limit, as in 90s, 10m or 1h",
+    )
+    add_overrides(parser)
+
+
+def train_as_rank(arguments: argparse.Namespace, make_job: Callable[..., "Job"]) -> int:
+    """Check everything, join the other ranks, train; raises RunError if other ranks were lost.
+
+    Args:
+        arguments: of `add_run`, and those that make_job reads.
+        make_job: called as make_job(arguments, launched, **options), where `options` are fields of Job; checks what a
+            user may have got wrong, because no rank waits for another yet.
+    """
+    import_tensorflow()
+    import tensorflow as tf
+
+    from bert_horovod.collectives.launched import launch
+
+    launched = launch()
+    me = f"rank {launched.rank} on {socket.gethostname()}"
+    try:
+        _train(arguments, launched, make_job)
+    except ReportedError as error:
+        if launched.rank == 0:
+            raise
+        # Rank 0 says what is wrong for all; only a fault of this host alone is left to say after a while.
+        time.sleep(_PATIENCE_S)
+        raise type(error)(f"{me}: {error}") from error
+    except tf.errors.OpError as error:
+        if "Horovod" not in str(error):
+            raise
+        # Another rank has ended, and its own words say why: the job ends by it, unless its host is gone.
+        time.sleep(_PATIENCE_S)
+        raise RunError(f"{me} has lost other ranks: {error.message}") from error
+    return 0
+
+
+def _train(arguments: argparse.Namespace, launched: "Launch", make_job: Callable[..., "Job"]) -> None:
+    from bert_horovod.cluster.launching.deadline import stop_time
+    from bert_horovod.collectives.world import connect
+    from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
+    from bert_horovod.runtime.devices import use_devices
+    from bert_horovod.training.loop import train
+    from bert_horovod.training.start import untested_versions
+
+    if arguments.max_steps is not None and arguments.max_steps < 1:
+        raise UserError(f"--max_steps {arguments.max_steps}: expected at least 1")
+    stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
+    job = make_job(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
+    execution = job.recipe.execution
+    claimed = None
+    if launched.rank == 0:
+        for found in untested_versions():
+            print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
+        # A rank that is cut off ends by its watchdog.
+        patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
+        claimed = claim(job.output_dir, job.recipe, job.dataset.hash, patience_s)
+    world = connect(launched, execution)
+    use_devices(world.local_rank, world.local_size, execution.threads)
+    held = share(job.output_dir, claimed, world)  # until this process ends
+    train(job, world)
+    world.shutdown()
+    if held is not None:
+        os.close(held)

@@ -1,0 +1,82 @@
+"""The command fine-tunes alone and under horovodrun alike, resumes, and says each mistake once."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.__main__ import parse
+from bert_horovod.errors import UserError
+from tests.horovod_runs import run_script
+from tests.toy_glue import DEV, write_checkpoint, write_glue
+from tests.toy_runs import metrics, training_state
+
+FAST = ("--set", "execution.xla='off'", "--set", "execution.log_steps=1", "--set", "execution.tensorboard=false")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("toy")
+    return {"data_dir": write_glue(directory / "glue"), "checkpoint": write_checkpoint(directory / "checkpoint")}
+
+
+def words(files: dict[str, Path], output_dir: Path, *more: str) -> list[str]:
+    flags = [word for name, path in (files | {"output_dir": output_dir}).items() for word in (f"--{name}", str(path))]
+    return ["finetune", "--task", "sst2", *flags, *FAST, *more]
+
+
+def finetune(ranks: int, *arguments: str) -> str:
+    done = run_script(ranks, "-m", "bert_horovod", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_two_ranks_give_the_losses_of_one_and_resume(files, tmp_path):
+    said = finetune(1, *words(files, tmp_path / "one", "--max_steps", "4"))
+    assert f"of {DEV} examples" in said
+    said = finetune(2, *words(files, tmp_path / "two", "--max_steps", "2"))
+    assert said.count("dev accuracy") == 1
+    said = finetune(2, *words(files, tmp_path / "two", "--max_steps", "4"))
+    assert "resuming from" in said
+    assert training_state(tmp_path / "two")["progress"]["step"] == 4
+    lines = list(zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True))
+    assert len(lines) == 4
+    for one, two in lines:
+        assert math.isclose(one["loss"], two["loss"], rel_tol=1e-5)
+    last = [
+        json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1])["held_out_accuracy"]
+        for name in ("one", "two")
+    ]
+    assert last[0] == last[1]
+
+
+def refuse(files: dict[str, Path], output_dir: Path, match: str, *more: str) -> None:
+    """The command raises UserError with this text and makes no output directory."""
+    arguments = parse(["bert-horovod", *words(files, output_dir, *more)])
+    with pytest.raises(UserError, match=match):
+        arguments.run(arguments)
+    assert not output_dir.exists()
+
+
+def test_mistakes_are_refused_before_anything_is_written(files, tmp_path):
+    output_dir = tmp_path / "out"
+    refuse(files | {"data_dir": tmp_path}, output_dir, r"has no train\.tsv or train\.tsv\.gz")
+    refuse(files | {"checkpoint": tmp_path}, output_dir, "expected a Hugging Face BERT directory, or the output_dir")
+    refuse(files, output_dir, "--max_steps 0: expected at least 1", "--max_steps", "0")
+    refuse(files, output_dir, "--epochs 0: expected more than 0", "--epochs", "0")
+    refuse(files, output_dir, "unknown key phase.0.rate", "--set", "phase.0.rate=1")
+
+
+def test_a_task_that_is_not_there_is_refused(files, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(["bert-horovod", *(word.replace("sst2", "mnli") for word in words(files, tmp_path))])
+    assert end.value.code == 2
+    assert "invalid choice: 'mnli'" in capsys.readouterr().err
+
+
+def test_another_runs_directory_is_refused(files, tmp_path):
+    finetune(1, *words(files, tmp_path / "out", "--max_steps", "1"))
+    arguments = parse(["bert-horovod", *words(files, tmp_path / "out", "--epochs", "1")])
+    with pytest.raises(UserError, match=r"another recipe: phase\.0\.steps: 30 -> 10"):
+        arguments.run(arguments)

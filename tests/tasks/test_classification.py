@@ -1,0 +1,100 @@
+"""A classifier computes what transformers' BertForSequenceClassification computes, and drops as the encoder does."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
+from bert_horovod.tasks.classification import Classification
+from tests.toy_glue import MODEL, write_checkpoint
+
+TASK = Classification(("negative", "neutral", "positive"))
+LENGTHS = np.array([12, 7, 2, 0])  # of rows; the last has no example
+
+
+def batch() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    present = np.arange(12) < LENGTHS[:, None]
+    return {
+        "input_ids": np.where(present, random.integers(5, MODEL.vocab_size, present.shape), 0).astype(np.int32),
+        "token_type_ids": (present & (np.arange(12) > 4)).astype(np.int32),
+        "position_ids": np.where(present, np.arange(12), 0).astype(np.int32),
+        "sequence_ids": present.astype(np.int32),
+        "labels": np.array([0, 2, 1, 0], np.int32),
+        "weights": (LENGTHS > 0).astype(np.float32),
+    }
+
+
+def forward(parameters: dict[str, np.ndarray], dropout: DropoutState | None = None) -> Forward:
+    policy = ComputePolicy()
+    tensors = {name: tf.constant(value) for name, value in parameters.items()}
+    return Forward(MODEL, cast_weights(tensors, policy.dtype), policy, dropout)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("model") / "classifier", TASK)
+
+
+@pytest.fixture(scope="module")
+def parameters(directory) -> dict[str, np.ndarray]:
+    return read_directory(directory, TASK).parameters
+
+
+def test_logits_and_label_names_are_those_of_transformers(directory, parameters):
+    theirs, loading = AutoModelForSequenceClassification.from_pretrained(directory, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    assert theirs.config.id2label == {0: "negative", 1: "neutral", 2: "positive"}
+    assert theirs.config.label2id == {"negative": 0, "neutral": 1, "positive": 2}
+    assert theirs.config.problem_type == "single_label_classification"
+    rows = batch()
+    with torch.no_grad():
+        expected = theirs.eval()(
+            input_ids=torch.tensor(rows["input_ids"], dtype=torch.long)[:3],
+            token_type_ids=torch.tensor(rows["token_type_ids"], dtype=torch.long)[:3],
+            attention_mask=torch.tensor(rows["sequence_ids"], dtype=torch.long)[:3],
+            labels=torch.tensor(rows["labels"], dtype=torch.long)[:3],
+        )
+    tensors = {name: tf.constant(value) for name, value in rows.items()}
+    logits = TASK.logits(forward(parameters), tensors)
+    assert (logits.dtype, logits.shape) == (tf.float32, (4, 3))
+    np.testing.assert_allclose(logits.numpy()[:3], expected.logits.numpy(), rtol=1e-4, atol=1e-5)
+    assert np.ptp(logits.numpy(), axis=0).max() > 0.1  # rows differ, so that equality says something
+
+    sums = TASK.sums(forward(parameters), tensors)
+    counts = TASK.batch_counts(rows)
+    assert counts == {"examples": 3}
+    assert math.isclose(float(TASK.loss(sums, counts)), float(expected.loss), rel_tol=1e-4)
+    metrics = TASK.metrics({name: float(value) for name, value in sums.items()}, counts)
+    correct = (expected.logits.argmax(-1).numpy() == rows["labels"][:3]).mean()
+    assert math.isclose(metrics["accuracy"], correct)
+
+
+def test_the_pooled_output_is_dropped_alike_however_rows_are_split(parameters):
+    def logits(first_row: int, rows: slice, key: int = 5) -> np.ndarray:
+        dropout = DropoutState(tf.constant([key], tf.uint64), tf.constant(first_row, tf.uint64))
+        tensors = {name: tf.constant(value[rows]) for name, value in batch().items()}
+        return TASK.logits(forward(parameters, dropout), tensors).numpy()
+
+    whole = logits(0, slice(0, 4))
+    np.testing.assert_allclose(np.concatenate([logits(0, slice(0, 2)), logits(2, slice(2, 4))]), whole, rtol=1e-5)
+    assert np.abs(logits(0, slice(0, 4), key=6) - whole).max() > 1e-3
+    plain = TASK.logits(forward(parameters), {name: tf.constant(value) for name, value in batch().items()}).numpy()
+    assert np.abs(plain - whole).max() > 1e-3
+
+
+def test_products_are_those_of_the_encoder_up_to_one_position_and_of_the_head():
+    products = {product.name: product for product in TASK.products(MODEL, rows=2, length=12, slots={"examples": 1})}
+    assert products["last layer: output"].m == 2
+    assert (products["head: pooler"].m, products["head: pooler"].n) == (2, MODEL.hidden_size)
+    assert (products["head: classifier"].m, products["head: classifier"].n) == (2, 3)
+    assert [name for name in products if name.startswith("head")] == ["head: pooler", "head: classifier"]

@@ -1,0 +1,48 @@
+"""A toy task of GLUE and a toy checkpoint to start from."""
+
+from pathlib import Path
+
+import numpy as np
+
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.model.parameters import initial_values
+from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.pretraining import Pretraining
+
+WORDS = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *("good", "fine", "bad", "poor", "the", "a", "film", "plot", "is", "was", "##s", "and", '"', ".", "hero"),
+]
+MODEL = Model(
+    vocab_size=len(WORDS),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=32,
+)
+TRAIN, DEV = 320, 21  # examples
+PRETRAINING = Pretraining(True)
+
+
+def write_glue(directory: Path, train: int = TRAIN, dev: int = DEV) -> Path:
+    """Write train.tsv and dev.tsv as SST-2 has them; a text is positive if it says good or fine."""
+    random = np.random.default_rng(3)
+    directory.mkdir()
+    for split, count in (("train", train), ("dev", dev)):
+        lines = ["sentence\tlabel"]
+        for i in range(count):
+            label = i % 2
+            words = random.choice(WORDS[9:], random.integers(2, 9)).tolist()
+            words.insert(int(random.integers(0, 3)), WORDS[7 - 2 * label + int(random.integers(0, 2))])
+            lines.append(f"{' '.join(words)} \t{label}")
+        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return directory
+
+
+def write_checkpoint(directory: Path, task: Task = PRETRAINING, model: Model = MODEL, words: list[str] = WORDS) -> Path:
+    """A checkpoint of random parameters, as the program writes it."""
+    parameters = initial_values(task.parameters(model), 0.2, 1)
+    write_directory(directory, model, task, parameters, words, lowercase=True)
+    return directory
