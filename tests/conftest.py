@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,6 +16,7 @@ from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.two_ranks import TwoRanks
 
 _RANKS = TwoRanks()
+_SHARED = ("two_ranks", "transformers")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -47,15 +50,28 @@ def two_ranks() -> TwoRanks:
     return _RANKS
 
 
+@pytest.fixture(scope="session")
+def torch() -> ModuleType:
+    """PyTorch, imported where a test needs it: that takes seconds."""
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="session")
+def transformers() -> ModuleType:
+    """transformers, likewise."""
+    return pytest.importorskip("transformers")
+
+
 @functools.cache
-def asks_for_two_ranks(path: str) -> bool:
-    """Whether tests of this file have jobs for two ranks."""
-    return "two_ranks" in Path(path).read_text(encoding="utf-8")
+def shared(path: str) -> str | None:
+    """What takes long to start and should be started for this file and others together: the word is in its text."""
+    text = Path(path).read_text(encoding="utf-8")
+    return next((word for word in _SHARED if word in text), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that ask for two ranks first."""
-    items.sort(key=lambda item: not asks_for_two_ranks(str(item.path)))
+    """Put files that share a start beside each other, and first."""
+    items.sort(key=lambda item: (*_SHARED, None).index(shared(str(item.path))))
 
 
 def pytest_collection_finish() -> None:
@@ -68,21 +84,23 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """End the two ranks where no file asks for them next: Horovod's look for tensors takes a seventh of a core."""
-    if nextitem is None or not asks_for_two_ranks(str(nextitem.path)):
+    """End the two ranks where no file asks for them next; give back the signals that a run has taken."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    if nextitem is None or shared(str(nextitem.path)) != "two_ranks":
         _RANKS.close()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """With --dist loadfile one worker takes all files that ask for two ranks, so that these start once."""
+    """With --dist loadfile one worker takes all files that share a start."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class TwoRanksTogether(LoadFileScheduling):
+    class SharedTogether(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "two ranks" if asks_for_two_ranks(str(config.rootpath / file)) else file
+            return shared(str(config.rootpath / file)) or file
 
-    return TwoRanksTogether(config, log)
+    return SharedTogether(config, log)

@@ -23,7 +23,6 @@ def run_script(name: str, *words: object) -> subprocess.CompletedProcess:
 
 def run_here(name: str, *words: object) -> subprocess.CompletedProcess:
     """As run_script, in this process: for what starts no TensorFlow, or with the one thread that the tests have."""
-    script = load_script(name)
     said, errors = io.StringIO(), io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -31,8 +30,9 @@ def run_here(name: str, *words: object) -> subprocess.CompletedProcess:
         contextlib.redirect_stderr(errors),
     ):
         patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        patch.syspath_prepend((DIRECTORY / name).parent)
         try:
-            code = script.main()
+            code = load_script(name).main()
         except SystemExit as end:
             code = end.code
     return subprocess.CompletedProcess(sys.argv, code, said.getvalue(), errors.getvalue())

@@ -5,8 +5,6 @@ import stat
 
 import numpy as np
 import pytest
-import torch
-import transformers
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -45,7 +43,7 @@ def assert_equal_parameters(found, expected):
 
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("act", ["gelu", "gelu_new"])
-def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act):
+def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act, torch, transformers):
     original = random_model(kind, hidden_act=act, layer_norm_eps=1e-6, attention_probs_dropout_prob=0.25)
     original.save_pretrained(tmp_path / "theirs")
     pretrained = read_directory(tmp_path / "theirs")
@@ -72,7 +70,7 @@ def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act)
     assert reread.vocabulary == VOCABULARY
 
 
-def test_auto_classes_find_nothing_missing(tmp_path):
+def test_auto_classes_find_nothing_missing(tmp_path, transformers):
     write_small(tmp_path)
     _, info = transformers.AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
@@ -83,7 +81,7 @@ def test_auto_classes_find_nothing_missing(tmp_path):
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase):
+def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase, transformers):
     write_small(tmp_path, lowercase=lowercase)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer.get_vocab() == {token: i for i, token in enumerate(VOCABULARY)}
@@ -103,7 +101,7 @@ def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase):
     assert read_directory(tmp_path).lowercase is lowercase
 
 
-def test_special_tokens_may_have_any_id(tmp_path):
+def test_special_tokens_may_have_any_id(tmp_path, transformers):
     vocabulary = VOCABULARY[5:] + VOCABULARY[:5]
     model = small_model()
     write_directory(
@@ -187,9 +185,9 @@ def test_gamma_beta_decoder_and_position_ids_of_old_files(pretraining_directory)
     assert_equal_parameters(read_directory(pretraining_directory).parameters, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_float_types_become_float32(tmp_path, dtype):
-    original = random_model("BertForPreTraining").to(dtype)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_other_float_types_become_float32(tmp_path, dtype, torch):
+    original = random_model("BertForPreTraining").to(getattr(torch, dtype))
     original.save_pretrained(tmp_path)
     found = read_directory(tmp_path).parameters
     expected = {name: values.float().numpy() for name, values in original.state_dict().items() if name in found}
@@ -208,7 +206,7 @@ def test_sharded_files_are_put_together(tmp_path):
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_vocabulary_from_tokenizer_json(tmp_path, lowercase):
+def test_vocabulary_from_tokenizer_json(tmp_path, lowercase, transformers):
     write_small(tmp_path / "ours", lowercase=lowercase)
     random_model("BertForPreTraining").save_pretrained(tmp_path / "theirs")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
@@ -221,7 +219,7 @@ def test_vocabulary_from_tokenizer_json(tmp_path, lowercase):
         settings.unlink(missing_ok=True)  # then tokenizer.json says it
 
 
-def test_defaults_of_a_config_are_those_of_transformers(tmp_path):
+def test_defaults_of_a_config_are_those_of_transformers(tmp_path, transformers):
     write_small(tmp_path)
     path = tmp_path / "config.json"
     content = json.loads(path.read_text())

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file, save_file
 
 from bert_horovod.errors import DamagedData, ReportedError
@@ -69,7 +68,7 @@ def test_config_of_another_model(pretraining_directory, values, words):
     assert_refused(pretraining_directory, *words)
 
 
-def test_pickles_are_never_read(pretraining_directory):
+def test_pickles_are_never_read(pretraining_directory, torch):
     (pretraining_directory / "model.safetensors").unlink()
     assert_refused(pretraining_directory, "no model.safetensors")
     torch.save({}, pretraining_directory / "pytorch_model.bin")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model import encoder, heads
@@ -16,7 +15,7 @@ LENGTHS = (16, 9, 1)  # real tokens per row; the rest is padding
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new"])
-def test_hidden_states_and_logits_agree_with_transformers(tmp_path, act):
+def test_hidden_states_and_logits_agree_with_transformers(tmp_path, act, torch):
     original = random_model("BertForPreTraining", hidden_act=act)
     original.save_pretrained(tmp_path)
     pretrained = read_directory(tmp_path)

@@ -13,12 +13,16 @@ def squashed(x):
 
 
 @tf.function(autograph=False)
-def step():
-    weight = tf.random.stateless_normal([64, 64], [0, 0])
+def multiplied(weight):
     x = tf.matmul(weight, weight)
     for _ in range(3):
         x = tf.linalg.matmul(squashed(x), weight)
     return x
+
+
+def step():
+    # Made outside of the graph: there TensorFlow would compute all of it once, when it is traced.
+    return multiplied(tf.random.stateless_normal([64, 64], [0, 0]))
 
 
 def test_a_trace_tells_operations_and_compiled_functions_a_step(tmp_path):
