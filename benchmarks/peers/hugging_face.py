@@ -13,14 +13,15 @@ def main() -> None:
     shape = json.loads(sys.argv[1])
     torch.set_num_threads(shape["threads"])
     torch.manual_seed(0)
-    network = BertForPreTraining(BertConfig(**shape["model"])).train()
+    device = shape.get("device", "cpu")
+    network = BertForPreTraining(BertConfig(**shape["model"], attn_implementation="sdpa")).train().to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    batch = {name: torch.from_numpy(values) for name, values in _batch(shape).items()}
+    batch = {name: torch.from_numpy(values).to(device) for name, values in _batch(shape).items()}
     compiled = torch.compile(network)
     narrow = shape["precision"] != "float32"
 
     def step() -> float:
-        with torch.autocast("cpu", dtype=getattr(torch, shape["precision"]), enabled=narrow):
+        with torch.autocast(device, dtype=getattr(torch, shape["precision"]), enabled=narrow):
             loss = compiled(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""What one GPU makes of the training step: correctness, speed, memory and kernels, within eight minutes.
+
+python benchmarks/gpu.py --output gpu.json                       all of it
+python benchmarks/gpu.py --output gpu.json --only correctness    one section
+python benchmarks/gpu.py --smoke --output gpu.json               toy sizes, with or without a GPU
+
+Each piece of work is a process of its own (benchmarks/gpu_sections.py), so that one that fails leaves the others alone
+and a memory peak is one configuration's. The most valuable come first; what the budget leaves no time for is skipped.
+The output file is written anew after each piece. docs/gpu.md says how to read it. Neither Horovod nor tensorflow-text
+is needed. Exit code: 0, or 1 where anything failed.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.errors import ReportedError
+from bert_horovod.measuring.tables import lines
+from bert_horovod.storage.writing import write_atomically
+
+VERSION = 1  # of the output file
+BUDGET_S = 480.0
+LAST_LINES = 8  # of what a failed process said
+SECTIONS = ("device", "correctness", "step", "matrix", "kernels", "peer")
+CHILD = Path(__file__).resolve().with_name("gpu_sections.py")
+SHAPES = [("base", 128, 64), ("large", 128, 32), ("base", 512, 16), ("large", 512, 8)]  # size, length, rows
+TOY = ["model.vocab_size=200", "model.hidden_size=64", "model.num_hidden_layers=1", "model.intermediate_size=128"]
+
+
+class Job(NamedTuple):
+    """A process's work."""
+
+    section: str
+    name: str
+    work: dict[str, Any]  # what gpu_sections.py reads
+    least_s: float = 20.0  # with less time left it is not begun
+    limit_s: float = 90.0  # then it is ended
+
+
+def jobs(precision: str, peer_python: str) -> list[Job]:
+    """All work on a GPU after the device's facts, the most valuable first."""
+    steps = []
+    for wave in (
+        [(*shape, "layers", "none") for shape in SHAPES],
+        [("base", 128, 64, xla, "none") for xla in ("elementwise", "off")],
+        [("large", 512, 8, "layers", recompute) for recompute in ("attention", "layer")],
+        [("large", 512, 32, "layers", recompute) for recompute in ("layer", "attention", "none")],
+        [("base", 128, 256, "layers", "none")],
+        [(*shape, xla, "none") for shape in SHAPES[:0:-1] for xla in ("elementwise", "off")],
+    ):
+        steps.append([_step_job(*configuration, precision) for configuration in wave])
+    first, *rest = steps
+    base = first[0].work
+    shapes = [{"size": size, "length": length, "rows": rows} for size, length, rows in SHAPES]
+    precisions = [precision, *(entry for entry in ("float32", "bfloat16", "float16") if entry != precision)]
+    matrix = [
+        Job("matrix", entry, {"shapes": shapes, "precision": entry}, least_s=30.0, limit_s=120.0)
+        for entry in precisions
+    ]
+    return [
+        *(_correctness_job(entry, ["layers", "off"], 20) for entry in ("float32", "bfloat16", "float16")),
+        *first,
+        matrix[0],
+        Job("kernels", f"{base['size']} {base['length']}", base | {"steps": 5}),
+        Job(
+            "peer",
+            "Hugging Face, torch.compile",
+            base | {"device": "cuda", "python": peer_python, "rounds": 3, "steps": 10},
+            least_s=45.0,
+            limit_s=150.0,
+        ),
+        *(job for wave in rest for job in wave),
+        *matrix[1:],
+    ]
+
+
+def smoke_jobs(precision: str, peer_python: str) -> list[Job]:
+    """The same kinds of work in toy sizes."""
+    toy = {"size": "mini", "length": 16, "rows": 4, "precision": precision, "settings": TOY}
+    recipe = toy | {"xla": "off", "steps": 2}
+    plan = [
+        _correctness_job("float32", ["elementwise"], 3, layers=1),
+        Job("step", "toy", recipe),
+        Job("step", "toy, recompute layer", recipe | {"recompute": "layer"}),
+        Job("matrix", precision, {"shapes": [toy], "precision": precision}),
+        Job("kernels", "toy", recipe),
+        Job("peer", "Hugging Face, torch.compile", recipe | {"device": "cuda", "python": peer_python, "rounds": 1}),
+    ]
+    return [job._replace(least_s=1.0, limit_s=300.0) for job in plan]  # a busy CPU takes long
+
+
+def _step_job(size: str, length: int, rows: int, xla: str, recompute: str, precision: str) -> Job:
+    work = {"size": size, "length": length, "rows": rows, "xla": xla, "recompute": recompute, "precision": precision}
+    name = f"{size} {length}, {rows} rows, {xla}" + (f", recompute {recompute}" if recompute != "none" else "")
+    return Job("step", name, work | {"steps": 20})
+
+
+def _correctness_job(precision: str, xla_modes: list[str], steps: int, layers: int = 2) -> Job:
+    work = {"precision": precision, "xla": xla_modes, "steps": steps, "layers": layers}
+    return Job("correctness", precision, work)
+
+
+def perform(job: Job, left_s: float) -> dict[str, Any]:
+    """Run a job in a process of its own; its entry in the output file: name, status, seconds, found or reason."""
+    if left_s < job.least_s:
+        reason = f"{max(0.0, left_s):.0f} s of the budget were left, it needs {job.least_s:.0f} s: give more --budget_s"
+        return {"name": job.name, "status": "skipped", "seconds": 0.0, "reason": reason}
+    limit_s = min(job.limit_s, left_s)
+    started = time.monotonic()
+    entry = {"name": job.name} | _run(job, limit_s)
+    return entry | {"seconds": round(time.monotonic() - started, 2)}
+
+
+def _run(job: Job, limit_s: float) -> dict[str, Any]:
+    with tempfile.TemporaryFile("w+", errors="replace") as said, tempfile.TemporaryFile("w+", errors="replace") as log:
+        command = [sys.executable, str(CHILD), json.dumps({"section": job.section, **job.work})]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ  # errors are shown
+        with subprocess.Popen(command, stdout=said, stderr=log, env=environment, start_new_session=True) as process:
+            try:
+                code = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # with the contestants that it may have started
+        said.seek(0)
+        log.seek(0)
+        words = log.read().strip().splitlines()[-LAST_LINES:]
+        if code is None:
+            short = " (the budget's end)" if limit_s < job.limit_s else ""
+            return {"status": "failed", "reason": f"no answer within {limit_s:.0f} s{short}", "last_lines": words}
+        if code:
+            last = words[-1] if words else "it said nothing"
+            return {"status": "failed", "reason": f"ended with {code}: {last}", "last_lines": words}
+        found = json.loads(said.read().splitlines()[-1])
+    problems = found.pop("problems", [])
+    if problems:
+        return {"status": "failed", "reason": "; ".join(problems), "found": found}
+    if "absent" in found:
+        return {"status": "skipped", "reason": found["absent"]}
+    return {"status": "done", "found": found}
+
+
+def result(section: str, entry: dict[str, Any]) -> str:
+    """An entry's main figures in a few words; why there are none."""
+    if entry["status"] != "done":
+        return f"{entry['status']}: {entry['reason']}"
+    found = entry["found"]
+    if section == "device":
+        name = found["gpu"] or f"no GPU; {found['processor']}"
+        several = f"; {found['gpus']} GPUs: {found['several_gpus']}" if found["several_gpus"] else ""
+        return f"{name}, TensorFlow {found['tensorflow']}, {found['precision']}{several}"
+    if section == "correctness":
+        modes = [
+            f"{key.removeprefix('xla_')} {compared['loss_difference']:.1e}, {compared['gradient_difference']:.1e}"
+            for key, compared in found.items()
+            if key.startswith("xla_")
+        ]
+        return f"losses, gradients differ: {'; '.join(modes)}; dropout masks equal"
+    if section == "matrix":
+        rates = found["shapes"].items()
+        return "; ".join(f"{shape}: {rate['flops_per_s'] / 1e12:.3g} TFLOP/s{_share(rate)}" for shape, rate in rates)
+    if section == "kernels":
+        longest = found["kernels"][0]
+        return f"{found['all_ms_per_step']:.2f} ms a step, {longest['ms_per_step']:.2f} of it {longest['name'][:50]}"
+    if section == "peer":
+        theirs, ours = found["hugging_face"]["rows_per_s"], found["ours"]["rows_per_s"]
+        return f"ours {ours:.1f}, theirs {theirs:.1f} rows/s: {found['ratio']:.2f} x"
+    if found.get("out_of_memory"):
+        return f"does not fit into memory (estimate {found['estimated_memory_bytes'] / 2**30:.2f} GiB)"
+    memory = f"{found['memory_bytes'] / 2**30:.2f} GiB (estimate {found['estimated_memory_bytes'] / 2**30:.2f})"
+    return f"{found['rows_per_s']:.1f} rows/s{_share(found)}, {memory}"
+
+
+def _share(found: dict[str, Any]) -> str:
+    return f" ({found['share']:.1%} of the data sheet)" if found["share"] else ""
+
+
+def summary(sections: dict[str, list[dict[str, Any]]]) -> str:
+    """All entries as one table."""
+    entries = [(section, entry) for section, entries in sections.items() for entry in entries]
+    cells = [(f"{section}: {entry['name']}", f"{entry['seconds']:.0f}") for section, entry in entries]
+    results = ["result", *(result(section, entry) for section, entry in entries)]
+    return "\n".join(map("  ".join, zip(lines([("piece", "s"), *cells]).splitlines(), results, strict=True)))
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="JSON file that is written")
+    parser.add_argument("--smoke", action="store_true", help="toy sizes, also without a GPU")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=SECTIONS,
+        metavar="SECTION",
+        help=f"repeatable: {', '.join(SECTIONS)} (device is always done, because others need it; default: all)",
+    )
+    parser.add_argument("--budget_s", type=float, default=BUDGET_S, help="seconds for all (default: %(default).0f)")
+    parser.add_argument(
+        "--peer_python",
+        default=sys.executable,
+        metavar="FILE",
+        help="a Python that has torch with CUDA, and transformers (default: this one)",
+    )
+    arguments = parser.parse_args(argv)
+    if not arguments.budget_s > 0:
+        parser.error(f"--budget_s {arguments.budget_s}: expected more than 0")
+    if not arguments.output.absolute().parent.is_dir():
+        parser.error(f"--output {arguments.output}: its directory does not exist")
+    return arguments
+
+
+def main() -> int:
+    """Do all that the budget has time for; write and print it."""
+    arguments = parse()
+    began = time.monotonic()
+    sections: dict[str, list[dict[str, Any]]] = {}
+    report = {
+        "version": VERSION,
+        "command": sys.argv,
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "budget_s": arguments.budget_s,
+        "smoke": arguments.smoke,
+        "sections": sections,
+    }
+
+    def do(job: Job) -> dict[str, Any]:
+        left_s = arguments.budget_s - (time.monotonic() - began)
+        say(f"[{left_s:4.0f} s left] {job.section}: {job.name}")
+        entry = perform(job, left_s)
+        say(f"               {result(job.section, entry)}")
+        sections.setdefault(job.section, []).append(entry)
+        write_atomically(arguments.output, json.dumps(report, indent=1) + "\n")
+        return entry
+
+    try:
+        facts = do(Job("device", "facts", {"gpu": not arguments.smoke}))
+        precision = facts.get("found", {}).get("precision", "bfloat16")
+        plan = (smoke_jobs if arguments.smoke else jobs)(precision, arguments.peer_python)
+        if "found" not in facts or facts["status"] == "done":  # else there is no GPU
+            for job in plan:
+                if job.section in (arguments.only or SECTIONS):
+                    do(job)
+    except ReportedError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    print(summary(sections))
+    return int(any(entry["status"] == "failed" for entries in sections.values() for entry in entries))
+
+
+def say(text: str) -> None:
+    """Tell on standard error what goes on."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
