@@ -123,7 +123,7 @@ def main(address: str) -> None:
     from bert_horovod.collectives.world import connect
     from bert_horovod.runtime.devices import use_devices
 
-    world = connect(launch(), timeline=True)  # which some jobs record
+    world = connect(launch())  # without Horovod's timeline: its writer on rank 0 spins
     use_devices(world.local_rank, world.local_size, 1)
     with socket.socket(socket.AF_UNIX) as plain:
         plain.connect(address)

@@ -94,9 +94,9 @@ def measure_comm(world: World, recipe: Recipe, *arguments: Any) -> dict:
     return measure(recipe, world, *arguments)
 
 
-def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(two_ranks, tmp_path):
-    found = two_ranks.run(measure_comm, RECIPE, 2, DELAYS, tmp_path)[0].value
-    assert_measured(found, tmp_path)
+def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(two_ranks):
+    found = two_ranks.run(measure_comm, RECIPE, 2, DELAYS)[0].value
+    assert_measured(found)
 
 
 @pytest.mark.slow
@@ -109,10 +109,11 @@ def test_the_command_measures_under_horovodrun(tmp_path):
     done = run_ranks(2, COMMAND, *flags, "--json")
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "step_s" in line]
-    assert_measured(json.loads(line.partition("{")[1] + line.partition("{")[2]), trace)
+    assert_measured(json.loads(line.partition("{")[1] + line.partition("{")[2]))
+    assert_traced(trace)
 
 
-def assert_measured(found: dict, trace: Path) -> None:
+def assert_measured(found: dict) -> None:
     assert (found["world_size"], found["micro_batches"]) == (2, 2)
     assert all(found["step_s"][kind] >= 2 * 0.65 + 0.02 for kind in ("off", "overlapped", "held_back"))
     assert found["exposed_s"] == found["step_s"]["overlapped"] - found["step_s"]["off"]
@@ -121,6 +122,9 @@ def assert_measured(found: dict, trace: Path) -> None:
     assert found["delays"] == DELAYS
     assert 0 < found["floor_s"] < 1
     assert found["predicted_s"] >= found["step_s"]["off"]
+
+
+def assert_traced(trace: Path) -> None:
     events = json.loads((trace / "steps-1-1.json").read_text())["traceEvents"]
     ours = [event for event in events if event["pid"] == 0 and event["ph"] == "X"]
     horovods = [event for event in events if event["pid"] >= 1000 and event.get("name") == "ALLREDUCE"]
