@@ -13,7 +13,8 @@ PARAMETERS = sum(math.prod(shape) for shape in pretraining_shapes(RECIPE.model, 
 
 
 def estimate(name: str) -> int:
-    return memory_bytes(dataclasses.replace(RECIPE, optimizer=Optimizer(name=name)), 128, 19, 1, 1, 1, gpu=True)
+    recipe = dataclasses.replace(RECIPE, optimizer=Optimizer(name=name))
+    return memory_bytes(recipe, PARAMETERS, 128, 19, 1, 1, 1, gpu=True)
 
 
 def test_slots_are_what_rules_differ_by():

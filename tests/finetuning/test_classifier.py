@@ -96,7 +96,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(files, whole,
         assert (path_of(tmp_path, 20) / file).read_bytes() == (path_of(whole, 20) / file).read_bytes()
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_dev_accuracy_is_equal_to_the_last_digit_for_any_number_of_ranks(files, whole, ranks):
     script = f"""
 from pathlib import Path
