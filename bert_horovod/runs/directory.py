@@ -21,7 +21,7 @@ CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", "checkpoints", "
 class RunRecord:
     """What run.json says: which run the directory belongs to."""
 
-    store: str  # SHA-256 of the token store's manifest
+    store: str  # SHA-256 of the data: of a token store, its manifest
     format: int = FORMAT
 
 
@@ -115,7 +115,7 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> No
         )
     if run.store != store_hash:
         raise UserError(
-            f"--output_dir {output_dir} belongs to a run on another token store (hash {run.store[:12]}, "
+            f"--output_dir {output_dir} belongs to a run on other data (hash {run.store[:12]}, "
             f"this one is {store_hash[:12]}); resume with that --data_dir, or give a new directory"
         )
     changed = differences(load_recipe(output_dir / "recipe.toml"), recipe)

@@ -19,6 +19,7 @@ from bert_horovod.training.announce import print_start
 from bert_horovod.training.console import Console, duration
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
+from bert_horovod.training.step import compute_policy
 
 _INDEXED_PER_S = 1e6  # tokens of a dataset, if disk and processor are slow
 
@@ -105,6 +106,11 @@ class Run:
         require_same_state(self.state, world)
         for hook in self.hooks:
             hook.phase()
+        compiles = "tracing" if compute_policy(self.recipe).xla == "off" else "compiling with XLA"
+        self.say(
+            f"phase {number}: sequence length {settings.sequence_length}, {sources[0].count:,} rows an epoch; "
+            f"{compiles} for the first step, which takes a while"
+        )
 
     def say(self, text: str) -> None:
         """Print a line for people, on rank 0."""

@@ -156,7 +156,7 @@ def test_a_resume_with_another_recipe_names_the_key(files, override, message):
 
 def test_a_resume_on_another_store_is_refused(files, tmp_path):
     os.close(claim(files["output_dir"], toy_recipe(), "0" * 64))
-    refuse(files, "belongs to a run on another token store")
+    refuse(files, "belongs to a run on other data")
 
 
 def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
