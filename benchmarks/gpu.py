@@ -14,6 +14,7 @@ is needed. Exit code: 0, or 1 where anything failed.
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,17 +50,14 @@ class Job(NamedTuple):
 
 def jobs(precision: str, peer_python: str) -> list[Job]:
     """All work on a GPU after the device's facts, the most valuable first."""
-    steps = []
-    for wave in (
-        [(*shape, "layers", "none") for shape in SHAPES],
-        [("base", 128, 64, xla, "none") for xla in ("elementwise", "off")],
-        [("large", 512, 8, "layers", recompute) for recompute in ("attention", "layer")],
-        [("large", 512, 32, "layers", recompute) for recompute in ("layer", "attention", "none")],
-        [("base", 128, 256, "layers", "none")],
-        [(*shape, xla, "none") for shape in SHAPES[:0:-1] for xla in ("elementwise", "off")],
-    ):
-        steps.append([_step_job(*configuration, precision) for configuration in wave])
-    first, *rest = steps
+    first = [_step_job(*shape, "layers", "none", precision) for shape in SHAPES]
+    rest = [
+        *(("base", 128, 64, xla, "none") for xla in ("elementwise", "off")),
+        *(("large", 512, 8, "layers", recompute) for recompute in ("attention", "layer")),
+        *(("large", 512, 32, "layers", recompute) for recompute in ("layer", "attention", "none")),
+        ("base", 128, 256, "layers", "none"),
+        *((*shape, xla, "none") for shape in SHAPES[:0:-1] for xla in ("elementwise", "off")),
+    ]
     base = first[0].work
     shapes = [{"size": size, "length": length, "rows": rows} for size, length, rows in SHAPES]
     precisions = [precision, *(entry for entry in ("float32", "bfloat16", "float16") if entry != precision)]
@@ -79,7 +77,7 @@ def jobs(precision: str, peer_python: str) -> list[Job]:
             least_s=45.0,
             limit_s=150.0,
         ),
-        *(job for wave in rest for job in wave),
+        *(_step_job(*configuration, precision) for configuration in rest),
         *matrix[1:],
     ]
 
@@ -92,7 +90,11 @@ def smoke_jobs(precision: str, peer_python: str) -> list[Job]:
         _correctness_job("float32", ["elementwise"], 3, layers=1),
         Job("step", "toy", recipe),
         Job("step", "toy, recompute layer", recipe | {"recompute": "layer"}),
-        Job("matrix", precision, {"shapes": [toy], "precision": precision}),
+        Job(
+            "matrix",
+            precision,
+            {"shapes": [toy | {"settings": [*TOY, "model.num_hidden_layers=2"]}], "precision": precision},
+        ),
         Job("kernels", "toy", recipe),
         Job("peer", "Hugging Face, torch.compile", recipe | {"device": "cuda", "python": peer_python, "rounds": 1}),
     ]
@@ -102,7 +104,7 @@ def smoke_jobs(precision: str, peer_python: str) -> list[Job]:
 def _step_job(size: str, length: int, rows: int, xla: str, recompute: str, precision: str) -> Job:
     work = {"size": size, "length": length, "rows": rows, "xla": xla, "recompute": recompute, "precision": precision}
     name = f"{size} {length}, {rows} rows, {xla}" + (f", recompute {recompute}" if recompute != "none" else "")
-    return Job("step", name, work | {"steps": 20})
+    return Job("step", name, work | {"steps": 20}, limit_s=120.0)
 
 
 def _correctness_job(precision: str, xla_modes: list[str], steps: int, layers: int = 2) -> Job:
@@ -140,8 +142,7 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
             short = " (the budget's end)" if limit_s < job.limit_s else ""
             return {"status": "failed", "reason": f"no answer within {limit_s:.0f} s{short}", "last_lines": words}
         if code:
-            last = words[-1] if words else "it said nothing"
-            return {"status": "failed", "reason": f"ended with {code}: {last}", "last_lines": words}
+            return {"status": "failed", "reason": f"ended with {code}: {_last_word(words)}", "last_lines": words}
         found = json.loads(said.read().splitlines()[-1])
     problems = found.pop("problems", [])
     if problems:
@@ -149,6 +150,12 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
     if "absent" in found:
         return {"status": "skipped", "reason": found["absent"]}
     return {"status": "done", "found": found}
+
+
+def _last_word(words: list[str]) -> str:
+    """The exception among a process's last lines, which libraries may follow with lines of their own; else the last."""
+    raised = [line for line in words if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return (raised or words or ["it said nothing"])[-1]
 
 
 def result(section: str, entry: dict[str, Any]) -> str:

@@ -101,7 +101,7 @@ def matrix(work: dict[str, Any]) -> dict[str, Any]:
 
     found = {}
     for shape in work["shapes"]:
-        recipe = _recipe(shape | {"precision": work["precision"]})
+        recipe = work_recipe(shape | {"precision": work["precision"]})
         products = [product for product in step_products(recipe) if not product.name.startswith(NOT_MEASURED)]
         timed = matrix_seconds(products, work["precision"], SAMPLES)
         peak = _peak(work["precision"])
@@ -133,7 +133,7 @@ def step(work: dict[str, Any]) -> dict[str, Any]:
     from bert_horovod.measuring.step_time import TimedStep
     from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes
 
-    recipe = _recipe(work)
+    recipe = work_recipe(work)
     phase = recipe.phase[0]
     slots = full_row_slots(recipe.objective, phase.sequence_length)
     found = {
@@ -155,7 +155,7 @@ def kernels(work: dict[str, Any]) -> dict[str, Any]:
     from bert_horovod.measuring.step_time import TimedStep
     from bert_horovod.runtime.devices import has_gpu
 
-    recipe = _recipe(work)
+    recipe = work_recipe(work)
     timed = TimedStep(recipe)
     timed.warm_up()
     seconds = [timed.run() for _ in range(work["steps"])]
@@ -201,7 +201,7 @@ def peer(work: dict[str, Any]) -> dict[str, Any]:
     version, cuda = json.loads(torch.stdout.splitlines()[-1])
     if not cuda and work["device"] == "cuda":
         return {"absent": f"torch {version} of {work['python']} has no CUDA; --peer_python names one that has"}
-    recipe = _recipe(work)
+    recipe = work_recipe(work)
     shape = {
         "model": dataclasses.asdict(recipe.model),
         "rows": recipe.execution.micro_batch,
@@ -235,7 +235,7 @@ def peer(work: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _recipe(work: dict[str, Any]) -> Recipe:
+def work_recipe(work: dict[str, Any]) -> Recipe:
     """One micro-batch a step, of a size of measuring.configuration; `settings` as --set takes them."""
     settings = [
         f"numerics.precision={work['precision']}",

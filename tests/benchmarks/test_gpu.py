@@ -1,13 +1,16 @@
 """benchmarks/gpu.py: pieces of work in processes of their own, within a budget, into one file."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from benchmarks import gpu, gpu_correctness
 from benchmarks.gpu_correctness import BANDS, Trained, compare, out_of_bands
-from benchmarks.gpu_sections import gpu_kernels, step_precision, strict
+from benchmarks.gpu_sections import gpu_kernels, step_precision, strict, work_recipe
 from bert_horovod.model.parameters import QUERY, layer_prefix
 from tests.benchmarks.scripts import imported_by_help, run_here, run_script
 
@@ -47,6 +50,21 @@ def test_smoke_does_every_section_and_writes_them(tmp_path):
     assert found["step"]["memory_bytes"] > 2**20
     assert len(found["kernels"]["kernels"]) == 10
     assert "step: toy, recompute layer" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_step_needs_neither_horovod_nor_tensorflow_text():
+    [job, *_] = [job for job in gpu.smoke_jobs("float32", "") if job.section == "step"]
+    program = (
+        "import runpy, sys\n"
+        "sys.modules |= dict.fromkeys(('horovod', 'tensorflow_text'))\n"  # None: importing them fails
+        f"sys.argv = ['', {json.dumps({'section': 'step', **job.work})!r}]\n"
+        f"runpy.run_path({str(gpu.CHILD)!r}, run_name='__main__')"
+    )
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["rows_per_s"] > 0
 
 
 def test_losses_and_gradients_that_are_equal_to_rounding_are_within_the_bands():
@@ -98,7 +116,12 @@ def test_what_a_job_found_is_its_entry(child):
 
 
 def test_a_job_that_fails_is_an_entry_with_its_last_words(child):
-    child("def broken():\n    raise ValueError('no such kernel')\nbroken()")
+    child(
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('a library says goodbye', file=sys.stderr))\n"
+        "def broken():\n    raise ValueError('no such kernel')\n"
+        "broken()"
+    )
     entry = gpu.perform(gpu.Job("step", "toy", {}), 100)
     assert entry["status"] == "failed"
     assert entry["reason"] == "ended with 1: ValueError: no such kernel"
@@ -156,7 +179,10 @@ def test_every_job_of_a_gpu_has_a_recipe_and_the_valuable_come_first():
     assert [job.section for job in plan[:4]] == ["correctness"] * 3 + ["step"]
     names = [(job.section, job.name) for job in plan]
     assert len(set(names)) == len(names)
-    assert {job.work["precision"] for job in plan if job.section == "step"} == {"float16"}
+    steps = [job.work for job in plan if job.section in ("step", "kernels", "peer")]
+    assert {work_recipe(work).numerics.precision for work in steps} == {"float16"}
+    assert {work_recipe(work).execution.recompute for work in steps} == {"none", "attention", "layer"}
+    assert {work_recipe(work).execution.xla for work in steps} == {"layers", "elementwise", "off"}
 
 
 def test_kernels_are_those_of_the_gpus_streams(tmp_path):
