@@ -204,6 +204,7 @@ from bert_horovod.__main__ import dispatch
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect
 from bert_horovod.commands import pretrain
+from bert_horovod.commands.shared import ranks
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.training.hooks.consistency import Consistency
 
@@ -211,7 +212,7 @@ def compare(arguments):
     state = TrainingState({"a": np.float32([1, 1 + world.rank * 2**-23])}, "adamw", Progress())
     Consistency(state, world).check(8)
 
-def outlive(arguments, launched):
+def outlive(arguments, launched, make_job):
     if world.rank == 1:
         os._exit(0)
     world.all_reduce(tf.constant(1.0), "one")
@@ -229,7 +230,7 @@ def say(name, command):
 
 world = connect(launch())
 say("bit", compare)
-pretrain._run, pretrain._PATIENCE_S = outlive, 0
+ranks._train, ranks._PATIENCE_S = outlive, 0
 say("lost", pretrain.run)
 os._exit(0)
 """

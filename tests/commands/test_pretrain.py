@@ -10,7 +10,7 @@ import pytest
 
 from bert_horovod.__main__ import parse
 from bert_horovod.corpus.store import open_store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
@@ -33,11 +33,11 @@ def flags(files: dict[str, Path], *more: str) -> list[str]:
     return [word for name, path in files.items() for word in (f"--{name}", str(path))] + list(more)
 
 
-def refuse(files: dict[str, Path], match: str, *more: str) -> None:
-    """The command raises UserError with this text and makes no output directory."""
+def refuse(files: dict[str, Path], match: str, *more: str, error: type[ReportedError] = UserError) -> None:
+    """The command raises this error with this text and makes no output directory."""
     existed = files["output_dir"].exists()
     arguments = parse(["bert-horovod", "pretrain", *flags(files, *more)])
-    with pytest.raises(UserError, match=match):
+    with pytest.raises(error, match=match):
         arguments.run(arguments)
     assert files["output_dir"].exists() == existed
 
@@ -74,7 +74,7 @@ def test_a_directory_that_is_no_store_is_refused(files, tmp_path):
 def test_a_truncated_shard_is_refused(files):
     tokens = files["data_dir"] / "shard-00000" / "tokens.npy"
     tokens.write_bytes(tokens.read_bytes()[:-10])
-    refuse(files, "damaged shards: shard-00000.*prepare")
+    refuse(files, "damaged shards: shard-00000.*prepare", error=DamagedData)
 
 
 def test_a_shard_with_one_changed_token_is_refused(files):
@@ -82,12 +82,12 @@ def test_a_shard_with_one_changed_token_is_refused(files):
     tokens = np.load(file)
     tokens[100] ^= 1
     np.save(file, tokens)
-    refuse(files, "damaged shards: shard-00000.*prepare")
+    refuse(files, "damaged shards: shard-00000.*prepare", error=DamagedData)
 
 
 def test_another_vocabulary_than_the_stores_is_refused(files):
     (files["data_dir"] / "vocab.txt").write_text("\n".join(reversed(SMALL_VOCABULARY)) + "\n", encoding="utf-8")
-    refuse(files, "is not the vocabulary that the store was made with")
+    refuse(files, "is not the vocabulary that the store was made with", error=DamagedData)
 
 
 def test_an_output_directory_with_other_things_is_refused_and_left_alone(files):
@@ -114,7 +114,7 @@ def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp
     )
     refuse(
         files,
-        "another vocabulary than the token store .* first differ at id 62",
+        "another vocabulary than the data in .* first differ at id 62",
         "--init_checkpoint",
         str(tmp_path / "model"),
     )

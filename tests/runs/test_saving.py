@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Execution, Recipe
@@ -54,7 +55,7 @@ def small_disk(tmp_path, store) -> Path:
 
 def saver(output_dir: Path, store: Store, recipe: Recipe = RECIPE) -> tuple[Saver, list[str]]:
     said: list[str] = []
-    return Saver(random_state(0), output_dir, recipe, store, said.append), said
+    return Saver(random_state(0), output_dir, recipe, TASK, StoreDataset(store, recipe), said.append), said
 
 
 def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):

@@ -8,7 +8,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.cluster.launching.deadline import stop_time
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 from tests.toy_runs import metrics, pretrain_arguments
 
 
@@ -32,7 +32,7 @@ def test_an_older_slurm_is_asked(monkeypatch, tmp_path):
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     assert stop_time("1h") == time.mktime((2099, 1, 2, 2, 4, 5, 0, 0, -1))
     monkeypatch.setenv("SLURM_JOB_ID", "13")
-    with pytest.raises(UserError, match=r"squeue does not tell when job 13 ends"):
+    with pytest.raises(RunError, match=r"squeue does not tell when job 13 ends"):
         stop_time("1h")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.errors import RunError
+from bert_horovod.errors import UserError
 from bert_horovod.training.hooks.base import Hook
 from tests.toy_runs import train, train_recipe
 from tests.toys import toy_recipe
@@ -56,7 +56,7 @@ def test_a_run_that_is_asked_to_stop_inside_the_range_writes_the_trace(store, tm
 
 
 def test_a_run_that_fails_inside_the_range_writes_the_trace(store, tmp_path, capsys):
-    with pytest.raises(RunError, match="2 updates in a row"):
+    with pytest.raises(UserError, match="2 updates in a row"):
         train_profiled(store, tmp_path, 8, [1, 8], precision="float16", initial_loss_scale=2.0**40, max_skipped_steps=2)
     assert "trace of steps 1 to 2: " in capsys.readouterr().out
     assert len(traced(tmp_path)) == 1

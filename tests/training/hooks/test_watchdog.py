@@ -33,7 +33,7 @@ def test_a_rank_that_is_stopped_ends_the_job_and_is_named(store, tmp_path):
         run.await_no_process()
     assert code == 1
     *stacks, found, other, blamed, last = errors.splitlines()
-    assert any("in _phase" in line for line in stacks)
+    assert any("in _train_phase" in line for line in stacks)
     assert found.startswith("bert-horovod: error: stalled: rank 0 on ")
     assert " s: step " in found
     assert "in the collectives " in found
