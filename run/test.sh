@@ -5,7 +5,7 @@
 #   run/test.sh --slow [...]            what takes longer: kills, clusters in a box, much fuzzing, benchmarks
 #
 # Sets up what is missing first. Needs no network, no GPU and no cluster once it is set up. Files of tests run side by
-# side, one a core and at most 4; -n 0 runs them one after another.
+# side, one more than there are cores, because some wait; -n 0 runs them one after another.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -19,4 +19,4 @@ if [ "${1:-}" = --slow ]; then
     export FUZZ_EXAMPLES="${FUZZ_EXAMPLES:-150}"
 fi
 echo "test: $marks: pytest $*"
-exec python -m pytest -m "$marks" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=10 "$@"
+exec python -m pytest -m "$marks" -n "$(($(nproc) < 4 ? $(nproc) + 1 : 4))" --dist loadfile --no-loadscope-reorder --durations=10 "$@"

@@ -38,6 +38,7 @@ def numbers(cell: str) -> list[float]:
     return [number(part) for part in cell.split(" / ")]
 
 
+@pytest.mark.slow
 def test_packed_and_padded_stand_in_a_line_for_each_store(store, tmp_path):
     other = write_toy_store(tmp_path / "other", documents=20, sentences=8, longest=20)
     settings = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]

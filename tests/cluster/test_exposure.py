@@ -50,6 +50,7 @@ def test_ranks_listen_on_horovods_ports_alone(run):
     assert [listening(run.rank(rank)) for rank in (0, 1)] == [expected, expected]
 
 
+@pytest.mark.slow
 def test_one_process_listens_on_no_port(store, tmp_path):
     arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK)
     command = [sys.executable, "-m", "bert_horovod", "pretrain", *arguments]

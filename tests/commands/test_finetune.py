@@ -32,6 +32,7 @@ def finetune(ranks: int, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_losses_of_one_and_resume(files, tmp_path):
     said = finetune(1, *words(files, tmp_path / "one", "--max_steps", "4"))
     assert f"of {DEV} examples" in said

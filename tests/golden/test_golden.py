@@ -5,21 +5,17 @@ import math
 import pytest
 
 from bert_horovod.collectives.world import World
-from tests.golden.runs import RUNS, STEPS, by_name, names_of, read_golden, train_all
+from tests.golden.runs import RUNS, STEPS, by_name, read_golden, train_all
 
 
-@pytest.fixture(scope="module")
-def found(two_ranks) -> dict:
-    """What the runs give now; all have one thread, as the tests have."""
-    one = train_all(World(), names_of(1))
-    two = two_ranks.run(train_all, names_of(2))[0].value
-    return {1: by_name(one), 2: by_name(two)}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_golden_run_gives_the_numbers_of_its_file(name, found):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "xla_layers" else []) for name in RUNS]
+)
+def test_a_golden_run_gives_the_numbers_of_its_file(name, two_ranks):
     rows, made_in = read_golden(name)
-    now, surroundings = found[RUNS[name].ranks][name]
+    alone = RUNS[name].ranks == 1  # all runs have one thread, as the tests have
+    found = train_all(World(), [name]) if alone else two_ranks.run(train_all, [name])[0].value
+    now, surroundings = by_name(found)[name]
     assert [row[0] for row in rows] == list(range(1, STEPS + 1))
     if surroundings == made_in:
         assert now == rows

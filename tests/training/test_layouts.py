@@ -140,8 +140,8 @@ def test_the_held_out_rows_are_evaluated_at_the_end(whole, halves):
 @pytest.mark.parametrize(
     ("precision", "wire", "ranks", "micro_batch", "band"),
     [
-        ("bfloat16", "float32", 1, 8, 0.02),
-        ("bfloat16", "float32", 2, 16, 0.02),
+        pytest.param("bfloat16", "float32", 1, 8, 0.02, marks=pytest.mark.slow),
+        pytest.param("bfloat16", "float32", 2, 16, 0.02, marks=pytest.mark.slow),
         ("bfloat16", "float16", 2, 16, 0.02),
         ("float16", "float16", 2, 8, 0.01),
     ],
@@ -163,7 +163,7 @@ def test_recomputation_gives_the_same_losses(whole, run, recompute):
     assert_same_curves(whole, run(execution={"recompute": recompute}))
 
 
-@pytest.mark.parametrize("name", ["lamb", "lans"])
+@pytest.mark.parametrize("name", [pytest.param("lamb", marks=pytest.mark.slow), "lans"])
 def test_the_layer_wise_rules_agree_across_layouts(name, run):
     runs = [run(optimizer={"name": name}, execution={"micro_batch": micro_batch}) for micro_batch in (32, 8)]
     for a, b in zip(*map(metrics, runs), strict=True):
