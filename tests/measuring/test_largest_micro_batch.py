@@ -128,6 +128,7 @@ def run(tmp_path, *more: str) -> None:
     found.run(found)
 
 
+@pytest.mark.slow
 def test_the_command_tries_the_longest_phase_and_then_the_others(tmp_path, capsys):
     run(tmp_path, "--limit", "64GiB", "--json")
     result = json.loads(capsys.readouterr().out)

@@ -153,7 +153,7 @@ def test_narrow_precision_stays_in_a_band_around_float32(precision, wire, ranks,
         assert math.isclose(a["mlm_loss"], b["mlm_loss"], rel_tol=band), (a["step"], a["mlm_loss"], b["mlm_loss"])
 
 
-@pytest.mark.parametrize("xla", ["elementwise", "layers"])
+@pytest.mark.parametrize("xla", [pytest.param("elementwise", marks=pytest.mark.slow), "layers"])  # a golden run, too
 def test_xla_gives_the_same_losses(whole, run, xla):
     assert_same_curves(whole, run(execution={"xla": xla}), tolerance=1e-4)
 
