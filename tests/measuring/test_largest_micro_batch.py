@@ -82,7 +82,8 @@ def test_a_try_measures_its_own_peak_beside_the_estimate():
     assert small.ratio == small.peak_bytes / small.estimate_bytes
 
 
-@pytest.mark.parametrize("recompute", ["none", pytest.param("layer", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "layer"])
 def test_the_estimate_is_within_15_percent_of_the_peak(recompute):
     table = {
         "model": {

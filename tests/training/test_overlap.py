@@ -71,6 +71,7 @@ def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(two_ran
     assert [line["loss"] for line in metrics(whole)] == [line["loss"] for line in metrics(copy)]
 
 
+@pytest.mark.slow
 def test_buckets_chosen_by_measurement_change_nothing_beyond_rounding(two_ranks, store, tmp_path):
     alone = train(store, tmp_path / "alone", max_steps=6)
     planned = train_two(two_ranks, store, tmp_path / "planned", 6)
