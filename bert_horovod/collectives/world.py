@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -20,6 +20,14 @@ class World:
     size = 1
     local_rank = 0
     local_size = 1
+
+    @property
+    def hosts(self) -> "Hosts":
+        """The ranks of this host, and those of the other hosts that stand where this one stands in its own.
+
+        Where hosts have different numbers of ranks, each rank counts as a host of its own.
+        """
+        return Hosts(World(), self)
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """The sum over ranks: float16, float32, float64, int32 or int64, in a graph or eagerly."""
@@ -55,14 +63,52 @@ class World:
         """Leave the world in order."""
 
 
-class HorovodWorld(World):
-    """The ranks that Horovod joined."""
+class Hosts(NamedTuple):
+    """A world seen as hosts: a rank is one of `inside`, and of `across`."""
 
-    def __init__(self, horovod) -> None:
+    inside: World  # the ranks of this host
+    across: World  # a rank of each host, this host's being this rank
+
+
+class HorovodWorld(World):
+    """The ranks that Horovod joined, or a group of them.
+
+    Args:
+        horovod: the library.
+        group: the process set; None: all ranks.
+        label: behind the names of the group's collectives: a name is of one group.
+    """
+
+    def __init__(self, horovod, group=None, label: str = "") -> None:
         self._horovod = horovod
-        self.rank, self.size = horovod.rank(), horovod.size()
+        self._label = label
+        self._group = {} if group is None else {"process_set": group}
+        self.rank, self.size = (horovod.rank(), horovod.size()) if group is None else (group.rank(), group.size())
         self.local_rank, self.local_size = horovod.local_rank(), horovod.local_size()
         self._counts: dict[str, tf.Tensor] = {}  # handles of int64 variables
+        self._hosts: Hosts | None = None
+
+    @property
+    def hosts(self) -> Hosts:
+        return self._hosts or super().hosts
+
+    def join_hosts(self, inside: list, across: list) -> None:
+        """Take up the groups of `hosts`, which Horovod made at its start as the launcher placed the ranks.
+
+        All ranks call it together. Where a rank is elsewhere than was assumed, no group is taken up on any.
+
+        Args:
+            inside: a process set for each host.
+            across: one for each place in a host.
+        """
+        host, place = divmod(self.rank, self.local_size)
+        right = len(inside) == self._horovod.cross_size() and host == self._horovod.cross_rank()
+        right = right and place == self.local_rank and len(across) == self.local_size
+        if self.all_reduce(tf.constant([int(right)]), "hosts").numpy()[0] == self.size:
+            self._hosts = Hosts(
+                HorovodWorld(self._horovod, inside[host], f".inside.{host}"),
+                HorovodWorld(self._horovod, across[place], f".across.{place}"),
+            )
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return self._marked(name, tensor, partial(self._horovod.allreduce, op=self._horovod.Sum))
@@ -81,6 +127,7 @@ class HorovodWorld(World):
 
     def _marked(self, name: str, tensor: tf.Tensor, collective: Callable[..., tf.Tensor]) -> tf.Tensor:
         """Run a collective, or put it into a graph, and count its begins and ends: an odd count is one that runs."""
+        name += self._label
         one = tf.constant(1, tf.int64)
         if name not in self._counts:
             with tf.init_scope(), tf.device("/CPU:0"):
@@ -90,13 +137,15 @@ class HorovodWorld(World):
                 self._counts[name] = count
         with tf.control_dependencies([tensor]):
             tf.raw_ops.AssignAddVariableOp(resource=self._counts[name], value=one)
-        result = collective(tensor, name=name)
+        result = collective(tensor, name=name, **self._group)
         with tf.control_dependencies([result]):
             tf.raw_ops.AssignAddVariableOp(resource=self._counts[name], value=one)
         return result
 
     def in_flight(self) -> list[str]:
         counts = self._counts.copy()
+        for group in self._hosts or ():
+            counts |= group._counts
         begun = {name: tf.raw_ops.ReadVariableOp(resource=count, dtype=tf.int64) for name, count in counts.items()}
         return [name for name, count in begun.items() if count.numpy() % 2]
 
@@ -130,10 +179,16 @@ def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
     return {name: str(value) for name, value in found.items()}
 
 
-def connect(launched: Launch, execution: Execution | None = None, timeline: bool = False) -> World:
+def connect(
+    launched: Launch, execution: Execution | None = None, timeline: bool = False, by_host: bool = False
+) -> World:
     """Join the world that the launcher made, with Horovod's knobs as `execution` has them; a launcher's flag wins.
 
-    `timeline`: whether record_timeline will be called, if `execution` does not say so.
+    Args:
+        launched: what the launcher says.
+        execution: the recipe's.
+        timeline: whether record_timeline will be called, if `execution` does not say so.
+        by_host: make the groups of World.hosts, which cost every collective a little.
 
     Raises UserError where Horovod cannot.
     """
@@ -144,7 +199,9 @@ def connect(launched: Launch, execution: Execution | None = None, timeline: bool
     try:
         import horovod.tensorflow as horovod
 
-        horovod.init()
+        inside, across = _host_groups(launched) if by_host else ([], [])
+        inside, across = ([horovod.ProcessSet(ranks) for ranks in kind] for kind in (inside, across))
+        horovod.init(process_sets=[*inside, *across])
     except ImportError as error:
         raise UserError(
             f"{launched.launcher} started {launched.size} processes, but Horovod cannot be imported ({error}). "
@@ -157,4 +214,17 @@ def connect(launched: Launch, execution: Execution | None = None, timeline: bool
             "Start with horovodrun instead, or install an MPI with its compiler mpicxx and run run/setup.sh again, "
             "which rebuilds Horovod with MPI"
         )
-    return HorovodWorld(horovod)
+    world = HorovodWorld(horovod)
+    if inside:
+        world.join_hosts(inside, across)
+    return world
+
+
+def _host_groups(launched: Launch) -> tuple[list[list[int]], list[list[int]]]:
+    """The ranks of each host, and those of each place in a host, where ranks come host by host, as many on each."""
+    size, local = launched.size, launched.local_size
+    if not 1 < local < size or size % local:
+        return [], []
+    return [list(range(k, k + local)) for k in range(0, size, local)], [
+        list(range(k, size, local)) for k in range(local)
+    ]

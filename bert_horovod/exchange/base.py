@@ -41,8 +41,12 @@ class Exchange(Protocol):
     overlaps: bool  # whether its buckets go out beside backward, so that a measured plan pays
     plan: BucketPlan
 
-    def begin(self) -> None:
-        """Make the state that this method keeps per rank, and take over what the progress remembers of it."""
+    def begin(self, first: int, last: int) -> None:
+        """Make the state that this method keeps per rank, and take over what the progress remembers of it.
+
+        Args:
+            first, last: the phase's steps, in the run, counted from 1; a resumed run may begin between them.
+        """
 
     def update(
         self,
@@ -60,8 +64,11 @@ class Exchange(Protocol):
             clock: tells times in the graph, or does nothing.
         """
 
-    def after_step(self, step: int) -> None:
-        """What a method does between steps, after optimizer step `step` of the run: the progress counts from 1."""
+    def after_step(self, step: int, loss: float) -> str:
+        """What a method does between steps, after optimizer step `step` of the run with this loss of the global batch.
+
+        Returns: what people should know, a line of the log; mostly nothing.
+        """
 
     def agrees_after(self, step: int) -> bool:
         """Whether all ranks hold equal parameters and slots after `after_step(step)`."""

@@ -34,7 +34,7 @@ class GradientExchange:
         self._state = state
         self._updater = updater
 
-    def begin(self) -> None:
+    def begin(self, first: int, last: int) -> None:
         if self._state.progress.wire_maxima:
             self.reducer.restore_maxima(self._state.progress.wire_maxima)
 
@@ -53,8 +53,8 @@ class GradientExchange:
         updated_s = tf.cond(finite, lambda: clock(self._updater.apply(grouped, norm, inputs)), lambda: clock([norm]))
         return Update(norm, finite, rows, ready_s, done_s, reduced_s, updated_s)
 
-    def after_step(self, step: int) -> None:
-        pass
+    def after_step(self, step: int, loss: float) -> str:
+        return ""
 
     def agrees_after(self, step: int) -> bool:
         return True

@@ -35,7 +35,7 @@ class ParameterExchange:
         self._interval = recipe.exchange.interval
         self._average = tf.function(self._average_parameters, autograph=False)
 
-    def begin(self) -> None:
+    def begin(self, first: int, last: int) -> None:
         pass
 
     def update(
@@ -60,9 +60,10 @@ class ParameterExchange:
         none = tf.zeros([0], tf.float64)
         return Update(mean_norm, finite, tf.constant(0), none, none, reduced_s, updated_s)
 
-    def after_step(self, step: int) -> None:
+    def after_step(self, step: int, loss: float) -> str:
         if self.agrees_after(step) and self._world.size > 1:
             self._average()
+        return ""
 
     def agrees_after(self, step: int) -> bool:
         return step % self._interval == 0

@@ -1,6 +1,7 @@
 """Settings that are right alone and impossible together."""
 
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.checking_exchange import check_exchange
 from bert_horovod.recipe.sections import STEP_RANGES, Recipe
 
 
@@ -37,37 +38,4 @@ def check_combinations(recipe: Recipe) -> None:
             )
         if phase.warmup + phase.hold > 1:
             raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")
-    _check_exchange(recipe)
-
-
-def _check_exchange(recipe: Recipe) -> None:
-    method, interval = recipe.exchange.method, recipe.exchange.interval
-    if method == "gradients":
-        if interval != 1:
-            raise UserError(
-                f"exchange.interval = {interval}: gradients are exchanged every step; expected 1, or "
-                "exchange.method = parameters"
-            )
-        return
-    if recipe.optimizer.name != "sgd":
-        raise UserError(
-            f"optimizer.name = {recipe.optimizer.name!r}: exchange.method = {method!r} averages parameters alone, "
-            "not what an optimizer remembers; expected sgd"
-        )
-    if recipe.numerics.wire != "float32":
-        raise UserError(
-            f"numerics.wire = {recipe.numerics.wire!r}: exchange.method = {method!r} sends parameters, whose small "
-            "changes float16 would round away; expected float32"
-        )
-    # Elsewhere ranks differ: what is saved, evaluated or compared there would be one rank's own.
-    steps = {f"phase.{i}.steps": phase.steps for i, phase in enumerate(recipe.phase)}
-    steps |= {
-        f"execution.{name}": getattr(recipe.execution, name)
-        for name in ("checkpoint_steps", "evaluate_steps", "consistency_steps")
-    }
-    for name, value in steps.items():
-        if value % interval:
-            raise UserError(
-                f"{name} = {value}: ranks are equal only every exchange.interval = {interval} steps; expected a "
-                "multiple of it"
-            )
+    check_exchange(recipe)

@@ -67,6 +67,12 @@ class TrainingState:
         self.progress = progress
         self.per_rank: dict[str, tf.Variable] = {}
 
+    def own(self, name: str, shape: tuple[int, ...]) -> tf.Variable:
+        """A float32 variable of this rank alone, by name: as a checkpoint of this rank has it, else of zeros."""
+        if name not in self.per_rank:
+            self.per_rank[name] = tf.Variable(tf.zeros(shape), trainable=False)
+        return self.per_rank[name]
+
     def variables(self) -> dict[str, tf.Variable]:
         """Parameters by name and slots by slot/name, in a fixed order."""
         slots = {f"{slot}/{name}": value for slot, values in self.slots.items() for name, value in values.items()}

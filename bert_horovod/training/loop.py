@@ -91,8 +91,9 @@ def _train_phase(run: Run) -> bool:
             with_times = any(hook.wants_times(number) for hook in run.hooks)
             result = step.run(batch.micro_batches, batch.first_rows, inputs, with_times)
             progress.count(result.finite, run.recipe.numerics)
-            run.exchange.after_step(number)
             loss = float(run.task.loss(result.sums, counts))
+            if notice := run.exchange.after_step(number, loss):
+                run.say(notice)
             event = StepEvent(number, step, result, counts, loss, scale, rate, batch, inputs, waited_s)
             for hook in run.hooks:
                 hook.step(event)

@@ -85,7 +85,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     state.progress.plan = {"made_for": made_for, "buckets": plan.buckets, "rows": plan.rows}
     step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
     run.exchange = step.exchange
-    run.exchange.begin()
+    run.exchange.begin(run.phase.begin + 1, run.phase.begin + run.phase.settings.steps)
     if expectation:
         run.say(expectation.describe(run.exchange.wire_bytes(sum(expectation.profile.rows.values()))))
     elif world.size > 1:

@@ -92,7 +92,7 @@ def _train(arguments: argparse.Namespace, launched: "Launch", make_job: Callable
         # A rank that is cut off ends by its watchdog.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = claim(job.output_dir, job.recipe, job.dataset.hash, patience_s)
-    world = connect(launched, execution)
+    world = connect(launched, execution, by_host=job.recipe.exchange.method != "gradients")
     use_devices(world.local_rank, world.local_size, execution.threads)
     held = share(job.output_dir, claimed, world)  # until this process ends
     train(job, world)
