@@ -4,7 +4,7 @@ Backward reads what forward kept, layer by layer, and leaves gradients behind; t
 parameters and slots. The peak is where backward begins or in the optimizer, on top of what stays.
 """
 
-from bert_horovod.optimizers.base import SLOTS
+from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.sections import Recipe
 
 PROGRAM_BYTES = 880 << 20  # of a process on CPU without a model: Python, TensorFlow, XLA's compiler; measured
@@ -38,7 +38,7 @@ def memory_bytes(
     # Cast weights: in float32 only what is joined or padded is a copy.
     qkv = 3 * model.num_hidden_layers * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
-    values = 4 * parameters * (1 + len(SLOTS[recipe.optimizer.name]))
+    values = 4 * parameters * (1 + len(state_slots(recipe)))
     staying = values + working + 4 * parameters * (micro_batches > 1)
     # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.
     gradients = width * parameters + (2 * words if width < 4 else 0)

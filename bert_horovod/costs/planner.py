@@ -25,7 +25,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.link import ring
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
-from bert_horovod.optimizers.base import SLOTS
+from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.sections import Recipe
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
@@ -131,7 +131,7 @@ def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size
     """
     width = WIDTHS[recipe.numerics.precision]
     gradient = width if micro_batches == 1 and world_size == 1 else 4
-    slots = 4 * len(SLOTS[recipe.optimizer.name])
+    slots = 4 * len(state_slots(recipe))
     reads = 4 + gradient + slots
     return parameters * (gradient + 2 * reads + slots + 4 + (width if width < 4 else 0))
 

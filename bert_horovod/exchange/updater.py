@@ -51,7 +51,7 @@ class Updater:
         factor = tf.constant(1.0)
         if self._rule.clips:
             factor = clip_factor(norm, settings.max_grad_norm)
-        variables = {"": self.parameters, **self._slots}
+        variables = {"": self.parameters} | {slot: self._slots[slot] for slot in self._rule.slots}
         parameters, narrow = {}, {}
         for group, gradient in zip(self._groups, grouped, strict=True):
             old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.recipe.sections import Optimizer, Recipe
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 # Slots of each rule by its name, here because estimates of memory need them without TensorFlow.
 SLOTS: dict[str, tuple[str, ...]] = {"adamw": ("m", "v"), "lamb": ("m", "v"), "lans": ("m", "v"), "sgd": ()}
+# What an exchange keeps beside them per tensor, equal on all ranks: by exchange.method.
+EXCHANGE_SLOTS: dict[str, tuple[str, ...]] = {}
+
+
+def state_slots(recipe: Recipe) -> tuple[str, ...]:
+    """The names of all that a run keeps per tensor beside the parameters, in the order of its hashes."""
+    return SLOTS[recipe.optimizer.name] + EXCHANGE_SLOTS.get(recipe.exchange.method, ())
 
 
 @dataclass(frozen=True)

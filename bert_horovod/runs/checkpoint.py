@@ -22,7 +22,7 @@ import numpy as np
 from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
-from bert_horovod.optimizers.base import SLOTS
+from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase
@@ -172,7 +172,7 @@ def _load(path: Path, task: Task) -> Checkpoint:
             raise ValueError("progress.plan.buckets do not hold each parameter once")
     parameters = read_directory(path, task).parameters  # their shapes are config.json's
     _check_tensors("model.safetensors", parameters, shapes)
-    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in SLOTS[recipe.optimizer.name]}
+    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in state_slots(recipe)}
     mapped = map_file(path / OPTIMIZER, inside=path)
     _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
     return Checkpoint(

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.recipe.sections import Numerics
 
@@ -52,7 +51,7 @@ class TrainingState:
     def __init__(
         self,
         parameters: dict[str, np.ndarray],
-        rule: str,
+        slot_names: tuple[str, ...],
         progress: Progress,
         slots: dict[str, dict[str, np.ndarray]] | None = None,
     ) -> None:
@@ -62,7 +61,7 @@ class TrainingState:
                 name: tf.Variable(slots[slot][name] if slots else tf.zeros(value.shape), trainable=False)
                 for name, value in parameters.items()
             }
-            for slot in SLOTS[rule]
+            for slot in slot_names
         }
         self.progress = progress
         self.per_rank: dict[str, tf.Variable] = {}
