@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""How well each exchange learns: BERT-mini on a store of books, one curve a recipe, each trained once.
+
+python benchmarks/curves.py --data_dir STORE --work DIR                 train what is missing, then print the table
+python benchmarks/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
+python benchmarks/curves.py --step_times FILE                           the table alone, with hours on a link
+
+Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE is
+what `benchmarks/scaling.py --model mini --rows 32 --compute real --json` measured on a shaped link. Hours to a loss are
+steps to it times seconds a step.
+
+A curve lies in benchmarks/curves/ under the hash of what decides it: the recipe's settings that are not defaults, the
+store and the number of ranks. A run that was stopped goes on where it was: its directory in DIR bears the same hash.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from benchmarks.contestants import path
+from bert_horovod.corpus.store import open_store
+from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.measuring.tables import table
+from bert_horovod.recipe.loading import load_recipe, recipe_to_table
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
+
+PROJECT = Path(__file__).resolve().parents[1]
+KEPT = PROJECT / "benchmarks" / "curves"
+RECIPE = PROJECT / "run" / "recipes" / "bert-mini.toml"
+RANKS = 2
+STEPS, ROWS = 2000, 64  # of all ranks
+BASELINE = "float32"  # whose last loss the others are to reach
+# What all curves share, over RECIPE. beta_2 as in the published methods, so that a frozen second moment is not noise.
+COMMON = (
+    f"phase.0.global_batch={ROWS}",
+    f"phase.0.steps={STEPS}",
+    "optimizer.beta_2=0.999",
+    f"execution.micro_batch={ROWS // RANKS}",
+    "execution.evaluate_steps=100",
+    "execution.checkpoint_steps=100",
+    "execution.keep_checkpoints=1",
+)
+# By name, in the order in which they are trained: what a curve changes.
+CURVES: dict[str, tuple[str, ...]] = {
+    BASELINE: (),
+    "float32, beta_2 0.98": ("optimizer.beta_2=0.98",),
+    "float32, rate 2e-3": ("phase.0.learning_rate=2e-3",),
+    "float16": ("numerics.wire=float16",),
+}
+COLUMNS = {
+    "loss": ("held-out loss", "{:.4f}".format),
+    "behind": ("behind float32, nats", "{:+.4f}".format),
+    "steps": ("steps to its loss", "{:,.0f}".format),
+    "wire_gb": ("GB sent by a rank", "{:.1f}".format),
+    "step_s": ("step s", "{:.3f}".format),
+    "hours": ("hours to its loss", "{:.2f}".format),
+}
+
+
+def recipe_of(name: str) -> Recipe:
+    """The recipe of a curve."""
+    return load_recipe(RECIPE, [*COMMON, *CURVES[name]])
+
+
+def key_of(recipe: Recipe, store_hash: str) -> str:
+    """What a curve is kept under: settings that are defaults do not count, so that new ones change no key."""
+    found, defaults = recipe_to_table(recipe), recipe_to_table(Recipe(phase=(Phase(),) * len(recipe.phase)))
+    what: dict[str, Any] = {}
+    for section in WHAT_SECTIONS:
+        pairs = zip(found[section], defaults[section], strict=True) if section == "phase" else None
+        pairs = pairs or [(found[section], defaults[section])]
+        what[section] = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
+    text = json.dumps([what, store_hash, RANKS, recipe.execution.evaluate_rows], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """The curves that were trained, by key."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(KEPT.glob("*.json"))}
+
+
+def train(name: str, key: str, data_dir: Path, work: Path) -> None:
+    """Train a curve to its end, from where it was, and keep it.
+
+    Raises RunError if the run failed.
+    """
+    directory = work / key
+    words = ["horovodrun", "-np", str(RANKS), sys.executable, str(PROJECT / "run" / "run_pretraining.py")]
+    words += ["--recipe", str(RECIPE), "--data_dir", str(data_dir), "--output_dir", str(directory)]
+    for override in (*COMMON, *CURVES[name]):
+        words += ["--set", override]
+    say(f"{name}: training in {directory}")
+    environment = os.environ | {"PATH": path(), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with (work / f"{key}.log").open("a") as log:
+        run = subprocess.Popen(words, cwd=PROJECT, env=environment, stdout=log, stderr=log)
+        signal.signal(signal.SIGTERM, lambda *_: (directory / "stop").touch())
+        code = run.wait()
+    lines = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
+    if code or not held_out or held_out[-1][0] != STEPS:
+        raise RunError(f"{name}: ended with {code} before step {STEPS}; see {work / f'{key}.log'}; again to resume")
+    trained = [line for line in lines if "loss" in line]
+    curve = {
+        "name": name,
+        "settings": [*COMMON, *CURVES[name]],
+        "held_out": held_out,
+        "loss": [(line["step"], line["loss"]) for line in trained],
+        "wire_bytes": sum(line["wire_bytes"] for line in trained) / len(trained),
+        "skipped_steps": trained[-1]["skipped_steps"],
+    }
+    KEPT.mkdir(exist_ok=True)
+    (KEPT / f"{key}.json").write_text(json.dumps(curve) + "\n", encoding="utf-8")
+    shutil.rmtree(directory)
+
+
+def steps_to(loss: float, curve: list[list[float]]) -> float | None:
+    """The first step, between two evaluations by a straight line, at which a curve is at a loss; None: never."""
+    before: tuple[float, float] | None = None
+    for step, found in curve:
+        if found <= loss:
+            return step if before is None else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - found)
+        before = (step, found)
+    return None
+
+
+def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[str, Any]]:
+    """The table's lines."""
+    baseline = next((curve for curve in curves if curve["name"] == BASELINE), None)
+    goal = baseline["held_out"][-1][1] if baseline else None
+    result = []
+    for curve in curves:
+        last, taken = curve["held_out"][-1][1], step_s.get(curve["name"])
+        steps = steps_to(goal, curve["held_out"]) if goal is not None else None
+        result.append(
+            {
+                "configuration": curve["name"],
+                "loss": last,
+                "behind": last - goal if goal is not None else None,
+                "steps": steps,
+                "wire_gb": curve["wire_bytes"] * (steps or STEPS) / 1e9,
+                "step_s": taken,
+                "hours": steps * taken / 3600 if steps and taken else None,
+            }
+        )
+    return result
+
+
+def say(text: str) -> None:
+    """Tell on standard error what goes on."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_dir", type=Path, metavar="STORE", help="made of the books; none: train nothing")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="of runs that are not finished")
+    parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable (default: all)")
+    parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+    arguments = parser.parse_args(argv)
+    if (arguments.data_dir is None) != (arguments.work is None):
+        parser.error("--data_dir and --work: expected both, to train, or neither")
+    return arguments
+
+
+def main() -> int:
+    """Train what is missing, and print the table."""
+    arguments = parse()
+    try:
+        if arguments.data_dir:
+            if not shutil.which("horovodrun", path=path()):
+                raise UserError("horovodrun is not installed")
+            store_hash = open_store(arguments.data_dir).hash
+            arguments.work.mkdir(parents=True, exist_ok=True)
+            for name in arguments.curve or CURVES:
+                key = key_of(recipe_of(name), store_hash)
+                if key not in kept():
+                    train(name, key, arguments.data_dir, arguments.work)
+        step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
+    except ReportedError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    order = {name: i for i, name in enumerate(CURVES)}
+    curves = sorted(kept().values(), key=lambda curve: order.get(curve["name"], len(order)))
+    found = lines(curves, step_s)
+    print(json.dumps(found) if arguments.json else table(found, COLUMNS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
