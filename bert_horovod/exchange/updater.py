@@ -43,7 +43,10 @@ class Updater:
 
     def norm(self, grouped: list[tf.Tensor]) -> tf.Tensor:
         """The L2 norm over all gradients, float32 scalar."""
-        return tf.sqrt(tf.add_n([tf.reduce_sum(square_sums(group, self._fused)) for group in grouped]))
+        squares = tf.stack([tf.reduce_sum(square_sums(group, self._fused)) for group in grouped])
+        # One operation that always rounds alike. tf.add_n begins with whichever term's memory it may overwrite, which
+        # depends on timing, so that norms of ranks with equal gradients differed in the last bit now and then.
+        return tf.sqrt(tf.reduce_sum(squares))
 
     def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
         """Clip, update and assign; returns the tensors that were assigned, for a clock to wait for."""
