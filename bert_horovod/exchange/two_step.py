@@ -13,13 +13,13 @@ Where hosts have several ranks, those of a host sum at full width first and take
 of the same place in the other hosts alone, so that a number leaves a host once, encoded; then the host's ranks gather.
 """
 
-import math
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.exchange.encodings import BLOCK, Encoding
+from bert_horovod.exchange.encodings import Encoding
+from bert_horovod.exchange.owed import part_size
 
 
 class Errors(NamedTuple):
@@ -44,7 +44,7 @@ class TwoStep:
         self._numbers = numbers
         self._name = name
         parts = self._inside.size * self._across.size
-        self.part = math.ceil(numbers / (parts * BLOCK)) * BLOCK  # numbers of a rank's own sums
+        self.part = part_size(numbers, parts)  # numbers of a rank's own sums
 
     @property
     def worker_shape(self) -> tuple[int, int]:

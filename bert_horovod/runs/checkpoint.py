@@ -4,6 +4,7 @@
         config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      what transformers loads
         training/optimizer.safetensors     slots, as slot/parameter
         training/state.json                progress, recipe, store, versions
+        training/rank-00000.safetensors    what this rank keeps alone, where the exchange has such: runs/parts.py
         training/hashes.json               SHA-256 of every other file
 
 Gradient accumulators are never stored: a checkpoint lies between optimizer steps.
@@ -26,6 +27,7 @@ from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase
+from bert_horovod.runs.parts import PART, part_file
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
 from bert_horovod.storage.typed import check_type
@@ -144,12 +146,17 @@ def _all_damaged(output_dir: Path) -> DamagedData:
 
 def path_of(output_dir: Path, step: int) -> Path:
     """Where the checkpoint of a step is."""
-    return output_dir / "checkpoints" / f"step-{step:08d}"
+    return paths_in(output_dir) / f"step-{step:08d}"
+
+
+def paths_in(output_dir: Path) -> Path:
+    """The directory of all of a run's checkpoints."""
+    return output_dir / "checkpoints"
 
 
 def paths(output_dir: Path) -> list[Path]:
     """The checkpoints that there are, oldest first."""
-    return sorted((output_dir / "checkpoints").glob("step-[0-9]*"))
+    return sorted(paths_in(output_dir).glob("step-[0-9]*"))
 
 
 def _load(path: Path, task: Task) -> Checkpoint:
@@ -170,6 +177,9 @@ def _load(path: Path, task: Task) -> Checkpoint:
         check_type(progress.plan, _SavedBuckets, "progress.plan")
         if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):
             raise ValueError("progress.plan.buckets do not hold each parameter once")
+    for rank in range(progress.ranks_with_parts):
+        kept = map_file(path / part_file(rank), inside=path)
+        _check_tensors(part_file(rank), kept, {name: values.shape for name, values in kept.items()})
     parameters = read_directory(path, task).parameters  # their shapes are config.json's
     _check_tensors("model.safetensors", parameters, shapes)
     slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in state_slots(recipe)}
@@ -213,7 +223,7 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
     try:
         if name not in FILES and not _OTHER_FILE.fullmatch(name):
             return False
-        if name in (WEIGHTS_FILE, OPTIMIZER):
+        if name in (WEIGHTS_FILE, OPTIMIZER) or PART.fullmatch(name):
             map_file(path / name, inside=path)  # before the hash: the file may have a hole of terabytes
         elif (path / name).stat().st_size > TEXT_BYTES:
             return False

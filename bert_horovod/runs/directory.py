@@ -8,6 +8,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.parts import remove_waiting
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
@@ -54,6 +55,7 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
         )
         if ours:
             (output_dir / "stop").unlink(missing_ok=True)
+            remove_waiting(output_dir / "checkpoints")
     except OSError as error:
         raise file_error(
             error, f"cannot write to --output_dir {output_dir}: {error.filename or output_dir}: {error.strerror}"

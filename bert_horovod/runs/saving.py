@@ -6,7 +6,6 @@ runs/checkpoint.py says what a checkpoint is, and reads it.
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,12 +23,14 @@ from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at
+from bert_horovod.runs.parts import part_file, remove_waiting, take, yield_to_training
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync
 from bert_horovod.tasks.base import Task
 
 RETRY_S = 60  # from a failure to the next try
+PARTS_PATIENCE_S = 60  # in which all ranks' parts of a checkpoint must have come
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Snapshot:
     step: int
     arrays: dict[str, np.ndarray]  # parameters by name, slots by slot/name
     record: dict[str, Any]  # what becomes state.json
+
+    @property
+    def ranks_with_parts(self) -> int:
+        """Of how many ranks the checkpoint is to have a part."""
+        return self.record["progress"]["ranks_with_parts"]
 
 
 def buffers_for(state: TrainingState) -> dict[str, np.ndarray]:
@@ -94,9 +100,13 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
             ),
             OPTIMIZER: write_file(temporary / OPTIMIZER, slots),
         }
+        parts = take(final.parent, snapshot.step, snapshot.ranks_with_parts, PARTS_PATIENCE_S)
+        hashes |= {part_file(rank): digest for rank, (_, digest) in sorted(parts.items())}
         text = json.dumps(snapshot.record, indent=1) + "\n"
         (temporary / "training" / "state.json").write_text(text, encoding="utf-8")
         (temporary / HASHES).write_text(json.dumps(_add_hashes(hashes, temporary), indent=1) + "\n", encoding="utf-8")
+        for rank, (path, _) in parts.items():  # last, because what fails from here on loses them
+            os.rename(path, temporary / part_file(rank))
         for path in [*temporary.rglob("*"), temporary]:
             sync(path)
         shutil.rmtree(final, ignore_errors=True)
@@ -107,6 +117,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
         raise RunError(
             f"cannot write the checkpoint {final}: {error.strerror or error}; earlier checkpoints are whole: make room"
         ) from error
+    remove_waiting(final.parent, snapshot.step)
     _prune(output_dir, final, recipe.execution.keep_checkpoints, 3600 * recipe.execution.keep_every_hours)
     return final
 
@@ -131,7 +142,7 @@ class Saver:
         say: Callable[[str], None],
     ) -> None:
         self._output_dir, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
-        self._thread = ThreadPoolExecutor(1, "save", _yield_to_training)  # Python waits for it before it ends
+        self._thread = ThreadPoolExecutor(1, "save", yield_to_training)  # Python waits for it before it ends
         self._buffers = self._thread.submit(buffers_for, state)
         self._snapshot: Snapshot | None = None  # the last, until it is written
         self._writing: Future | None = None
@@ -151,6 +162,10 @@ class Saver:
         if self._writing is not None and self._writing.done():
             self._settle()
         return self._retry_at is not None and time.monotonic() >= self._retry_at
+
+    def again(self) -> None:
+        """Begin to write the last snapshot once more."""
+        self._begin(self._snapshot)
 
     def finish(self, wait: Callable[[], None]) -> None:
         """Wait until the last snapshot is written, however often that has to be tried; calls `wait` meanwhile.
@@ -190,16 +205,11 @@ class Saver:
             self._say(f"warning: {error}. The run goes on, and tries again in {again_s:.0f} s")
 
 
-def _yield_to_training() -> None:
-    """Have this thread run where a core would be idle."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-
-
 def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:
     """The SHA-256 of every file of a checkpoint; those that are known are not read again."""
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path != directory / HASHES]
     names = [str(path.relative_to(directory)) for path in files]
-    return {name: known.get(name) or hash_file(path) for name, path in zip(names, files, strict=True)}
+    return known | {name: known.get(name) or hash_file(path) for name, path in zip(names, files, strict=True)}
 
 
 def _prune(output_dir: Path, newest: Path, count: int, every_s: float) -> None:

@@ -1,6 +1,7 @@
 """Everything that a run carries from one optimizer step to the next."""
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,8 @@ class Progress:
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches that no step takes
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
+    exchange: dict[str, Any] = field(default_factory=dict)  # what the exchange method remembers: see its file
+    ranks_with_parts: int = 0  # ranks of which the checkpoint has what each keeps alone: see runs/parts.py
 
     def count(self, finite: bool, numerics: Numerics) -> float:
         """Count a step that was applied, or skipped for not being finite; returns the loss scale that it used."""
@@ -65,11 +68,15 @@ class TrainingState:
         }
         self.progress = progress
         self.per_rank: dict[str, tf.Variable] = {}
+        self.restored: dict[str, np.ndarray] = {}  # what `own` will be given of a checkpoint
 
     def own(self, name: str, shape: tuple[int, ...]) -> tf.Variable:
-        """A float32 variable of this rank alone, by name: as a checkpoint of this rank has it, else of zeros."""
+        """A float32 variable of this rank alone, by name: as `restored` has it, with zeros behind, else of zeros."""
         if name not in self.per_rank:
-            self.per_rank[name] = tf.Variable(tf.zeros(shape), trainable=False)
+            value = np.zeros(math.prod(shape), np.float32)
+            if (before := self.restored.pop(name, None)) is not None:
+                value[: before.size] = before.reshape(-1)
+            self.per_rank[name] = tf.Variable(value.reshape(shape), trainable=False)
         return self.per_rank[name]
 
     def variables(self) -> dict[str, tf.Variable]:

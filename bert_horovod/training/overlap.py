@@ -13,7 +13,10 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.link import Link
 from bert_horovod.exchange.methods import EXCHANGES
+from bert_horovod.exchange.owed import Layout
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.parts import restore
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
@@ -69,9 +72,16 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     recipe, state, world = run.recipe, run.state, run.world
     shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
     wire, setting = recipe.numerics.wire, recipe.execution.bucket_bytes
-    made_for = {"phase": run.phase.number, "world_size": world.size, "bucket_bytes": setting, "wire": wire}
-    if run.exchange is not None:  # the phase before
+    made_for = {
+        "phase": run.phase.number,
+        "world_size": world.size,
+        "inside": world.hosts.inside.size,
+        "bucket_bytes": setting,
+        "wire": wire,
+    }
+    if run.exchange is not None:  # the phase before, with what ranks owed in it
         run.exchange.remember()
+        state.per_rank.clear()
 
     expectation = None
     if world.size == 1 or setting != "auto" or not EXCHANGES[recipe.exchange.method].overlaps:
@@ -82,6 +92,16 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
         expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
         plan = expectation.plan
+    before, layout = state.progress.plan, Layout(world.size, world.hosts.inside.size, plan.buckets)
+    if state.progress.ranks_with_parts and before["made_for"]["phase"] == run.phase.number and not state.per_rank:
+        saved = Layout(before["made_for"]["world_size"], before["made_for"]["inside"], before["buckets"])
+        checkpoint = path_of(run.job.output_dir, state.progress.step)
+        state.restored = restore(checkpoint, saved, layout, shapes, world)
+        if saved.ranks != layout.ranks:
+            run.say(
+                f"{saved.ranks} ranks saved this run, now there are {layout.ranks}: what they owed is shared out "
+                "anew; with this exchange the number of ranks changes later losses more than by rounding"
+            )
     state.progress.plan = {"made_for": made_for, "buckets": plan.buckets, "rows": plan.rows}
     step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
     run.exchange = step.exchange

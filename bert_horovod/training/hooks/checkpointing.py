@@ -1,5 +1,7 @@
 """Saves checkpoints while training; runs/saving.py writes them."""
 
+from bert_horovod.runs.checkpoint import paths_in
+from bert_horovod.runs.parts import PartWriter
 from bert_horovod.runs.saving import Saver
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
@@ -11,6 +13,7 @@ class CheckpointHook(Hook):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._saver: Saver | None = None  # rank 0's
+        self._parts: PartWriter | None = None  # where ranks keep something alone
         self._saved_step = -1
 
     def phase(self) -> None:
@@ -20,7 +23,11 @@ class CheckpointHook(Hook):
 
     def step(self, event: StepEvent) -> None:
         retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.agrees_after(event.step)
-        if self.run.save_due(event.step) or retry:
+        if self.run.save_due(event.step):
+            self._save()
+        elif retry and self._parts is not None:  # other ranks do not know of it: their parts are those of that step
+            self._saver.again()
+        elif retry:
             self._save()
 
     def stopping(self) -> None:
@@ -28,6 +35,9 @@ class CheckpointHook(Hook):
         self.settle()
 
     def settle(self) -> None:
+        if self._parts is not None:
+            self.run.doing("saving")
+            self._parts.finish(lambda: self.run.doing("waiting for room for this rank's part"))
         if self._saver is not None:
             self.run.doing("saving")
             self._saver.finish(lambda: self.run.doing("waiting for room for the checkpoint"))
@@ -37,9 +47,22 @@ class CheckpointHook(Hook):
 
     def _save(self) -> None:
         run = self.run
+        progress = run.state.progress
         run.doing("saving")
-        if self._saver is not None and self._saved_step != run.state.progress.step:
+        if self._saved_step != progress.step:
             if run.exchange is not None:
                 run.exchange.remember()
-            self._saver.save(run.state, run.position())
-        self._saved_step = run.state.progress.step
+                self._write_part()
+            if self._saver is not None:
+                self._saver.save(run.state, run.position())
+        self._saved_step = progress.step
+
+    def _write_part(self) -> None:
+        """Begin to write what this rank keeps alone; ranks have such either all or none."""
+        run = self.run
+        own = run.state.per_rank if run.world.size > 1 else {}
+        run.state.progress.ranks_with_parts = run.world.size if own else 0
+        if own:
+            if self._parts is None:
+                self._parts = PartWriter(paths_in(run.job.output_dir), run.world, run.say)
+            self._parts.write(run.state.progress.step, own)

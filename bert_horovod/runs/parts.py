@@ -1,0 +1,189 @@
+"""What each rank keeps alone, as parts of a checkpoint: training/rank-00003.safetensors.
+
+Each rank writes its own, in a thread, under a name that holds its hash; rank 0 takes them into the checkpoint. Where
+some rank does not see the output directory, rank 0 gets and writes the parts of all.
+"""
+
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.collectives.messages import from_rank_0
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import DamagedData, RunError
+from bert_horovod.exchange.owed import Layout, shares, total
+from bert_horovod.interchange.safetensors_file import map_file, write_file
+
+PART = re.compile(r"training/rank-\d{5}\.safetensors")
+_WAITING = re.compile(r"\.part-step-(\d{8})-rank-(\d{5})-([0-9a-f]{64})")
+_POLL_S = 0.2
+_RETRY_S = 5  # from a failure to the next try
+
+
+def part_file(rank: int) -> str:
+    """The part of a rank, in a checkpoint."""
+    return f"training/rank-{rank:05d}.safetensors"
+
+
+def yield_to_training() -> None:
+    """Have this thread run where a core would be idle."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+
+
+class PartWriter:
+    """Writes what this rank keeps alone; all ranks make one together.
+
+    Args:
+        checkpoints: the directory of the run's checkpoints.
+        world: the ranks.
+        say: prints a line for people.
+    """
+
+    def __init__(self, checkpoints: Path, world: World, say: Callable[[str], None]) -> None:
+        self._checkpoints, self._world, self._say = checkpoints, world, say
+        self._buffers: list[dict[str, np.ndarray]] = []  # of the ranks whose parts are written here
+        self._thread = ThreadPoolExecutor(1, "save part", yield_to_training)
+        self._writing: Future | None = None
+        self._newest_step = -1
+        self._own = self._all_see()
+
+    def write(self, step: int, variables: dict[str, tf.Variable]) -> None:
+        """Copy and begin to write; all ranks call it together. What was not yet written of a step before is left."""
+        self._newest_step = step
+        if self._writing is not None:
+            self._writing.result()
+        if self._own:
+            parts = {self._world.rank: {name: variable.numpy() for name, variable in variables.items()}}
+        else:
+            gathered: dict[str, np.ndarray] = {}
+            for name, variable in variables.items():
+                everyone = self._world.all_gather(variable.read_value()[None], f"part.{name}")
+                if self._world.rank == 0:
+                    gathered[name] = everyone.numpy()
+            parts = {
+                rank: {name: values[rank] for name, values in gathered.items()}
+                for rank in (range(self._world.size) if self._world.rank == 0 else ())
+            }
+        self._writing = self._thread.submit(self._write, step, parts)
+
+    def finish(self, wait: Callable[[], None]) -> None:
+        """Wait until all is written; calls `wait` meanwhile."""
+        while self._writing is not None and not self._writing.done():
+            wait()
+            time.sleep(_POLL_S)
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self, step: int, parts: dict[int, dict[str, np.ndarray]]) -> None:
+        while parts:
+            rank, arrays = next(iter(parts.items()))
+            partial = self._checkpoints / f".part-step-{step:08d}-rank-{rank:05d}.partial"
+            try:
+                self._checkpoints.mkdir(parents=True, exist_ok=True)
+                digest = write_file(partial, arrays)
+                os.rename(partial, partial.with_name(f"{partial.stem}-{digest}"))
+                del parts[rank]
+            except OSError as error:
+                partial.unlink(missing_ok=True)
+                if step != self._newest_step:
+                    return
+                self._say(f"warning: cannot write {partial}: {error.strerror or error}. Trying again: make room")
+                time.sleep(_RETRY_S)
+
+    def _all_see(self) -> bool:
+        """Whether every rank sees what rank 0 writes to the directory of checkpoints."""
+        token = self._checkpoints / f".part-seen-{from_rank_0(uuid.uuid4().hex, self._world, 'token')}"
+        if self._world.rank == 0:
+            self._checkpoints.mkdir(parents=True, exist_ok=True)
+            token.touch()
+        self._world.barrier()
+        seen = int(self._world.all_reduce(tf.constant([int(token.exists())], tf.int32), "parts.seen").numpy()[0])
+        if self._world.rank == 0:
+            token.unlink()
+        return seen == self._world.size
+
+
+def remove_waiting(checkpoints: Path, step: int | None = None) -> None:
+    """Remove parts that no checkpoint has taken: all that a killed run left, or those of other steps than this."""
+    for left in checkpoints.glob(".part-*"):
+        waiting = _WAITING.fullmatch(left.name)
+        if step is None or (waiting and int(waiting[1]) < step):
+            left.unlink(missing_ok=True)
+
+
+def take(checkpoints: Path, step: int, ranks: int, patience_s: float) -> dict[int, tuple[Path, str]]:
+    """The parts of a step when all ranks have written theirs: by rank the file and its SHA-256.
+
+    Raises RunError where one does not come in that time.
+    """
+    end = time.monotonic() + patience_s
+    while True:
+        found: dict[int, tuple[Path, str]] = {}
+        for path in checkpoints.glob(f".part-step-{step:08d}-rank-*"):
+            if waiting := _WAITING.fullmatch(path.name):
+                found[int(waiting[2])] = (path, waiting[3])
+        if len(found) == ranks:
+            return found
+        if time.monotonic() > end:
+            missing = [rank for rank in range(ranks) if rank not in found]
+            raise RunError(f"cannot write the checkpoint of step {step}: ranks {missing} have not written their parts")
+        time.sleep(_POLL_S)
+
+
+def restore(
+    checkpoint: Path, saved: Layout, layout: Layout, shapes: dict[str, tuple[int, ...]], world: World
+) -> dict[str, np.ndarray]:
+    """What this rank keeps alone, by variable, float32: as it was, or its share of what all owed together.
+
+    Args:
+        checkpoint: its directory; ranks other than 0 need not see it.
+        saved: how it was when that was saved.
+        layout: how it is now.
+        shapes: of the parameters.
+        world: the ranks.
+
+    Raises DamagedData, on rank 0, where a part does not fit the checkpoint's own layout.
+    """
+    if saved == layout and _all_see_theirs(checkpoint, world):
+        return {name: np.array(values) for name, values in map_file(checkpoint / part_file(world.rank)).items()}
+    parts = [map_file(checkpoint / part_file(rank)) for rank in range(saved.ranks)] if world.rank == 0 else []
+    names = from_rank_0(sorted(parts[0]) if parts else [], world, "parts.names")
+    if saved == layout:
+        return _as_it_was(parts, names, world)
+    kinds = {name.rpartition(".")[0] for name in names}
+    owed = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    if parts:
+        try:
+            owed = total(parts, saved, shapes)
+        except ValueError as error:
+            raise DamagedData(
+                f"{checkpoint}: what ranks kept does not fit: {error}; take another checkpoint"
+            ) from error
+    for name in shapes:
+        owed[name] = world.broadcast(tf.constant(owed[name]), f"owed.{name}").numpy()
+    return shares(owed, kinds, layout, world.rank)
+
+
+def _all_see_theirs(checkpoint: Path, world: World) -> bool:
+    sees = tf.constant([int((checkpoint / part_file(world.rank)).is_file())], tf.int32)
+    return int(world.all_reduce(sees, "parts.seen").numpy()[0]) == world.size
+
+
+def _as_it_was(parts: list[dict[str, np.ndarray]], names: list[str], world: World) -> dict[str, np.ndarray]:
+    mine: dict[str, np.ndarray] = {}
+    for name in names:
+        shape = from_rank_0(list(parts[0][name].shape) if parts else None, world, "parts.shape")
+        for rank in range(world.size):
+            values = parts[rank][name] if parts else np.zeros(shape, np.float32)
+            values = world.broadcast(tf.constant(values), "parts.values").numpy()
+            if rank == world.rank:
+                mine[name] = values
+    return mine
