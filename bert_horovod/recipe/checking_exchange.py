@@ -35,6 +35,10 @@ def _check_parameters(recipe: Recipe) -> None:
     _check_steps_where_ranks_agree(recipe)
 
 
+def _check_onebit_adam(recipe: Recipe) -> None:
+    _check_gradients(recipe)
+
+
 def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
     """Elsewhere ranks differ: what is saved, evaluated or compared there would be one rank's own."""
     interval = recipe.exchange.interval
@@ -54,4 +58,5 @@ def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
 _CHECKS: dict[str, Callable[[Recipe], None]] = {
     "gradients": _check_gradients,
     "parameters": _check_parameters,
+    "onebit_adam": _check_onebit_adam,
 }
