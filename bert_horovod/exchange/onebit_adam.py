@@ -1,18 +1,18 @@
 """1-bit Adam: AdamW whose momentum crosses the wire as signs, once v is frozen (Tang et al. 2021, arXiv 2102.02888).
 
     dense        AdamW; compressed: exchange/staged.py, then
-    x -= lr (m / (1 - b1^t) / (sqrt(v) + eps) + wd x)
+    x -= lr (m / (sqrt(v) + eps) + wd x)
 
-The published code corrects neither m nor v for their bias; here optimizer.bias_correction decides for both stages. Its
-one scale a bucket is exchange.form = published.
+The published code corrects neither m nor v for their bias: that is optimizer.bias_correction = false. Its one scale a
+bucket is exchange.form = published.
 """
 
 import tensorflow as tf
 
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.staged import StagedExchange
+from bert_horovod.optimizers import adamw
 from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.moments import bias_corrected
 from bert_horovod.recipe.sections import Optimizer
 
 
@@ -31,17 +31,9 @@ def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -
 def directions(
     x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `optimizers.base.Rule`; v is not corrected any more."""
-    m = bias_corrected(slots["m"], settings.beta_1, t) if settings.bias_correction else slots["m"]
-    direction = m / (tf.sqrt(slots["v"]) + settings.epsilon)
+    """See `optimizers.base.Rule`; m and v were corrected for their bias when v was frozen."""
+    direction = slots["m"] / (tf.sqrt(slots["v"]) + settings.epsilon)
     return (direction + settings.weight_decay * x if decay else direction,)
 
 
-def rates(
-    learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
-) -> tuple[tf.Tensor, ...]:
-    """See `optimizers.base.Rule`."""
-    return (learning_rate,)
-
-
-FROZEN_ADAMW = Rule("frozen_adamw", ("m", "v"), next_slots, directions, rates, clips=False)
+FROZEN_ADAMW = Rule("frozen_adamw", ("m", "v"), next_slots, directions, adamw.rates, clips=False)

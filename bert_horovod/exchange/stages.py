@@ -48,7 +48,7 @@ class Stages:
 
     def begin(self, first: int, last: int) -> bool:
         """Take up a phase's steps; whether the phase is a new one, of which nothing is known yet."""
-        phase = self._phase(first)
+        phase = phase_of(self._recipe, first)
         self._last = last
         self._warm = first - 1 + whole_steps(phase.steps, phase.warmup)
         if self._known.get("first") == first:
@@ -86,10 +86,12 @@ class Stages:
         """Be dense for `memory` steps after this one."""
         self._known.update(frozen=False, dense_from=step + 1, dense_until=step + self.memory)
 
-    def _phase(self, first: int) -> Phase:
-        begin = 1
-        for phase in self._recipe.phase:
-            if begin == first:
-                return phase
-            begin += phase.steps
-        raise ValueError(f"no phase of the recipe begins with step {first}")
+
+def phase_of(recipe: Recipe, first: int) -> Phase:
+    """The phase that begins with a step of the run, from 1."""
+    begin = 1
+    for phase in recipe.phase:
+        if begin == first:
+            return phase
+        begin += phase.steps
+    raise ValueError(f"no phase of the recipe begins with step {first}")
