@@ -73,7 +73,7 @@ class StagedExchange:
         clock: Clock,
     ) -> Update:
         return tf.switch_case(
-            self._branch,
+            self._branch.read_value(),
             [partial(branch, gradients, lookups, inputs, clock) for branch in (self._dense.update, *self._branches())],
         )
 
@@ -83,6 +83,7 @@ class StagedExchange:
             mean = self._state.progress.mean_loss
             stages.thaw(step)
             self._thaw()
+            self._sums.forget()
             self._take_up_stage(step + 1)
             return (
                 f"step {step}: the loss is {loss:.4g}, and was {mean:.4g} in the mean of the steps before: "

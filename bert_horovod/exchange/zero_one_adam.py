@@ -1,23 +1,25 @@
 """0/1 Adam: v learns from fewer and fewer dense gradients, and is frozen; then ranks step alone and sync by signs.
 
-(Lu et al. 2022, arXiv 2202.06009.) k counts the steps of a stage in which v learns, from 1; n ranks; d = sqrt(v) + eps.
+(Lu et al. 2022, arXiv 2202.06009.) k counts the steps of a stage in which v learns, from 1; n ranks; d = sqrt(v) + eps;
+u counts v's updates.
 
-    v learns     k % I == 0: g = sum of shares, dense; v = b2 v + (1 - b2) g^2       I doubles after variance_updates
-                 else: g = sum of shares by CompressedSums                           of these, from 1
-                 m = b1 m + (1 - b1) g ; x -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^u)) + eps) + wd x)    u: v's updates
-    v is frozen  m and v are corrected for their bias, as in exchange/staged.py; y = x, a = 0, L = 0
+    v learns     k % I == 0: g = sum of shares, dense ; v = b2 v + (1 - b2) g^2
+                 I doubles after every variance_updates of these, from 1
+                 else: g = sum of shares by CompressedSums
+                 m = b1 m + (1 - b1) g ; x -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^u)) + eps) + wd x)
+    v is frozen  m and v are corrected for their bias, as in exchange/staged.py ; y = x, a = 0, L = 0
                  on each rank: m = b1 m + (1 - b1) n g_i ; L += lr ; a -= lr m / d ; x = (1 - L wd) y + a
                  step % P == 0, a sync: a = mean of a by CompressedSums ; m = -a d / L ; y = (1 - L wd) y + a ; x = y
                  a = 0, L = 0
 
 P is the largest power of two up to exchange.interval and up to peak / lr. I and P are functions of the step, so that a
-resumed run goes on as it would have; between syncs ranks differ, and recipe/checking_exchange.py holds all that looks at
-them to multiples of the interval. What is sent is a (exchange.form = normalized) or a d; while v learns it is the
+resumed run goes on as it would have; between syncs ranks differ, and recipe/checking_exchange.py holds all that looks
+at them to multiples of the interval. What is sent is a (exchange.form = normalized) or a d; while v learns it is the
 gradient, with a scale for every 256 numbers, or one a bucket (published).
 
 The published code counts the decay as part of a and so of m, which makes it 1 / (1 - b1) times as strong; undoes local
-steps by subtraction, from which replicas drift apart; corrects no bias, so that v, which learns rarely, is far too small;
-and forgets its counters with a checkpoint. This does none of these. Gradients are clipped as in exchange/staged.py.
+steps by subtraction, from which replicas drift apart; corrects no bias, so that v, which learns rarely, is far too
+small; and forgets its counters with a checkpoint. This does none of these. Gradients are clipped as in staged.py.
 """
 
 import tensorflow as tf
@@ -183,11 +185,9 @@ class ZeroOneAdam(StagedExchange):
             for i, each in enumerate(flat):
                 mine = each * (ranks * self._clip_factor(each, self._v_sums[i]))
                 for name, gradient in self._sums.named(i, mine).items():
+                    old = (slots["m"][name], slots["v"][name], self._common[name], self._moved[name])
                     m, moved, x[name] = self._sums.compiled(_local_step)(
-                        slots["m"][name],
-                        slots["v"][name],
-                        self._common[name],
-                        self._moved[name],
+                        *(variable.read_value() for variable in old),
                         gradient,
                         inputs.learning_rate,
                         self._kept(name, length),
@@ -204,7 +204,7 @@ class ZeroOneAdam(StagedExchange):
     def _synchronise(self) -> None:
         """Make all ranks equal; collective."""
         slots, length = self._state.slots, self._length.read_value()
-        owed, y, norms = [], {}, []
+        owed, y = [], {}
         for i in range(len(self.plan.buckets)):
             v = self._sums.flat(i, slots["v"])
             moment = self._sums.flat(i, self._moved) * (tf.sqrt(v) + self._settings.epsilon) / self._world.size
