@@ -70,7 +70,7 @@ class ZeroOneAdam(StagedExchange):
         self._worst_loss = max(self._worst_loss, loss)
         if not self.agrees_after(step):
             return ""
-        if self._stages.frozen:
+        if self._stages.frozen and float(self._length):  # else all steps since the last sync were skipped
             self._sync()
         worst, self._worst_loss = self._worst_loss, float("-inf")
         said = super().after_step(step, worst)
@@ -213,8 +213,7 @@ class ZeroOneAdam(StagedExchange):
             moment = self._sums.from_payload(total, v)
             moved = self._sums.named(i, moment / (tf.sqrt(v) + self._settings.epsilon))
             for name, m in self._sums.named(i, -moment).items():
-                # If all steps since the last sync were skipped, nothing has moved, and m stays what it was.
-                slots["m"][name].assign(tf.where(length > 0, m / length, slots["m"][name]))
+                slots["m"][name].assign(m / length)
                 y[name] = self._common[name] * self._kept(name, length) + moved[name]
         for name, value in y.items():
             self._common[name].assign(value)
