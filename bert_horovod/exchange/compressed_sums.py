@@ -33,7 +33,7 @@ class CompressedSums:
         recipe: the run's.
         world: the ranks.
         shapes: of the parameters, by name.
-        plan: the buckets; its rows are sent with the rest.
+        plan: the buckets.
         name: of the collectives.
         fused: whether XLA compiles what reads and writes whole buckets.
         form: in place of exchange.form.

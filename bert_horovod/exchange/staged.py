@@ -38,15 +38,16 @@ CLIPPED = 3.0  # times the usual norm of a rank's gradient of a bucket, in the c
 
 
 class StagedExchange:
-    """See exchange.base.Exchange; the arguments are those of GradientExchange. The plan's rows go with the rest."""
+    """See exchange.base.Exchange; the arguments are those of GradientExchange. The plan has no rows of their own."""
 
     overlaps = True
+    rows_alone = False
 
     def __init__(
         self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
     ) -> None:
         shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
-        self.plan = BucketPlan(plan.buckets)
+        self.plan = plan
         self._settings, self._world, self._state, self._updater = recipe.optimizer, world, state, updater
         self._held_back = held_back
         self._dense = GradientExchange(recipe, world, state, self._dense_updater(), self.plan, held_back)

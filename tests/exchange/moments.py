@@ -61,11 +61,20 @@ def gradients(rank: int, step: int) -> tuple[dict[str, np.ndarray], np.ndarray, 
 
 
 class Toy:
-    """An exchange on the toy tensors, step by step."""
+    """An exchange on the toy tensors, step by step; it resumes with `progress` and `values` (of state.variables)."""
 
-    def __init__(self, world: World, recipe: Recipe, fused: bool = False) -> None:
+    def __init__(
+        self,
+        world: World,
+        recipe: Recipe,
+        fused: bool = False,
+        progress: Progress | None = None,
+        values: dict[str, np.ndarray] | None = None,
+    ) -> None:
         self.world, self.recipe = world, recipe
-        self.state = TrainingState(parameters(), state_slots(recipe), Progress())
+        self.state = TrainingState(parameters(), state_slots(recipe), progress or Progress())
+        for name, value in (values or {}).items():
+            self.state.variables()[name].assign(value)
         cast = CastWeights(self.state.parameters, tf.float32)
         updater = Updater(self.state.parameters, self.state.slots, cast, recipe.optimizer, fused)
         self.exchange = EXCHANGES[recipe.exchange.method](recipe, world, self.state, updater, BucketPlan(BUCKETS))

@@ -1,16 +1,19 @@
 """Whole runs of the methods that freeze v: they learn, go on where they were, and mind phases, skipped steps and K."""
 
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.runs.state import Progress
 from tests.exchange.moments import SHAPES, Toy, moments_recipe
 from tests.toy_runs import metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe, toy_recipe_table
 
-SLOW = pytest.mark.slow
 METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.4}},
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
@@ -22,9 +25,8 @@ def losses(run) -> list[float]:
     return [line["loss"] for line in metrics(run)]
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param("onebit_adam", marks=SLOW), "onebit_lamb", pytest.param("zero_one_adam", marks=SLOW)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_a_run_resumed_in_either_stage_equals_an_uninterrupted_one(method, store, tmp_path):
     sections = METHODS[method] | {"execution": {"consistency_steps": 0}}
     train(store, tmp_path / "whole", **sections)
@@ -37,12 +39,21 @@ def test_a_run_resumed_in_either_stage_equals_an_uninterrupted_one(method, store
         assert (newest(tmp_path / "whole") / file).read_bytes() == (newest(tmp_path / "stopped") / file).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param("onebit_adam", marks=SLOW), pytest.param("onebit_lamb", marks=SLOW), "zero_one_adam"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_micro_batches_make_no_difference_in_any_stage(method, store, tmp_path):
     runs = [train(store, tmp_path / str(rows), execution={"micro_batch": rows}, **METHODS[method]) for rows in (32, 8)]
     np.testing.assert_allclose(losses(runs[0]), losses(runs[1]), rtol=1e-5)
+
+
+def test_two_ranks_learn_and_agree_after_every_step(two_ranks, store, tmp_path):
+    execution = {"micro_batch": 16, "consistency_steps": 1, "bucket_bytes": 1 << 20}
+    recipe = toy_recipe(phase={"learning_rate": 0.005}, execution=execution, **METHODS["onebit_adam"])
+    answers = two_ranks.run(train_rank, store.path, tmp_path, recipe)
+    assert "step 8: the second moment is frozen" in answers[0].said
+    lines = metrics(tmp_path)
+    assert np.mean(losses(tmp_path)[-5:]) < np.mean(losses(tmp_path)[:5])
+    assert lines[-2]["wire_bytes"] < lines[0]["wire_bytes"] / 10
 
 
 def two_phases(method: str) -> dict:
@@ -55,9 +66,8 @@ def two_phases(method: str) -> dict:
     return table
 
 
-@pytest.mark.parametrize(
-    "method", ["onebit_adam", pytest.param("onebit_lamb", marks=SLOW), pytest.param("zero_one_adam", marks=SLOW)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_two_ranks_learn_in_two_phases_of_two_stages_each(method, two_ranks, store, tmp_path):
     recipe = recipe_from_table(two_phases(method))
     answers = two_ranks.run(train_rank, store.path, tmp_path, recipe)
@@ -69,6 +79,26 @@ def test_two_ranks_learn_in_two_phases_of_two_stages_each(method, two_ranks, sto
     assert skipped[-1] > skipped[7]  # in a compressed stage
     sent = [line["wire_bytes"] for line in lines]
     assert max(sent[8:19]) < min(sent[0], sent[20]) / 10
+
+
+def values(toy: Toy) -> dict[str, np.ndarray]:
+    return {name: variable.numpy() for name, variable in toy.state.variables().items()}
+
+
+@pytest.mark.parametrize(("method", "steps"), [("onebit_adam", 14), ("onebit_lamb", 14), ("zero_one_adam", 10)])
+def test_what_is_remembered_is_all_that_a_resumed_run_needs(method, steps):
+    recipe = moments_recipe(method, variance_updates=3)
+    whole = Toy(World(), recipe)
+    for step in range(1, steps + 1):
+        whole.step(step)
+    whole.exchange.remember()
+    progress = json.loads(json.dumps(asdict(whole.state.progress)))
+    resumed = Toy(World(), recipe, progress=Progress(**progress), values=values(whole))
+    for step in range(steps + 1, 21):
+        whole.step(step)
+        resumed.step(step)
+    for name, value in values(whole).items():
+        np.testing.assert_array_equal(values(resumed)[name], value, err_msg=name)
 
 
 def moving(toy: Toy, first: int, last: int) -> list[dict[str, np.ndarray]]:
