@@ -57,7 +57,11 @@ def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["aut
 
 
 def by_profile(
-    shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile, link: Link
+    shapes: dict[str, tuple[int, ...]],
+    element_bytes: int,
+    profile: BackwardProfile,
+    link: Link,
+    rows_alone: bool = True,
 ) -> BucketPlan:
     """The plan that is expected to end first, on a link CAUTION times slower; with few buckets.
 
@@ -66,11 +70,13 @@ def by_profile(
       element_bytes: of a number on the wire.
       profile: of a micro-batch.
       link: between the ranks.
+      rows_alone: whether looked-up rows may be sent alone.
     """
     names = sorted(shapes, key=lambda name: profile.ready_s[name])
     link = link.slower(CAUTION)
     plans = [_best(names, shapes, element_bytes, profile, link, None)]
-    plans += [_best(names, shapes, element_bytes, profile, link, table) for table in profile.rows]
+    if rows_alone:
+        plans += [_best(names, shapes, element_bytes, profile, link, table) for table in profile.rows]
     return min(plans, key=lambda plan: seconds(plan, shapes, element_bytes, profile, link))
 
 

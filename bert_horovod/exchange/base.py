@@ -39,6 +39,7 @@ class Exchange(Protocol):
     """
 
     overlaps: bool  # whether its buckets go out beside backward, so that a measured plan pays
+    rows_alone: bool  # whether its plan may send a table's looked-up rows apart from the dense part of its gradient
     plan: BucketPlan
 
     def begin(self, first: int, last: int) -> None:

@@ -2,7 +2,7 @@
 
     float16   scaled by a power of two that the caller gives: 2 bytes a number
     int8      q = round(y / s) with a scale s = max |y| / 127 a block: 1 byte, and 2 of scale a block
-    signs     b sgn(y) with a scale b = mean |y| a block, sgn(0) = +1: 1 bit, and 2 bytes of scale a block
+    signs     b sgn(y) with a scale b, sgn(0) = +1: 1 bit, and 2 bytes of scale a block; see signs.py
 
 A block is BLOCK consecutive numbers. One of zeros has scale 0 and arrives as zeros. Blockwise scales of the mean
 magnitude: Zheng, Huang & Kwok 2019 (arXiv 1905.10936), with the larger error of one scale for all in section 2.
@@ -62,19 +62,6 @@ class Int8:
         return numbers + numbers // BLOCK * _SCALE_BYTES
 
 
-class Signs:
-    """One bit a number."""
-
-    def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return compiled(_encode_signs)(values)
-
-    def decode(self, sent: tf.Tensor) -> tf.Tensor:
-        return compiled(_decode_signs)(sent)
-
-    def sent_bytes(self, numbers: int) -> int:
-        return numbers // 8 + numbers // BLOCK * _SCALE_BYTES
-
-
 def _encode_int8(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     rows = values.shape[0]
     blocks = tf.reshape(values, [rows, -1, BLOCK])
@@ -90,30 +77,6 @@ def _decode_int8(sent: tf.Tensor) -> tf.Tensor:
     steps, scale_bits = tf.split(sent, [blocks * BLOCK, blocks * _SCALE_BYTES], 1)
     steps = tf.reshape(tf.cast(tf.bitcast(steps, tf.int8), tf.float32), [rows, blocks, BLOCK])
     return tf.reshape(steps * _scale(scale_bits)[:, :, None], [rows, -1])
-
-
-def _encode_signs(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Bit b of byte j of a block is the sign of its number b BLOCK / 8 + j: shifts and ors of contiguous numbers."""
-    rows = values.shape[0]
-    blocks = tf.reshape(values, [rows, -1, BLOCK])
-    scale_bits, scale = _bfloat16(tf.reduce_mean(tf.abs(blocks), 2))
-    positive = blocks >= 0
-    eighths = tf.split(tf.cast(positive, tf.uint8), 8, 2)
-    packed = eighths[0]
-    for bit, eighth in enumerate(eighths[1:], 1):
-        packed = tf.bitwise.bitwise_or(packed, tf.bitwise.left_shift(eighth, tf.constant(bit, tf.uint8)))
-    stands_for = tf.where(positive, scale[:, :, None], -scale[:, :, None])
-    return tf.concat([tf.reshape(packed, [rows, -1]), scale_bits], 1), tf.reshape(stands_for, [rows, -1])
-
-
-def _decode_signs(sent: tf.Tensor) -> tf.Tensor:
-    rows, blocks = sent.shape[0], sent.shape[1] // (BLOCK // 8 + _SCALE_BYTES)
-    packed, scale_bits = tf.split(sent, [blocks * (BLOCK // 8), blocks * _SCALE_BYTES], 1)
-    packed = tf.reshape(packed, [rows, blocks, BLOCK // 8])
-    scale = _scale(scale_bits)[:, :, None]
-    set_bits = [tf.bitwise.bitwise_and(packed, tf.constant(1 << bit, tf.uint8)) > 0 for bit in range(8)]
-    eighths = [tf.where(is_set, scale, -scale) for is_set in set_bits]
-    return tf.reshape(tf.concat(eighths, 2), [rows, -1])
 
 
 def _bfloat16(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -24,6 +24,7 @@ class GradientExchange:
     """
 
     overlaps = True
+    rows_alone = True
 
     def __init__(
         self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False

@@ -27,6 +27,7 @@ class ParameterExchange:
     """See exchange.base.Exchange; the arguments are those of GradientExchange. Buckets are those of the average."""
 
     overlaps = False
+    rows_alone = False
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         self.plan = plan

@@ -15,6 +15,7 @@ of the same place in the other hosts alone, so that a number leaves a host once,
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
@@ -51,16 +52,29 @@ class TwoStep:
         """Of Errors.worker."""
         return self._across.size, self.part
 
+    def of_rank(self, of_bucket: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What this rank encodes of an array over the padded bucket: the rows that it sends, flat, and its own sums'.
+
+        Args:
+            of_bucket: [parts * part], or a divisor of it, such as a number a block.
+        """
+        mine = of_bucket.reshape(self._inside.size, -1)[self._inside.rank]
+        return mine, mine.reshape(self._across.size, -1)[self._across.rank]
+
     def sent_bytes(self, encoding: Encoding) -> float:
         """Bytes that a rank sends to other hosts for one sum."""
         return 2 * (self._across.size - 1) * encoding.sent_bytes(self.part)
 
     def sum(
-        self, values: tf.Tensor, encoding: Encoding, errors: Errors | None = None
+        self,
+        values: tf.Tensor,
+        encoding: Encoding,
+        errors: Errors | None = None,
+        encoding_of_sums: Encoding | None = None,
     ) -> tuple[tf.Tensor, Errors | None]:
         """The sum over ranks of float32 [numbers], and what is owed after it, which the caller keeps or drops.
 
-        In a world of one nothing is encoded.
+        In a world of one nothing is encoded. Sums are encoded as values are, if not told otherwise.
         """
         if self._world_size == 1:
             return values, errors
@@ -78,7 +92,7 @@ class TwoStep:
         sums = _sum_rows(encoding.decode(tf.ensure_shape(came, sent.shape)))
         if errors is not None:
             sums += errors.server
-        sums_sent, sums_stand_for = encoding.encode(sums[None])
+        sums_sent, sums_stand_for = (encoding_of_sums or encoding).encode(sums[None])
         gathered = across.all_gather(sums_sent, f"{self._name}.sums")
         result = encoding.decode(tf.ensure_shape(gathered, sent.shape))
         if errors is not None:

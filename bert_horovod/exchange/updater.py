@@ -6,6 +6,7 @@ from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.model.parameters import decays, update_groups
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
+from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.rules import rule
 from bert_horovod.recipe.sections import Optimizer
 
@@ -34,32 +35,37 @@ class Updater:
         self._slots = slots
         self._rule = rule(settings.name)
         self._settings = settings
-        self._fused = fused
-        self._groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
+        self.fused = fused
+        self.groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
 
     def grouped(self, gradients: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         """The gradients of each group as one tensor [n, ...]."""
-        return [tf.stack([gradients[name] for name in group]) for group in self._groups]
+        return [tf.stack([gradients[name] for name in group]) for group in self.groups]
 
     def norm(self, grouped: list[tf.Tensor]) -> tf.Tensor:
         """The L2 norm over all gradients, float32 scalar."""
-        squares = tf.stack([tf.reduce_sum(square_sums(group, self._fused)) for group in grouped])
+        squares = tf.stack([tf.reduce_sum(square_sums(group, self.fused)) for group in grouped])
         # One operation that always rounds alike. tf.add_n begins with whichever term's memory it may overwrite, which
         # depends on timing, so that norms of ranks with equal gradients differed in the last bit now and then.
         return tf.sqrt(tf.reduce_sum(squares))
 
-    def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
-        """Clip, update and assign; returns the tensors that were assigned, for a clock to wait for."""
-        settings = self._settings
+    def apply(
+        self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, rule: Rule | None = None
+    ) -> list[tf.Tensor]:
+        """Clip, update and assign; returns the tensors that were assigned, for a clock to wait for.
+
+        `rule` takes the place of the recipe's.
+        """
+        settings, rule = self._settings, rule or self._rule
         factor = tf.constant(1.0)
-        if self._rule.clips:
+        if rule.clips:
             factor = clip_factor(norm, settings.max_grad_norm)
-        variables = {"": self.parameters} | {slot: self._slots[slot] for slot in self._rule.slots}
+        variables = {"": self.parameters} | {slot: self._slots[slot] for slot in rule.slots}
         parameters, narrow = {}, {}
-        for group, gradient in zip(self._groups, grouped, strict=True):
+        for group, gradient in zip(self.groups, grouped, strict=True):
             old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}
             value, cast, slots = update(
-                self._rule,
+                rule,
                 old.pop(""),
                 gradient,
                 old,
@@ -69,7 +75,7 @@ class Updater:
                 decays(group[0]),
                 settings,
                 self.cast.dtype,
-                self._fused,
+                self.fused,
             )
             parameters |= zip(group, tf.unstack(value), strict=True)
             narrow |= zip(group, tf.unstack(cast), strict=True)

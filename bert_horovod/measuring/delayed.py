@@ -90,7 +90,7 @@ class DelayedUpdater(Updater):
         super().__init__(*arguments, **options)
         self._seconds = delays["update_s"]
 
-    def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
+    def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, rule=None) -> list[tf.Tensor]:
         """See Updater."""
         return [_sleep(self._seconds, norm)]
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
@@ -25,6 +26,9 @@ class LoneRank(World):
 
     def __init__(self, size: int) -> None:
         self.size = size
+
+    def all_gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return tf.concat([tensor] * self.size, 0)
 
 
 @dataclass
@@ -50,6 +54,7 @@ class SyntheticStep:
         first_rows = [rows * k for k in range(len(self.batches))]
         result = self.step.run(self.batches, first_rows, self.inputs(), with_times)
         self.state.progress.count(result.finite, self.recipe.numerics)
+        self.step.exchange.after_step(self.state.progress.step, 0.0)
         return result
 
 
@@ -79,6 +84,7 @@ def synthetic_step(
     state, task = state or fresh_state(recipe), Pretraining(recipe.objective.pairs)
     plan = plan or by_size(task.parameters(recipe.model), recipe.execution.bucket_bytes)
     step = build_step(recipe, task, state, world or World(), plan, micro_batches, **options)
+    step.exchange.begin(1, recipe.phase[0].steps)
     counts = {name: float(max(1, count) * micro_batches) for name, count in task.batch_counts(batch).items()}
     return SyntheticStep(recipe, state, step, [batch] * micro_batches, counts)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Slots of each rule by its name, here because estimates of memory need them without TensorFlow.
 SLOTS: dict[str, tuple[str, ...]] = {"adamw": ("m", "v"), "lamb": ("m", "v"), "lans": ("m", "v"), "sgd": ()}
 # What an exchange keeps beside them per tensor, equal on all ranks: by exchange.method.
-EXCHANGE_SLOTS: dict[str, tuple[str, ...]] = {}
+EXCHANGE_SLOTS: dict[str, tuple[str, ...]] = {"onebit_lamb": ("v_fresh",)}
 
 
 def state_slots(recipe: Recipe) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
     """
     if not 1 <= step <= phase.steps:
         raise ValueError(f"step {step} is not in the phase's 1 to {phase.steps}")
-    warmup_steps = _whole_steps(phase.steps, phase.warmup)
-    hold_steps = _whole_steps(phase.steps, phase.hold)
+    warmup_steps = whole_steps(phase.steps, phase.warmup)
+    hold_steps = whole_steps(phase.steps, phase.hold)
     if step <= warmup_steps:
         return phase.learning_rate * step / warmup_steps
     if step <= warmup_steps + hold_steps:
@@ -34,6 +34,6 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
     return phase.learning_rate * ((phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)) ** power
 
 
-def _whole_steps(steps: int, fraction: float) -> int:
+def whole_steps(steps: int, fraction: float) -> int:
     """floor(steps fraction), with the decimal fraction that the recipe shows: 0.29 of 100 steps is 29, not 28.99..."""
     return math.floor(steps * Fraction(str(fraction)))

@@ -81,12 +81,12 @@ def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) 
     if words:
         if isinstance(value, str) and value in words:
             return value
-        if type(value) is not int:
+        kind = typing.get_args(kind)[0]
+        if type(value) not in (int, kind):
             raise UserError(
-                f"{name} = {shown(value)}: expected a whole number or {' or '.join(map(repr, words))}, "
+                f"{name} = {shown(value)}: expected {_KIND_NAMES[kind]} or {' or '.join(map(repr, words))}, "
                 f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
             )
-        kind = int
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not kind:

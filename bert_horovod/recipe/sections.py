@@ -78,8 +78,25 @@ class Optimizer:
 class ExchangeMethod:
     """How ranks agree on an update; `bert_horovod/exchange/<method>.py` states it."""
 
-    method: str = setting("gradients", choices=("gradients", "parameters"))  # what crosses the wire
-    interval: int = setting(1, minimum=1)  # parameters only: steps from one average to the next
+    method: str = setting(
+        "gradients", choices=("gradients", "parameters", "onebit_adam", "onebit_lamb", "zero_one_adam")
+    )  # what crosses the wire
+    # parameters: steps from one average to the next. zero_one_adam: steps from one sync to the next, at most, a power
+    # of two; the published recipe has 16
+    interval: int = setting(1, minimum=1)
+    # Settings of onebit_adam, onebit_lamb and zero_one_adam. First, of each phase's steps the fraction with dense
+    # gradients, and at least the learning rate's warm-up; published recipes have 0.15 to 0.25 (arXiv 2102.02888). In
+    # zero_one_adam the fraction in which v still learns, where the warm-up is enough (arXiv 2202.06009). auto: until v
+    # changes little; see exchange/stages.py
+    dense: float | Literal["auto"] = setting(0.2, minimum=0, maximum=1)
+    # What is sent: the update with a scale a tensor, the momentum with a scale for every 256 numbers, or the momentum
+    # with one scale a bucket, as published; see exchange/compressed_sums.py
+    form: str = setting("normalized", choices=("normalized", "momentum", "published"))
+    encoding: str = setting("signs", choices=("signs", "none"))  # none: frozen v alone, to see what the signs cost
+    variance_updates: int = setting(16, minimum=1)  # zero_one_adam: updates of v after which they are half as frequent
+    # onebit_lamb: limits of a tensor's trust ratio; BERT-large was published with at most 0.3 (arXiv 2104.06069)
+    smallest_ratio: float = setting(0.01, above=0)
+    largest_ratio: float = setting(10.0, above=0)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,8 @@ def plan_by_measurement(
     link = measure_link(world, recipe.numerics.wire)
     profile = measure_profile(step, batch, inputs, world)
     if recipe.execution.bucket_bytes == "auto":
-        plan = buckets.by_profile(step.shapes, tf.as_dtype(recipe.numerics.wire).size, profile, link)
+        width, rows_alone = tf.as_dtype(recipe.numerics.wire).size, step.exchange.rows_alone
+        plan = buckets.by_profile(step.shapes, width, profile, link, rows_alone)
     else:
         plan = by_size(step.shapes, recipe.execution.bucket_bytes)
     return expect(plan, step.shapes, recipe.numerics.wire, profile, link)

@@ -58,16 +58,16 @@ def test_what_is_owed_is_kept_by_parameter_in_another_layout(old, new, kinds):
 
 
 def test_a_number_is_found_where_its_owner_kept_it():
-    layout = Layout(4, 2, ONE)  # rank 1 of host 1: place 1, host 1
+    layout = Layout(4, 2, ONE)  # two hosts of two ranks
     variables = kept(layout, (WORKER,))
     for each in variables:
         for values in each.values():
             values[:] = 0
     size = part_size(700 + 15 + 520, 4)
-    variables[3][f"{SERVER}.0"][7] = 5
+    variables[2][f"{SERVER}.0"][7] = 5
     variables[0][f"{WORKER}.0"][1, 3] = 2
     flat = np.concatenate([total(variables, layout, SHAPES)[name].reshape(-1) for name in ("a", "b", "c")])
-    assert flat[3 * size + 7] == 5
+    assert flat[size + 7] == 5
     assert flat[size + 3] == 2
     assert np.count_nonzero(flat) == 2
 

@@ -1,0 +1,148 @@
+"""Sums of flat buckets over ranks as signs, with what every rank still owes: what 1-bit methods share.
+
+What is sent of a moment m with the second moment v has one of three forms (exchange.form):
+
+    normalized   m / (sqrt(v) + eps), with a scale a tensor: the update itself, so that no number moves further than
+                 the scale; numbers with v = 0 are 0
+    momentum     m, with a scale for every encodings.BLOCK numbers
+    published    m, with one scale a bucket, the root mean square (Tang et al. 2021, arXiv 2102.02888)
+
+Numbers with v = 0, such as positions beyond the phase's length, have had no gradient: they stay 0 in all forms.
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.encodings import BLOCK
+from bert_horovod.exchange.signs import Signs
+from bert_horovod.exchange.two_step import Errors, TwoStep
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.xla import compiled
+
+_WORKER, _SERVER = "error.worker.", "error.server."
+
+
+class CompressedSums:
+    """The sums of a plan's buckets.
+
+    Args:
+        recipe: the run's.
+        world: the ranks.
+        shapes: of the parameters, by name.
+        plan: the buckets.
+        name: of the collectives.
+        fused: whether XLA compiles what reads and writes whole buckets.
+        form: in place of exchange.form.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        world: World,
+        shapes: dict[str, tuple[int, ...]],
+        plan: BucketPlan,
+        name: str,
+        fused: bool,
+        form: str = "",
+    ) -> None:
+        self.compiled = compiled if fused else lambda function: function
+        self._fused = fused
+        self._world, self._shapes, self._buckets, self._name = world, shapes, plan.buckets, name
+        self._form, self._epsilon = form or recipe.exchange.form, recipe.optimizer.epsilon
+        self._encoded = world.size > 1 and recipe.exchange.encoding == "signs"
+        self._sizes = [[math.prod(shapes[name]) for name in bucket] for bucket in plan.buckets]
+        self._two_steps = [TwoStep(world, sum(sizes), f"{name}.{i}") for i, sizes in enumerate(self._sizes)]
+        self._signs = [self._signs_of(i) for i in range(len(self._sizes))]
+        self._errors: list[Errors | None] = [None] * len(self._sizes)
+
+    def begin(self, state, fresh: bool) -> None:
+        """Take over this rank's errors from the state (runs.state.TrainingState), or start with zeros if `fresh`."""
+        if fresh:  # those of another phase may be of other buckets
+            for name in [name for name in state.per_rank if name.startswith((_WORKER, _SERVER))]:
+                del state.per_rank[name]
+        if self._encoded:
+            self._errors = [
+                Errors(state.own(f"{_WORKER}{i}", each.worker_shape), state.own(f"{_SERVER}{i}", (each.part,)))
+                for i, each in enumerate(self._two_steps)
+            ]
+
+    def forget(self) -> None:
+        """Owe nothing from now on."""
+        self.assign([errors and Errors(*(tf.zeros_like(each) for each in errors)) for errors in self._errors])
+
+    def flat(self, i: int, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The tensors of bucket i, float32 [numbers]."""
+        return tf.concat([tf.cast(tf.reshape(tensors[name], [-1]), tf.float32) for name in self._buckets[i]], 0)
+
+    def named(self, i: int, flat: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The other way round."""
+        parts = tf.split(flat, self._sizes[i])
+        return {name: tf.reshape(part, self._shapes[name]) for name, part in zip(self._buckets[i], parts, strict=True)}
+
+    def sum(self, i: int, payload: tf.Tensor) -> tuple[tf.Tensor, Errors | None]:
+        """The sum over ranks of bucket i, float32 [numbers], and what is owed after it, for `assign`."""
+        if not self._encoded:
+            return self._world.all_reduce(payload, f"{self._name}.{i}"), None
+        errors = Errors(*(tf.convert_to_tensor(each) for each in self._errors[i]))
+        worker, server = self._signs[i]
+        return self._two_steps[i].sum(payload, worker, errors, server)
+
+    def assign(self, errors: list[Errors | None]) -> None:
+        """Owe what `sum` has given for each bucket."""
+        for variables, values in zip(self._errors, errors, strict=True):
+            for variable, value in zip(variables or (), values or (), strict=True):
+                variable.assign(value)
+
+    def to_payload(self, moment: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+        """What is sent of a flat moment with the frozen v."""
+        return self.compiled(_normalized)(moment, v, self._epsilon) if self._form == "normalized" else moment
+
+    def from_payload(self, payload: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+        """The moment again, 0 where v is 0."""
+        if self._form == "normalized":
+            return self.compiled(_moment)(payload, v, self._epsilon)
+        return tf.where(v > 0, payload, 0.0)
+
+    def bytes_reduced(self) -> float:
+        """Payload of one step, as exchange.base.Exchange has it."""
+        if self._world.size == 1:
+            return 0.0
+        if not self._encoded:
+            return 4.0 * sum(map(sum, self._sizes))
+        return sum(each.worker_shape[0] * Signs().sent_bytes(each.part) for each in self._two_steps)
+
+    def wire_bytes(self) -> float:
+        """Bytes that a rank sends in one step."""
+        if self._encoded:
+            return sum(each.sent_bytes(Signs()) for each in self._two_steps)
+        return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced()
+
+    def _signs_of(self, i: int) -> tuple[Signs, Signs]:
+        """The encodings of what this rank sends of bucket i, and of its own sums."""
+        numbers, sums = sum(self._sizes[i]), self._two_steps[i]
+        blocks = self._world.size * sums.part // BLOCK
+        first = BLOCK * np.arange(blocks)
+        counted = np.clip(numbers - first, 0, BLOCK)
+        if self._form == "published":
+            groups = np.zeros(blocks, np.int32)
+        else:
+            # A block belongs to the tensor of its middle number.
+            groups = np.searchsorted(np.cumsum(self._sizes[i]), first + BLOCK // 2, side="right")
+            groups = np.minimum(groups, len(self._sizes[i]) - 1).astype(np.int32)
+        shared = self._form != "momentum"
+        return tuple(
+            Signs(group if shared else None, number, self._form == "published", self._fused)
+            for group, number in zip(sums.of_rank(groups), sums.of_rank(counted), strict=True)
+        )
+
+
+def _normalized(moment: tf.Tensor, v: tf.Tensor, epsilon: float) -> tf.Tensor:
+    return tf.where(v > 0, moment / (tf.sqrt(v) + epsilon), 0.0)
+
+
+def _moment(normalized: tf.Tensor, v: tf.Tensor, epsilon: float) -> tf.Tensor:
+    return tf.where(v > 0, normalized * (tf.sqrt(v) + epsilon), 0.0)

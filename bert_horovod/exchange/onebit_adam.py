@@ -1,0 +1,39 @@
+"""1-bit Adam: AdamW whose momentum crosses the wire as signs, once v is frozen (Tang et al. 2021, arXiv 2102.02888).
+
+    dense        AdamW; compressed: exchange/staged.py, then
+    x -= lr (m / (sqrt(v) + eps) + wd x)
+
+The published code corrects neither m nor v for their bias: that is optimizer.bias_correction = false. Its one scale a
+bucket is exchange.form = published.
+"""
+
+import tensorflow as tf
+
+from bert_horovod.exchange.base import UpdateInputs
+from bert_horovod.exchange.staged import StagedExchange
+from bert_horovod.optimizers import adamw
+from bert_horovod.optimizers.base import Rule
+from bert_horovod.recipe.sections import Optimizer
+
+
+class OneBitAdam(StagedExchange):
+    """See exchange.base.Exchange."""
+
+    def _apply(self, momenta: dict[str, tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
+        return self._updater.apply(self._updater.grouped(momenta), norm, inputs, FROZEN_ADAMW)
+
+
+def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
+    """See `optimizers.base.Rule`; g is the new m."""
+    return {"m": g, "v": slots["v"]}
+
+
+def directions(
+    x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
+) -> tuple[tf.Tensor, ...]:
+    """See `optimizers.base.Rule`; m and v were corrected for their bias when v was frozen."""
+    direction = slots["m"] / (tf.sqrt(slots["v"]) + settings.epsilon)
+    return (direction + settings.weight_decay * x if decay else direction,)
+
+
+FROZEN_ADAMW = Rule("frozen_adamw", ("m", "v"), next_slots, directions, adamw.rates, clips=False)

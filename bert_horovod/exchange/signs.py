@@ -1,0 +1,113 @@
+"""Numbers as signs: one bit each, and a scale for every block of them.
+
+A number y arrives as b sgn(y), sgn(0) = +1, with its block's scale b in bfloat16. Scales may be made in three ways:
+
+    block             b = mean |y| of the block: the least error; a block of zeros arrives as zeros
+    group             b = mean |y| over all blocks of a group, such as a tensor's; blocks of zeros stay out of it
+    root mean square  b = sqrt(mean y^2) over a group: the published rule (Tang et al. 2021, arXiv 2102.02888)
+
+Bit k of byte j of a row of n numbers is number k n / 8 + j: shifts and ors of long contiguous runs, the one form that
+XLA compiles to vector instructions on a CPU. The blocks' scales come behind the bits.
+"""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.exchange.encodings import BLOCK
+from bert_horovod.runtime.xla import compiled
+
+_SCALE_BYTES = 2
+_RUNS = 8  # a block's sum is made of so many runs, added elementwise: XLA's own reduction is slower than the memory
+
+
+class Signs:
+    """One bit a number; an encodings.Encoding. The arrays tell of the blocks of all rows that will be encoded.
+
+    Args:
+        groups: whole numbers from 0 [blocks]: blocks of the same number share a scale; None: each has its own.
+        numbers: how many numbers of each block count, the rest being padding [blocks]; None: all.
+        root_mean_square: the scale is that of the numbers, instead of their mean magnitude.
+        fused: whether XLA compiles it; without, it is several times slower.
+    """
+
+    def __init__(
+        self,
+        groups: np.ndarray | None = None,
+        numbers: np.ndarray | None = None,
+        root_mean_square: bool = False,
+        fused: bool = True,
+    ) -> None:
+        self._groups, self._numbers, self._root_mean_square = groups, numbers, root_mean_square
+        self._compiled = compiled if fused else lambda function: function
+
+    def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See encodings.Encoding."""
+        rows = values.shape[0]
+        sums = self._compiled(_block_square_sums if self._root_mean_square else _block_sums)(values)
+        scales = tf.cast(tf.reshape(self._scales(tf.reshape(sums, [-1])), [rows, -1]), tf.bfloat16)
+        packed, stands_for = self._compiled(_pack)(values, scales)
+        return tf.concat([packed, tf.reshape(tf.bitcast(scales, tf.uint8), [rows, -1])], 1), stands_for
+
+    def decode(self, sent: tf.Tensor) -> tf.Tensor:
+        """See encodings.Encoding."""
+        return self._compiled(_decode)(sent)
+
+    def sent_bytes(self, numbers: int) -> int:
+        """See encodings.Encoding."""
+        return numbers // 8 + numbers // BLOCK * _SCALE_BYTES
+
+    def _scales(self, sums: tf.Tensor) -> tf.Tensor:
+        """Float32 [blocks] of sums of magnitudes, or of squares, [blocks]."""
+        numbers = tf.constant(np.full(sums.shape, BLOCK) if self._numbers is None else self._numbers, tf.float32)
+        if self._groups is None:
+            scales = tf.math.divide_no_nan(sums, numbers)
+        else:
+            groups, count = tf.constant(self._groups, tf.int32), int(self._groups.max()) + 1
+            # What is not a number differs from 0 and so reaches the scale, from where all ranks see it.
+            counts = tf.ones_like(sums, tf.bool) if self._root_mean_square else sums != 0
+            numbers = tf.math.unsorted_segment_sum(tf.where(counts, numbers, 0.0), groups, count)
+            means = tf.math.divide_no_nan(tf.math.unsorted_segment_sum(sums, groups, count), numbers)
+            scales = tf.where(counts, tf.gather(means, groups), 0.0)
+        return tf.sqrt(scales) if self._root_mean_square else scales
+
+
+def _block_sums(values: tf.Tensor) -> tf.Tensor:
+    """Sums of magnitudes, float32 [rows, n] to [rows, blocks]."""
+    return _sums(tf.abs(values))
+
+
+def _block_square_sums(values: tf.Tensor) -> tf.Tensor:
+    """Sums of squares, likewise."""
+    return _sums(tf.square(values))
+
+
+def _sums(values: tf.Tensor) -> tf.Tensor:
+    runs = tf.reshape(values, [values.shape[0], -1, _RUNS, BLOCK // _RUNS])
+    return tf.reduce_sum(functools.reduce(tf.add, tf.unstack(runs, axis=2)), 2)
+
+
+def _pack(values: tf.Tensor, scales: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Bits, uint8 [rows, n / 8], of float32 [rows, n], and what they stand for with scales [rows, blocks]."""
+    rows = values.shape[0]
+    eighths = tf.unstack(tf.reshape(values, [rows, 8, -1]), axis=1)
+    shifted = [
+        tf.bitwise.left_shift(tf.cast(run >= 0, tf.uint8), tf.constant(k, tf.uint8)) for k, run in enumerate(eighths)
+    ]
+    scales = tf.cast(scales, tf.float32)[:, :, None]
+    blocks = tf.reshape(values, [rows, -1, BLOCK])
+    return functools.reduce(tf.bitwise.bitwise_or, shifted), tf.reshape(
+        tf.where(blocks >= 0, scales, -scales), [rows, -1]
+    )
+
+
+def _decode(sent: tf.Tensor) -> tf.Tensor:
+    rows, blocks = sent.shape[0], sent.shape[1] // (BLOCK // 8 + _SCALE_BYTES)
+    packed, scales = tf.split(sent, [blocks * (BLOCK // 8), blocks * _SCALE_BYTES], 1)
+    scales = tf.cast(tf.bitcast(tf.reshape(scales, [rows, blocks, _SCALE_BYTES]), tf.bfloat16), tf.float32)
+    run = BLOCK if blocks % 8 == 0 else BLOCK // 8  # numbers of an eighth of a row that share a scale
+    scales = tf.reshape(tf.repeat(scales, BLOCK // run, 1), [rows, 8, -1, 1])
+    bits = tf.constant([1 << k for k in range(8)], tf.uint8)[None, :, None, None]
+    is_set = tf.bitwise.bitwise_and(tf.reshape(packed, [rows, 1, -1, run]), bits) > 0
+    return tf.reshape(tf.where(is_set, scales, -scales), [rows, -1])

@@ -1,0 +1,263 @@
+"""What 1-bit Adam and 1-bit LAMB share: dense gradients at first, then compressed momenta with a frozen v.
+
+    dense        the exchange of gradients with the recipe's optimizer
+    at the end   m <- m / (1 - b1^t), v <- v / (1 - b2^t): corrected for their bias; and back before a dense stage
+    compressed   m_i = b1 m + (1 - b1) n g_i        on each rank; g_i: its share of the gradient of the global mean
+                 m = (m_1 + ... + m_n) / n          by CompressedSums, a bucket as soon as backward has made it
+                 x by the method's rule, with m and the frozen v
+
+(Tang et al. 2021, arXiv 2102.02888.) exchange/stages.py says when a stage ends. The norm of the mean gradient is
+unknown in the compressed stage, so that gradients cannot be clipped by it: there each rank clips n g_i, bucket by
+bucket, at CLIPPED sqrt(n ||v||_1). ||v||_1 is the mean square of the bucket's gradient while v learned, and a rank's
+own is up to n times as large: only what is far out is clipped. With optimizer.max_grad_norm = 0 nothing is.
+
+A step that is not finite on one rank reaches all ranks, as a sum that is not finite, and changes nothing on any.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.compressed_sums import CompressedSums
+from bert_horovod.exchange.gradients import GradientExchange
+from bert_horovod.exchange.reducer import with_rows
+from bert_horovod.exchange.stages import Stages
+from bert_horovod.exchange.two_step import Errors
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.optimizers.applying import square_sums
+from bert_horovod.optimizers.moments import moving_average
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.clock import Clock
+
+CLIPPED = 3.0  # times the usual norm of a rank's gradient of a bucket, in the compressed stage
+
+
+class StagedExchange:
+    """See exchange.base.Exchange; the arguments are those of GradientExchange. The plan has no rows of their own."""
+
+    overlaps = True
+    rows_alone = False
+
+    def __init__(
+        self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
+    ) -> None:
+        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        self.plan = plan
+        self._settings, self._world, self._state, self._updater = recipe.optimizer, world, state, updater
+        self._held_back = held_back
+        self._dense = GradientExchange(recipe, world, state, self._dense_updater(), self.plan, held_back)
+        self._sums = CompressedSums(recipe, world, shapes, self.plan, "moments", updater.fused)
+        self._stages = Stages(recipe, state.progress)
+        with tf.device("/CPU:0"):
+            self._branch = tf.Variable(0, trainable=False)  # of update, in the next step
+            self._v_sums = tf.Variable(tf.zeros([len(plan.buckets)]), trainable=False)  # frozen v's, by bucket
+
+    def begin(self, first: int, last: int) -> None:
+        self._dense.begin(first, last)
+        frozen_before = self._stages.frozen
+        fresh = self._stages.begin(first, last)
+        if fresh and frozen_before:
+            self._thaw()
+        self._sums.begin(self._state, fresh)
+        self._take_up_stage(self._state.progress.step + 1)
+
+    def update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        return tf.switch_case(
+            self._branch.read_value(),
+            [partial(branch, gradients, lookups, inputs, clock) for branch in (self._dense.update, *self._branches())],
+        )
+
+    def after_step(self, step: int, loss: float) -> str:
+        stages = self._stages
+        if stages.jumped(loss):
+            mean = self._state.progress.mean_loss
+            stages.thaw(step)
+            self._thaw()
+            self._sums.forget()
+            self._take_up_stage(step + 1)
+            return (
+                f"step {step}: the loss is {loss:.4g}, and was {mean:.4g} in the mean of the steps before: "
+                f"{stages.memory} steps with dense gradients"
+            )
+        if stages.looks_at_v(step):
+            v_sum = tf.add_n([tf.reduce_sum(v) for v in self._state.slots["v"].values()]) / self._corrections()["v"]
+            # Ranks of different machines may round it differently.
+            stages.steady(step, float(self._world.broadcast(v_sum, "v_sum")))
+        if not stages.freezes_after(step):
+            return ""
+        stages.freeze()
+        self._freeze()
+        self._sums.forget()
+        self._take_up_stage(step + 1)
+        return f"step {step}: the second moment is frozen; from now on compressed momenta are sent"
+
+    def agrees_after(self, step: int) -> bool:
+        return True
+
+    def remember(self) -> None:
+        self._dense.remember()
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        return self._sums.bytes_reduced() if self._stages.frozen else self._dense.bytes_reduced()
+
+    def wire_bytes(self, rows: int = 0) -> float:
+        return self._sums.wire_bytes() if self._stages.frozen else self._dense.wire_bytes()
+
+    def _dense_updater(self) -> Updater:
+        """What updates in the dense stage."""
+        return self._updater
+
+    def _scaling(self, i: int) -> tf.Tensor | None:
+        """What the momentum of bucket i is multiplied by before it is sent, flat; None: nothing."""
+        return None
+
+    def _apply(self, momenta: dict[str, tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
+        """Update with the new m of every parameter, and assign; returns what Updater.apply does."""
+        raise NotImplementedError
+
+    def _branches(self) -> list[Callable[..., Update]]:
+        """What `update` does after the dense stage."""
+        return [self._compressed_update]
+
+    def _take_up_stage(self, step: int) -> None:
+        """Let the graph do what the next step is."""
+        if self._stages.frozen:
+            slot = self._state.slots["v"]
+            sums = [tf.add_n([tf.reduce_sum(slot[name]) for name in bucket]) for bucket in self.plan.buckets]
+            self._v_sums.assign(tf.stack(sums))
+        self._branch.assign(int(self._stages.frozen))
+
+    def _freeze(self) -> None:
+        for slot, correction in self._corrections().items():
+            for variable in self._state.slots[slot].values():
+                variable.assign(variable / correction)
+
+    def _thaw(self) -> None:
+        for slot, correction in self._corrections().items():
+            for variable in self._state.slots[slot].values():
+                variable.assign(variable * correction)
+
+    def _corrections(self) -> dict[str, float]:
+        """By which m and v fall short of a mean: 1 - b^t; 1 where AdamW is not to correct them."""
+        settings, updates = self._settings, self._state.progress.updates
+        if settings.name == "adamw" and not settings.bias_correction:
+            return {"m": 1.0, "v": 1.0}
+        return {"m": 1.0 - settings.beta_1**updates, "v": 1.0 - settings.beta_2**updates}
+
+    def _compressed_update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        slots = self._state.slots
+
+        def payload(i: int, gradient: tf.Tensor) -> tf.Tensor:
+            m, v = (self._sums.flat(i, slots[slot]) for slot in ("m", "v"))
+            share, scaling = self._share(i, gradient, m), self._scaling(i)
+            return self._sums.to_payload(share if scaling is None else share * scaling, v)
+
+        summed = self._summed(self._sums, gradients, lookups, payload, clock)
+        momenta = {}
+        for i, total in enumerate(summed.totals):
+            scaling = self._scaling(i)
+            total = total if scaling is None else total / scaling
+            momenta |= self._sums.named(i, self._sums.from_payload(total, self._sums.flat(i, slots["v"])))
+        return self._applied(self._sums, summed, momenta, lambda: self._apply(momenta, summed.norm, inputs), clock)
+
+    def _summed(
+        self,
+        sums: CompressedSums,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        payload: Callable[[int, tf.Tensor], tf.Tensor],
+        clock: Clock,
+    ) -> "_Summed":
+        """Sum all buckets, each as soon as its gradients exist; `payload` makes of a bucket's, flat, what is sent."""
+        gradients = whole(gradients, lookups)
+        first = list(gradients.values()) if self._held_back else []
+        totals, owed, times = [], [], []
+        for i in range(len(self.plan.buckets)):
+            with tf.control_dependencies(first):
+                mine = payload(i, sums.flat(i, gradients))
+            ready_s = clock([mine])
+            total, errors = sums.sum(i, mine)
+            times.append((ready_s, clock([total])))
+            totals.append(total)
+            owed.append(errors)
+        if self._world.size == 1:
+            times = [(tf.zeros([0], tf.float64),) * 2]
+            ready_s, done_s = times[0]
+        else:
+            ready_s, done_s = (tf.stack(kind) for kind in zip(*times, strict=True))
+        squares = [tf.reduce_sum(square_sums(total[None], self._updater.fused)) for total in totals]
+        return _Summed(totals, owed, tf.sqrt(tf.add_n(squares)), ready_s, done_s)
+
+    def _applied(
+        self,
+        sums: CompressedSums,
+        summed: "_Summed",
+        after: dict[str, tf.Tensor],
+        apply: Callable[[], list[tf.Tensor]],
+        clock: Clock,
+    ) -> Update:
+        """Apply an update and keep what is owed, if the sums are finite; `after`: what the update needs of them."""
+        reduced_s = clock(list(after.values()))
+
+        def assign() -> tf.Tensor:
+            sums.assign(summed.owed)
+            return clock(apply())
+
+        finite = tf.math.is_finite(summed.norm)
+        updated_s = tf.cond(finite, assign, lambda: clock([summed.norm]))
+        return Update(summed.norm, finite, tf.constant(0), summed.ready_s, summed.done_s, reduced_s, updated_s)
+
+    def _share(self, i: int, gradient: tf.Tensor, m: tf.Tensor) -> tf.Tensor:
+        """This rank's share of the new m, m_i / n, flat."""
+        ranks = float(self._world.size)
+        factor = ranks * self._clip_factor(gradient, self._v_sums[i])
+        return self._sums.compiled(_next_share)(m, gradient, factor, self._settings.beta_1, ranks)
+
+    def _clip_factor(self, gradient: tf.Tensor, v_sum: tf.Tensor) -> tf.Tensor:
+        """What this rank's share of a bucket's gradient, flat, is multiplied by; v_sum is the sum of the bucket's v."""
+        if not self._settings.max_grad_norm:
+            return tf.constant(1.0)
+        ranks = float(self._world.size)
+        norm = ranks * tf.sqrt(tf.reduce_sum(square_sums(gradient[None], self._updater.fused)))
+        limit = CLIPPED * tf.sqrt(ranks * v_sum)
+        # An infinite norm gives a factor of 0, and infinite times 0 is not a number: the step is skipped.
+        return tf.where(norm > limit, limit / norm, 1.0)
+
+
+class _Summed(NamedTuple):
+    """The sums of a step's buckets."""
+
+    totals: list[tf.Tensor]  # flat, by bucket
+    owed: list[Errors | None]  # for CompressedSums.assign
+    norm: tf.Tensor  # float32 scalar: L2 norm of all totals; not finite on all ranks if anything is not on one
+    ready_s: tf.Tensor  # as in Update
+    done_s: tf.Tensor
+
+
+def whole(gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices]) -> dict[str, tf.Tensor]:
+    """The gradients with the looked-up rows added to the dense parts of their tables."""
+    return {
+        name: with_rows(gradient, lookups[name]) if name in lookups else gradient
+        for name, gradient in gradients.items()
+    }
+
+
+def _next_share(m: tf.Tensor, gradient: tf.Tensor, factor: tf.Tensor, beta_1: float, ranks: float) -> tf.Tensor:
+    return moving_average(m, gradient * factor, beta_1) / ranks

@@ -1,0 +1,97 @@
+"""When a method with a frozen second moment is dense and when it is compressed; no TensorFlow.
+
+A phase begins dense, because what was unused before it, such as later positions, has no second moment v yet. It is
+frozen after exchange.dense of the phase's steps and not before the learning rate's warm-up is over. With "auto" it is
+frozen when v changes little (the rule of Tang et al. 2021, arXiv 2102.02888, held to both sides): after the warm-up,
+
+    0.96 <= ||v_t||_1 / ||v_(t - M)||_1 <= 1 / 0.96        M = 1 / (1 - beta_2), v bias-corrected, every M steps
+
+In the compressed stage a loss that is numerics.loss_jump / 3 above its moving mean (1 nat, where loss_jump is 0) leads
+back to M dense steps, after which v is frozen again: a third, so that this comes before the run counts as diverged.
+"""
+
+import math
+
+from bert_horovod.optimizers.schedule import whole_steps
+from bert_horovod.recipe.sections import Phase, Recipe
+
+_STEADY = 0.96
+_JUMP = 1 / 3  # of numerics.loss_jump
+_SETTLED = 20  # updates until the mean of losses is one
+
+
+class Stages:
+    """The stage of a run; what it must remember lies in the progress, as plain values.
+
+    Args:
+        recipe: the run's.
+        progress: the run's (runs.state.Progress); its `exchange` is read and written.
+    """
+
+    def __init__(self, recipe: Recipe, progress) -> None:
+        self._recipe, self._progress = recipe, progress
+        self.memory = max(1, round(1 / (1 - recipe.optimizer.beta_2)))  # steps that v remembers
+
+    @property
+    def frozen(self) -> bool:
+        """Whether v is frozen in the next step."""
+        return self._known.get("frozen", False)
+
+    @property
+    def first(self) -> int:
+        """The first step of the dense stage that is, or was last."""
+        return self._known["dense_from"]
+
+    @property
+    def _known(self) -> dict:
+        return self._progress.exchange
+
+    def begin(self, first: int, last: int) -> bool:
+        """Take up a phase's steps; whether the phase is a new one, of which nothing is known yet."""
+        phase = phase_of(self._recipe, first)
+        self._last = last
+        self._warm = first - 1 + whole_steps(phase.steps, phase.warmup)
+        if self._known.get("first") == first:
+            return False
+        dense = self._recipe.exchange.dense
+        until = None if dense == "auto" else max(first - 1 + whole_steps(phase.steps, dense), self._warm, first)
+        self._known.update(first=first, frozen=False, dense_from=first, dense_until=until, v_sum=None)
+        return True
+
+    def looks_at_v(self, step: int) -> bool:
+        """Whether `steady` is asked after this step."""
+        return not self.frozen and self._known["dense_until"] is None and (step - self.first + 1) % self.memory == 0
+
+    def steady(self, step: int, v_sum: float) -> None:
+        """Decide by the sum of v, bias-corrected, whether the dense stage ends with this step."""
+        before, self._known["v_sum"] = self._known["v_sum"], v_sum
+        if before and step >= self._warm and _STEADY <= v_sum / before <= 1 / _STEADY:
+            self._known["dense_until"] = step
+
+    def freezes_after(self, step: int) -> bool:
+        """Whether the dense stage ends with this step; not with a phase's last, nor before any update."""
+        until = self._known["dense_until"]
+        return not self.frozen and until is not None and until <= step < self._last and self._progress.updates > 0
+
+    def freeze(self) -> None:
+        self._known["frozen"] = True
+
+    def jumped(self, loss: float) -> bool:
+        """Whether this loss of a compressed step is far above the mean of those before."""
+        mean, jump = self._progress.mean_loss, self._recipe.numerics.loss_jump
+        settled = mean is not None and self._progress.updates > _SETTLED and math.isfinite(loss)
+        return self.frozen and settled and loss > mean + (_JUMP * jump or 1.0)
+
+    def thaw(self, step: int) -> None:
+        """Be dense for `memory` steps after this one."""
+        self._known.update(frozen=False, dense_from=step + 1, dense_until=step + self.memory)
+
+
+def phase_of(recipe: Recipe, first: int) -> Phase:
+    """The phase that begins with a step of the run, from 1."""
+    begin = 1
+    for phase in recipe.phase:
+        if begin == first:
+            return phase
+        begin += phase.steps
+    raise ValueError(f"no phase of the recipe begins with step {first}")

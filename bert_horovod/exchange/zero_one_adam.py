@@ -1,0 +1,285 @@
+"""0/1 Adam: v learns from fewer and fewer dense gradients, and is frozen; then ranks step alone and sync by signs.
+
+(Lu et al. 2022, arXiv 2202.06009.) k counts the steps of a stage in which v learns, from 1; n ranks; d = sqrt(v) + eps;
+u counts v's updates.
+
+    v learns     k % I == 0: g = sum of shares, dense ; v = b2 v + (1 - b2) g^2
+                 I doubles after every variance_updates of these, from 1
+                 else: g = sum of shares by CompressedSums
+                 m = b1 m + (1 - b1) g ; x -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^u)) + eps) + wd x)
+    v is frozen  m and v are corrected for their bias, as in exchange/staged.py ; y = x, a = 0, L = 0
+                 on each rank: m = b1 m + (1 - b1) n g_i ; L += lr ; a -= lr m / d ; x = (1 - L wd) y + a
+                 step % P == 0, a sync: a = mean of a by CompressedSums ; m = -a d / L ; y = (1 - L wd) y + a ; x = y
+                 a = 0, L = 0
+
+P is the largest power of two up to exchange.interval and up to peak / lr. I and P are functions of the step, so that a
+resumed run goes on as it would have; between syncs ranks differ, and recipe/checking_exchange.py holds all that looks
+at them to multiples of the interval. What is sent is a (exchange.form = normalized) or a d; while v learns it is the
+gradient, with a scale for every 256 numbers, or one a bucket (published).
+
+The published code counts the decay as part of a and so of m, which makes it 1 / (1 - b1) times as strong; undoes local
+steps by subtraction, from which replicas drift apart; corrects no bias, so that v, which learns rarely, is far too
+small; and forgets its counters with a checkpoint. This does none of these. Gradients are clipped as in staged.py.
+"""
+
+import tensorflow as tf
+
+from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.compressed_sums import CompressedSums
+from bert_horovod.exchange.staged import StagedExchange, whole
+from bert_horovod.exchange.stages import phase_of
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.model.parameters import decays
+from bert_horovod.optimizers import adamw
+from bert_horovod.optimizers.applying import square_sums
+from bert_horovod.optimizers.base import Rule
+from bert_horovod.optimizers.moments import bias_corrected, moving_average, next_moments
+from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.recipe.sections import Optimizer, Recipe
+from bert_horovod.runtime.clock import Clock
+
+_DENSE, _SIGNS, _LOCAL = range(3)  # branches of update
+
+
+class ZeroOneAdam(StagedExchange):
+    """See exchange.base.Exchange."""
+
+    def __init__(self, recipe: Recipe, world, state, updater: Updater, plan, held_back: bool = False) -> None:
+        self._v_updates = tf.Variable(0.0, trainable=False)  # u
+        super().__init__(recipe, world, state, updater, plan, held_back)
+        self._recipe = recipe
+        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        form = "published" if recipe.exchange.form == "published" else "momentum"
+        self._gradient_sums = CompressedSums(recipe, world, shapes, self.plan, "gradients.signs", updater.fused, form)
+        self._common: dict[str, tf.Variable] = {}  # y
+        self._moved: dict[str, tf.Variable] = {}  # a
+        self._length = tf.Variable(0.0, trainable=False)  # L
+        self._worst_loss = float("-inf")  # since the last sync
+        self._sync = tf.function(self._synchronise, autograph=False)
+
+    def begin(self, first: int, last: int) -> None:
+        self._v_updates.assign(self._state.progress.exchange.get("v_updates", 0.0))
+        self._phase, self._first = phase_of(self._recipe, first), first
+        for name, parameter in self._updater.parameters.items():  # ranks agree now
+            self._common[name] = tf.Variable(parameter, trainable=False)
+            self._moved[name] = tf.Variable(tf.zeros_like(parameter), trainable=False)
+        super().begin(first, last)
+        self._gradient_sums.begin(self._state, fresh=False)
+
+    def after_step(self, step: int, loss: float) -> str:
+        self._worst_loss = max(self._worst_loss, loss)
+        if not self.agrees_after(step):
+            return ""
+        if self._stages.frozen and float(self._length):  # else all steps since the last sync were skipped
+            self._sync()
+        worst, self._worst_loss = self._worst_loss, float("-inf")
+        said = super().after_step(step, worst)
+        if not self._stages.frozen:
+            self._take_up_stage(step + 1)
+        return said
+
+    def agrees_after(self, step: int) -> bool:
+        return not self._stages.frozen or step % self._period(step) == 0
+
+    def remember(self) -> None:
+        super().remember()
+        self._state.progress.exchange["v_updates"] = float(self._v_updates)
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        return self._of_branch(self._dense.bytes_reduced(), self._sums.bytes_reduced())
+
+    def wire_bytes(self, rows: int = 0) -> float:
+        return self._of_branch(self._dense.wire_bytes(), self._sums.wire_bytes())
+
+    def _of_branch(self, dense: float, signs: float) -> float:
+        branch = int(self._branch)
+        return dense if branch == _DENSE else signs if branch == _SIGNS else signs / self._period(self._next)
+
+    def _period(self, step: int) -> int:
+        """P."""
+        rate = learning_rate(self._phase, step - self._first + 1, self._recipe.optimizer.decay_power)
+        period = 1
+        while 2 * period <= min(self._recipe.exchange.interval, self._phase.learning_rate / rate):
+            period *= 2
+        return period
+
+    def _learns(self, step: int) -> bool:
+        """Whether v learns in this step of a stage in which it does."""
+        k, interval, updates = step - self._stages.first + 1, 1, self._recipe.exchange.variance_updates
+        while k > interval * updates:
+            k -= interval * updates
+            interval *= 2
+        return k % interval == 0
+
+    def _take_up_stage(self, step: int) -> None:
+        super()._take_up_stage(step)
+        self._next = step
+        if self._stages.frozen:
+            self._branch.assign(_LOCAL)
+        else:
+            self._branch.assign(_DENSE if self._learns(step) else _SIGNS)
+
+    def _freeze(self) -> None:
+        super()._freeze()
+        for name, parameter in self._updater.parameters.items():
+            self._common[name].assign(parameter)
+
+    def _corrections(self) -> dict[str, float]:
+        settings = self._settings
+        return {
+            "m": 1.0 - settings.beta_1**self._state.progress.updates,
+            "v": 1.0 - settings.beta_2 ** float(self._v_updates),
+        }
+
+    def _dense_updater(self) -> Updater:
+        return _Learning(self._updater, self._v_updates)
+
+    def _branches(self) -> list:
+        return [self._signs_update, self._local_update]
+
+    def _signs_update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        """A step in which v learns and does not: its gradient is sent as signs."""
+        sums, v_updates = self._gradient_sums, self._v_updates.read_value()
+        v = [sums.flat(i, self._state.slots["v"]) for i in range(len(self.plan.buckets))]
+
+        def payload(i: int, gradient: tf.Tensor) -> tf.Tensor:
+            v_sum = tf.reduce_sum(bias_corrected(v[i], self._settings.beta_2, v_updates))
+            return gradient * self._clip_factor(gradient, v_sum)
+
+        summed = self._summed(sums, gradients, lookups, payload, clock)
+        mean = {}
+        for i, total in enumerate(summed.totals):
+            mean |= sums.named(i, sums.from_payload(total, v[i]))
+
+        def apply() -> list[tf.Tensor]:
+            grouped = self._updater.grouped(mean)
+            return self._updater.apply(grouped, summed.norm, _with_updates(inputs, v_updates), _SIGNS_RULE)
+
+        return self._applied(sums, summed, mean, apply, clock)
+
+    def _local_update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        """A step of this rank alone, from its own gradient."""
+        gradients, settings, ranks = whole(gradients, lookups), self._settings, float(self._world.size)
+        flat = [self._sums.flat(i, gradients) for i in range(len(self.plan.buckets))]
+        squares = tf.add_n([tf.reduce_sum(square_sums(each[None], self._updater.fused)) for each in flat])
+        # All ranks skip an update that is not finite on one of them: else one of them would be an update behind.
+        norm = self._world.all_reduce(tf.sqrt(squares)[None], "norms")[0]
+        finite = tf.math.is_finite(norm)
+        reduced_s = clock([norm])
+
+        def apply() -> tf.Tensor:
+            length = self._length.assign_add(inputs.learning_rate)
+            slots, x = self._state.slots, {}
+            for i, each in enumerate(flat):
+                mine = each * (ranks * self._clip_factor(each, self._v_sums[i]))
+                for name, gradient in self._sums.named(i, mine).items():
+                    old = (slots["m"][name], slots["v"][name], self._common[name], self._moved[name])
+                    m, moved, x[name] = self._sums.compiled(_local_step)(
+                        *(variable.read_value() for variable in old),
+                        gradient,
+                        inputs.learning_rate,
+                        self._kept(name, length),
+                        settings,
+                    )
+                    slots["m"][name].assign(m)
+                    self._moved[name].assign(moved)
+            return clock(self._assign(x))
+
+        updated_s = tf.cond(finite, apply, lambda: clock([norm]))
+        none = tf.zeros([0 if self._world.size == 1 else len(flat)], tf.float64)
+        return Update(norm, finite, tf.constant(0), none, none, reduced_s, updated_s)
+
+    def _synchronise(self) -> None:
+        """Make all ranks equal; collective."""
+        slots, length = self._state.slots, self._length.read_value()
+        owed, y = [], {}
+        for i in range(len(self.plan.buckets)):
+            v = self._sums.flat(i, slots["v"])
+            moment = self._sums.flat(i, self._moved) * (tf.sqrt(v) + self._settings.epsilon) / self._world.size
+            total, errors = self._sums.sum(i, self._sums.to_payload(moment, v))
+            owed.append(errors)
+            moment = self._sums.from_payload(total, v)
+            moved = self._sums.named(i, moment / (tf.sqrt(v) + self._settings.epsilon))
+            for name, m in self._sums.named(i, -moment).items():
+                slots["m"][name].assign(m / length)
+                y[name] = self._common[name] * self._kept(name, length) + moved[name]
+        for name, value in y.items():
+            self._common[name].assign(value)
+            self._moved[name].assign(tf.zeros_like(value))
+        self._sums.assign(owed)
+        self._length.assign(0.0)
+        self._assign(y)
+
+    def _kept(self, name: str, length: tf.Tensor) -> tf.Tensor:
+        """What weight decay leaves of a parameter over steps whose learning rates sum to `length`."""
+        return 1.0 - length * self._settings.weight_decay if decays(name) else tf.constant(1.0)
+
+    def _assign(self, x: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        parameters = self._updater.parameters
+        for name, value in x.items():
+            parameters[name].assign(value)
+        return self._updater.cast.refresh({name: x[name] for name in parameters}, narrow=None)
+
+
+class _Learning:
+    """An Updater of the steps in which v learns, and which counts them in `v_updates`."""
+
+    def __init__(self, updater: Updater, v_updates: tf.Variable) -> None:
+        self.parameters, self.grouped, self.norm = updater.parameters, updater.grouped, updater.norm
+        self._updater, self._v_updates = updater, v_updates
+
+    def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
+        """See Updater."""
+        v_updates = self._v_updates.assign_add(1.0)
+        return self._updater.apply(grouped, norm, _with_updates(inputs, v_updates), _LEARNING_RULE)
+
+
+def _with_updates(inputs: UpdateInputs, v_updates: tf.Tensor) -> UpdateInputs:
+    """With the number of v's updates behind m's, for `_directions`."""
+    return UpdateInputs(inputs.learning_rate, tf.stack([inputs.update, v_updates]))
+
+
+def _local_step(
+    m: tf.Tensor,
+    v: tf.Tensor,
+    common: tf.Tensor,
+    moved: tf.Tensor,
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+    kept: tf.Tensor,
+    settings: Optimizer,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The new m, a and x of a parameter, float32 of its shape each."""
+    m = tf.where(v > 0, moving_average(m, gradient, settings.beta_1), 0.0)
+    moved -= rate * m / (tf.sqrt(v) + settings.epsilon)
+    return m, moved, kept * common + moved
+
+
+def _next_first_moment(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
+    """See `optimizers.base.Rule`."""
+    return {"m": moving_average(slots["m"], g, settings.beta_1), "v": slots["v"]}
+
+
+def _directions(
+    x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
+) -> tuple[tf.Tensor, ...]:
+    """See `optimizers.base.Rule`; t: float32 [2], the numbers of m's updates and of v's."""
+    v = bias_corrected(slots["v"], settings.beta_2, t[1])
+    direction = bias_corrected(slots["m"], settings.beta_1, t[0]) / (tf.sqrt(v) + settings.epsilon)
+    return (direction + settings.weight_decay * x if decay else direction,)
+
+
+_LEARNING_RULE = Rule("learning_adamw", ("m", "v"), next_moments, _directions, adamw.rates)
+_SIGNS_RULE = Rule("resting_adamw", ("m", "v"), _next_first_moment, _directions, adamw.rates, clips=False)

@@ -1,0 +1,21 @@
+"""1-bit Adam against its rule in NumPy, and where it begins, ends and is refused."""
+
+import pytest
+
+from tests.exchange.moments import STEPS, assert_follows, moments_recipe, toy_run
+from tests.exchange.published import onebit_adam
+
+SLOW = pytest.mark.slow
+FORMS = ("normalized", "momentum", "published")
+RECIPES = {form: moments_recipe("onebit_adam", form=form) for form in FORMS}
+RECIPES["none"] = moments_recipe("onebit_adam", encoding="none")
+DENSE = 12
+
+
+@pytest.mark.parametrize(
+    "form", ["normalized", pytest.param("momentum", marks=SLOW), "published", pytest.param("none", marks=SLOW)]
+)
+def test_two_ranks_follow_the_rule_over_the_freeze(two_ranks, form):
+    recipe = RECIPES[form]
+    ranks = [answer.value for answer in two_ranks.run(toy_run, recipe)]
+    assert_follows(ranks, onebit_adam(recipe, STEPS, DENSE))

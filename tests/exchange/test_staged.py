@@ -1,0 +1,179 @@
+"""Whole runs of the methods that freeze v: they learn, go on where they were, and mind phases, skipped steps and K."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.runs.state import Progress
+from tests.exchange.moments import SHAPES, Toy, moments_recipe
+from tests.toy_runs import metrics, newest, train, train_rank, training_state
+from tests.toys import toy_recipe, toy_recipe_table
+
+METHODS = {
+    "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.4}},
+    "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
+    "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.4, "interval": 2, "variance_updates": 3}},
+}
+
+
+def losses(run) -> list[float]:
+    return [line["loss"] for line in metrics(run)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_resumed_in_either_stage_equals_an_uninterrupted_one(method, store, tmp_path):
+    sections = METHODS[method] | {"execution": {"consistency_steps": 0}}
+    train(store, tmp_path / "whole", **sections)
+    for steps in (6, 14, 20):  # the stage ends with step 8
+        train(store, tmp_path / "stopped", steps, **sections)
+        if steps == 14:
+            assert training_state(tmp_path / "stopped")["progress"]["exchange"]["frozen"]
+    assert losses(tmp_path / "whole") == losses(tmp_path / "stopped")
+    for file in ("model.safetensors", "training/optimizer.safetensors"):
+        assert (newest(tmp_path / "whole") / file).read_bytes() == (newest(tmp_path / "stopped") / file).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_micro_batches_make_no_difference_in_any_stage(method, store, tmp_path):
+    runs = [train(store, tmp_path / str(rows), execution={"micro_batch": rows}, **METHODS[method]) for rows in (32, 8)]
+    np.testing.assert_allclose(losses(runs[0]), losses(runs[1]), rtol=1e-5)
+
+
+def test_two_ranks_learn_and_agree_after_every_step(two_ranks, store, tmp_path):
+    execution = {"micro_batch": 16, "consistency_steps": 1, "bucket_bytes": 1 << 20}
+    recipe = toy_recipe(phase={"learning_rate": 0.005}, execution=execution, **METHODS["onebit_adam"])
+    answers = two_ranks.run(train_rank, store.path, tmp_path, recipe)
+    assert "step 8: the second moment is frozen" in answers[0].said
+    lines = metrics(tmp_path)
+    assert np.mean(losses(tmp_path)[-5:]) < np.mean(losses(tmp_path)[:5])
+    assert lines[-2]["wire_bytes"] < lines[0]["wire_bytes"] / 10
+
+
+def two_phases(method: str) -> dict:
+    """In float16, whose loss scale rises until steps are skipped; positions from 16 on are unused at first."""
+    table = toy_recipe_table(**METHODS[method])
+    table["numerics"] = {"precision": "float16", "initial_loss_scale": 2.0**14, "loss_scale_growth_steps": 3}
+    table["execution"] |= {"micro_batch": 8, "consistency_steps": 2, "bucket_bytes": 40000}
+    phase = table["phase"][0] | {"learning_rate": 0.005}
+    table["phase"] = [phase | {"sequence_length": 16, "steps": 20}, phase | {"steps": 10}]
+    return table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_two_ranks_learn_in_two_phases_of_two_stages_each(method, two_ranks, store, tmp_path):
+    recipe = recipe_from_table(two_phases(method))
+    answers = two_ranks.run(train_rank, store.path, tmp_path, recipe)
+    frozen = [line for line in answers[0].said.splitlines() if "is frozen" in line]
+    assert [line.split(":")[0] for line in frozen] == ["step 8", "step 24"]
+    lines = metrics(tmp_path)
+    assert np.mean([line["loss"] for line in lines[16:20]]) < np.mean([line["loss"] for line in lines[:4]])
+    skipped = [line["skipped_steps"] for line in lines]
+    assert skipped[-1] > skipped[7]  # in a compressed stage
+    sent = [line["wire_bytes"] for line in lines]
+    assert max(sent[8:19]) < min(sent[0], sent[20]) / 10
+
+
+def values(toy: Toy) -> dict[str, np.ndarray]:
+    return {name: variable.numpy() for name, variable in toy.state.variables().items()}
+
+
+@pytest.mark.parametrize(("method", "steps"), [("onebit_adam", 14), ("onebit_lamb", 14), ("zero_one_adam", 10)])
+def test_what_is_remembered_is_all_that_a_resumed_run_needs(method, steps):
+    recipe = moments_recipe(method, variance_updates=3)
+    whole = Toy(World(), recipe)
+    for step in range(1, steps + 1):
+        whole.step(step)
+    whole.exchange.remember()
+    progress = json.loads(json.dumps(asdict(whole.state.progress)))
+    resumed = Toy(World(), recipe, progress=Progress(**progress), values=values(whole))
+    for step in range(steps + 1, 21):
+        whole.step(step)
+        resumed.step(step)
+    for name, value in values(whole).items():
+        np.testing.assert_array_equal(values(resumed)[name], value, err_msg=name)
+
+
+def moving(toy: Toy, first: int, last: int) -> list[dict[str, np.ndarray]]:
+    toy.state.progress.mean_loss = 1.0
+    toy.state.progress.updates += 30  # the mean of losses has settled
+    return [toy.step(step, loss=9.0 if step == 16 else 1.0) for step in range(first, last)]
+
+
+@pytest.mark.parametrize("method", ["onebit_adam", "zero_one_adam"])
+def test_after_a_loss_jump_v_learns_again(method):
+    toy = Toy(World(), moments_recipe(method))
+    states = moving(toy, 1, 31)
+    said = {step: str(state["said"]) for step, state in enumerate(states, 1) if str(state["said"])}
+    assert sorted(said) == [12, 16, 26]
+    assert "the loss is 9, and was 1 in the mean of the steps before: 10 steps with dense gradients" in said[16]
+    v = [state["v/c.weight"] for state in states]
+    np.testing.assert_array_equal(v[12], v[14])
+    assert (v[20] != v[18]).any()
+    np.testing.assert_array_equal(v[26], v[29])
+
+
+def test_a_tensor_without_gradient_has_a_ratio_and_a_scaling():
+    """The published code divides by its momentum's scale, which is 0, and leaves its mean ratio at 0."""
+    recipe = moments_recipe("onebit_lamb", form="published")
+    toy = Toy(World(), recipe)
+    for step in range(1, 13):
+        mine = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+        mine["c.weight"] += np.float32(0.1)
+        toy.step_with(mine, np.zeros(9, np.int32), np.zeros((9, 33), np.float32), step)
+    toy.exchange.remember()
+    remembered = toy.state.progress.exchange
+    assert np.isfinite(remembered["scaling"]).all()
+    assert min(remembered["mean_ratio"]) > 0
+    found = toy.step(13)
+    assert all(np.isfinite(found[name]).all() for name in SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"exchange": {"method": "onebit_adam"}, "optimizer": {"name": "lamb"}}, r"optimizer\.name = 'lamb'.*adamw"),
+        ({"exchange": {"method": "onebit_lamb"}}, r"optimizer\.name = 'adamw'.*expected lamb"),
+        (
+            {"exchange": {"method": "zero_one_adam"}, "optimizer": {"name": "lans"}},
+            r"optimizer\.name = 'lans'.*expected adamw",
+        ),
+        ({"exchange": {"method": "onebit_adam", "interval": 2}}, r"exchange\.interval = 2"),
+        (
+            {"exchange": {"method": "onebit_lamb", "interval": 2}, "optimizer": {"name": "lamb"}},
+            r"exchange\.interval = 2",
+        ),
+        ({"exchange": {"method": "zero_one_adam", "interval": 3}}, r"exchange\.interval = 3.*power of two"),
+        (
+            {"exchange": {"method": "zero_one_adam", "interval": 8}},
+            r"phase\.0\.steps = 20: .*exchange\.interval = 8 steps; expected a multiple",
+        ),
+        (
+            {"exchange": {"method": "zero_one_adam"}, "optimizer": {"bias_correction": False}},
+            r"optimizer\.bias_correction = false.*expected true",
+        ),
+        ({"exchange": {"method": "onebit_adam", "dense": 1.5}}, r"exchange\.dense = 1\.5: expected at least 0 and"),
+        ({"exchange": {"method": "onebit_adam", "dense": "never"}}, r"exchange\.dense = 'never'.*a number or 'auto'"),
+        ({"exchange": {"method": "onebit_adam", "dense": 0.05}}, r"exchange\.dense = 0\.05.*phase\.0\.warmup = 0\.1"),
+        ({"exchange": {"method": "onebit_adam", "form": "round"}}, r"exchange\.form = 'round': expected one of norm"),
+        ({"exchange": {"method": "onebit_adam", "encoding": "int8"}}, r"exchange\.encoding = 'int8': expected one of"),
+        ({"exchange": {"method": "zero_one_adam", "variance_updates": 0}}, r"exchange\.variance_updates = 0"),
+        (
+            {
+                "exchange": {"method": "onebit_lamb", "smallest_ratio": 2.0, "largest_ratio": 1.0},
+                "optimizer": {"name": "lamb"},
+            },
+            r"exchange\.smallest_ratio = 2: expected at most exchange\.largest_ratio = 1",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_its_key(sections, message):
+    with pytest.raises(UserError, match=message):
+        toy_recipe(**sections)
