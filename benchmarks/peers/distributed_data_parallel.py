@@ -2,8 +2,8 @@
 
 horovodrun -np 2 -H node1:1,node2:1 python benchmarks/peers/distributed_data_parallel.py --wire float16
 
-horovodrun is the launcher alone. float16 is PyTorch's own hook for it; all micro-batches but a step's last are under
-no_sync. benchmarks/scaling.py says how it is measured.
+horovodrun is the launcher alone. float16 and powersgd are PyTorch's own hooks, the second of rank 1 and with its error
+feedback, from its third step on; all micro-batches but a step's last are under no_sync. benchmarks/scaling.py says how it is measured.
 """
 
 # ruff: noqa: E402 (flags are read before anything that takes seconds to import)
@@ -19,17 +19,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import ranks
 
-arguments, recipe = ranks.parse(__doc__, ("float32", "float16"))
+arguments, recipe = ranks.parse(__doc__, ("float32", "float16", "powersgd"))
 
 import numpy as np
 import torch
 import torch.distributed
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 PORT = 29511
 IGNORED = -100  # a label that is none
+DENSE_STEPS = 2  # at the start of PowerSGD, as few as it allows
 
 
 def main() -> None:
@@ -46,10 +48,22 @@ def main() -> None:
     parallel = DistributedDataParallel(network if profile is None else Delayed(network, profile))
     if arguments.wire == "float16":
         parallel.register_comm_hook(None, fp16_compress_hook)
-    parameters = sum(parameter.numel() for parameter in network.parameters())
     step = real_step(parallel, rank) if profile is None else delayed_step(parallel, profile)
-    ranks.report(arguments, recipe, rank, size, parameters, step, torch.distributed.barrier)
+    if arguments.wire == "powersgd":
+        state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=DENSE_STEPS)
+        parallel.register_comm_hook(state, powerSGD_hook)
+        for _ in range(DENSE_STEPS):
+            step(True)
+    numbers = sum(numbers_sent(parameter) for parameter in network.parameters())
+    ranks.report(arguments, recipe, rank, size, numbers, step, torch.distributed.barrier)
     torch.distributed.destroy_process_group()
+
+
+def numbers_sent(parameter: torch.Tensor) -> int:
+    """Of a parameter's gradient: all, or with PowerSGD a matrix's two vectors."""
+    if arguments.wire == "powersgd" and parameter.dim() > 1:
+        return parameter.shape[0] + parameter[0].numel()
+    return parameter.numel()
 
 
 def real_step(parallel: DistributedDataParallel, rank: int):

@@ -30,7 +30,7 @@ from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.recipe.sections import Recipe
 
-WIRE_BYTES = {"float32": 4, "float16": 2}  # of a number
+WIRE_BYTES = {"float32": 4, "float16": 2, "powersgd": 4}  # of a number
 _LEAST = {"micro_batches": 1, "steps": 1}
 
 
@@ -105,7 +105,7 @@ def report(
     recipe: Recipe,
     rank: int,
     size: int,
-    parameters: int,
+    numbers: int,
     step: Callable[[bool], None],
     barrier: Callable[[], None],
 ) -> None:
@@ -114,7 +114,7 @@ def report(
     Args:
       arguments, recipe: of `parse`.
       rank, size: of the world.
-      parameters: how many numbers are reduced.
+      numbers: how many are reduced.
       step: does an optimizer step, with communication or without.
       barrier: waits for all ranks.
     """
@@ -130,7 +130,7 @@ def report(
     if rank:
         return
     compute_s, step_s = (statistics.median(seconds.get(communicate, seconds[False])) for communicate in (False, True))
-    payload = parameters * WIRE_BYTES[arguments.wire] if size > 1 else 0
+    payload = numbers * WIRE_BYTES[arguments.wire] if size > 1 else 0
     found = {
         "step_s": step_s,
         "compute_s": compute_s,
