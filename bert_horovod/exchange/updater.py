@@ -32,7 +32,7 @@ class Updater:
         self.parameters = parameters
         self.cast = cast
         self._slots = slots
-        self._rule = rule(settings.name)
+        self.rule = rule(settings.name)  # an exchange with a rule of its own puts it here
         self._settings = settings
         self._fused = fused
         self._groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
@@ -49,14 +49,14 @@ class Updater:
         """Clip, update and assign; returns the tensors that were assigned, for a clock to wait for."""
         settings = self._settings
         factor = tf.constant(1.0)
-        if self._rule.clips:
+        if self.rule.clips:
             factor = clip_factor(norm, settings.max_grad_norm)
-        variables = {"": self.parameters} | {slot: self._slots[slot] for slot in self._rule.slots}
+        variables = {"": self.parameters} | {slot: self._slots[slot] for slot in self.rule.slots}
         parameters, narrow = {}, {}
         for group, gradient in zip(self._groups, grouped, strict=True):
             old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}
             value, cast, slots = update(
-                self._rule,
+                self.rule,
                 old.pop(""),
                 gradient,
                 old,

@@ -26,6 +26,7 @@ class Progress:
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches that no step takes
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
+    exchange: dict[str, Any] = field(default_factory=dict)  # what the exchange remembers
 
     def count(self, finite: bool, numerics: Numerics) -> float:
         """Count a step that was applied, or skipped for not being finite; returns the loss scale that it used."""
