@@ -30,7 +30,7 @@ from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Update, UpdateInputs
-from bert_horovod.exchange.local_step import average, numbers, ring_bytes, update_alone
+from bert_horovod.exchange.local_step import average_all, numbers, ring_bytes, update_alone
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
@@ -62,7 +62,7 @@ class DreamDdpExchange:
             with tf.device("/CPU:0"):
                 self._turn = tf.Variable(0, trainable=False)  # the part of this step
                 self._micro_batch = tf.Variable(0, trainable=False)  # of this step
-        self._average = tf.function(self._average_all, autograph=False)
+        self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
         self._all_s = 0.0  # of an average of all parameters
         self._times: list[float] = []
 
@@ -151,12 +151,6 @@ class DreamDdpExchange:
             variable.assign(tf.concat([variable[:begin], rows, variable[end:]], 0))
             place += size
         return tf.constant(part)
-
-    def _average_all(self) -> None:
-        means = average(self._world, self._updater.parameters, self.plan.buckets, "parameters")
-        self._updater.cast.refresh(means, narrow=None)
-        for slot, variables in self._slots.items():
-            average(self._world, variables, self.plan.buckets, f"parameters.{slot}")
 
     def _judge_interval(self, now: float) -> str:
         """Once a phase: whether steps are long enough to hide a part's average, as a line of the log."""

@@ -72,8 +72,8 @@ class LargestChunksExchange:
         progress = self._state.progress
         if progress.wire_maxima:
             self._reducer.restore_maxima(progress.wire_maxima)
-        for variable, bits in zip(self._chosen, progress.exchange.get("chosen", []), strict=False):
-            chosen = np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8)))
+        for variable, count, bits in zip(self._chosen, self._counts, progress.exchange.get("chosen", []), strict=False):
+            chosen = np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))[:count])
             if len(chosen) == variable.shape[0]:  # else it was made by another plan
                 variable.assign(chosen)
         self._dense_until = first - 1 + round(self._dense_share * (last + 1 - first))

@@ -81,6 +81,15 @@ def average(
     return {each: means[each] for each in variables}
 
 
+def average_all(
+    world: World, updater: Updater, slots: dict[str, dict[str, tf.Variable]], buckets: list[list[str]]
+) -> None:
+    """Assign the means of the parameters, of what is cast of them, and of the slots; called inside a graph."""
+    updater.cast.refresh(average(world, updater.parameters, buckets, "parameters"), narrow=None)
+    for slot, variables in slots.items():
+        average(world, variables, buckets, f"parameters.{slot}")
+
+
 def numbers(variables: dict[str, tf.Variable]) -> int:
     """How many numbers they hold."""
     return sum(math.prod(variable.shape) for variable in variables.values())

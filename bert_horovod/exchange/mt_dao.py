@@ -43,13 +43,16 @@ class MtDaoExchange:
         self._updater = updater
         self._agreement = recipe.exchange.agreement
         updater.rule = slow_momentum_rule(recipe.exchange)
-        averaged = ("parameters", updater.parameters), ("m", state.slots["m"]), ("v", state.slots["v"])
-        # By name: the variables, their interval, and the graph of their average.
+        works = (
+            lambda: updater.cast.refresh(average(world, updater.parameters, plan.buckets, "parameters"), narrow=None),
+            lambda: average(world, state.slots["m"], plan.buckets, "parameters.m"),
+            lambda: average(world, state.slots["v"], plan.buckets, "parameters.v"),
+        )
+        # Intervals and the graphs of averages; they send as many numbers each.
         self._averages = [
-            (variables, every, tf.function(lambda name=name: self._average(name), autograph=False))
-            for (name, variables), every in zip(averaged, recipe.exchange.intervals, strict=True)
+            (every, tf.function(work, autograph=False))
+            for every, work in zip(recipe.exchange.intervals, works, strict=True)
         ]
-        self._named = dict(averaged)
 
     def begin(self, first: int, last: int) -> None:
         pass
@@ -67,7 +70,7 @@ class MtDaoExchange:
         return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
 
     def after_step(self, step: int, loss: float) -> str:
-        for _, every, work in self._averages:
+        for every, work in self._averages:
             if step % every == 0 and self._world.size > 1:
                 work()
         return ""
@@ -81,15 +84,10 @@ class MtDaoExchange:
     def bytes_reduced(self, rows: int = 0) -> float:
         if self._world.size == 1:
             return 0.0
-        return sum(4 * numbers(variables) / every for variables, every, _ in self._averages)
+        return sum(4 * numbers(self._updater.parameters) / every for every, _ in self._averages)
 
     def wire_bytes(self, rows: int = 0) -> float:
         return ring_bytes(self._world, self.bytes_reduced(rows))
-
-    def _average(self, name: str) -> None:
-        means = average(self._world, self._named[name], self.plan.buckets, f"mt_dao.{name}")
-        if name == "parameters":
-            self._updater.cast.refresh(means, narrow=None)
 
 
 @functools.cache  # graphs are cached by rule

@@ -21,7 +21,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Update, UpdateInputs
-from bert_horovod.exchange.local_step import average, numbers, ring_bytes, update_alone
+from bert_horovod.exchange.local_step import average_all, numbers, ring_bytes, update_alone
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
@@ -38,7 +38,7 @@ class ParameterExchange:
         self._updater = updater
         self._slots = state.slots
         self._interval = recipe.exchange.interval
-        self._average = tf.function(self._average_all, autograph=False)
+        self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
 
     def begin(self, first: int, last: int) -> None:
         pass
@@ -73,9 +73,3 @@ class ParameterExchange:
 
     def wire_bytes(self, rows: int = 0) -> float:
         return ring_bytes(self._world, self.bytes_reduced(rows))
-
-    def _average_all(self) -> None:
-        means = average(self._world, self._updater.parameters, self.plan.buckets, "parameters")
-        self._updater.cast.refresh(means, narrow=None)
-        for slot, variables in self._slots.items():
-            average(self._world, variables, self.plan.buckets, f"parameters.{slot}")

@@ -49,7 +49,7 @@ class Counted:
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         def count(values: np.ndarray) -> np.ndarray:
-            self.payload_bytes += values.nbytes * (values.size > 1 and name != "link")
+            self.payload_bytes += values.nbytes * (values.size > 1 and name != "link" and self._world.size > 1)
             return values
 
         counted = tf.ensure_shape(tf.numpy_function(count, [tensor], tensor.dtype), tensor.shape)
