@@ -3,7 +3,8 @@
 horovodrun -np 2 -H node1:1,node2:1 python benchmarks/peers/distributed_data_parallel.py --wire float16
 
 horovodrun is the launcher alone. float16 and powersgd are PyTorch's own hooks, the second of rank 1 and with its error
-feedback, from its third step on; all micro-batches but a step's last are under no_sync. benchmarks/scaling.py says how it is measured.
+feedback, from its third step on; all micro-batches but a step's last are under no_sync. How it is measured, says
+benchmarks/scaling.py.
 """
 
 # ruff: noqa: E402 (flags are read before anything that takes seconds to import)

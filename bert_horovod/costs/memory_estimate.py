@@ -39,13 +39,20 @@ def memory_bytes(
     qkv = 3 * model.num_hidden_layers * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
     values = 4 * parameters * (1 + len(state_slots(recipe)))
-    staying = values + working + 4 * parameters * (micro_batches > 1)
+    own = 4 * parameters * own_share(recipe) if world_size > 1 else 0
+    staying = values + working + own + 4 * parameters * (micro_batches > 1)
     # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.
     gradients = width * parameters + (2 * words if width < 4 else 0)
     if micro_batches > 1 or world_size > 1 or recipe.numerics.precision == "float16":
         gradients += 4 * parameters
     kept = recipe.execution.micro_batch * _kept_bytes(recipe, length, masked_slots, sequences, width)
     return int((0 if gpu else PROGRAM_BYTES) + staying + gradients + max(kept, NEW_SHARE * values))
+
+
+def own_share(recipe: Recipe) -> float:
+    """Float32 numbers that the exchange keeps on each rank alone, for each parameter."""
+    exchange = recipe.exchange
+    return {"largest_chunks": 1.0, "dreamddp": 1 / exchange.interval}.get(exchange.method, 0.0)
 
 
 def _kept_bytes(recipe: Recipe, length: int, masked_slots: int, sequences: int, width: int) -> int:

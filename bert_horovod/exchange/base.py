@@ -49,6 +49,12 @@ class Exchange(Protocol):
             first, last: the phase's steps, in the run, counted from 1; a resumed run may begin between them.
         """
 
+    def beside(self, micro_batches: int) -> None:
+        """Add what is sent beside forward and backward, if anything, to the graph of each of a step's micro-batches.
+
+        In the last one's graph it is called before `update`.
+        """
+
     def update(
         self,
         gradients: dict[str, tf.Tensor],

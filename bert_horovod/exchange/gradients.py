@@ -39,6 +39,9 @@ class GradientExchange:
         if self._state.progress.wire_maxima:
             self.reducer.restore_maxima(self._state.progress.wire_maxima)
 
+    def beside(self, micro_batches: int) -> None:
+        pass
+
     def update(
         self,
         gradients: dict[str, tf.Tensor],

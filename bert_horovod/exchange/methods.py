@@ -1,7 +1,10 @@
 """The exchanges that a recipe may name."""
 
 from bert_horovod.exchange.base import Exchange
+from bert_horovod.exchange.dreamddp import DreamDdpExchange
 from bert_horovod.exchange.gradients import GradientExchange
+from bert_horovod.exchange.largest_chunks import LargestChunksExchange
+from bert_horovod.exchange.mt_dao import MtDaoExchange
 from bert_horovod.exchange.onebit_adam import OneBitAdam
 from bert_horovod.exchange.onebit_lamb import OneBitLamb
 from bert_horovod.exchange.parameters import ParameterExchange
@@ -9,8 +12,11 @@ from bert_horovod.exchange.zero_one_adam import ZeroOneAdam
 
 EXCHANGES: dict[str, type[Exchange]] = {
     "gradients": GradientExchange,
-    "parameters": ParameterExchange,
+    "largest_chunks": LargestChunksExchange,
     "onebit_adam": OneBitAdam,
     "onebit_lamb": OneBitLamb,
     "zero_one_adam": ZeroOneAdam,
+    "parameters": ParameterExchange,
+    "mt_dao": MtDaoExchange,
+    "dreamddp": DreamDdpExchange,
 }

@@ -109,33 +109,38 @@ class GradientReducer:
         for i, bucket in enumerate(self.plan.buckets):
             with tf.control_dependencies(first):
                 flat = tf.concat([tf.cast(tf.reshape(gradients[name], [-1]), tf.float32) for name in bucket], 0)
-            flat = self._all_reduce(flat, i, times, clock)
+            flat, *span = self.all_reduce(flat, i, clock)
+            times.append(span)
             sums.append(flat)
             parts = tf.split(flat, [math.prod(self._shapes[name]) for name in bucket])
             reduced |= {name: tf.reshape(part, self._shapes[name]) for name, part in zip(bucket, parts, strict=True)}
         count = tf.constant(0)
         if rows is not None:
             ids, flat = self._touched_rows(lookups[rows], first)
-            flat = self._all_reduce(flat, len(sums), times, clock)
+            flat, *span = self.all_reduce(flat, len(sums), clock)
+            times.append(span)
             sums.append(flat)
             width = self._shapes[rows][1]
             reduced[rows] = tf.tensor_scatter_nd_add(reduced[rows], ids, tf.reshape(flat, [-1, width]))
             count = tf.shape(ids)[0]
-        if self._wire == tf.float16:
-            maxima = tf.stack([tf.reduce_max(tf.abs(flat)) for flat in sums])
-            self.maxima.assign(next_maxima(self.maxima, maxima))
+        self.follow(sums)
         return Reduced(reduced, *(tf.stack(kind) for kind in zip(*times, strict=True)), count)
 
-    def _all_reduce(self, flat: tf.Tensor, i: int, times: list[tuple[tf.Tensor, tf.Tensor]], clock: Clock) -> tf.Tensor:
-        """The sum of a bucket, float32; adds its times."""
+    def all_reduce(self, flat: tf.Tensor, i: int, clock: Clock) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The sum of bucket i, float32, over the wire; when what it sends existed, and when the sum did."""
         scale = 1.0
         if self._wire == tf.float16:
             scale = wire_scale(self.maxima[i])
             flat = tf.cast(flat * scale, tf.float16)
         ready = clock([flat])
         flat = self._world.all_reduce(flat, f"gradients.{i}")
-        times.append((ready, clock([flat])))
-        return tf.cast(flat, tf.float32) / scale
+        return tf.cast(flat, tf.float32) / scale, ready, clock([flat])
+
+    def follow(self, sums: list[tf.Tensor]) -> None:
+        """Make the next step's maxima of this one's sums, one a bucket."""
+        if self._wire == tf.float16:
+            maxima = tf.stack([tf.reduce_max(tf.abs(flat)) for flat in sums])
+            self.maxima.assign(next_maxima(self.maxima, maxima))
 
     def _touched_rows(self, lookup: tf.IndexedSlices, first: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """Indices, int32 [rows, 1], of the rows that any rank looked up, and this rank's sums for them, flat."""

@@ -66,6 +66,9 @@ class StagedExchange:
         self._sums.begin(self._state, fresh)
         self._take_up_stage(self._state.progress.step + 1)
 
+    def beside(self, micro_batches: int) -> None:
+        pass
+
     def update(
         self,
         gradients: dict[str, tf.Tensor],
@@ -203,7 +206,7 @@ class StagedExchange:
         else:
             ready_s, done_s = (tf.stack(kind) for kind in zip(*times, strict=True))
         squares = [tf.reduce_sum(square_sums(total[None], self._updater.fused)) for total in totals]
-        return _Summed(totals, owed, tf.sqrt(tf.add_n(squares)), ready_s, done_s)
+        return _Summed(totals, owed, tf.sqrt(tf.reduce_sum(tf.stack(squares))), ready_s, done_s)
 
     def _applied(
         self,

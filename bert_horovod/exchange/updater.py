@@ -33,7 +33,7 @@ class Updater:
         self.parameters = parameters
         self.cast = cast
         self._slots = slots
-        self._rule = rule(settings.name)
+        self.rule = rule(settings.name)  # an exchange with a rule of its own puts it here
         self._settings = settings
         self.fused = fused
         self.groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
@@ -56,7 +56,7 @@ class Updater:
 
         `rule` takes the place of the recipe's.
         """
-        settings, rule = self._settings, rule or self._rule
+        settings, rule = self._settings, rule or self.rule
         factor = tf.constant(1.0)
         if rule.clips:
             factor = clip_factor(norm, settings.max_grad_norm)

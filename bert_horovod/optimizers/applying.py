@@ -104,7 +104,8 @@ def _passes(rule: Rule, settings: Optimizer, decay: bool, narrow: tf.DType) -> t
         return x, tf.cast(x, narrow)
 
     def at_once(x, g, slots, t, factor, rate) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        slots = rule.next_slots(tf.cast(g, tf.float32) * factor, slots, settings)
-        return *apply(x, g, slots, t, factor, rule.rates(rate, (), decay, settings)), slots
+        new_slots = rule.next_slots(tf.cast(g, tf.float32) * factor, slots, settings)
+        read = slots if rule.from_old_slots else new_slots
+        return *apply(x, g, read, t, factor, rule.rates(rate, (), decay, settings)), new_slots
 
     return advance, apply, at_once

@@ -35,11 +35,12 @@ class Rule:
     slots: tuple[str, ...]  # what the rule remembers per tensor; each starts as zeros of the parameter's shape
     # (g, slots, settings): the slots after the gradient g; elementwise, float32 of g's shape each
     next_slots: "Callable[[tf.Tensor, Slots, Optimizer], Slots]"
-    # (x, g, new slots, t, decay, settings): what x moves along; elementwise, float32 of x's shape each
+    # (x, g, new slots, or old ones, t, decay, settings): what x moves along; elementwise, float32 of x's shape each
     directions: "Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, bool, Optimizer], Tensors]"
     # (learning_rate, norms, decay, settings): how far x moves along each direction, float32 scalars, or [n] where the
     # rule is adaptive; norms: [n] of x and of each direction, or () where it is not
     rates: "Callable[[tf.Tensor, Tensors, bool, Optimizer], Tensors]"
     adaptive: bool = False  # rates depend on norms
     normalized: bool = False  # each tensor's gradient is first divided by its norm
+    from_old_slots: bool = False  # directions get the slots of before the gradient; not with adaptive
     clips: bool = True  # gradients are clipped to optimizer.max_grad_norm before the rule

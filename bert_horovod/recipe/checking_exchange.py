@@ -1,51 +1,76 @@
-"""Exchanges that do not fit the rest of a recipe: a function for each method."""
+"""Exchanges that do not fit the rest of a recipe: a function for each method that asks for more than its settings."""
 
 from collections.abc import Callable
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import ExchangeMethod, Recipe
 
 
 def check_exchange(recipe: Recipe) -> None:
     """Raise UserError where the exchange's settings cannot work, alone or with the rest of the recipe."""
-    _CHECKS[recipe.exchange.method](recipe)
+    exchange, defaults = recipe.exchange, ExchangeMethod()
+    for setting, methods in _METHODS_OF.items():
+        value, default = getattr(exchange, setting), getattr(defaults, setting)
+        if value != default and exchange.method not in methods:
+            raise UserError(
+                f"exchange.{setting} = {value}: exchange.method = {exchange.method!r} has no such setting; expected "
+                f"{default}, which is its default, or exchange.method = {' or '.join(methods)}"
+            )
+    if exchange.method in _CHECKS:
+        _CHECKS[exchange.method](recipe)
 
 
-def _check_gradients(recipe: Recipe) -> None:
-    interval = recipe.exchange.interval
-    if interval != 1:
+def _check_largest_chunks(recipe: Recipe) -> None:
+    if recipe.exchange.dense == "auto":
         raise UserError(
-            f"exchange.interval = {interval}: gradients are exchanged every step; expected 1, or "
-            "exchange.method = parameters"
+            "exchange.dense = 'auto': exchange.method = 'largest_chunks' freezes no second moment whose change could "
+            "decide; expected a fraction of each phase's steps"
         )
 
 
 def _check_parameters(recipe: Recipe) -> None:
-    method = recipe.exchange.method
-    if recipe.optimizer.name != "sgd":
+    _check_wire(recipe)
+    _check_steps_where_ranks_agree(recipe)
+
+
+def _check_mt_dao(recipe: Recipe) -> None:
+    if recipe.optimizer.name != "adamw":
         raise UserError(
-            f"optimizer.name = {recipe.optimizer.name!r}: exchange.method = {method!r} averages parameters alone, "
-            "not what an optimizer remembers; expected sgd"
+            f"optimizer.name = {recipe.optimizer.name!r}: exchange.method = 'mt_dao' has an update rule of its own, "
+            "which takes beta_2, epsilon, weight_decay and max_grad_norm of adamw; expected adamw"
         )
+    _check_wire(recipe)
+    _check_steps_where_ranks_agree(recipe)
+
+
+def _check_dreamddp(recipe: Recipe) -> None:
+    exchange = recipe.exchange
+    if exchange.full_interval % exchange.interval:
+        raise UserError(
+            f"exchange.full_interval = {exchange.full_interval}: every parameter is averaged once in exchange.interval "
+            f"= {exchange.interval} steps; expected a multiple of it"
+        )
+    _check_wire(recipe)
+    _check_steps_where_ranks_agree(recipe)
+
+
+def _check_wire(recipe: Recipe) -> None:
     if recipe.numerics.wire != "float32":
         raise UserError(
-            f"numerics.wire = {recipe.numerics.wire!r}: exchange.method = {method!r} sends parameters, whose small "
-            "changes float16 would round away; expected float32"
+            f"numerics.wire = {recipe.numerics.wire!r}: exchange.method = {recipe.exchange.method!r} sends parameters, "
+            "whose small changes float16 would round away; expected float32"
         )
-    _check_steps_where_ranks_agree(recipe)
 
 
 def _check_onebit_adam(recipe: Recipe) -> None:
     _check_optimizer(recipe, "adamw")
     _check_staged(recipe)
-    _check_gradients(recipe)
 
 
 def _check_onebit_lamb(recipe: Recipe) -> None:
     exchange = recipe.exchange
     _check_optimizer(recipe, "lamb")
     _check_staged(recipe)
-    _check_gradients(recipe)
     if exchange.smallest_ratio > exchange.largest_ratio:
         raise UserError(
             f"exchange.smallest_ratio = {exchange.smallest_ratio:g}: expected at most exchange.largest_ratio = "
@@ -95,23 +120,49 @@ def _check_staged(recipe: Recipe) -> None:
 
 def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
     """Elsewhere ranks differ: what is saved, evaluated or compared there would be one rank's own."""
-    interval = recipe.exchange.interval
+    exchange, agreement = recipe.exchange, recipe.exchange.agreement
+    made_of = [name for name, methods in _INTERVALS.items() if exchange.method in methods]
+    made_of = " and ".join(f"exchange.{name} = {getattr(exchange, name)}" for name in made_of)
     steps = {f"phase.{i}.steps": phase.steps for i, phase in enumerate(recipe.phase)}
     steps |= {
         f"execution.{name}": getattr(recipe.execution, name)
         for name in ("checkpoint_steps", "evaluate_steps", "consistency_steps")
     }
     for name, value in steps.items():
-        if value % interval:
+        if value % agreement:
             raise UserError(
-                f"{name} = {value}: ranks are equal only every exchange.interval = {interval} steps; expected a "
-                "multiple of it"
+                f"{name} = {value}: ranks are equal only every {agreement} steps ({made_of}); expected a multiple of it"
             )
 
 
+_LOCAL = ("parameters", "mt_dao", "dreamddp")
+_SIGNS = ("onebit_adam", "onebit_lamb", "zero_one_adam")
+# By setting: the intervals that decide after which steps ranks are equal, and the methods that have it.
+_INTERVALS = {
+    "interval": ("parameters", "mt_dao", "zero_one_adam"),
+    "momentum_interval": ("mt_dao",),
+    "second_moment_interval": ("mt_dao",),
+    "full_interval": ("dreamddp",),
+}
+# By setting: the methods that have it.
+_METHODS_OF = _INTERVALS | {
+    "interval": (*_LOCAL, "zero_one_adam"),
+    "dense": ("largest_chunks", *_SIGNS),
+    "form": _SIGNS,
+    "encoding": _SIGNS,
+    "variance_updates": ("zero_one_adam",),
+    "smallest_ratio": ("onebit_lamb",),
+    "largest_ratio": ("onebit_lamb",),
+    "fraction": ("largest_chunks",),
+    "chunk": ("largest_chunks",),
+    "slow_beta": ("mt_dao",),
+    "slow_weight": ("mt_dao",),
+}
 _CHECKS: dict[str, Callable[[Recipe], None]] = {
-    "gradients": _check_gradients,
+    "largest_chunks": _check_largest_chunks,
     "parameters": _check_parameters,
+    "mt_dao": _check_mt_dao,
+    "dreamddp": _check_dreamddp,
     "onebit_adam": _check_onebit_adam,
     "onebit_lamb": _check_onebit_lamb,
     "zero_one_adam": _check_zero_one_adam,

@@ -5,6 +5,7 @@ A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[o
 nothing in it changes the result beyond rounding.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -78,25 +79,68 @@ class Optimizer:
 class ExchangeMethod:
     """How ranks agree on an update; `bert_horovod/exchange/<method>.py` states it."""
 
-    method: str = setting(
-        "gradients", choices=("gradients", "parameters", "onebit_adam", "onebit_lamb", "zero_one_adam")
-    )  # what crosses the wire
-    # parameters: steps from one average to the next. zero_one_adam: steps from one sync to the next, at most, a power
-    # of two; the published recipe has 16
-    interval: int = setting(1, minimum=1)
-    # Settings of onebit_adam, onebit_lamb and zero_one_adam. First, of each phase's steps the fraction with dense
-    # gradients, and at least the learning rate's warm-up; published recipes have 0.15 to 0.25 (arXiv 2102.02888). In
-    # zero_one_adam the fraction in which v still learns, where the warm-up is enough (arXiv 2202.06009). auto: until v
-    # changes little; see exchange/stages.py
+    method: str = setting(  # what crosses the wire
+        "gradients",
+        choices=(
+            "gradients",
+            "largest_chunks",
+            "onebit_adam",
+            "onebit_lamb",
+            "zero_one_adam",
+            "parameters",
+            "mt_dao",
+            "dreamddp",
+        ),
+    )
+    # largest_chunks, onebit_adam, onebit_lamb: the share of each phase's first steps with dense gradients, in the last
+    # two at least the learning rate's warm-up; published recipes have 0.15 to 0.25 (arXiv 2102.02888). zero_one_adam:
+    # the share in which v still learns, where the warm-up is enough (arXiv 2202.06009). auto, not for largest_chunks:
+    # until v changes little; see exchange/stages.py
     dense: float | Literal["auto"] = setting(0.2, minimum=0, maximum=1)
-    # What is sent: the update with a scale a tensor, the momentum with a scale for every 256 numbers, or the momentum
-    # with one scale a bucket, as published; see exchange/compressed_sums.py
+    # onebit_adam, onebit_lamb, zero_one_adam: what is sent: the update with a scale a tensor, the momentum with a scale
+    # for every 256 numbers, or the momentum with one scale a bucket, as published; see exchange/compressed_sums.py
     form: str = setting("normalized", choices=("normalized", "momentum", "published"))
     encoding: str = setting("signs", choices=("signs", "none"))  # none: frozen v alone, to see what the signs cost
     variance_updates: int = setting(16, minimum=1)  # zero_one_adam: updates of v after which they are half as frequent
     # onebit_lamb: limits of a tensor's trust ratio; BERT-large was published with at most 0.3 (arXiv 2104.06069)
     smallest_ratio: float = setting(0.01, above=0)
     largest_ratio: float = setting(10.0, above=0)
+    # largest_chunks: the share of chunks that is sent. GradientFlow (arXiv 1902.06855) sent 0.1 to 0.15. On a toy with
+    # adamw the loss was 0.002 nats above that of all gradients with 0.2, 0.027 with 0.05
+    fraction: float = setting(0.1, above=0, maximum=1)
+    chunk: int = setting(
+        256, minimum=16, maximum=1 << 20
+    )  # largest_chunks: numbers; 256 divides the usual hidden sizes
+    # parameters, mt_dao, dreamddp: steps from one average of a parameter to the next. Each rank updates alone, so that
+    # the learning rate must be tuned again: on a toy three times Adam's was best at 8 (3.260 nats against 3.234 of
+    # Adam at its own best), and 4 or 32 made no difference. MT-DAO was published with 32, DreamDDP with 5 to 10.
+    # zero_one_adam: steps from one sync to the next, at most, a power of two; the published recipe has 16
+    interval: int = setting(1, minimum=1)
+    momentum_interval: int = setting(0, minimum=0)  # mt_dao: the same of the slow momentum; 0: interval
+    second_moment_interval: int = setting(0, minimum=0)  # mt_dao: the same of the second moment; 0: interval
+    # mt_dao: decay and weight of the slow momentum. Published: a decay from 0.99 to 0.999, and for the second moment
+    # optimizer.beta_2 = 0.9999; the weight was searched for. With 0.9 and 0.99 a toy was behind plain local adamw: tune
+    slow_beta: float = setting(0.99, minimum=0, below=1)
+    slow_weight: float = setting(0.9, minimum=0, maximum=1)
+    # dreamddp: steps from one average of all at once, slots too, to the next: only there are ranks equal, so that
+    # checkpoints, evaluations and comparisons lie there. Nothing hides it: it lasts as long as an average of all
+    # parameters, times 1 + the optimizer's slots. A request to stop waits for the next one
+    full_interval: int = setting(100, minimum=1)
+
+    @property
+    def intervals(self) -> tuple[int, int, int]:
+        """mt_dao's: of parameters, slow momentum and second moment."""
+        return self.interval, self.momentum_interval or self.interval, self.second_moment_interval or self.interval
+
+    @property
+    def agreement(self) -> int:
+        """Steps from one after which all ranks hold equal parameters and slots to the next."""
+        return {
+            "parameters": self.interval,
+            "zero_one_adam": self.interval,
+            "mt_dao": math.lcm(*self.intervals),
+            "dreamddp": self.full_interval,
+        }.get(self.method, 1)
 
 
 @dataclass(frozen=True)

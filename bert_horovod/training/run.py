@@ -54,11 +54,11 @@ class Run:
         self.held_out: dict[str, float] = {}  # the last evaluation's means
         self.rollbacks = (-1, 0)  # the step that was gone back to, and how often
         self._stop_signal = False
-        interval = self.recipe.exchange.interval
-        if self.last_step % interval:
+        agreement = self.recipe.exchange.agreement
+        if self.last_step % agreement:
             raise UserError(
-                f"--max_steps {job.max_steps}: ranks are equal only every exchange.interval = {interval} steps; "
-                "expected a multiple of it"
+                f"--max_steps {job.max_steps}: with [exchange] of this recipe ranks are equal only every {agreement} "
+                "steps; expected a multiple of it"
             )
         self.hooks = [make(self) for make in (*job.hooks, *hooks)]
         try:

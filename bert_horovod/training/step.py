@@ -204,6 +204,7 @@ class TrainStep:
                 values = tf.reshape(lookups[name].values, [-1, accumulator.shape[1]])
                 added.append(accumulator.scatter_nd_add(ids, values))
         self._sums.assign_add(sums)
+        self.exchange.beside(self._micro_batches)
         return (tf.stack([begin, clock(added)]),)
 
     def _finish_step(
@@ -219,6 +220,7 @@ class TrainStep:
         # Grappler drops control dependencies on an inlined call's outputs; tf.identity keeps them.
         gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
+        self.exchange.beside(self._micro_batches)
         update = self.exchange.update(gradients, lookups, inputs.update, clock)
         sums = self._world.all_reduce(self._sums + sums, "sums")
         with tf.control_dependencies([sums, update.gradient_norm]):

@@ -6,7 +6,7 @@ import math
 from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.loading import recipe_from_table
-from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.recipe.sections import ExchangeMethod, Optimizer
 
 RECIPE = recipe_from_table({"execution": {"micro_batch": 64}, "numerics": {"precision": "bfloat16"}})
 PARAMETERS = sum(math.prod(shape) for shape in pretraining_shapes(RECIPE.model, True).values())
@@ -20,3 +20,14 @@ def estimate(name: str) -> int:
 def test_slots_are_what_rules_differ_by():
     assert estimate("adamw") == estimate("lamb") == estimate("lans")
     assert estimate("adamw") - estimate("sgd") == 2 * 4 * PARAMETERS  # m and v; activations are the peak either way
+
+
+def test_what_an_exchange_keeps_on_each_rank_is_counted():
+    def of(world_size: int, *exchange) -> int:
+        recipe = dataclasses.replace(RECIPE, exchange=ExchangeMethod(*exchange))
+        return memory_bytes(recipe, PARAMETERS, 128, 19, 1, 1, world_size, gpu=True)
+
+    assert of(2, "largest_chunks") - of(2) == 4 * PARAMETERS
+    assert of(1, "largest_chunks") == of(1)
+    dreamddp = dataclasses.replace(RECIPE, exchange=ExchangeMethod("dreamddp", interval=8))
+    assert memory_bytes(dreamddp, PARAMETERS, 128, 19, 1, 1, 2, gpu=True) - of(2) == PARAMETERS // 2

@@ -1,4 +1,4 @@
-"""Local SGD: with an interval of 1 it is averaged gradients; ranks are equal where they may be looked at."""
+"""Local updates: with sgd and an interval of 1 they are averaged gradients; ranks are equal where one looks."""
 
 from pathlib import Path
 
@@ -8,8 +8,10 @@ import safetensors.numpy
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
+from bert_horovod.model.parameters import decays
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from tests.exchange.local_jobs import RANKS, RATE, SHAPES, exchange_recipe, initial, share, trained
 from tests.toy_runs import metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
 
@@ -61,6 +63,78 @@ def test_ranks_differ_between_averages_and_are_equal_after_them(two_ranks, store
     assert {line["bytes_reduced"] for line in lines} == {metrics_bytes(tmp_path / "run") / 4}
 
 
+def transcribed(steps: int, interval: int, bad: int) -> list[list[dict[str, np.ndarray]]]:
+    """Local adamw, clipped by each rank's norm: parameters by step and rank, float64."""
+    x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
+    m, v = ([{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)] for _ in range(2))
+    found, t = [], 0
+    for step in range(1, steps + 1):
+        t += step != bad
+        for rank in range(RANKS):
+            gradients = {name: RANKS * value.astype(np.float64) for name, value in share(rank, step).items()}
+            norm = np.sqrt(sum((value**2).sum() for value in gradients.values()))
+            for name, g in gradients.items() if step != bad else ():
+                g = g / max(1.0, norm / 30.0)
+                m[rank][name] = 0.9 * m[rank][name] + 0.1 * g
+                v[rank][name] = 0.99 * v[rank][name] + 0.01 * g**2
+                direction = m[rank][name] / (1 - 0.9**t) / (np.sqrt(v[rank][name] / (1 - 0.99**t)) + 1e-6)
+                x[rank][name] = x[rank][name] - RATE * (direction + 0.1 * decays(name) * x[rank][name])
+        for values in (x, m, v) if step % interval == 0 else ():
+            for name in SHAPES:
+                mean = sum(of_rank[name] for of_rank in values) / RANKS
+                for of_rank in values:
+                    of_rank[name] = mean
+        found.append([dict(of_rank) for of_rank in x])
+    return found
+
+
+def test_with_adamw_its_moments_are_averaged_too_and_bytes_are_those_sent(two_ranks):
+    adamw = {"beta_2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1, "max_grad_norm": 30.0}
+    recipe = exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=adamw)
+    expected = transcribed(12, 4, bad=6)
+    for rank, answer in enumerate(two_ranks.run(trained, recipe, 12, bad=6)):
+        found = answer.value
+        for step in range(12):
+            for name in SHAPES:
+                np.testing.assert_allclose(
+                    found["parameters"][step][name], expected[step][rank][name], rtol=3e-4, atol=3e-6
+                )
+        assert found["said"][0] == np.mean(found["bytes"])
+        assert not np.isfinite(found["norms"][5])
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["largest_chunks", "dreamddp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("parameters", "mt_dao"))],
+)
+def test_a_world_of_one_sends_nothing_and_is_no_other_training(method):
+    recipe = exchange_recipe(100, exchange={"method": method})
+    found, plain = (trained(World(), each, 3) for each in (recipe, exchange_recipe()))
+    assert (found["bytes"], found["wire_bytes"], found["own"]) == ([0, 0, 0], 0, {})
+    for name in SHAPES if method != "mt_dao" else ():  # which has a rule of its own
+        np.testing.assert_array_equal(found["parameters"][-1][name], plain["parameters"][-1][name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+def test_any_optimizer_learns_resumes_and_is_equal_after_averages(two_ranks, store, tmp_path, name):
+    recipe = toy_recipe(
+        optimizer={"name": name, "max_grad_norm": 0.5},
+        phase={"learning_rate": 0.03},
+        exchange={"method": "parameters", "interval": 4},
+        execution={"micro_batch": 8, **EVERY},
+    )
+    mine, others = (answer.value for answer in two_ranks.run(hashes_by_step, store.path, tmp_path / "whole", recipe))
+    assert [step for step in mine if mine[step] == others[step]] == [4, 8, 12, 16, 20]
+    for steps in (8, 20):
+        two_ranks.run(train_rank, store.path, tmp_path / "stopped", recipe, max_steps=steps)
+    for file in ("model.safetensors", "training/optimizer.safetensors"):
+        whole, stopped = ((newest(tmp_path / run) / file).read_bytes() for run in ("whole", "stopped"))
+        assert whole == stopped
+    lines = metrics(tmp_path / "whole")
+    assert np.mean([line["loss"] for line in lines[-5:]]) < np.mean([line["loss"] for line in lines[:5]]) - 0.01
+
+
 def metrics_bytes(output_dir: Path) -> int:
     """Bytes of all parameters."""
     tensors = safetensors.numpy.load_file(newest(output_dir) / "model.safetensors")
@@ -93,15 +167,14 @@ def test_a_request_to_stop_waits_for_the_next_average(two_ranks, store, tmp_path
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"exchange": {"interval": 2}}, r"exchange\.interval = 2: gradients are exchanged every step"),
-        ({"exchange": {"method": "parameters"}}, r"optimizer\.name = 'adamw'.*expected sgd"),
+        ({"exchange": {"interval": 2}}, r"exchange\.interval = 2: .*'gradients' has no such setting; expected 1"),
         (
             {"exchange": {"method": "parameters"}, "optimizer": SGD, "numerics": {"wire": "float16"}},
             r"numerics\.wire = 'float16'.*expected float32",
         ),
         (
             {"exchange": {"method": "parameters", "interval": 3}, "optimizer": SGD},
-            r"phase\.0\.steps = 20: .*exchange\.interval = 3 steps; expected a multiple",
+            r"phase\.0\.steps = 20: .*every 3 steps \(exchange\.interval = 3\); expected a multiple",
         ),
         (
             {
@@ -111,7 +184,7 @@ def test_a_request_to_stop_waits_for_the_next_average(two_ranks, store, tmp_path
             },
             r"execution\.checkpoint_steps = 10: .*expected a multiple",
         ),
-        ({"exchange": {"method": "letters"}}, r"exchange\.method = 'letters': expected one of gradients, parameters"),
+        ({"exchange": {"method": "letters"}}, r"exchange\.method = 'letters': expected one of gradients, "),
         ({"exchange": {"interval": 0}}, r"exchange\.interval = 0: expected at least 1"),
     ],
 )
@@ -122,5 +195,5 @@ def test_what_does_not_go_together_is_refused_by_its_key(sections, message):
 
 def test_max_steps_where_ranks_differ_are_refused(store, tmp_path):
     sections = {"exchange": {"method": "parameters", "interval": 4}, "execution": {"consistency_steps": 0}}
-    with pytest.raises(UserError, match=r"--max_steps 6: .*exchange\.interval = 4 steps"):
+    with pytest.raises(UserError, match=r"--max_steps 6: .*every 4 steps"):
         train(store, tmp_path, 6, optimizer=SGD, **sections)

@@ -1,0 +1,199 @@
+"""Local updates whose averages are hidden: a part of the parameters in each step, in turn, beside the step's work.
+
+With H = exchange.interval the parameters, one after another, are cut into H parts of equal bytes (at a row of a
+tensor). In step t, for part t mod H:
+
+    x_r <- (x_1 + ... + x_n) / n              of the values with which the step began, while forward and backward run
+    x_r, m_r, v_r <- rule(x_r, m_r, v_r, n g_r)        from the averaged values; g_r of the values before
+
+(DreamDDP, arXiv 2502.11058: averages in place, each layer's when backward has made its gradient, so that the cut of
+layers into steps is searched for by what each would leave over after backward.) Here a copy of the part is sent. It
+exists when the step begins, so that it may take the whole step, all micro-batches of it, and every cut into equal bytes
+is as good as any other: nothing is left over if H is at least the time of an average of all parameters over the time of
+a step. Each micro-batch sends an equal share of the part and awaits it at its own end.
+
+Parts alone never make ranks equal, and slots are not sent. So after every exchange.full_interval steps all parameters
+and slots are averaged at once, which nothing hides: there the run may be compared, evaluated, saved, and resumed bit
+for bit. An update that is not finite on one rank leaves its part out too.
+"""
+
+import functools
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from bert_horovod.collectives.link_measurement import measure_link
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.local_step import average_all, numbers, ring_bytes, update_alone
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.clock import Clock
+
+_TIMED = 10  # steps of a phase, after the first ones, by which the interval is judged
+_UNTIMED = 3  # which trace and compile
+_FULL = 0.9  # share of a step above which a part's average is taken to have made the step longer
+
+Piece = tuple[str, int, int]  # a parameter, its first row and one past its last
+
+
+class DreamDdpExchange:
+    """See exchange.base.Exchange; the arguments are those of GradientExchange. Buckets are those of full averages."""
+
+    overlaps = False
+
+    def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
+        self.plan = plan
+        self._world = world
+        self._updater = updater
+        self._slots = state.slots
+        self._progress = state.progress
+        self._interval, self._full_interval = recipe.exchange.interval, recipe.exchange.full_interval
+        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        self._parts = cut(shapes, self._interval)
+        self._sizes = [sum(_size(shapes[name], begin, end) for name, begin, end in part) for part in self._parts]
+        if world.size > 1:
+            self._part_values = tf.Variable(tf.zeros([max(self._sizes)]), trainable=False)
+            with tf.device("/CPU:0"):
+                self._turn = tf.Variable(0, trainable=False)  # the part of this step
+                self._micro_batch = tf.Variable(0, trainable=False)  # of this step
+        self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
+        self._all_s = 0.0  # of an average of all parameters
+        self._times: list[float] = []
+
+    def begin(self, first: int, last: int) -> None:
+        if self._world.size > 1:
+            self._take_turn(self._progress.step + 1)
+            link = measure_link(self._world, "float32")
+            self._all_s = self._interval * link.seconds(4 * numbers(self._updater.parameters) / self._interval)
+
+    def beside(self, micro_batches: int) -> None:
+        if self._world.size == 1:
+            return
+        k, size = self._micro_batch.read_value(), self._part_values.shape[0]
+        values = tf.cond(
+            tf.equal(k, 0),
+            lambda: self._of_this_turn(self._starting_values),
+            self._part_values.read_value,
+        )
+        share = -(-size // micro_batches)
+        begin = tf.minimum(k * share, size)
+        end = tf.minimum(begin + share, size)
+        mean = self._world.all_reduce(values[begin:end], "average") / self._world.size
+        self._part_values.assign(tf.ensure_shape(tf.concat([values[:begin], mean, values[end:]], 0), [size]))
+        self._micro_batch.assign((k + 1) % micro_batches)
+
+    def update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        if self._world.size == 1:
+            return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
+        means = self._part_values.read_value()
+
+        def take_part() -> None:
+            self._of_this_turn(lambda part: self._assign_part(part, means))
+
+        return update_alone(self._world, self._updater, gradients, lookups, inputs, clock, [means], take_part)
+
+    def after_step(self, step: int, loss: float) -> str:
+        if self._world.size == 1:
+            return ""
+        if self.agrees_after(step):
+            self._average()
+        self._take_turn(step + 1)
+        return self._judge_interval(time.monotonic())
+
+    def agrees_after(self, step: int) -> bool:
+        return step % self._full_interval == 0
+
+    def remember(self) -> None:
+        pass
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        if self._world.size == 1:
+            return 0.0
+        whole = 4 * numbers(self._updater.parameters)
+        return 4 * max(self._sizes) + whole * (1 + len(self._slots)) / self._full_interval
+
+    def wire_bytes(self, rows: int = 0) -> float:
+        return ring_bytes(self._world, self.bytes_reduced(rows))
+
+    def _take_turn(self, step: int) -> None:
+        self._turn.assign((step - 1) % self._interval)
+
+    def _of_this_turn(self, work: Callable[[int], tf.Tensor]) -> tf.Tensor:
+        """What the work on this step's part gives, in a graph that holds that of all parts."""
+        return tf.switch_case(self._turn.read_value(), [functools.partial(work, i) for i in range(self._interval)])
+
+    def _starting_values(self, part: int) -> tf.Tensor:
+        """The part as it is now, and zeros up to the largest part's size."""
+        values = [self._updater.parameters[name][begin:end] for name, begin, end in self._parts[part]]
+        padding = tf.zeros([self._part_values.shape[0] - self._sizes[part]])
+        return tf.concat([*(tf.reshape(value, [-1]) for value in values), padding], 0)
+
+    def _assign_part(self, part: int, means: tf.Tensor) -> tf.Tensor:
+        """Assign what _starting_values has the order of; returns nothing of use, as a branch must return something."""
+        place = 0
+        for name, begin, end in self._parts[part]:
+            variable = self._updater.parameters[name]
+            size = _size(tuple(variable.shape), begin, end)
+            rows = tf.reshape(means[place : place + size], [end - begin, *variable.shape[1:]])
+            # Not variable[begin:end].assign: after it TensorFlow copies the whole variable at each read.
+            variable.assign(tf.concat([variable[:begin], rows, variable[end:]], 0))
+            place += size
+        return tf.constant(part)
+
+    def _judge_interval(self, now: float) -> str:
+        """Once a phase: whether steps are long enough to hide a part's average, as a line of the log."""
+        self._times.append(now)
+        if len(self._times) != _UNTIMED + _TIMED:
+            return ""
+        times = self._times[_UNTIMED - 1 :]
+        step_s = statistics.median(b - a for a, b in itertools.pairwise(times))
+        return judged(self._interval, self._all_s, step_s)
+
+
+def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
+    """Parameters, one after another, in so many parts of equal size, to a row of a tensor; a part may be empty."""
+    total = sum(math.prod(shape) for shape in shapes.values())
+    found: list[list[Piece]] = [[] for _ in range(parts)]
+    place = 0
+    for name, shape in shapes.items():
+        rows, width = shape[0], math.prod(shape[1:])
+        begin = 0
+        while begin < rows:
+            part = place * parts // total
+            # Up to the first row that begins in the next part.
+            end = min(rows, begin + -(-((part + 1) * total - place * parts) // (parts * width)))
+            found[part].append((name, begin, end))
+            place += (end - begin) * width
+            begin = end
+    return found
+
+
+def judged(interval: int, all_s: float, step_s: float) -> str:
+    """What a measured step says of the interval, for people.
+
+    Args:
+        interval: exchange.interval.
+        all_s: seconds of an average of all parameters, in parts.
+        step_s: seconds of a step, averages beside it.
+    """
+    found = f"averaging all parameters takes {all_s:.3g} s in {interval} parts, a step {step_s:.3g} s"
+    if all_s / interval > _FULL * step_s:
+        return f"warning: {found}: exchange.interval = {interval} is too small to hide it; try {2 * interval}"
+    return f"{found}: hidden; the smallest exchange.interval that hides it is {math.ceil(all_s / step_s / _FULL)}"
+
+
+def _size(shape: tuple[int, ...], begin: int, end: int) -> int:
+    """Numbers of rows begin to end."""
+    return (end - begin) * math.prod(shape[1:])

@@ -1,0 +1,192 @@
+"""The exchange of gradients, of which the largest chunks alone are sent; the others wait.
+
+GradientFlow's coarse-grained sparse communication (Sun et al. 2019, arXiv 1902.06855), for any optimizer. A bucket is
+cut into chunks of exchange.chunk numbers, the last one filled up with zeros; g_i is rank i's share of the gradient:
+
+    r_i <- r_i + g_i
+    g   <- sum over i of r_i in the chosen chunks, 0 elsewhere            one all-reduce a bucket, beside backward
+    r_i <- 0 in the chosen chunks
+    n   <- sum over i of ||r_i + g_i||_1, chunk by chunk                  in the same all-reduce, behind the chunks
+    the exchange.fraction of chunks with the largest n are those of the next step, equal on all ranks
+
+So no indices travel, and no all-reduce waits for another one. n is what the next step would find if its gradient were
+this one's; the norms of r_i alone would not choose a chunk in two steps running, however large its gradient is.
+
+g goes into the ordinary optimizer after clipping by its own norm. The published rule corrects the momentum of SGD; this
+program's sgd has none. Until the share exchange.dense of a phase's steps is done, all chunks are sent.
+
+A number that is not finite makes its chunk's n so, sent or not, on all ranks: the step is skipped and no r_i changes.
+On numerics.wire = float16 chunks and n (divided by the chunk's size) are scaled as gradients.py does.
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.local_step import ring_bytes
+from bert_horovod.exchange.reducer import GradientReducer, with_rows
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.clock import Clock
+
+
+class LargestChunksExchange:
+    """See exchange.base.Exchange; the arguments are those of GradientExchange.
+
+    Rank i's r_i of bucket k of the plan is the per-rank state `residual.k`, [its numbers, filled up to whole chunks].
+    """
+
+    # Buckets by size go out beside backward all the same. A measured plan would be one for all bytes, and another plan
+    # in another run, where residuals are kept by bucket.
+    overlaps = False
+
+    def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
+        assert plan.rows is None, "a table is whole in its bucket"
+        settings = recipe.exchange
+        self.plan = plan
+        self._world, self._state, self._updater = world, state, updater
+        self._chunk, self._dense_share = settings.chunk, settings.dense
+        self._shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        self._reducer = GradientReducer(world, self._shapes, plan, recipe.numerics.wire)
+        self._wire_bytes = tf.as_dtype(recipe.numerics.wire).size
+        numbers = [sum(math.prod(self._shapes[name]) for name in bucket) for bucket in plan.buckets]
+        self._counts = [-(-each // self._chunk) for each in numbers]  # of chunks, by bucket
+        sent = [math.ceil(settings.fraction * count) for count in self._counts]
+        # The chunks of the next step, in order; at first the first ones.
+        self._chosen = [tf.Variable(tf.range(count), trainable=False) for count in sent]
+        self._residuals = []
+        if world.size > 1:
+            self._residuals = [state.own(f"residual.{i}", (self._chunk * n,)) for i, n in enumerate(self._counts)]
+        with tf.device("/CPU:0"):
+            self._dense = tf.Variable(False, trainable=False)  # whether this step sends all chunks
+        self._dense_until = 0  # the last such step of the run
+        self._dense_before = False  # the stage of the step that was done last
+
+    def begin(self, first: int, last: int) -> None:
+        if self._world.size == 1:
+            return
+        progress = self._state.progress
+        if progress.wire_maxima:
+            self._reducer.restore_maxima(progress.wire_maxima)
+        for variable, count, bits in zip(self._chosen, self._counts, progress.exchange.get("chosen", []), strict=False):
+            chosen = np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))[:count])
+            if len(chosen) == variable.shape[0]:  # else it was made by another plan
+                variable.assign(chosen)
+        self._dense_until = first - 1 + round(self._dense_share * (last + 1 - first))
+        self._dense_before = progress.step + 1 <= self._dense_until
+        self._dense.assign(self._dense_before)
+
+    def beside(self, micro_batches: int) -> None:
+        pass
+
+    def update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        gradients = {
+            name: with_rows(gradient, lookups[name]) if name in lookups else gradient
+            for name, gradient in gradients.items()
+        }
+        none = tf.zeros([0], tf.float64)
+        sums, residuals, norms, spans = gradients, [], [], [(none, none)]
+        if self._world.size > 1:
+            sums, residuals, norms, spans = self._sum_largest(gradients, clock)
+        reduced_s = clock(list(sums.values()))
+        grouped = self._updater.grouped(sums)
+        norm = self._updater.norm(grouped)
+        finite = tf.math.is_finite(tf.add_n([norm, *(tf.reduce_sum(each) for each in norms)]))
+
+        def apply() -> tf.Tensor:
+            for i, residual in enumerate(residuals):
+                self._residuals[i].assign(residual)
+                largest = tf.math.top_k(norms[i], self._chosen[i].shape[0]).indices
+                self._chosen[i].assign(tf.sort(largest))
+            return clock(self._updater.apply(grouped, norm, inputs))
+
+        updated_s = tf.cond(finite, apply, lambda: clock([norm]))
+        ready_s, done_s = (tf.stack(kind) if residuals else none for kind in zip(*spans, strict=True))
+        return Update(norm, finite, tf.constant(0), ready_s, done_s, reduced_s, updated_s)
+
+    def after_step(self, step: int, loss: float) -> str:
+        if self._world.size == 1:
+            return ""
+        before, dense = self._dense_before, step + 1 <= self._dense_until
+        self._dense_before = step <= self._dense_until
+        self._dense.assign(dense)
+        if before and not self._dense_before:
+            return f"exchange: the largest chunks alone are sent now, {self.bytes_reduced():,.0f} bytes a step"
+        return ""
+
+    def agrees_after(self, step: int) -> bool:
+        return True
+
+    def remember(self) -> None:
+        progress = self._state.progress
+        progress.wire_maxima = self._reducer.maxima_by_name()
+        chosen = []
+        for variable, count in zip(self._chosen, self._counts, strict=True):
+            is_chosen = np.zeros(count, bool)
+            is_chosen[variable.numpy()] = True
+            chosen.append(np.packbits(is_chosen).tobytes().hex())
+        progress.exchange = {"chosen": chosen}
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        """Of the step that was done last: its stage's."""
+        if self._world.size == 1:
+            return 0.0
+        sent = sum(self._counts) if self._dense_before else sum(each.shape[0] for each in self._chosen)
+        return float(self._wire_bytes * (sent * self._chunk + sum(self._counts)))
+
+    def wire_bytes(self, rows: int = 0) -> float:
+        return ring_bytes(self._world, self.bytes_reduced(rows))
+
+    def _sum_largest(
+        self, gradients: dict[str, tf.Tensor], clock: Clock
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
+        """By parameter sums of what all ranks sent, with zeros; by bucket new residuals, chunks' norms and times."""
+        sums, residuals, norms, spans, reduced = {}, [], [], [], []
+        for i, bucket in enumerate(self.plan.buckets):
+            parts = [tf.cast(tf.reshape(gradients[name], [-1]), tf.float32) for name in bucket]
+            sizes = [math.prod(self._shapes[name]) for name in bucket]
+            padding = self._counts[i] * self._chunk - sum(sizes)
+            gradient = tf.reshape(tf.concat([*parts, tf.zeros([padding])], 0), [-1, self._chunk])
+            owed = tf.reshape(self._residuals[i], [-1, self._chunk]) + gradient
+            result = tf.cond(
+                self._dense,
+                lambda i=i, owed=owed, gradient=gradient: self._send(i, owed, gradient, clock, None),
+                lambda i=i, owed=owed, gradient=gradient: self._send(i, owed, gradient, clock, self._chosen[i]),
+            )
+            total, residual, norm, flat_maximum, *span = result
+            total = tf.split(tf.reshape(total, [-1]), [*sizes, padding])
+            sums |= {name: tf.reshape(part, self._shapes[name]) for name, part in zip(bucket, total[:-1], strict=True)}
+            residuals.append(tf.reshape(residual, [-1]))
+            norms.append(norm)
+            spans.append(tuple(span))
+            reduced.append(flat_maximum)
+        self._reducer.follow(reduced)
+        return {name: sums[name] for name in gradients}, residuals, norms, spans
+
+    def _send(
+        self, i: int, owed: tf.Tensor, gradient: tf.Tensor, clock: Clock, chosen: tf.Variable | None
+    ) -> tuple[tf.Tensor, ...]:
+        """Bucket i's chunks `chosen` (None: all), of what is owed, float32 [chunks, chunk], as is `gradient`.
+
+        Returns: the sum over ranks, zero in other chunks; what is owed then; the chunks' norms summed over ranks, over
+            the chunk's size; the largest magnitude of all that was summed; when what is sent existed, when its sum did.
+        """
+        ids = None if chosen is None else chosen.read_value()[:, None]
+        sent = owed if ids is None else tf.gather_nd(owed, ids)
+        left = tf.zeros_like(owed) if ids is None else tf.tensor_scatter_nd_update(owed, ids, tf.zeros_like(sent))
+        norms = tf.reduce_mean(tf.abs(left + gradient), 1)
+        flat, ready, done = self._reducer.all_reduce(tf.concat([tf.reshape(sent, [-1]), norms], 0), i, clock)
+        total = tf.reshape(flat[: -owed.shape[0]], sent.shape)
+        if ids is not None:
+            total = tf.scatter_nd(ids, total, owed.shape)
+        return total, left, flat[-owed.shape[0] :], tf.reduce_max(tf.abs(flat)), ready, done

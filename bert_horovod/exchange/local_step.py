@@ -1,0 +1,100 @@
+"""What methods with local updates share: a rank's own update, and averages over ranks.
+
+Each rank updates from its own share of the gradient times the number of ranks, which is the gradient of its own rows.
+Clipping is by the norm of that gradient. An update that is not finite on one rank is skipped on all: else one of them
+would be an update behind.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.reducer import with_rows
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.runtime.clock import Clock
+
+
+def update_alone(
+    world: World,
+    updater: Updater,
+    gradients: dict[str, tf.Tensor],
+    lookups: dict[str, tf.IndexedSlices],
+    inputs: UpdateInputs,
+    clock: Clock,
+    after: Sequence[tf.Tensor] = (),
+    first: Callable[[], None] | None = None,
+) -> Update:
+    """Update this rank's parameters and slots; called inside a graph. Gradients to clock are those of Exchange.update.
+
+    Args:
+        world: the ranks, which agree by one scalar on whether to update.
+        updater: applies the rule.
+        after: tensors that must exist before the update.
+        first: assigns what the update begins with; called if there is an update.
+
+    Returns: with the mean of the ranks' gradient norms.
+    """
+    gradients = {
+        name: with_rows(gradient, lookups[name]) if name in lookups else tf.cast(gradient, tf.float32)
+        for name, gradient in gradients.items()
+    }
+    grouped = [group * float(world.size) for group in updater.grouped(gradients)]
+    norm = updater.norm(grouped)
+    mean_norm = world.all_reduce(tf.stack([norm]), "norms")[0] / world.size
+    finite = tf.math.is_finite(mean_norm)
+    reduced_s = clock([*after, mean_norm])
+
+    def apply() -> tf.Tensor:
+        if first is not None:
+            first()
+        return clock(updater.apply(grouped, norm, inputs))
+
+    updated_s = tf.cond(finite, apply, lambda: clock([norm]))
+    none = tf.zeros([0], tf.float64)
+    return Update(mean_norm, finite, tf.constant(0), none, none, reduced_s, updated_s)
+
+
+def average(
+    world: World, variables: dict[str, tf.Variable], buckets: list[list[str]], name: str
+) -> dict[str, tf.Tensor]:
+    """Assign the mean over ranks; called inside a graph.
+
+    Args:
+        world: the ranks.
+        variables: float32, by parameter.
+        buckets: parameters of which one all-reduce is made.
+        name: of the all-reduces.
+
+    Returns: the means, in the order of `variables`.
+    """
+    means = {}
+    for i, bucket in enumerate(buckets):
+        flat = tf.concat([tf.reshape(variables[each], [-1]) for each in bucket], 0)
+        flat = world.all_reduce(flat, f"{name}.{i}") / world.size
+        parts = tf.split(flat, [math.prod(variables[each].shape) for each in bucket])
+        for each, part in zip(bucket, parts, strict=True):
+            means[each] = tf.reshape(part, variables[each].shape)
+            variables[each].assign(means[each])
+    return {each: means[each] for each in variables}
+
+
+def average_all(
+    world: World, updater: Updater, slots: dict[str, dict[str, tf.Variable]], buckets: list[list[str]]
+) -> None:
+    """Assign the means of the parameters, of what is cast of them, and of the slots; called inside a graph."""
+    updater.cast.refresh(average(world, updater.parameters, buckets, "parameters"), narrow=None)
+    for slot, variables in slots.items():
+        average(world, variables, buckets, f"parameters.{slot}")
+
+
+def numbers(variables: dict[str, tf.Variable]) -> int:
+    """How many numbers they hold."""
+    return sum(math.prod(variable.shape) for variable in variables.values())
+
+
+def ring_bytes(world: World, payload_bytes: float) -> float:
+    """Bytes that a rank sends in ring all-reduces of so much payload: 2 (n - 1) / n of it."""
+    return 2 * (world.size - 1) / world.size * payload_bytes

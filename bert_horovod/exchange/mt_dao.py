@@ -1,0 +1,119 @@
+"""Local updates with a slow momentum (MT-DAO, arXiv 2510.05361), one of them: quasi-hyperbolic.
+
+    u_r <- b u_r + (1 - b) n g_r                                    g_r: rank r's share of the gradient, n ranks
+    x_r <- x_r - lr (clip(((1 - w) n g_r + w u_r) / (sqrt(v_r) + eps)) + wd x_r)
+    v_r <- b2 v_r + (1 - b2) (n g_r)^2                              after x has moved, as in ADOPT
+    x_r, u_r, v_r <- their means over ranks, each at an interval of its own
+
+b is exchange.slow_beta, w exchange.slow_weight; b2, eps, wd and max_grad_norm (by each rank's own norm) are adamw's of
+[optimizer], whose slots m and v hold u and v. adamw's beta_1 and bias correction are not used: u starts from 0 as
+published, so that the first 1 / (1 - b) steps are the shorter, as in a warm-up.
+
+v follows ADOPT (Taniguchi et al. 2024, arXiv 2411.02853): a gradient is divided by a v that does not hold it; the first
+gradient only makes v; and what is divided is clipped to +-(t - 1)^(1/4). The published rule does so at step 1 for all
+numbers. Here a number whose v is still 0 waits alone, because in BERT some have no gradient for long: positions of a
+later phase, and without a masked-token head rare words.
+
+All ranks are equal after the steps that all three intervals divide: only there is anything compared or saved.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.local_step import average, numbers, ring_bytes, update_alone
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.optimizers.base import SLOTS, Rule
+from bert_horovod.optimizers.moments import moving_average
+from bert_horovod.recipe.sections import ExchangeMethod, Optimizer, Recipe
+from bert_horovod.runtime.clock import Clock
+
+
+class MtDaoExchange:
+    """See exchange.base.Exchange; the arguments are those of GradientExchange. Buckets are those of the averages."""
+
+    overlaps = False
+
+    def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
+        self.plan = plan
+        self._world = world
+        self._updater = updater
+        self._agreement = recipe.exchange.agreement
+        updater.rule = slow_momentum_rule(recipe.exchange)
+        works = (
+            lambda: updater.cast.refresh(average(world, updater.parameters, plan.buckets, "parameters"), narrow=None),
+            lambda: average(world, state.slots["m"], plan.buckets, "parameters.m"),
+            lambda: average(world, state.slots["v"], plan.buckets, "parameters.v"),
+        )
+        # Intervals and the graphs of averages; they send as many numbers each.
+        self._averages = [
+            (every, tf.function(work, autograph=False))
+            for every, work in zip(recipe.exchange.intervals, works, strict=True)
+        ]
+
+    def begin(self, first: int, last: int) -> None:
+        pass
+
+    def beside(self, micro_batches: int) -> None:
+        pass
+
+    def update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
+
+    def after_step(self, step: int, loss: float) -> str:
+        for every, work in self._averages:
+            if step % every == 0 and self._world.size > 1:
+                work()
+        return ""
+
+    def agrees_after(self, step: int) -> bool:
+        return step % self._agreement == 0
+
+    def remember(self) -> None:
+        pass
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        if self._world.size == 1:
+            return 0.0
+        return sum(4 * numbers(self._updater.parameters) / every for every, _ in self._averages)
+
+    def wire_bytes(self, rows: int = 0) -> float:
+        return ring_bytes(self._world, self.bytes_reduced(rows))
+
+
+@functools.cache  # graphs are cached by rule
+def slow_momentum_rule(exchange: ExchangeMethod) -> Rule:
+    """The rule above; see optimizers.base.Rule."""
+    beta, weight = exchange.slow_beta, exchange.slow_weight
+
+    def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
+        v, square = slots["v"], tf.square(g)
+        return {
+            "m": moving_average(slots["m"], g, beta),
+            "v": tf.where(v > 0, moving_average(v, square, settings.beta_2), square),
+        }
+
+    def directions(
+        x: tf.Tensor, g: tf.Tensor, old: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
+    ) -> tuple[tf.Tensor, ...]:
+        momentum = moving_average(old["m"], g, beta)
+        direction = ((1.0 - weight) * g + weight * momentum) / (tf.sqrt(old["v"]) + settings.epsilon)
+        bound = tf.pow(t - 1.0, 0.25)
+        direction = tf.where(old["v"] > 0, tf.clip_by_value(direction, -bound, bound), 0.0)
+        return (direction + settings.weight_decay * x if decay else direction,)
+
+    def rates(
+        learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
+    ) -> tuple[tf.Tensor, ...]:
+        return (learning_rate,)
+
+    return Rule("mt_dao", SLOTS["adamw"], next_slots, directions, rates, from_old_slots=True)

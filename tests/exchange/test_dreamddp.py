@@ -1,0 +1,160 @@
+"""DreamDDP: parts are averaged in turn, and all at once where ranks must be equal."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bert_horovod.errors import UserError
+from bert_horovod.exchange.dreamddp import cut, judged
+from tests.exchange.local_jobs import (
+    RANKS,
+    RATE,
+    SHAPES,
+    exchange_recipe,
+    initial,
+    share,
+    trained,
+    trained_in_parts,
+)
+from tests.toy_runs import metrics, newest, train_rank
+from tests.toys import toy_recipe
+
+STEPS, BAD, INTERVAL, FULL = 18, 7, 3, 12
+SGD = {"name": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0}
+
+
+def dreamddp_recipe(optimizer: dict = SGD, **exchange):
+    exchange = {"method": "dreamddp", "interval": INTERVAL, "full_interval": FULL, **exchange}
+    return exchange_recipe(12 * STEPS, exchange=exchange, optimizer=optimizer, execution={"checkpoint_steps": 12})
+
+
+def transcribed() -> list[list[dict[str, np.ndarray]]]:
+    """Parameters by step and rank, float64."""
+    x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
+    parts, found = cut(SHAPES, INTERVAL), []
+    for step in range(1, STEPS + 1):
+        if step != BAD:
+            for name, begin, end in parts[(step - 1) % INTERVAL]:
+                mean = sum(of_rank[name][begin:end] for of_rank in x) / RANKS
+                for of_rank in x:
+                    of_rank[name] = of_rank[name].copy()
+                    of_rank[name][begin:end] = mean
+            for rank in range(RANKS):
+                for name, g in share(rank, step).items():
+                    x[rank][name] = x[rank][name] - RATE * RANKS * g.astype(np.float64)
+        if step % FULL == 0:
+            for name in SHAPES:
+                mean = sum(of_rank[name] for of_rank in x) / RANKS
+                for of_rank in x:
+                    of_rank[name] = mean
+        found.append([dict(of_rank) for of_rank in x])
+    return found
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def ranks(two_ranks, request) -> list[dict]:
+    """With one micro-batch a step and with three, between which a part is divided."""
+    answers = two_ranks.run(trained, dreamddp_recipe(), STEPS, bad=BAD, micro_batches=request.param)
+    return [answer.value for answer in answers]
+
+
+def test_it_is_the_transcription_on_every_rank(ranks):
+    for step, expected in enumerate(transcribed()):
+        for rank in range(RANKS):
+            for name in SHAPES:
+                found = ranks[rank]["parameters"][step][name]
+                np.testing.assert_allclose(found, expected[rank][name], rtol=1e-4, atol=1e-5, err_msg=f"{step} {name}")
+
+
+def test_ranks_are_equal_after_a_full_average_alone(ranks):
+    mine, others = (found["parameters"] for found in ranks)
+    equal = [i + 1 for i in range(STEPS) if all((mine[i][name] == others[i][name]).all() for name in SHAPES)]
+    assert equal == [FULL]
+
+
+def test_bytes_are_those_that_collectives_were_given(ranks):
+    for found in ranks:
+        assert found["said"][0] == pytest.approx(np.mean(found["bytes"][:FULL]))
+        assert found["traces"] == 1
+        assert found["wire_bytes"] == found["said"][0]  # 2 (n - 1) / n of it
+        assert [step for step, _ in found["notices"]] == [13]
+
+
+@pytest.mark.parametrize(
+    "optimizer", [SGD, pytest.param({"name": "adamw", "max_grad_norm": 1.0}, marks=pytest.mark.slow)]
+)
+def test_a_full_average_each_step_is_that_of_local_updates(two_ranks, optimizer):
+    every_step = dreamddp_recipe(optimizer, interval=1, full_interval=1)
+    local = exchange_recipe(12 * STEPS, exchange={"method": "parameters", "interval": 1}, optimizer=optimizer)
+    found, expected = (two_ranks.run(trained, recipe, 6)[0].value for recipe in (every_step, local))
+    for name in SHAPES:
+        np.testing.assert_array_equal(found["parameters"][-1][name], expected["parameters"][-1][name])
+
+
+@pytest.mark.slow
+def test_a_resumed_run_equals_an_uninterrupted_one(two_ranks):
+    recipe = dreamddp_recipe({"name": "adamw"})
+    for answer in two_ranks.run(trained_in_parts, recipe, STEPS, stop=FULL):
+        whole, parts = answer.value
+        for name in SHAPES:
+            np.testing.assert_array_equal(whole["parameters"][-1][name], parts["parameters"][-1][name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_toy_learns_and_resumes_in_two_micro_batches(two_ranks, store, tmp_path, precision):
+    recipe = toy_recipe(
+        exchange={"method": "dreamddp", "interval": 4, "full_interval": 8},
+        phase={"learning_rate": 0.03, "steps": 24},
+        numerics={"precision": precision, "initial_loss_scale": 2.0**20},
+        execution={"micro_batch": 8, "checkpoint_steps": 8, "consistency_steps": 8},
+    )
+    two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)
+    for steps in (8, 24):
+        two_ranks.run(train_rank, store.path, tmp_path / "stopped", recipe, max_steps=steps)
+    for file in ("model.safetensors", "training/optimizer.safetensors"):
+        whole, stopped = ((newest(tmp_path / run) / file).read_bytes() for run in ("whole", "stopped"))
+        assert whole == stopped
+    lines = metrics(tmp_path / "whole")
+    assert np.mean([line["loss"] for line in lines[-5:]]) < np.mean([line["loss"] for line in lines[:5]]) - 0.03
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
+def test_parts_hold_each_number_once_and_differ_by_a_row_at_most(parts):
+    found = cut(SHAPES, parts)
+    assert len(found) == parts
+    counts = {name: np.zeros(shape[0], int) for name, shape in SHAPES.items()}
+    sizes = []
+    for part in found:
+        sizes.append(sum((end - begin) * math.prod(SHAPES[name][1:]) for name, begin, end in part))
+        for name, begin, end in part:
+            counts[name][begin:end] += 1
+    assert all((count == 1).all() for count in counts.values())
+    total = sum(math.prod(shape) for shape in SHAPES.values())
+    assert max(abs(size - total / parts) for size in sizes) <= 7  # the longest row
+
+
+def test_the_log_says_which_interval_hides_averages():
+    assert "hidden; the smallest exchange.interval that hides it is 4" in judged(8, all_s=3.5, step_s=1.0)
+    assert "warning: " in judged(2, all_s=3.5, step_s=1.8)
+    assert "exchange.interval = 2 is too small to hide it; try 4" in judged(2, all_s=3.5, step_s=1.8)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"exchange": {"interval": 5}},
+            r"exchange\.full_interval = 12: .*exchange\.interval = 5 steps; expected a mult",
+        ),
+        ({"execution": {"evaluate_steps": 6}}, r"execution\.evaluate_steps = 6: .*exchange\.full_interval = 12"),
+        ({"numerics": {"wire": "float16"}}, r"numerics\.wire = 'float16': .*'dreamddp'.*expected float32"),
+        ({"exchange": {"full_interval": 0}}, r"exchange\.full_interval = 0: expected at least 1"),
+        ({"exchange": {"slow_beta": 0.5}}, r"exchange\.slow_beta = 0\.5: .*'dreamddp' has no such setting"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_its_key(sections, message):
+    exchange = {"method": "dreamddp", "interval": 3, "full_interval": 12} | sections.get("exchange", {})
+    with pytest.raises(UserError, match=message):
+        exchange_recipe(24, **(sections | {"exchange": exchange}))
