@@ -52,7 +52,14 @@ def memory_bytes(
 def own_share(recipe: Recipe) -> float:
     """Float32 numbers that the exchange keeps on each rank alone, for each parameter."""
     exchange = recipe.exchange
-    return {"largest_chunks": 1.0, "dreamddp": 1 / exchange.interval}.get(exchange.method, 0.0)
+    signs = 1.0 if exchange.encoding == "signs" else 0.0  # errors of what is sent; those of sums are few
+    return {
+        "largest_chunks": 1.0,
+        "dreamddp": 1 / exchange.interval,
+        "onebit_adam": signs,
+        "onebit_lamb": signs,
+        "zero_one_adam": 2 + signs,
+    }.get(exchange.method, 0.0)
 
 
 def _kept_bytes(recipe: Recipe, length: int, masked_slots: int, sequences: int, width: int) -> int:

@@ -87,7 +87,7 @@ def values(toy: Toy) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("method", "steps"), [("onebit_adam", 14), ("onebit_lamb", 14), ("zero_one_adam", 10)])
 def test_what_is_remembered_is_all_that_a_resumed_run_needs(method, steps):
-    recipe = moments_recipe(method, variance_updates=3)
+    recipe = moments_recipe(method, **{"variance_updates": 3} if method == "zero_one_adam" else {})
     whole = Toy(World(), recipe)
     for step in range(1, steps + 1):
         whole.step(step)
@@ -153,7 +153,7 @@ def test_a_tensor_without_gradient_has_a_ratio_and_a_scaling():
         ({"exchange": {"method": "zero_one_adam", "interval": 3}}, r"exchange\.interval = 3.*power of two"),
         (
             {"exchange": {"method": "zero_one_adam", "interval": 8}},
-            r"phase\.0\.steps = 20: .*exchange\.interval = 8 steps; expected a multiple",
+            r"phase\.0\.steps = 20: .*exchange\.interval = 8\); expected a multiple",
         ),
         (
             {"exchange": {"method": "zero_one_adam"}, "optimizer": {"bias_correction": False}},
