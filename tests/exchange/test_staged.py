@@ -46,6 +46,7 @@ def test_micro_batches_make_no_difference_in_any_stage(method, store, tmp_path):
     np.testing.assert_allclose(losses(runs[0]), losses(runs[1]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_and_agree_after_every_step(two_ranks, store, tmp_path):
     execution = {"micro_batch": 16, "consistency_steps": 1, "bucket_bytes": 1 << 20}
     recipe = toy_recipe(phase={"learning_rate": 0.005}, execution=execution, **METHODS["onebit_adam"])
