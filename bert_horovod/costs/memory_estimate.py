@@ -40,6 +40,8 @@ def memory_bytes(
     working = width * (parameters if width < 4 else qkv + words)
     values = 4 * parameters * (1 + len(state_slots(recipe)))
     staying = values + working + 4 * parameters * (micro_batches > 1)
+    if recipe.numerics.wire == "int8" and recipe.exchange.error_feedback and world_size > 1:
+        staying += 4 * parameters * (1 + 1 / world_size)  # of what a rank sends, and of the part that it adds up
     # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.
     gradients = width * parameters + (2 * words if width < 4 else 0)
     if micro_batches > 1 or world_size > 1 or recipe.numerics.precision == "float16":

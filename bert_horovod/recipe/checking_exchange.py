@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import REDUCTIONS, Recipe
 
 
 def check_exchange(recipe: Recipe) -> None:
@@ -18,6 +18,12 @@ def _check_gradients(recipe: Recipe) -> None:
             f"exchange.interval = {interval}: gradients are exchanged every step; expected 1, or "
             "exchange.method = parameters"
         )
+    wire, reduction = recipe.numerics.wire, recipe.execution.reduction
+    if reduction not in ("auto", *REDUCTIONS[wire]):
+        raise UserError(
+            f"execution.reduction = {reduction!r}: numerics.wire = {wire!r} goes by {REDUCTIONS[wire][0]} alone; "
+            "expected auto"
+        )
 
 
 def _check_parameters(recipe: Recipe) -> None:
@@ -30,7 +36,7 @@ def _check_parameters(recipe: Recipe) -> None:
     if recipe.numerics.wire != "float32":
         raise UserError(
             f"numerics.wire = {recipe.numerics.wire!r}: exchange.method = {method!r} sends parameters, whose small "
-            "changes float16 would round away; expected float32"
+            "changes a narrow one would round away; expected float32"
         )
     _check_steps_where_ranks_agree(recipe)
 

@@ -11,6 +11,8 @@ from typing import Literal
 from bert_horovod.recipe.fields import setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
+# How numbers may be summed over ranks, by numerics.wire; see exchange/reducer.py.
+REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("two_step",)}
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numerics", "phase")
 
 
@@ -80,6 +82,9 @@ class ExchangeMethod:
 
     method: str = setting("gradients", choices=("gradients", "parameters"))  # what crosses the wire
     interval: int = setting(1, minimum=1)  # parameters only: steps from one average to the next
+    # gradients on the int8 wire only: each rank keeps what rounding lost, and adds it in the next step, so that over
+    # steps nothing is lost (Seide et al. 2014; Tang et al. 2021, arXiv 2102.02888); 4 to 6 bytes a parameter
+    error_feedback: bool = setting(True)
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Numerics:
     precision: str = setting(
         "float32", choices=("float32", "bfloat16", "float16")
     )  # of activations; parameters stay float32
-    wire: str = setting("float32", choices=("float32", "float16"))  # of gradients between ranks
+    wire: str = setting("float32", choices=("float32", "float16", "int8"))  # of gradients between ranks
     initial_loss_scale: float = setting(32768.0, minimum=1)  # float16 only
     loss_scale_growth_steps: int = setting(
         2000, minimum=1
@@ -130,6 +135,10 @@ class Execution:
     # float32 bytes of gradients per all-reduce, at most; auto: by the measured link and backward, which may differ from
     # run to run (a resumed run keeps its buckets), and with them the rounding of sums over 3 ranks or more
     bucket_bytes: int | Literal["auto"] = setting("auto", minimum=1)
+    # How the float16 wire sums over ranks: "ring", an all-reduce in float16; "two_step", an all-to-all, a float32 sum
+    # of each part by one rank and an all-gather, which is faster on CPUs; auto: what a measurement finds quicker, or
+    # ring where bucket_bytes is a number. float32 goes by ring and int8 in two steps.
+    reduction: str = setting("auto", choices=("auto", "ring", "two_step"))
     # Horovod's own: bytes that it may fuse into one all-reduce as they come (0: none; else sums depend on timing, and
     # a resumed run is equal to rounding only), milliseconds between its looks for ready tensors, and its search for
     # better ones of these while training
