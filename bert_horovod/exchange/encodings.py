@@ -17,7 +17,8 @@ from bert_horovod.runtime.xla import compiled
 
 BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows
 _SCALE_BYTES = 2
-_ROUNDS = 1.5 * 2.0**23  # added to a number below 2^22 and taken off again: rounds it, and has it in its low bits
+_ROUNDS = 1.5 * 2.0**23  # a number below 2^22 that is added to it is rounded, and is the difference of their bits
+_ROUNDS_BITS = 0x4B400000
 
 
 class Encoding(Protocol):
@@ -107,10 +108,11 @@ def _encode_int8(values: tf.Tensor, owed: tf.Tensor | None = None) -> tuple[tf.T
     # What is not finite must not look finite when it arrives: its block's scale is not finite then.
     scale_bits, scale = _bfloat16(_largest(blocks) / 127)
     steps = tf.clip_by_value(blocks * tf.math.divide_no_nan(1.0, scale)[:, :, None], -127.0, 127.0)
-    steps += _ROUNDS
-    sent = tf.cast(tf.bitwise.bitwise_and(tf.bitcast(steps, tf.int32), 0xFF), tf.uint8)  # in two's complement
-    stands_for = tf.reshape((steps - _ROUNDS) * scale[:, :, None], [rows, -1])
-    return tf.reshape(sent, [rows, -1]), scale_bits, stands_for if owed is None else values - stands_for
+    # Bits, because XLA would take the same number added and taken off again for nothing at all.
+    steps = tf.bitcast(steps + _ROUNDS, tf.int32) - _ROUNDS_BITS
+    stands_for = tf.reshape(tf.cast(steps, tf.float32) * scale[:, :, None], [rows, -1])
+    sent = tf.reshape(tf.bitcast(tf.cast(steps, tf.int8), tf.uint8), [rows, -1])
+    return sent, scale_bits, stands_for if owed is None else values - stands_for
 
 
 def _largest(blocks: tf.Tensor) -> tf.Tensor:
