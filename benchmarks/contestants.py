@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cluster import INTERFACE, Cluster, bits_per_s
+from bert_horovod.costs.link import NUMBER_BYTES
 from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 PEERS = {"horovod": "plain_horovod", "ddp": "distributed_data_parallel"}
 NAMES = {"ours": "bert-horovod", "horovod": "plain Horovod", "ddp": "DistributedDataParallel"}
-WIRES = {"ours": ("float32", "float16"), "horovod": ("float32",), "ddp": ("float32", "float16")}
+WIRES = {"ours": ("float32", "float16", "int8"), "horovod": ("float32",), "ddp": ("float32", "float16")}
 MODES = {"ours": (3, 2), "horovod": (2, 1), "ddp": (2, 1)}  # kinds of step that a run times, and those that communicate
 WARM_UP = {"ours": 2, "horovod": 1, "ddp": 1}  # steps of each kind that are not timed
-WIRE_BYTES = {"float32": 4, "float16": 2}  # of a number
 RANK_0 = "[0]<stdout>:"  # what horovodrun puts before its lines
 # Sends a rank to the core of its number in a list: sh -c PINNED 0,1 command
 PINNED = 'core=$(echo "$0" | cut -d, -f$((HOROVOD_RANK + 1))); exec taskset -c "$core" "$@"'
@@ -119,7 +119,7 @@ def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: R
     compute_s = cell.micro_batches * passes + profile["update_s"]
     wire_s = 0.0
     if cell.link:
-        sent = 2 * (cell.hosts - 1) / cell.hosts * parameters * WIRE_BYTES[cell.wire]
+        sent = 2 * (cell.hosts - 1) / cell.hosts * parameters * NUMBER_BYTES[cell.wire]
         wire_s = sent * 8 / bits_per_s(cell.link)
     all_steps, communicating = MODES[cell.program] if cell.link else (1, 0)
     together_s = all_steps * compute_s + communicating * wire_s

@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from benchmarks.cluster import bits_per_s, cluster, why_not
-from benchmarks.contestants import PEERS, WIRE_BYTES, Cell, command, expected, figures, groups, path, run
+from benchmarks.contestants import PEERS, WIRES, Cell, command, expected, figures, groups, path, run
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
@@ -188,7 +188,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--micro_batches", type=int, action="append", metavar="K", help="of a step; repeatable (default: 1 4 16)"
     )
     parser.add_argument(
-        "--wire", choices=tuple(WIRE_BYTES), action="append", help="repeatable (default: float32 float16)"
+        "--wire", choices=WIRES["ours"], action="append", help="repeatable (default: float32 float16); int8: ours alone"
     )
     parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
     parser.add_argument("--compute", choices=tuple(HOSTS), default="delay", help="(default: %(default)s)")
@@ -216,7 +216,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         ("hosts", HOSTS[arguments.compute]),
         ("link", LINKS),
         ("micro_batches", MICRO_BATCHES),
-        ("wire", list(WIRE_BYTES)),
+        ("wire", ["float32", "float16"]),
     ):
         if getattr(arguments, name) is None:
             setattr(arguments, name, default)

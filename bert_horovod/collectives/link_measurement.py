@@ -1,7 +1,8 @@
-"""The link between ranks, measured: all-reduces that are timed."""
+"""The link between ranks, measured: sums over ranks that are timed."""
 
 import statistics
 import time
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -9,32 +10,36 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.link import Link, fit
 
 SMALLEST, LARGEST = 1 << 10, 1 << 24  # bytes on the wire that are tried
-LONGEST_S = 0.15  # an all-reduce that takes longer is the last
+LONGEST_S = 0.15  # a sum that takes longer is the last
 _REPETITIONS = 5
 
 
-def measure_link(world: World, wire: str) -> Link:
-    """Time all-reduces in the wire's dtype, of sizes four times each other, and fit a link; equal on all ranks.
+def measure_link(
+    world: World, collective: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType, number_bytes: float
+) -> Link:
+    """Time a collective of sizes four times each other, and fit a link; equal on all ranks.
 
-    Takes about a second. A world of one has a link that costs nothing.
+    Takes about a second, and XLA's time for each size where it compiles some of it. A world of one has a link that
+    costs nothing.
+
+    Args:
+        world: the ranks.
+        collective: of a tensor [n]; what it returns is there when the collective has ended.
+        dtype: of what it takes.
+        number_bytes: of each of its n numbers on the wire.
     """
     if world.size == 1:
         return Link(0.0, 0.0)
-    dtype = tf.as_dtype(wire)
-    reduce = tf.function(
-        lambda tensor: world.all_reduce(tensor, "link"),
-        autograph=False,
-        input_signature=[tf.TensorSpec([None], dtype)],
-    )
+    timed = tf.function(collective, autograph=False)
     payload, seconds = SMALLEST, []
     while payload <= LARGEST and (len(seconds) < 2 or seconds[-1][1] < LONGEST_S):
-        tensor = tf.zeros([payload // dtype.size], dtype)
-        reduce(tensor)
+        tensor = tf.zeros([int(payload / number_bytes)], dtype)
+        timed(tensor)
         times = []
         for _ in range(_REPETITIONS):
             world.barrier()
             begin = time.perf_counter()
-            reduce(tensor)
+            timed(tensor)
             times.append(time.perf_counter() - begin)
         # Rank 0's: all ranks must go on, and plan, alike.
         taken = world.broadcast(tf.constant(statistics.median(times), tf.float64), "link.seconds").numpy()

@@ -25,6 +25,7 @@ class BucketPlan:
 
     buckets: list[list[str]]  # parameters' names, in the order in which they are sent
     rows: str | None = None  # the table whose looked-up rows are sent alone, after all buckets; None: with the rest
+    reduction: str = "ring"  # how buckets are summed over ranks: see exchange/reducer.py
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,10 @@ def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["aut
 
 def by_profile(
     shapes: dict[str, tuple[int, ...]],
-    element_bytes: int,
+    element_bytes: float,
     profile: BackwardProfile,
     link: Link,
+    reduction: str = "ring",
     rows_alone: bool = True,
 ) -> BucketPlan:
     """The plan that is expected to end first, on a link CAUTION times slower; with few buckets.
@@ -70,18 +72,18 @@ def by_profile(
       element_bytes: of a number on the wire.
       profile: of a micro-batch.
       link: between the ranks.
+      reduction: how they sum, which the link is of.
       rows_alone: whether looked-up rows may be sent alone.
     """
     names = sorted(shapes, key=lambda name: profile.ready_s[name])
     link = link.slower(CAUTION)
-    plans = [_best(names, shapes, element_bytes, profile, link, None)]
-    if rows_alone:
-        plans += [_best(names, shapes, element_bytes, profile, link, table) for table in profile.rows]
+    tables = [None, *(profile.rows if rows_alone else ())]
+    plans = [_best(names, shapes, element_bytes, profile, link, table, reduction) for table in tables]
     return min(plans, key=lambda plan: seconds(plan, shapes, element_bytes, profile, link))
 
 
 def seconds(
-    plan: BucketPlan, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile, link: Link
+    plan: BucketPlan, shapes: dict[str, tuple[int, ...]], element_bytes: float, profile: BackwardProfile, link: Link
 ) -> float:
     """When the last sum is there, in seconds after the micro-batch began."""
     free = 0.0
@@ -94,14 +96,14 @@ def seconds(
 
 
 def payload_bytes(
-    plan: BucketPlan, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile
-) -> list[int]:
+    plan: BucketPlan, shapes: dict[str, tuple[int, ...]], element_bytes: float, profile: BackwardProfile
+) -> list[float]:
     """Payload of each all-reduce, in the order in which they are sent."""
     sizes = [element_bytes * sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
     return sizes + ([rows_bytes(plan.rows, shapes, element_bytes, profile)] if plan.rows is not None else [])
 
 
-def rows_bytes(table: str, shapes: dict[str, tuple[int, ...]], element_bytes: int, profile: BackwardProfile) -> int:
+def rows_bytes(table: str, shapes: dict[str, tuple[int, ...]], element_bytes: float, profile: BackwardProfile) -> float:
     """Payload of a table's looked-up rows."""
     return element_bytes * profile.rows[table] * math.prod(shapes[table][1:])
 
@@ -114,10 +116,11 @@ def _ready(name: str, rows: str | None, profile: BackwardProfile) -> float:
 def _best(
     names: Sequence[str],
     shapes: dict[str, tuple[int, ...]],
-    element_bytes: int,
+    element_bytes: float,
     profile: BackwardProfile,
     link: Link,
     rows: str | None,
+    reduction: str,
 ) -> BucketPlan:
     """The best cut of parameters, in the order of their readiness, into buckets.
 
@@ -144,4 +147,4 @@ def _best(
         begin = int(begins[k, end])
         buckets.insert(0, list(names[begin:end]))
         k, end = k - 1, begin
-    return BucketPlan(buckets, rows)
+    return BucketPlan(buckets, rows, reduction)

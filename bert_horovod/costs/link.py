@@ -1,18 +1,23 @@
-"""The link between ranks as two numbers: fitted to all-reduces that were timed, or computed for a ring."""
+"""The link between ranks as two numbers: fitted to sums over ranks that were timed, or computed for a way to sum."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from bert_horovod.recipe.sections import REDUCTIONS, Recipe
+
+NUMBER_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1 + 2 / 256}  # of a number by numerics.wire, scales included
+
 
 class Link(NamedTuple):
-    """An all-reduce of b bytes takes latency_s + b * s_per_byte."""
+    """A sum of b bytes over all ranks takes latency_s + b * s_per_byte."""
 
     latency_s: float
     s_per_byte: float  # of payload
 
     def seconds(self, payload_bytes: float) -> float:
-        """Of one all-reduce."""
+        """Of one sum over all ranks."""
         return self.latency_s + payload_bytes * self.s_per_byte
 
     def slower(self, times: float) -> "Link":
@@ -20,7 +25,7 @@ class Link(NamedTuple):
         return Link(self.latency_s, self.s_per_byte * times)
 
     def bytes_per_s(self, world_size: int) -> float:
-        """What a rank sends a second in a ring: 2 (n - 1) / n of the payload."""
+        """What a rank sends a second: 2 (n - 1) / n of the payload, in a ring as in two steps."""
         return 2 * (world_size - 1) / world_size / self.s_per_byte
 
 
@@ -36,8 +41,29 @@ def ring(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
     return Link(hops * hop_latency_s, hops / world_size / bytes_per_s)
 
 
+def two_step(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
+    """The link of sums in two steps (exchange/two_step.py), with a ring's arguments and the bytes of a ring.
+
+    The all-to-all's messages leave at once; the all-gather is a ring of n - 1 hops.
+    """
+    hops = world_size if world_size > 1 else 0
+    return Link(hops * hop_latency_s, 2 * (world_size - 1) / world_size / bytes_per_s)
+
+
+LINKS: dict[str, Callable[[int, float, float], Link]] = {"ring": ring, "two_step": two_step}
+
+
+def reductions(recipe: Recipe) -> tuple[str, ...]:
+    """The ways to sum over ranks among which a measurement decides; where nothing is measured, the first is taken."""
+    settings = recipe.execution
+    if settings.reduction != "auto":
+        return (settings.reduction,)
+    possible = REDUCTIONS[recipe.numerics.wire]
+    return possible if settings.bucket_bytes == "auto" else possible[:1]
+
+
 def fit(seconds: list[tuple[int, float]]) -> Link:
-    """The link of (bytes, seconds) of all-reduces, from small to large: slope from the large, latency from the small.
+    """The link of (bytes, seconds) of sums, from small to large: slope from the large, latency from the small.
 
     A switch or a shaped link lets a burst through at a higher rate, so that the rate of what is sent for long is that
     between the two largest.

@@ -52,7 +52,9 @@ def memory_bytes(
 def own_share(recipe: Recipe) -> float:
     """Float32 numbers that the exchange keeps on each rank alone, for each parameter."""
     exchange = recipe.exchange
-    signs = 1.0 if exchange.encoding == "signs" else 0.0  # errors of what is sent; those of sums are few
+    if recipe.numerics.wire == "int8":
+        return 1.0 * exchange.error_feedback  # errors of what is sent; those of sums are few
+    signs = 1.0 if exchange.encoding == "signs" else 0.0
     return {
         "largest_chunks": 1.0,
         "dreamddp": 1 / exchange.interval,

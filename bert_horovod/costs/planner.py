@@ -6,8 +6,9 @@
   costs/backward_profile.py) over the device's peak times the share of it that is reached.
 - Accumulation and update move numbers through memory: bytes over the memory's rate, as in Kundu et al. (arXiv
   2407.14645), who take an operation to last max(FLOPs / (peak x share), bytes / bandwidth).
-- Communication: ring all-reduces (costs/link.py) of the buckets that the program itself would choose for this link
-  and this backward (costs/buckets.py); exposed is what lasts beyond the last micro-batch's backward.
+- Communication: sums over ranks (costs/link.py), by ring or in two steps, of the buckets that the program itself would
+  choose for this link and this backward (costs/buckets.py); exposed is what lasts beyond the last micro-batch's
+  backward.
 - Memory: costs/memory_estimate.py.
 
 Not counted: input (rows are assembled beside the step), evaluations, checkpoints, start-up, ranks that wait for the
@@ -22,7 +23,7 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.link import ring
+from bert_horovod.costs.link import LINKS, NUMBER_BYTES, reductions
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
 from bert_horovod.optimizers.base import state_slots
@@ -70,7 +71,7 @@ class PhasePlan:
     forward_backward_s: float  # of all K
     accumulation_s: float  # adding gradients of micro-batches
     update_s: float
-    communication_s: float  # all all-reduces of a step
+    communication_s: float  # all sums of a step
     exposed_s: float  # of them, what backward does not hide
     buckets: int
     memory_bytes: int  # of a rank, estimated
@@ -137,20 +138,24 @@ def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size
 
 
 def _communication(recipe: Recipe, profile: BackwardProfile, world_size: int, hop: Hop) -> tuple[float, float, int]:
-    """Seconds of a step's all-reduces, seconds of them beyond backward, and their number."""
+    """Seconds of a step's sums over ranks, seconds of them beyond backward, and their number."""
     if world_size == 1:
         return 0.0, 0.0, 0
-    link = ring(world_size, hop.bytes_per_s * hop.share, hop.latency_s)
-    width, setting = WIDTHS[recipe.numerics.wire], recipe.execution.bucket_bytes
+    width, setting = NUMBER_BYTES[recipe.numerics.wire], recipe.execution.bucket_bytes
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     if setting == "auto":
         shapes, profile = _merged(shapes, profile)
-        plan = buckets.by_profile(shapes, width, profile, link)
-    else:
-        plan = buckets.by_size(shapes, setting)
-    sizes = buckets.payload_bytes(plan, shapes, width, profile)
-    exposed_s = buckets.seconds(plan, shapes, width, profile, link) - profile.end_s
-    return sum(map(link.seconds, sizes)), exposed_s, len(sizes)
+    found = []
+    for reduction in reductions(recipe):
+        link = LINKS[reduction](world_size, hop.bytes_per_s * hop.share, hop.latency_s)
+        if setting == "auto":
+            plan = buckets.by_profile(shapes, width, profile, link, reduction, recipe.numerics.wire != "int8")
+        else:
+            plan = buckets.by_size(shapes, setting)
+        sizes = buckets.payload_bytes(plan, shapes, width, profile)
+        exposed_s = buckets.seconds(plan, shapes, width, profile, link) - profile.end_s
+        found.append((sum(map(link.seconds, sizes)), exposed_s, len(sizes)))
+    return min(found, key=lambda each: each[1])
 
 
 def _merged(shapes: Shapes, profile: BackwardProfile) -> tuple[Shapes, BackwardProfile]:

@@ -1,6 +1,6 @@
 """How numbers travel between ranks in fewer bytes than float32's four.
 
-    float16   scaled by a power of two that the caller gives: 2 bytes a number
+    float16   2 bytes a number
     int8      q = round(y / s) with a scale s = max |y| / 127 a block: 1 byte, and 2 of scale a block
     signs     b sgn(y) with a scale b, sgn(0) = +1: 1 bit, and 2 bytes of scale a block; see signs.py
 
@@ -17,10 +17,15 @@ from bert_horovod.runtime.xla import compiled
 
 BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows
 _SCALE_BYTES = 2
+_ROUNDS = 1.5 * 2.0**23  # a number below 2^22 that is added to it is rounded, and is the difference of their bits
+_ROUNDS_BITS = 0x4B400000
 
 
 class Encoding(Protocol):
-    """Numbers to what is sent, and back. Rows are encoded each for itself; their length is a multiple of BLOCK."""
+    """Numbers to what is sent, and back. Rows are encoded each for itself; their length is a multiple of BLOCK.
+
+    An encoding may also have `encode_owing`, which does in one pass what the function of that name does.
+    """
 
     def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Of float32 [rows, n]: what is sent, of any dtype [rows, width], and what it stands for, float32 [rows, n]."""
@@ -32,28 +37,40 @@ class Encoding(Protocol):
         """Of so many numbers, a multiple of BLOCK."""
 
 
-class Float16:
-    """Half precision of `scale` times the numbers; one that overflows arrives as infinite."""
+def encode_owing(encoding: Encoding, values: tf.Tensor, owed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Encode `values + owed`, float32 [rows, n]; returns what is sent, and what is owed then, float32 [rows, n]."""
+    in_one_pass = getattr(encoding, "encode_owing", None)
+    if in_one_pass is not None:
+        return in_one_pass(values, owed)
+    values += owed
+    sent, stands_for = encoding.encode(values)
+    return sent, values - stands_for
 
-    def __init__(self, scale: tf.Tensor | float = 1.0) -> None:
-        self._scale = scale
+
+class Float16:
+    """Half precision; a number that overflows arrives as infinite. Halves are taken as they are."""
 
     def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        sent = tf.cast(values * self._scale, tf.float16)
+        sent = compiled(_to_halves)(values)
         return sent, self.decode(sent)
 
     def decode(self, sent: tf.Tensor) -> tf.Tensor:
-        return tf.cast(sent, tf.float32) / self._scale
+        return tf.cast(sent, tf.float32)
 
     def sent_bytes(self, numbers: int) -> int:
         return 2 * numbers
 
 
 class Int8:
-    """Eight bits a number, rounded to the nearest, ties to even."""
+    """Eight bits a number: the nearest to it times 1 / s, ties to even."""
 
     def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return compiled(_encode_int8)(values)
+        *parts, stands_for = compiled(_encode_int8)(values)
+        return tf.concat(parts, 1), stands_for
+
+    def encode_owing(self, values: tf.Tensor, owed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        *parts, owed = compiled(_encode_int8)(values, owed)
+        return tf.concat(parts, 1), owed
 
     def decode(self, sent: tf.Tensor) -> tf.Tensor:
         return compiled(_decode_int8)(sent)
@@ -62,14 +79,39 @@ class Int8:
         return numbers + numbers // BLOCK * _SCALE_BYTES
 
 
-def _encode_int8(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _to_halves(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values, tf.float16)
+
+
+def _encode_int8(values: tf.Tensor, owed: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Of float32 [rows, n]: uint8 [rows, n], their scales' bytes, and what they stand for, or what is owed then.
+
+    The parts that are sent are joined by the caller, because XLA's concatenation takes longer than all else here.
+    """
+    if owed is not None:
+        values += owed
     rows = values.shape[0]
     blocks = tf.reshape(values, [rows, -1, BLOCK])
-    scale_bits, scale = _bfloat16(tf.reduce_max(tf.abs(blocks), 2) / 127)
-    steps = tf.clip_by_value(tf.round(tf.math.divide_no_nan(blocks, scale[:, :, None])), -127, 127)
     # What is not finite must not look finite when it arrives: its block's scale is not finite then.
+    scale_bits, scale = _bfloat16(_largest(blocks) / 127)
+    steps = tf.clip_by_value(blocks * tf.math.divide_no_nan(1.0, scale)[:, :, None], -127.0, 127.0)
+    # Bits, because XLA would take the same number added and taken off again for nothing at all.
+    steps = tf.bitcast(steps + _ROUNDS, tf.int32) - _ROUNDS_BITS
+    stands_for = tf.reshape(tf.cast(steps, tf.float32) * scale[:, :, None], [rows, -1])
     sent = tf.reshape(tf.bitcast(tf.cast(steps, tf.int8), tf.uint8), [rows, -1])
-    return tf.concat([sent, scale_bits], 1), tf.reshape(steps * scale[:, :, None], [rows, -1])
+    return sent, scale_bits, stands_for if owed is None else values - stands_for
+
+
+def _largest(blocks: tf.Tensor) -> tf.Tensor:
+    """The largest magnitude in each of float32 [..., BLOCK]; not finite where one number is not.
+
+    Magnitudes are ordered as their bits are, NaN last, and integers' maxima are vectorised, where XLA's of floats are
+    not, and may lose a NaN.
+    """
+    parts = tf.split(tf.bitwise.bitwise_and(tf.bitcast(blocks, tf.int32), 0x7FFFFFFF), 8, -1)
+    while len(parts) > 1:
+        parts = [tf.maximum(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return tf.bitcast(tf.reduce_max(parts[0], -1), tf.float32)
 
 
 def _decode_int8(sent: tf.Tensor) -> tf.Tensor:

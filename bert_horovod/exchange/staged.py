@@ -94,7 +94,9 @@ class StagedExchange:
                 f"{stages.memory} steps with dense gradients"
             )
         if stages.looks_at_v(step):
-            v_sum = tf.add_n([tf.reduce_sum(v) for v in self._state.slots["v"].values()]) / self._corrections()["v"]
+            v_sum = (
+                tf.reduce_sum([tf.reduce_sum(v) for v in self._state.slots["v"].values()]) / self._corrections()["v"]
+            )
             # Ranks of different machines may round it differently.
             stages.steady(step, float(self._world.broadcast(v_sum, "v_sum")))
         if not stages.freezes_after(step):
@@ -137,7 +139,7 @@ class StagedExchange:
         """Let the graph do what the next step is."""
         if self._stages.frozen:
             slot = self._state.slots["v"]
-            sums = [tf.add_n([tf.reduce_sum(slot[name]) for name in bucket]) for bucket in self.plan.buckets]
+            sums = [tf.reduce_sum([tf.reduce_sum(slot[name]) for name in bucket]) for bucket in self.plan.buckets]
             self._v_sums.assign(tf.stack(sums))
         self._branch.assign(int(self._stages.frozen))
 

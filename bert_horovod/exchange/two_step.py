@@ -13,14 +13,17 @@ Where hosts have several ranks, those of a host sum at full width first and take
 of the same place in the other hosts alone, so that a number leaves a host once, encoded; then the host's ranks gather.
 """
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.exchange.encodings import Encoding
+from bert_horovod.exchange.encodings import Encoding, encode_owing
 from bert_horovod.exchange.owed import part_size
+from bert_horovod.runtime.xla import compiled
 
 
 class Errors(NamedTuple):
@@ -52,6 +55,11 @@ class TwoStep:
         """Of Errors.worker."""
         return self._across.size, self.part
 
+    @property
+    def padded(self) -> int:
+        """Numbers with the zeros behind them that make equal parts."""
+        return self._inside.size * self._across.size * self.part
+
     def of_rank(self, of_bucket: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What this rank encodes of an array over the padded bucket: the rows that it sends, flat, and its own sums'.
 
@@ -78,35 +86,62 @@ class TwoStep:
         """
         if self._world_size == 1:
             return values, errors
+        gathered, errors = self.sum_encoded(values, encoding, errors, encoding_of_sums)
+        return tf.reshape(encoding.decode(gathered), [-1])[: self._numbers], errors
+
+    def sum_encoded(
+        self,
+        values: tf.Tensor,
+        encoding: Encoding,
+        errors: Errors | None = None,
+        encoding_of_sums: Encoding | None = None,
+    ) -> tuple[tf.Tensor, Errors | None]:
+        """As `sum`, in a world of several, but the sum is as it came: [parts, width], what the encoding decodes.
+
+        Args:
+            values: float32 [numbers] or, with zeros behind, [padded]; of Float16 also halves.
+            encoding: of what crosses the wire.
+            errors: what is owed; None: what rounding loses is lost.
+            encoding_of_sums: of the second step; None: the same.
+        """
         inside, across = self._inside, self._across
-        padding = inside.size * across.size * self.part - self._numbers
-        values = tf.pad(values, [[0, padding]])
+        if values.shape[0] != self.padded:
+            values = tf.pad(values, [[0, self.padded - self._numbers]])
         if inside.size > 1:
-            values = inside.all_reduce(values, f"{self._name}.inside")
+            values = inside.all_reduce(tf.cast(values, tf.float32), f"{self._name}.inside")
             values = tf.reshape(values, [inside.size, -1])[inside.rank]
         mine = tf.reshape(values, [across.size, self.part])
-        if errors is not None:
-            mine += errors.worker
-        sent, stands_for = encoding.encode(mine)
+        sent, worker = _encode(encoding, mine, errors and errors.worker)
         came = across.all_to_all(sent, f"{self._name}.parts")
-        sums = _sum_rows(encoding.decode(tf.ensure_shape(came, sent.shape)))
-        if errors is not None:
-            sums += errors.server
-        sums_sent, sums_stand_for = (encoding_of_sums or encoding).encode(sums[None])
+        sums = _sum(encoding)(tf.ensure_shape(came, sent.shape))
+        sums_sent, server = _encode(encoding_of_sums or encoding, sums, errors and errors.server[None])
         gathered = across.all_gather(sums_sent, f"{self._name}.sums")
-        result = encoding.decode(tf.ensure_shape(gathered, sent.shape))
-        if errors is not None:
-            errors = Errors(mine - stands_for, sums - sums_stand_for[0])
-        result = tf.reshape(result, [-1])
+        gathered = tf.ensure_shape(gathered, sent.shape)
         if inside.size > 1:
-            result = inside.all_gather(result, f"{self._name}.host")
-        return tf.ensure_shape(result[: self._numbers], [self._numbers]), errors
+            gathered = inside.all_gather(gathered, f"{self._name}.host")
+            gathered = tf.ensure_shape(gathered, [inside.size * across.size, sent.shape[1]])
+        return gathered, errors and Errors(worker, server[0])
 
 
-def _sum_rows(values: tf.Tensor) -> tf.Tensor:
-    """In the order of rows, so that the rounding is the same on every machine."""
-    rows = tf.unstack(values)
-    total = rows[0]
-    for row in rows[1:]:
-        total += row
-    return total
+def _encode(encoding: Encoding, values: tf.Tensor, owed: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """What is sent, and what is owed then; None stays None."""
+    if owed is None:
+        return encoding.encode(values)[0], None
+    return encode_owing(encoding, values, owed)
+
+
+@functools.cache
+def _sum(encoding: Encoding) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Of rows that are encoded: their sum in the order of rows, so that its rounding is the same on every machine.
+
+    Decoding and adding are one pass.
+    """
+
+    def sum_rows(sent: tf.Tensor) -> tf.Tensor:
+        rows = tf.unstack(encoding.decode(sent))
+        total = rows[0]
+        for row in rows[1:]:
+            total += row
+        return total[None]
+
+    return compiled(sum_rows)

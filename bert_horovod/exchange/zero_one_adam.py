@@ -173,7 +173,7 @@ class ZeroOneAdam(StagedExchange):
         """A step of this rank alone, from its own gradient."""
         gradients, settings, ranks = whole(gradients, lookups), self._settings, float(self._world.size)
         flat = [self._sums.flat(i, gradients) for i in range(len(self.plan.buckets))]
-        squares = tf.add_n([tf.reduce_sum(square_sums(each[None], self._updater.fused)) for each in flat])
+        squares = tf.reduce_sum([tf.reduce_sum(square_sums(each[None], self._updater.fused)) for each in flat])
         # All ranks skip an update that is not finite on one of them: else one of them would be an update behind.
         norm = self._world.all_reduce(tf.sqrt(squares)[None], "norms")[0]
         finite = tf.math.is_finite(norm)

@@ -77,7 +77,8 @@ class DelayedStep(TrainStep):
             strict=True,
         ):
             token = _sleep(seconds, token)
-            gradients |= {name: tf.fill(self.shapes[name], token) for name in names}
+            with tf.control_dependencies([token]):  # parameters in gradients' place, as the peers have it: no copies
+                gradients |= {name: self._state.parameters[name].read_value() for name in names}
         ids = tf.reshape(batch["input_ids"], [-1])
         values = tf.fill([ids.shape[0], self.shapes[WORD_EMBEDDINGS][1]], token)
         return gradients, {WORD_EMBEDDINGS: tf.IndexedSlices(values, ids)}, sums

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import ExchangeMethod, Recipe
+from bert_horovod.recipe.sections import REDUCTIONS, ExchangeMethod, Recipe
 
 
 def check_exchange(recipe: Recipe) -> None:
@@ -16,6 +16,12 @@ def check_exchange(recipe: Recipe) -> None:
                 f"exchange.{setting} = {value}: exchange.method = {exchange.method!r} has no such setting; expected "
                 f"{default}, which is its default, or exchange.method = {' or '.join(methods)}"
             )
+    wire, reduction = recipe.numerics.wire, recipe.execution.reduction
+    if reduction not in ("auto", *REDUCTIONS[wire]):
+        raise UserError(
+            f"execution.reduction = {reduction!r}: numerics.wire = {wire!r} goes by {REDUCTIONS[wire][0]} alone; "
+            "expected auto"
+        )
     if exchange.method in _CHECKS:
         _CHECKS[exchange.method](recipe)
 
@@ -25,6 +31,12 @@ def _check_largest_chunks(recipe: Recipe) -> None:
         raise UserError(
             "exchange.dense = 'auto': exchange.method = 'largest_chunks' freezes no second moment whose change could "
             "decide; expected a fraction of each phase's steps"
+        )
+    wire, reduction = recipe.numerics.wire, recipe.execution.reduction
+    if wire == "int8" or reduction == "two_step":
+        raise UserError(
+            f"numerics.wire = {wire!r}, execution.reduction = {reduction!r}: exchange.method = 'largest_chunks' sums "
+            "its chunks by ring; expected float32 or float16, and auto or ring"
         )
 
 
@@ -58,7 +70,7 @@ def _check_wire(recipe: Recipe) -> None:
     if recipe.numerics.wire != "float32":
         raise UserError(
             f"numerics.wire = {recipe.numerics.wire!r}: exchange.method = {recipe.exchange.method!r} sends parameters, "
-            "whose small changes float16 would round away; expected float32"
+            "whose small changes a narrow one would round away; expected float32"
         )
 
 
@@ -148,6 +160,7 @@ _INTERVALS = {
 _METHODS_OF = _INTERVALS | {
     "interval": (*_LOCAL, "zero_one_adam"),
     "dense": ("largest_chunks", *_SIGNS),
+    "error_feedback": ("gradients",),
     "form": _SIGNS,
     "encoding": _SIGNS,
     "variance_updates": ("zero_one_adam",),

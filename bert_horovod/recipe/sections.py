@@ -12,6 +12,8 @@ from typing import Literal
 from bert_horovod.recipe.fields import setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
+# How numbers may be summed over ranks, by numerics.wire; see exchange/reducer.py.
+REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("two_step",)}
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numerics", "phase")
 
 
@@ -111,6 +113,9 @@ class ExchangeMethod:
     chunk: int = setting(
         256, minimum=16, maximum=1 << 20
     )  # largest_chunks: numbers; 256 divides the usual hidden sizes
+    # gradients on the int8 wire only: each rank keeps what rounding lost, and adds it in the next step, so that over
+    # steps nothing is lost (Seide et al. 2014; Tang et al. 2021, arXiv 2102.02888); 4 to 6 bytes a parameter
+    error_feedback: bool = setting(True)
     # parameters, mt_dao, dreamddp: steps from one average of a parameter to the next. Each rank updates alone, so that
     # the learning rate must be tuned again: on a toy three times Adam's was best at 8 (3.260 nats against 3.234 of
     # Adam at its own best), and 4 or 32 made no difference. MT-DAO was published with 32, DreamDDP with 5 to 10.
@@ -150,7 +155,7 @@ class Numerics:
     precision: str = setting(
         "float32", choices=("float32", "bfloat16", "float16")
     )  # of activations; parameters stay float32
-    wire: str = setting("float32", choices=("float32", "float16"))  # of gradients between ranks
+    wire: str = setting("float32", choices=("float32", "float16", "int8"))  # of gradients between ranks
     initial_loss_scale: float = setting(32768.0, minimum=1)  # float16 only
     loss_scale_growth_steps: int = setting(
         2000, minimum=1
@@ -191,6 +196,10 @@ class Execution:
     # float32 bytes of gradients per all-reduce, at most; auto: by the measured link and backward, which may differ from
     # run to run (a resumed run keeps its buckets), and with them the rounding of sums over 3 ranks or more
     bucket_bytes: int | Literal["auto"] = setting("auto", minimum=1)
+    # How the float16 wire sums over ranks: "ring", an all-reduce in float16; "two_step", an all-to-all, a float32 sum
+    # of each part by one rank and an all-gather, which is faster on CPUs; auto: what a measurement finds quicker, or
+    # ring where bucket_bytes is a number. float32 goes by ring and int8 in two steps.
+    reduction: str = setting("auto", choices=("auto", "ring", "two_step"))
     # Horovod's own: bytes that it may fuse into one all-reduce as they come (0: none; else sums depend on timing, and
     # a resumed run is equal to rounding only), milliseconds between its looks for ready tensors, and its search for
     # better ones of these while training

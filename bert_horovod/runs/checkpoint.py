@@ -48,6 +48,10 @@ class _SavedBuckets(TypedDict):
     rows: str | None
 
 
+class _SavedPlan(_SavedBuckets, total=False):
+    reduction: str  # checkpoints of former versions have none
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint read back, as NumPy arrays."""
@@ -174,7 +178,7 @@ def _load(path: Path, task: Task) -> Checkpoint:
         raise ValueError(f"its state is that of step {progress.step}")
     shapes = task.parameters(recipe.model)
     if progress.plan:
-        check_type(progress.plan, _SavedBuckets, "progress.plan")
+        check_type(progress.plan, _SavedPlan, "progress.plan")
         if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):
             raise ValueError("progress.plan.buckets do not hold each parameter once")
     for rank in range(progress.ranks_with_parts):

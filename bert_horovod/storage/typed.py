@@ -19,7 +19,7 @@ def check_type(value: Any, kind: Any, name: str) -> None:
     Args:
         value: what JSON gave.
         kind: int (a count: not negative), float (finite), bool, str, None, Any, list[X], dict[str, X], X | Y; a
-            TypedDict, whose keys must all be there, or a dataclass, where fields may be missing. Neither may have
+            TypedDict, whose required keys must be there, or a dataclass, where fields may be missing. Neither may have
             other keys.
         name: the value's place, for the message.
     """
@@ -46,7 +46,7 @@ def check_type(value: Any, kind: Any, name: str) -> None:
         _expect(type(value) is dict, value, "an object", name)
         hints = typing.get_type_hints(kind)
         unknown = value.keys() - hints.keys()
-        missing = set() if dataclasses.is_dataclass(kind) else hints.keys() - value.keys()
+        missing = set() if dataclasses.is_dataclass(kind) else kind.__required_keys__ - value.keys()
         if unknown or missing:
             problems = [f"{shown(key)} is missing" for key in sorted(missing)]
             problems += [f"unknown {shown(key)}" for key in sorted(unknown)]

@@ -1,7 +1,11 @@
-"""Before a phase's first step: when backward makes which gradient, what the link carries, and so which buckets."""
+"""Before a phase's first step: when backward makes which gradient, what the link carries, and so which buckets.
+
+And which way to sum them over ranks, where the recipe leaves that open.
+"""
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -11,9 +15,11 @@ from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
-from bert_horovod.costs.link import Link
+from bert_horovod.costs.link import NUMBER_BYTES, Link, reductions
 from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.owed import Layout
+from bert_horovod.exchange.reducer import ENCODINGS
+from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.parts import restore
@@ -32,18 +38,21 @@ class Expectation:
     plan: BucketPlan
     profile: BackwardProfile
     link: Link
-    bucket_bytes: list[int]  # payload of each bucket
-    exposed_s: float  # of a step's all-reduces, what backward does not hide
+    bucket_bytes: list[float]  # payload of each bucket
+    exposed_s: float  # of a step's communication, what backward does not hide
     floor_s: float  # what no plan could hide: what is final only when backward ends
+    others: tuple["Expectation", ...] = ()  # those of other ways to sum, which are expected to take longer
 
     def describe(self, wire_bytes: float) -> str:
         """A line for people."""
         rows = f" and the looked-up rows of {self.plan.rows}" if self.plan.rows else ""
+        others = "".join(f" ({other.plan.reduction}: {other.exposed_s:.3f} s)" for other in self.others)
         return (
-            f"all-reduces: buckets of {' + '.join(f'{size / 1e6:.1f}' for size in self.bucket_bytes)} MB{rows}, "
+            f"sums by {self.plan.reduction}: buckets of "
+            f"{' + '.join(f'{size / 1e6:.1f}' for size in self.bucket_bytes)} MB{rows}, "
             f"{wire_bytes / 1e6:.1f} MB sent by a rank; "
             f"link: {1e3 * self.link.latency_s:.1f} ms + {1e9 * self.link.s_per_byte:.2f} ns a byte; "
-            f"backward ends after {self.profile.end_s:.3f} s; expected wait {self.exposed_s:.3f} s a step, "
+            f"backward ends after {self.profile.end_s:.3f} s; expected wait {self.exposed_s:.3f} s a step{others}, "
             f"of which {self.floor_s:.3f} s come after backward in any plan"
         )
 
@@ -52,7 +61,7 @@ def expect(
     plan: BucketPlan, shapes: dict[str, tuple[int, ...]], wire: str, profile: BackwardProfile, link: Link
 ) -> Expectation:
     """What a plan should come to by a profile and a link."""
-    width = tf.as_dtype(wire).size
+    width = NUMBER_BYTES[wire]
     exposed = buckets.seconds(plan, shapes, width, profile, link) - profile.end_s
     late = [link.seconds(buckets.rows_bytes(table, shapes, width, profile)) for table in profile.rows]
     sizes = [width * sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
@@ -78,6 +87,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         "inside": world.hosts.inside.size,
         "bucket_bytes": setting,
         "wire": wire,
+        "reduction": recipe.execution.reduction,
     }
     if run.exchange is not None:  # the phase before, with what ranks owed in it
         run.exchange.remember()
@@ -87,7 +97,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     if world.size == 1 or setting != "auto" or not EXCHANGES[recipe.exchange.method].overlaps:
         plan = by_size(shapes, setting)
     elif (known := state.progress.plan).get("made_for") == made_for:
-        plan = BucketPlan(known["buckets"], known["rows"])
+        plan = BucketPlan(known["buckets"], known["rows"], known["reduction"])
     else:
         step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
         expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
@@ -102,32 +112,49 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
                 f"{saved.ranks} ranks saved this run, now there are {layout.ranks}: what they owed is shared out "
                 "anew; with this exchange the number of ranks changes later losses more than by rounding"
             )
-    state.progress.plan = {"made_for": made_for, "buckets": plan.buckets, "rows": plan.rows}
+    state.progress.plan = {"made_for": made_for, **dataclasses.asdict(plan)}
     step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
     run.exchange = step.exchange
     run.exchange.begin(run.phase.begin + 1, run.phase.begin + run.phase.settings.steps)
     if expectation:
         run.say(expectation.describe(run.exchange.wire_bytes(sum(expectation.profile.rows.values()))))
     elif world.size > 1:
-        run.say(f"all-reduces: {len(plan.buckets)} bucket(s), {run.exchange.bytes_reduced():,.0f} bytes a step")
+        by = run.exchange.plan.reduction
+        run.say(f"sums by {by}: {len(plan.buckets)} bucket(s), {run.exchange.bytes_reduced():,.0f} bytes a step")
     return step
 
 
 def plan_by_measurement(
     recipe: Recipe, step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World
 ) -> Expectation:
-    """Of the plan that execution.bucket_bytes asks for, by a link and a backward that are measured now.
+    """Of the plan that execution's bucket_bytes and reduction ask for, by a link and a backward that are measured now.
 
     Rank 0's times decide for all.
     """
-    link = measure_link(world, recipe.numerics.wire)
+    wire = recipe.numerics.wire
     profile = measure_profile(step, batch, inputs, world)
-    if recipe.execution.bucket_bytes == "auto":
-        width, rows_alone = tf.as_dtype(recipe.numerics.wire).size, step.exchange.rows_alone
-        plan = buckets.by_profile(step.shapes, width, profile, link, rows_alone)
-    else:
-        plan = by_size(step.shapes, recipe.execution.bucket_bytes)
-    return expect(plan, step.shapes, recipe.numerics.wire, profile, link)
+    found = []
+    for reduction in reductions(recipe):
+        link = measure_reduction(world, wire, reduction)
+        if recipe.execution.bucket_bytes == "auto":
+            rows_alone = wire != "int8" and step.exchange.rows_alone
+            plan = buckets.by_profile(step.shapes, NUMBER_BYTES[wire], profile, link, reduction, rows_alone)
+        else:
+            plan = dataclasses.replace(by_size(step.shapes, recipe.execution.bucket_bytes), reduction=reduction)
+        found.append(expect(plan, step.shapes, wire, profile, link))
+    best, *others = sorted(found, key=lambda each: each.exposed_s)
+    return dataclasses.replace(best, others=tuple(others))
+
+
+def measure_reduction(world: World, wire: str, reduction: str) -> Link:
+    """The link of sums of what the wire takes, by a way to sum; equal on all ranks."""
+
+    def two_step(numbers: tf.Tensor) -> tf.Tensor:
+        return TwoStep(world, numbers.shape[0], "link").sum_encoded(numbers, ENCODINGS[wire])[0]
+
+    ring = partial(world.all_reduce, name="link")
+    dtype = tf.float32 if wire == "int8" else tf.as_dtype(wire)
+    return measure_link(world, two_step if reduction == "two_step" else ring, dtype, NUMBER_BYTES[wire])
 
 
 def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World) -> BackwardProfile:

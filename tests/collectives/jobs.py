@@ -1,5 +1,7 @@
 """What two ranks get from collectives: a job for two_ranks."""
 
+from functools import partial
+
 import numpy as np
 import tensorflow as tf
 
@@ -27,5 +29,6 @@ def collectives(world: World) -> dict[str, np.ndarray]:
     found["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
     found["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
     found["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
-    found["link"] = np.array(measure_link(world, "float16"))
+    ring = partial(world.all_reduce, name="link")
+    found["link"] = np.array(measure_link(world, ring, tf.float16, 2))
     return found
