@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -18,9 +19,48 @@ from bert_horovod.recipe.sections import Recipe
 PROJECT = Path(__file__).resolve().parents[1]
 PEERS = {"horovod": "plain_horovod", "ddp": "distributed_data_parallel"}
 NAMES = {"ours": "bert-horovod", "horovod": "plain Horovod", "ddp": "DistributedDataParallel"}
-WIRES = {"ours": ("float32", "float16", "int8"), "horovod": ("float32",), "ddp": ("float32", "float16")}
+WIRES = {"ours": ("float32", "float16", "int8"), "horovod": ("float32",), "ddp": ("float32", "float16", "powersgd")}
 MODES = {"ours": (3, 2), "horovod": (2, 1), "ddp": (2, 1)}  # kinds of step that a run times, and those that communicate
 WARM_UP = {"ours": 2, "horovod": 1, "ddp": 1}  # steps of each kind that are not timed
+
+
+class Method(NamedTuple):
+    """An exchange that sends less, as it is after its dense stage."""
+
+    settings: tuple[str, ...]
+    number_bytes: float  # sent in a step, of each number of the model, about
+    steps: int = 1  # timed: a multiple of its interval
+    warm_up: int = 2
+
+
+_COMPRESSED = ("exchange.dense=0", "phase.0.warmup=0")
+_LOCAL = ("execution.consistency_steps=0", "execution.evaluate_steps=0", "execution.checkpoint_steps=960")
+_LOCAL += ("phase.0.steps=960",)
+METHODS = {
+    "1-bit Adam": Method(("exchange.method=onebit_adam", *_COMPRESSED), 0.27, steps=4),
+    "1-bit LAMB": Method(("exchange.method=onebit_lamb", "optimizer.name=lamb", *_COMPRESSED), 0.27, steps=4),
+    # The learning rate falls so fast that the longest period is reached in the warm-up.
+    "0/1 Adam, 16": Method(
+        (
+            "exchange.method=zero_one_adam",
+            "exchange.interval=16",
+            *_COMPRESSED,
+            *_LOCAL,
+            "optimizer.decay_power=1000",
+        ),
+        0.02,
+        steps=16,
+        warm_up=16,
+    ),
+    "largest chunks, 0.1": Method(("exchange.method=largest_chunks", *_COMPRESSED), 0.4, steps=4),
+    "local AdamW, 8": Method(("exchange.method=parameters", "exchange.interval=8", *_LOCAL), 1.5, 8, 8),
+    "local AdamW, 32": Method(("exchange.method=parameters", "exchange.interval=32", *_LOCAL), 0.4, 32, 32),
+    "MT-DAO, 32": Method(("exchange.method=mt_dao", "exchange.interval=32", *_LOCAL), 0.4, 32, 32),
+    # Without its full averages, which are as rare as one likes.
+    "DreamDDP, 8": Method(
+        ("exchange.method=dreamddp", "exchange.interval=8", *_LOCAL, "exchange.full_interval=960"), 0.5, 8, 8
+    ),
+}
 RANK_0 = "[0]<stdout>:"  # what horovodrun puts before its lines
 # Sends a rank to the core of its number in a list: sh -c PINNED 0,1 command
 PINNED = 'core=$(echo "$0" | cut -d, -f$((HOROVOD_RANK + 1))); exec taskset -c "$core" "$@"'
@@ -50,8 +90,8 @@ def groups(arguments: argparse.Namespace) -> Iterator[list[Cell]]:
                 yield [
                     Cell(program, wire, hosts, link, count)
                     for program in programs
-                    for wire in (arguments.wire if link else arguments.wire[:1])
-                    if wire in WIRES[program] or not link
+                    for wire in ([*arguments.wire, *(arguments.method or ())] if link else arguments.wire[:1])
+                    if wire in WIRES[program] or not link or (wire in METHODS and program == "ours")
                 ]
 
 
@@ -72,8 +112,12 @@ def command(cell: Cell, arguments: argparse.Namespace, steps: int, profile: Path
     if cell.program == "ours":
         program = ["-m", "bert_horovod", "bench", "comm", "--json"]
         rows = arguments.rows * cell.micro_batches * cell.hosts
-        for setting in (f"phase.0.global_batch={rows}", f"numerics.wire={cell.wire}", "execution.threads=1"):
+        method = METHODS.get(cell.wire)
+        settings = method.settings if method else (f"numerics.wire={cell.wire}",)
+        for setting in (f"phase.0.global_batch={rows}", "execution.threads=1", *settings):
             words += ["--set", setting]
+        if method:
+            words += ["--warm_up", method.warm_up]
     else:
         program = [PROJECT / "benchmarks" / "peers" / f"{PEERS[cell.program]}.py"]
         wire = cell.wire if cell.wire in WIRES[cell.program] else WIRES[cell.program][0]
@@ -119,12 +163,18 @@ def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: R
     compute_s = cell.micro_batches * passes + profile["update_s"]
     wire_s = 0.0
     if cell.link:
-        sent = 2 * (cell.hosts - 1) / cell.hosts * parameters * NUMBER_BYTES[cell.wire]
+        method, wires = METHODS.get(cell.wire), NUMBER_BYTES | {"powersgd": 0.1}
+        number_bytes = method.number_bytes if method else wires[cell.wire]
+        sent = 2 * (cell.hosts - 1) / cell.hosts * parameters * number_bytes
         wire_s = sent * 8 / bits_per_s(cell.link)
     all_steps, communicating = MODES[cell.program] if cell.link else (1, 0)
     together_s = all_steps * compute_s + communicating * wire_s
     steps = arguments.steps or max(1, min(10, round(arguments.seconds / together_s)))
-    return steps, 5 + 2.5 * cell.hosts + (steps + WARM_UP[cell.program]) * together_s
+    method = METHODS.get(cell.wire) if cell.link else None
+    if method:
+        steps = math.ceil(steps / method.steps) * method.steps
+    warm_up = method.warm_up if method else WARM_UP[cell.program]
+    return steps, 5 + 2.5 * cell.hosts + (steps + warm_up) * together_s
 
 
 def path() -> str:

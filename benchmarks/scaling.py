@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from benchmarks.cluster import bits_per_s, cluster, why_not
-from benchmarks.contestants import PEERS, WIRES, Cell, command, expected, figures, groups, path, run
+from benchmarks.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, path, run
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
@@ -188,7 +188,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--micro_batches", type=int, action="append", metavar="K", help="of a step; repeatable (default: 1 4 16)"
     )
     parser.add_argument(
-        "--wire", choices=WIRES["ours"], action="append", help="repeatable (default: float32 float16); int8: ours alone"
+        "--wire",
+        choices=sorted({wire for wires in WIRES.values() for wire in wires}),
+        action="append",
+        help="repeatable (default: float32 float16); int8: ours alone, powersgd: DistributedDataParallel's",
+    )
+    parser.add_argument(
+        "--method",
+        choices=tuple(METHODS),
+        action="append",
+        help="of ours, beside the wires; repeatable (default: none)",
     )
     parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
     parser.add_argument("--compute", choices=tuple(HOSTS), default="delay", help="(default: %(default)s)")

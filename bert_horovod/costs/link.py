@@ -62,6 +62,14 @@ def reductions(recipe: Recipe) -> tuple[str, ...]:
     return possible if settings.bucket_bytes == "auto" else possible[:1]
 
 
+def sums_by_host(recipe: Recipe) -> bool:
+    """Whether ranks of one host sum among themselves first: where what leaves the host is encoded."""
+    method = recipe.exchange.method
+    return method.startswith(("onebit_", "zero_one_")) or (
+        method == "gradients" and reductions(recipe) == ("two_step",)
+    )
+
+
 def fit(seconds: list[tuple[int, float]]) -> Link:
     """The link of (bytes, seconds) of sums, from small to large: slope from the large, latency from the small.
 

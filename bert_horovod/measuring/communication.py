@@ -1,6 +1,10 @@
-"""The optimizer step with its communication off, overlapped with backward, and held back until backward's end."""
+"""The optimizer step with its communication off, overlapped with backward, and held back until backward's end.
+
+With an exchange that does not send the same in every step a step's time is a mean, what it does between steps included.
+"""
 
 import statistics
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +12,7 @@ from typing import Any
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.derived import derive
+from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.measuring.configuration import describe
 from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of
 from bert_horovod.measuring.synthetic import LoneRank, SyntheticStep, phase_batch, synthetic_step
@@ -25,6 +30,7 @@ def measure(
     steps: int,
     delays: dict[str, Any] | None = None,
     timeline: Path | None = None,
+    warm_up: int = WARM_UP,
 ) -> dict[str, Any]:
     """Time the step of the recipe's first phase on synthetic rows, the kinds in turn; medians.
 
@@ -34,6 +40,7 @@ def measure(
       steps: timed, of each kind.
       delays: see delayed.py; sleep instead of computing.
       timeline: a directory for a trace of one overlapped step.
+      warm_up: steps of each kind that are not timed.
 
     Returns:
       What `bert-horovod bench comm --json` prints; equal on all ranks but for the times.
@@ -43,23 +50,25 @@ def measure(
     batch = phase_batch(recipe, phase)
     slept = {"step_type": partial(DelayedStep, delays), "updater_type": partial(DelayedUpdater, delays)}
 
-    def build(world: World, plan: BucketPlan | None = None, held_back: bool = False) -> SyntheticStep:
-        return synthetic_step(
-            recipe, batch, micro_batches, world, plan, held_back=held_back, **(slept if delays else {})
-        )
+    def build(world: World, plan: BucketPlan | None = None, **options: bool) -> SyntheticStep:
+        return synthetic_step(recipe, batch, micro_batches, world, plan, **options, **(slept if delays else {}))
 
     off = build(LoneRank(world.size))
     expectation = plan_by_measurement(recipe, off.step, as_tensors(batch), off.inputs(), world)
     kinds = {"off": off}
     if world.size > 1:
-        kinds["overlapped"] = build(world, expectation.plan)
-        kinds["held_back"] = build(world, expectation.plan, held_back=True)
-    found = {name: [] for name in kinds}
-    for i in range(WARM_UP + steps):
+        overlaps = EXCHANGES[recipe.exchange.method].overlaps
+        kinds["overlapped"] = build(world, expectation.plan if overlaps else None)
+        if overlaps:
+            kinds["held_back"] = build(world, expectation.plan, held_back=True)
+    found, taken_s = {name: [] for name in kinds}, dict.fromkeys(kinds, 0.0)
+    for i in range(warm_up + steps):
         for name, step in kinds.items():
             world.barrier()
+            begin = time.perf_counter()
             result = step.run(with_times=True)
-            if i >= WARM_UP:
+            if i >= warm_up:
+                taken_s[name] += time.perf_counter() - begin
                 found[name].append(result)
     if timeline is not None and world.size > 1:
         _write_timeline(timeline, kinds["overlapped"], expectation.plan, world)
@@ -67,7 +76,8 @@ def measure(
     def median(kind: str, seconds) -> float:
         return statistics.median(seconds(result.times) for result in found[kind])
 
-    step_s = {name: median(name, _step_s) for name in kinds}
+    alike = recipe.exchange.interval == 1  # all steps
+    step_s = {name: median(name, _step_s) if alike else taken_s[name] / steps for name in kinds}
     update_s = median("off", lambda times: times.updated - times.reduced)
     result = {
         "configuration": describe(recipe),
@@ -82,7 +92,7 @@ def measure(
         exchange = kinds["overlapped"].step.exchange
         result |= {
             "exposed_s": step_s["overlapped"] - step_s["off"],
-            "exposed_held_back_s": step_s["held_back"] - step_s["off"],
+            "exposed_held_back_s": step_s["held_back"] - step_s["off"] if overlaps else None,
             "reduce_wait_s": statistics.median(result.times.reduce_wait_s for result in found["overlapped"]),
             "hidden_share": median("overlapped", hidden_share),
             "bytes_reduced": exchange.bytes_reduced(last.rows),

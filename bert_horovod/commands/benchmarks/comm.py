@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="sleep instead of computing, as FILE says (`delays` of --json): for ranks that share cores",
     )
+    parser.add_argument(
+        "--warm_up", type=int, default=1, metavar="N", help="steps that are not timed, such as dense ones (default: 1)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
@@ -36,17 +39,20 @@ def run(arguments: argparse.Namespace) -> None:
     import_tensorflow()
     from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.world import connect
+    from bert_horovod.costs.link import sums_by_host
     from bert_horovod.measuring.communication import measure
     from bert_horovod.measuring.delayed import read_delays
     from bert_horovod.runtime.devices import use_devices
 
+    if arguments.warm_up < 1:
+        raise UserError(f"--warm_up {arguments.warm_up}: expected at least 1, because the first step compiles")
     launched = launch()
     if arguments.trace and launched.size == 1:
         raise UserError("--trace: one process has no all-reduces; start several with horovodrun -np N")
     delays = read_delays(arguments.delay, recipe.model.num_hidden_layers) if arguments.delay else None
-    world = connect(launched, recipe.execution, bool(arguments.trace))
+    world = connect(launched, recipe.execution, bool(arguments.trace), sums_by_host(recipe))
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
-    found = measure(recipe, world, arguments.steps, delays, arguments.trace)
+    found = measure(recipe, world, arguments.steps, delays, arguments.trace, arguments.warm_up)
     if world.rank == 0:
         print(json.dumps(found) if arguments.json else _text(found), flush=True)
     world.barrier()

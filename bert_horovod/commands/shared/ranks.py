@@ -75,7 +75,7 @@ def train_as_rank(arguments: argparse.Namespace, make_job: Callable[..., "Job"])
 def _train(arguments: argparse.Namespace, launched: "Launch", make_job: Callable[..., "Job"]) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
-    from bert_horovod.costs.link import reductions
+    from bert_horovod.costs.link import sums_by_host
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.loop import train
@@ -93,8 +93,7 @@ def _train(arguments: argparse.Namespace, launched: "Launch", make_job: Callable
         # A rank that is cut off ends by its watchdog.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = claim(job.output_dir, job.recipe, job.dataset.hash, patience_s)
-    in_two_steps = reductions(job.recipe) == ("two_step",)
-    world = connect(launched, execution, by_host=in_two_steps or job.recipe.exchange.method != "gradients")
+    world = connect(launched, execution, by_host=sums_by_host(job.recipe))
     use_devices(world.local_rank, world.local_size, execution.threads)
     held = share(job.output_dir, claimed, world)  # until this process ends
     train(job, world)
