@@ -31,3 +31,15 @@ def test_what_an_exchange_keeps_on_each_rank_is_counted():
     assert of(1, "largest_chunks") == of(1)
     dreamddp = dataclasses.replace(RECIPE, exchange=ExchangeMethod("dreamddp", interval=8))
     assert memory_bytes(dreamddp, PARAMETERS, 128, 19, 1, 1, 2, gpu=True) - of(2) == PARAMETERS // 2
+
+
+def test_the_int8_wire_keeps_what_it_owes_on_each_rank():
+    def of(world_size: int, wire: str, error_feedback: bool = True) -> int:
+        numerics = dataclasses.replace(RECIPE.numerics, wire=wire)
+        exchange = dataclasses.replace(RECIPE.exchange, error_feedback=error_feedback)
+        recipe = dataclasses.replace(RECIPE, numerics=numerics, exchange=exchange)
+        return memory_bytes(recipe, PARAMETERS, 128, 19, 1, 1, world_size, gpu=True)
+
+    assert of(4, "int8") - of(4, "float16") == 4 * PARAMETERS
+    assert of(4, "int8", error_feedback=False) == of(4, "float16")
+    assert of(1, "int8") == of(1, "float32")

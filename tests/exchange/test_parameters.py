@@ -169,6 +169,18 @@ def test_a_request_to_stop_waits_for_the_next_average(two_ranks, store, tmp_path
     [
         ({"exchange": {"interval": 2}}, r"exchange\.interval = 2: .*'gradients' has no such setting; expected 1"),
         (
+            {"execution": {"reduction": "two_step"}},
+            r"execution\.reduction = 'two_step': .*'float32' goes by ring alone",
+        ),
+        (
+            {"execution": {"reduction": "ring"}, "numerics": {"wire": "int8"}},
+            r"execution\.reduction = 'ring': .*'int8' goes by two_step alone; expected auto",
+        ),
+        (
+            {"exchange": {"method": "largest_chunks"}, "numerics": {"wire": "int8"}},
+            r"numerics\.wire = 'int8', .*'largest_chunks' sums its chunks by ring",
+        ),
+        (
             {"exchange": {"method": "parameters"}, "optimizer": SGD, "numerics": {"wire": "float16"}},
             r"numerics\.wire = 'float16'.*expected float32",
         ),
