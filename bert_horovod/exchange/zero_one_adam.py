@@ -34,7 +34,7 @@ from bert_horovod.optimizers import adamw
 from bert_horovod.optimizers.applying import square_sums
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import bias_corrected, moving_average, next_moments
-from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.optimizers.schedule import sync_period
 from bert_horovod.recipe.sections import Optimizer, Recipe
 from bert_horovod.runtime.clock import Clock
 
@@ -97,11 +97,8 @@ class ZeroOneAdam(StagedExchange):
 
     def _period(self, step: int) -> int:
         """P."""
-        rate = learning_rate(self._phase, step - self._first + 1, self._recipe.optimizer.decay_power)
-        period = 1
-        while 2 * period <= min(self._recipe.exchange.interval, self._phase.learning_rate / rate):
-            period *= 2
-        return period
+        recipe = self._recipe
+        return sync_period(self._phase, step - self._first + 1, recipe.optimizer.decay_power, recipe.exchange.interval)
 
     def _learns(self, step: int) -> bool:
         """Whether v learns in this step of a stage in which it does."""
