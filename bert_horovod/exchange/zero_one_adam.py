@@ -68,6 +68,7 @@ class ZeroOneAdam(StagedExchange):
 
     def after_step(self, step: int, loss: float) -> str:
         self._worst_loss = max(self._worst_loss, loss)
+        self._next = min(step + 1, self._first + self._phase.steps - 1)  # a phase's last step has none behind it
         if not self.agrees_after(step):
             return ""
         if self._stages.frozen and float(self._length):  # else all steps since the last sync were skipped
