@@ -8,7 +8,7 @@ What exchange.method sends is planned in each stage of a phase; the table has th
 
 Below a phase's table are the steps of narrower wires and of 1-bit exchange (or of the recipe's own exchange.method),
 and the link's rate below which int8 gradients pay over float16 ones: where float16's exposed communication is more than
-5 % of the step, and int8's is less than that. What a method costs in learning no plan knows: see docs/results.md.
+5 % of its step, and int8's step at least 2 % shorter. What a method costs in learning no plan knows: docs/results.md.
 
 `bert-horovod bench compute` and `bench comm` measure what shares of peak and link a cluster reaches.
 """

@@ -68,21 +68,6 @@ class Stage:
         return found
 
 
-@dataclass(frozen=True)
-class Sent:
-    """What a rank sends in the steps of a stage."""
-
-    stage: Stage
-    step_bytes: float  # in one of them, on average
-
-
-def sent(
-    recipe: Recipe, phase: Phase, buckets: Sequence[int], world_size: int, inside: int = 1, reduction: str = ""
-) -> list[Sent]:
-    """What a rank sends in each stage of a phase; the arguments are those of `stages` and Stage.sent_bytes."""
-    return [Sent(stage, stage.sent_bytes(buckets, world_size, inside)) for stage in stages(recipe, phase, reduction)]
-
-
 def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
     """The stages of a phase, whose shares sum to 1.
 

@@ -24,6 +24,7 @@ import math
 from dataclasses import dataclass
 
 from bert_horovod.costs import buckets
+from bert_horovod.costs.advice import LEAST_GAIN
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
@@ -166,15 +167,15 @@ def alternatives(recipe: Recipe) -> dict[str, Recipe]:
 def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> float | None:
     """The link's rate, in bytes a second, below which int8 gradients pay over float16 ones; None: they never do.
 
-    They pay where float16's exposed communication is more than WORTH of the step, and int8's is less than that. `hop`
-    gives the link's share and latency.
+    They pay where float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
+    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are those of `hop`.
     """
     float16, int8 = (_with_wire(dataclasses.replace(recipe, exchange=ExchangeMethod()), wire) for wire in _NARROW)
 
     def pays(bytes_per_s: float) -> bool:
         link = dataclasses.replace(hop, bytes_per_s=bytes_per_s)
         wide, narrow = (plan_phase(each, phase, world_size, device, link) for each in (float16, int8))
-        return wide.exposed_s > WORTH * wide.step_s and narrow.exposed_s < wide.exposed_s
+        return wide.exposed_s > WORTH * wide.step_s and narrow.step_s < (1 - LEAST_GAIN) * wide.step_s
 
     low, high = _RATES
     if world_size == 1 or not pays(low):

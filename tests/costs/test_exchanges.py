@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bert_horovod.costs.exchanges import BY_SIZE, sent, stages
+from bert_horovod.costs.exchanges import BY_SIZE, stages
 from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.measuring.synthetic import LoneRank
-from bert_horovod.optimizers.schedule import learning_rate, sync_period
+from bert_horovod.optimizers.schedule import sync_period
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe
 from tests.exchange.moments import BUCKETS, SHAPES, Toy
 from tests.toys import toy_recipe
@@ -53,14 +53,14 @@ def test_a_rank_sends_what_its_exchange_says(case):
         # Chunks' are those of the step that was done, others' those of the step that comes.
         said.append(toy.exchange.wire_bytes() if recipe.exchange.method == "largest_chunks" else before)
     numbers = [sum(math.prod(SHAPES[name]) for name in bucket) for bucket in BUCKETS]
-    found = sent(recipe, recipe.phase[0], numbers, 2)
+    found = [(stage.share, stage.sent_bytes(numbers, 2)) for stage in stages(recipe, recipe.phase[0])]
     # Parts of parameters end with a row.
     close = 0.03 if recipe.exchange.method == "dreamddp" else 1e-12
-    assert sum(each.stage.share for each in found) == pytest.approx(1, abs=1e-12)
-    assert sum(each.stage.share * each.step_bytes for each in found) == pytest.approx(sum(said) / STEPS, rel=close)
-    assert found[0].step_bytes == pytest.approx(said[0], rel=close)
-    last = round(found[-1].stage.share * STEPS)
-    assert found[-1].step_bytes == pytest.approx(sum(said[-last:]) / last, rel=close)
+    assert sum(share for share, _ in found) == pytest.approx(1, abs=1e-12)
+    assert sum(share * sent_bytes for share, sent_bytes in found) == pytest.approx(sum(said) / STEPS, rel=close)
+    assert found[0][1] == pytest.approx(said[0], rel=close)
+    last = round(found[-1][0] * STEPS)
+    assert found[-1][1] == pytest.approx(sum(said[-last:]) / last, rel=close)
 
 
 def test_every_method_has_its_case():
@@ -70,11 +70,10 @@ def test_every_method_has_its_case():
 
 def test_one_rank_sends_nothing_and_a_host_of_several_ranks_sends_each_number_once():
     recipe = case_recipe("int8")
-    [alone] = sent(recipe, recipe.phase[0], [4096], 1)
-    assert alone.step_bytes == 0
-    [flat], [inside] = (sent(recipe, recipe.phase[0], [4096], 8, each) for each in (1, 4))
-    assert flat.step_bytes == 2 * 7 / 8 * 4096 * (1 + 2 / 256)
-    assert inside.step_bytes == 2 * 1 / 8 * 4096 * (1 + 2 / 256)  # to the one other host
+    [stage] = stages(recipe, recipe.phase[0])
+    assert stage.sent_bytes([4096], 1) == 0
+    assert stage.sent_bytes([4096], 8) == 2 * 7 / 8 * 4096 * (1 + 2 / 256)
+    assert stage.sent_bytes([4096], 8, inside=4) == 2 * 1 / 8 * 4096 * (1 + 2 / 256)  # to the one other host
 
 
 def with_exchange(recipe: Recipe, steps: int, warmup: float, **settings: Any) -> Recipe:
@@ -105,16 +104,3 @@ def test_syncs_of_a_phase_are_as_many_as_its_learning_rates_say(power):
     local = stages(recipe, phase)[-1]
     assert local.after == pytest.approx(expected / 2700)
     assert 2700 / 16 < expected < 2700
-
-
-def test_the_period_of_syncs_is_a_power_of_two_below_the_fall_of_the_learning_rate():
-    phase = dataclasses.replace(toy_recipe().phase[0], steps=1000, warmup=0.0)
-    for step in range(1, 1001, 7):
-        fall = phase.learning_rate / learning_rate(phase, step, 1.0)
-        period = sync_period(phase, step, 1.0, 16)
-        assert period in (1, 2, 4, 8, 16)
-        assert period <= fall
-        assert 2 * period > min(fall, 16)
-    assert sync_period(phase, 1000, 1.0, 1) == 1
-    with pytest.raises(ValueError, match="step 1001 is not in the phase"):
-        sync_period(phase, 1001, 1.0, 16)

@@ -13,7 +13,6 @@ from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.link import ring
 from bert_horovod.costs.planner import (
-    WORTH,
     Device,
     Hop,
     accumulation_bytes,
@@ -197,18 +196,24 @@ def test_alternatives_are_sound_recipes_of_each_way_to_send_less():
     assert alternatives(own)['exchange.method = "parameters"'] == own
 
 
-def test_int8_pays_below_the_rate_at_which_float16_exposes_more_than_its_share_of_a_step():
-    toy = recipe()
-    rate = int8_pays_below(toy, 0, 8, DEVICE, HOP)
-    float16, int8 = (recipe(numerics={"wire": wire}, execution={"micro_batch": 4}) for wire in ("float16", "int8"))
-    below, above = (
-        plan_phase(float16, 0, 8, DEVICE, dataclasses.replace(HOP, bytes_per_s=x * rate)) for x in (0.9, 1.1)
-    )
-    assert below.exposed_s > WORTH * below.step_s
-    narrow = plan_phase(int8, 0, 8, DEVICE, dataclasses.replace(HOP, bytes_per_s=1.1 * rate))
-    assert above.exposed_s < WORTH * above.step_s or narrow.exposed_s >= above.exposed_s
-    assert int8_pays_below(toy, 0, 1, DEVICE, HOP) is None
-    assert int8_pays_below(recipe(1024), 0, 8, DEVICE, HOP) < rate
+@pytest.mark.parametrize(("global_batch", "latency_s"), [(64, 0.0), (64, 1e-3), (1024, 0.0)])
+def test_int8_pays_below_the_rate_at_which_float16_exposes_its_share_of_a_step(global_batch, latency_s):
+    rate = int8_pays_below(recipe(global_batch), 0, 8, DEVICE, dataclasses.replace(HOP, latency_s=latency_s))
+    pays = []
+    for times in (0.9, 1.1):
+        link = Hop(times * rate, HOP.share, latency_s)
+        wide, narrow = (
+            plan_phase(recipe(global_batch, numerics={"wire": wire}), 0, 8, DEVICE, link)
+            for wire in ("float16", "int8")
+        )
+        pays.append(wide.exposed_s > 0.05 * wide.step_s and narrow.step_s < 0.98 * wide.step_s)
+    assert pays == [True, False]
+
+
+def test_int8_pays_on_slower_links_the_longer_steps_compute_and_never_on_one_rank():
+    few, many = (int8_pays_below(recipe(rows), 0, 8, DEVICE, HOP) for rows in (64, 1024))
+    assert many < few
+    assert int8_pays_below(recipe(), 0, 1, DEVICE, HOP) is None
 
 
 def test_ranks_that_cannot_share_the_batch_are_an_error():
