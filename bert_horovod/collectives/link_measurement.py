@@ -15,7 +15,11 @@ _REPETITIONS = 5
 
 
 def measure_link(
-    world: World, collective: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType, number_bytes: float
+    world: World,
+    collective: Callable[[tf.Tensor], tf.Tensor],
+    dtype: tf.DType,
+    number_bytes: float,
+    largest: int = LARGEST,
 ) -> Link:
     """Time a collective of sizes four times each other, and fit a link; equal on all ranks.
 
@@ -27,12 +31,13 @@ def measure_link(
         collective: of a tensor [n]; what it returns is there when the collective has ended.
         dtype: of what it takes.
         number_bytes: of each of its n numbers on the wire.
+        largest: bytes on the wire, beyond which nothing is tried; two sizes are at least.
     """
     if world.size == 1:
         return Link(0.0, 0.0)
     timed = tf.function(collective, autograph=False)
     payload, seconds = SMALLEST, []
-    while payload <= LARGEST and (len(seconds) < 2 or seconds[-1][1] < LONGEST_S):
+    while len(seconds) < 2 or (payload <= min(largest, LARGEST) and seconds[-1][1] < LONGEST_S):
         tensor = tf.zeros([int(payload / number_bytes)], dtype)
         timed(tensor)
         times = []

@@ -4,6 +4,12 @@ bert-horovod plan --recipe F --device A100 --link 25Gb/s                     1, 
 bert-horovod plan --recipe F --world_size 8 32 --tflops 125 --memory 16GiB --link 1Gb/s
 
 Nothing runs, and no GPU is needed. The link is the slowest hop of the ring, as a rule the network between two hosts.
+What exchange.method sends is planned in each stage of a phase; the table has the mean over the phase's steps.
+
+Below a phase's table are the steps of narrower wires and of 1-bit exchange (or of the recipe's own exchange.method),
+and the link's rate below which int8 gradients pay over float16 ones: where float16's exposed communication is more than
+5 % of its step, and int8's step at least 2 % shorter. What a method costs in learning no plan knows: docs/results.md.
+
 `bert-horovod bench compute` and `bench comm` measure what shares of peak and link a cluster reaches.
 """
 
@@ -11,12 +17,23 @@ import argparse
 import json
 import math
 import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.costs.gpus import TERA, gpu_memory, gpu_peak, known_gpus
-from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, PRODUCT_SHARE, Device, Hop, PhasePlan, plan_phase
+from bert_horovod.costs.planner import (
+    HOP_LATENCY_S,
+    LINK_SHARE,
+    PRODUCT_SHARE,
+    WORTH,
+    Device,
+    Hop,
+    PhasePlan,
+    alternatives,
+    int8_pays_below,
+    plan_phase,
+)
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.tables import lines
 from bert_horovod.recipe.loading import load_recipe
@@ -75,11 +92,41 @@ def run(arguments: argparse.Namespace) -> None:
     if wrong := [n for n in ranks if n < 1]:
         raise UserError(f"--world_size {wrong[0]}: expected at least 1")
     plans = [plan_phase(recipe, i, n, device, hop) for i in range(len(recipe.phase)) for n in ranks]
+    slow_links = [_slow_link(recipe, i, max(ranks), device, hop) for i in range(len(recipe.phase)) if max(ranks) > 1]
     if arguments.json:
-        found = {"device": asdict(device), "hop": asdict(hop)}
+        found = {"device": asdict(device), "hop": asdict(hop), "slow_links": [asdict(each) for each in slow_links]}
         print(json.dumps(found | {"plans": [asdict(plan) | {"step_s": plan.step_s} for plan in plans]}))
     else:
-        print(_text(recipe, device, hop, plans))
+        print(_text(recipe, device, hop, plans, slow_links))
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """What a phase gains by sending less."""
+
+    phase: int
+    world_size: int
+    step_s: dict[str, float]  # by setting
+    int8_pays_below_bytes_per_s: float | None  # None: at no rate
+
+    def describe(self) -> str:
+        """A line for people."""
+        steps = ", ".join(f"{step_s:.4g} s with {setting}" for setting, step_s in self.step_s.items())
+        rate = self.int8_pays_below_bytes_per_s
+        if rate is None:
+            return f"a step on {self.world_size} ranks: {steps}; int8 pays over float16 at no rate of the link"
+        return (
+            f'a step on {self.world_size} ranks: {steps}; below {8e-9 * rate:.3g} Gb/s numerics.wire = "int8" pays: '
+            f"more than {WORTH:.0%} of float16's step is exposed communication"
+        )
+
+
+def _slow_link(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> SlowLink:
+    steps = {
+        setting: plan_phase(each, phase, world_size, device, hop).step_s
+        for setting, each in alternatives(recipe).items()
+    }
+    return SlowLink(phase, world_size, steps, int8_pays_below(recipe, phase, world_size, device, hop))
 
 
 def parse_rate(text: str, flag: str) -> float:
@@ -144,8 +191,9 @@ def _check_share(flag: str, share: float) -> None:
         raise UserError(f"{flag} {share:g}: expected a share above 0, at most 1")
 
 
-def _text(recipe: Recipe, device: Device, hop: Hop, plans: list[PhasePlan]) -> str:
-    """The assumptions, a table for each phase, and the days of all phases."""
+def _text(recipe: Recipe, device: Device, hop: Hop, plans: list[PhasePlan], slow_links: list[SlowLink]) -> str:
+    """The assumptions, a table for each phase and what other methods would gain, and the days of all phases."""
+    method = recipe.exchange.method
     size, rate = device.memory_bytes, device.memory_bytes_per_s
     parts = [
         f"device {device.name}: {device.flops_per_s / TERA:.4g} TFLOP/s in {recipe.numerics.precision}, "
@@ -153,7 +201,8 @@ def _text(recipe: Recipe, device: Device, hop: Hop, plans: list[PhasePlan]) -> s
         f"memory {'unknown' if size is None else f'{size / 2**30:.4g} GiB'}"
         + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s"),
         f"link {8e-9 * hop.bytes_per_s:.4g} Gb/s, of which all-reduces reach {hop.share:.0%}, "
-        f"{1e3 * hop.latency_s:.3g} ms a hop; wire {recipe.numerics.wire}",
+        f"{1e3 * hop.latency_s:.3g} ms a hop; wire {recipe.numerics.wire}"
+        + ("" if method == "gradients" else f"; exchange {method}"),
     ]
     for i, phase in enumerate(recipe.phase):
         mine = [plan for plan in plans if plan.phase == i]
@@ -161,7 +210,10 @@ def _text(recipe: Recipe, device: Device, hop: Hop, plans: list[PhasePlan]) -> s
             f"\nphase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length}, "
             f"micro-batches of {recipe.execution.micro_batch}"
         )
+        if method != "gradients":
+            parts.append(f"on {mine[-1].world_size} rank(s): {_stages(mine[-1])}")
         parts.append(lines([_HEADING, *map(_cells, mine)]))
+        parts += [each.describe() for each in slow_links if each.phase == i]
         if size is not None and (large := [plan for plan in mine if plan.memory_bytes > size]):
             parts.append(
                 f"memory: {large[0].memory_bytes / 2**30:.1f} GiB a rank are more than the device's "
@@ -181,7 +233,8 @@ _HEADING = (
     "fwd+bwd s",
     "accumulate s",
     "update s",
-    "all-reduce s",
+    "MB sent",
+    "exchange s",
     "exposed s",
     "memory GiB",
     "rows/s",
@@ -199,6 +252,7 @@ def _cells(plan: PhasePlan) -> tuple[str, ...]:
         f"{plan.forward_backward_s:.4g}",
         f"{plan.accumulation_s:.3g}",
         f"{plan.update_s:.3g}",
+        f"{plan.sent_bytes / 1e6:.4g}",
         f"{plan.communication_s:.3g}",
         f"{plan.exposed_s:.3g}",
         f"{plan.memory_bytes / 2**30:.1f}",
@@ -206,6 +260,14 @@ def _cells(plan: PhasePlan) -> tuple[str, ...]:
         f"{plan.tokens_per_s:,.0f}",
         f"{plan.efficiency:.1%}",
         _days(plan.days),
+    )
+
+
+def _stages(plan: PhasePlan) -> str:
+    return "; ".join(
+        f"{stage.name} in {stage.share:.0%} of the steps, {stage.sent_bytes / 1e6:.4g} MB a rank, "
+        f"{stage.exposed_s:.3g} s exposed"
+        for stage in plan.stages
     )
 
 

@@ -7,7 +7,9 @@ import numpy as np
 
 from bert_horovod.recipe.sections import REDUCTIONS, Recipe
 
-NUMBER_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1 + 2 / 256}  # of a number by numerics.wire, scales included
+BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows
+# Of a number on the wire, scales included: by numerics.wire, and as signs.
+NUMBER_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1 + 2 / BLOCK, "signs": 1 / 8 + 2 / BLOCK}
 
 
 class Link(NamedTuple):

@@ -6,28 +6,34 @@
   costs/backward_profile.py) over the device's peak times the share of it that is reached.
 - Accumulation and update move numbers through memory: bytes over the memory's rate, as in Kundu et al. (arXiv
   2407.14645), who take an operation to last max(FLOPs / (peak x share), bytes / bandwidth).
-- Communication: sums over ranks (costs/link.py), by ring or in two steps, of the buckets that the program itself would
-  choose for this link and this backward (costs/buckets.py); exposed is what lasts beyond the last micro-batch's
-  backward.
+- Communication: what exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
+  (costs/link.py), by ring or in two steps, of the buckets that the program itself would choose for this link and this
+  backward (costs/buckets.py). Exposed is what lasts beyond the last micro-batch's backward; of dreamddp's parts, beyond
+  the micro-batches beside which they leave; of averages of local updates, all. A phase's figures are means over its
+  stages, by their shares of the steps.
 - Memory: costs/memory_estimate.py.
 
-Not counted: input (rows are assembled beside the step), evaluations, checkpoints, start-up, ranks that wait for the
-slowest one, and what communication takes from computation where one device does both. So fast links promise too much:
-NVIDIA's published 512 V100s reach 78 % of this plan at length 128, 32 GPUs of HKBU's on 10 Gb/s 98 %.
+Not counted: encoding and decoding of narrow wires, input (rows are assembled beside the step), evaluations,
+checkpoints, start-up, ranks that wait for the slowest one, and what communication takes from computation where one
+device does both. So fast links promise too much: NVIDIA's published 512 V100s reach 78 % of this plan at length 128, 32
+GPUs of HKBU's on 10 Gb/s 98 %.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 from bert_horovod.costs import buckets
+from bert_horovod.costs.advice import LEAST_GAIN
 from bert_horovod.costs.backward_profile import computed_profile
-from bert_horovod.costs.buckets import BackwardProfile
+from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.link import LINKS, NUMBER_BYTES, reductions
+from bert_horovod.costs.exchanges import BY_SIZE, Stage, stages
+from bert_horovod.costs.link import LINKS, NUMBER_BYTES, Link, reductions
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
 from bert_horovod.optimizers.base import state_slots
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
 # times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's,
@@ -39,6 +45,10 @@ LINK_SHARE = 0.9
 # 126 hops), which are 0.03 to 0.065 ms a hop.
 HOP_LATENCY_S = 5e-5
 DAY_S = 86400
+WORTH = 0.05  # of a step: more exposed communication than that is worth a narrower wire
+_NARROW = ("float16", "int8")
+_ONE_BIT = {"adamw": "onebit_adam", "lamb": "onebit_lamb"}  # by optimizer
+_RATES = (1e3, 1e13)  # bytes a second, between which a threshold is looked for
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,17 @@ class Hop:
 
 
 @dataclass(frozen=True)
+class StagePlan:
+    """The steps of a phase in which ranks send alike; numbers are of one step, on average."""
+
+    name: str
+    share: float  # of the phase's steps
+    sent_bytes: float  # by a rank
+    communication_s: float  # all sums
+    exposed_s: float  # of them, what nothing hides
+
+
+@dataclass(frozen=True)
 class PhasePlan:
     """A phase on so many ranks."""
 
@@ -71,9 +92,11 @@ class PhasePlan:
     forward_backward_s: float  # of all K
     accumulation_s: float  # adding gradients of micro-batches
     update_s: float
+    sent_bytes: float  # by a rank in a step, as the next two a mean over stages
     communication_s: float  # all sums of a step
-    exposed_s: float  # of them, what backward does not hide
-    buckets: int
+    exposed_s: float  # of them, what nothing hides
+    stages: tuple[StagePlan, ...]
+    buckets: int  # 0: nothing is sent
     memory_bytes: int  # of a rank, estimated
     rows_per_s: float  # over all ranks
     tokens_per_s: float  # positions, padding included, over all ranks
@@ -82,7 +105,7 @@ class PhasePlan:
 
     @property
     def step_s(self) -> float:
-        """Of a whole step."""
+        """Of a whole step, a mean over stages."""
         return self.forward_backward_s + self.accumulation_s + self.update_s + self.exposed_s
 
 
@@ -92,7 +115,11 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, hop:
     derived = derive(recipe, settings, world_size, gpu=True)
     count = derived.micro_batches
     profile = computed_profile(recipe, settings.sequence_length, world_size, device.flops_per_s * device.product_share)
-    communication_s, exposed_s, bucket_count = _communication(recipe, profile, world_size, hop)
+    stage_plans, bucket_count = _communication(recipe, settings, profile, count, world_size, hop)
+    sent_bytes, communication_s, exposed_s = (
+        sum(stage.share * getattr(stage, name) for stage in stage_plans)
+        for name in ("sent_bytes", "communication_s", "exposed_s")
+    )
     rate = device.memory_bytes_per_s or math.inf
     parts = {
         "forward_backward_s": count * profile.end_s,
@@ -108,13 +135,62 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, hop:
         world_size=world_size,
         micro_batches=count,
         **parts,
+        sent_bytes=sent_bytes,
         communication_s=communication_s,
+        stages=tuple(stage_plans),
         buckets=bucket_count,
         memory_bytes=derived.memory_bytes,
         rows_per_s=rows_per_s,
         tokens_per_s=rows_per_s * settings.sequence_length,
         efficiency=rows_per_s / (world_size * alone),
         days=settings.steps * step_s / DAY_S,
+    )
+
+
+def alternatives(recipe: Recipe) -> dict[str, Recipe]:
+    """The recipe with each way to send less than float32 gradients, by the settings that choose it.
+
+    float16 and int8 gradients; and the recipe's own method or else, where its optimizer has one, 1-bit exchange.
+    """
+    gradients = dataclasses.replace(recipe, exchange=ExchangeMethod())
+    found = {f'numerics.wire = "{wire}"': _with_wire(gradients, wire) for wire in _NARROW}
+    method, own = _ONE_BIT.get(recipe.optimizer.name), recipe.exchange.method
+    if own != "gradients":
+        found[f'exchange.method = "{own}"'] = recipe
+    elif method:
+        dense = max(ExchangeMethod().dense, *(phase.warmup for phase in recipe.phase))
+        one_bit = dataclasses.replace(recipe, exchange=ExchangeMethod(method=method, dense=dense))
+        found[f'exchange.method = "{method}"'] = _with_wire(one_bit, "float16")
+    return found
+
+
+def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> float | None:
+    """The link's rate, in bytes a second, below which int8 gradients pay over float16 ones; None: they never do.
+
+    They pay where float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
+    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are those of `hop`.
+    """
+    float16, int8 = (_with_wire(dataclasses.replace(recipe, exchange=ExchangeMethod()), wire) for wire in _NARROW)
+
+    def pays(bytes_per_s: float) -> bool:
+        link = dataclasses.replace(hop, bytes_per_s=bytes_per_s)
+        wide, narrow = (plan_phase(each, phase, world_size, device, link) for each in (float16, int8))
+        return wide.exposed_s > WORTH * wide.step_s and narrow.step_s < (1 - LEAST_GAIN) * wide.step_s
+
+    low, high = _RATES
+    if world_size == 1 or not pays(low):
+        return None
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return low
+
+
+def _with_wire(recipe: Recipe, wire: str) -> Recipe:
+    return dataclasses.replace(
+        recipe,
+        numerics=dataclasses.replace(recipe.numerics, wire=wire),
+        execution=dataclasses.replace(recipe.execution, reduction="auto"),
     )
 
 
@@ -137,25 +213,67 @@ def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size
     return parameters * (gradient + 2 * reads + slots + 4 + (width if width < 4 else 0))
 
 
-def _communication(recipe: Recipe, profile: BackwardProfile, world_size: int, hop: Hop) -> tuple[float, float, int]:
-    """Seconds of a step's sums over ranks, seconds of them beyond backward, and their number."""
+def _communication(
+    recipe: Recipe, phase: Phase, profile: BackwardProfile, micro_batches: int, world_size: int, hop: Hop
+) -> tuple[list[StagePlan], int]:
+    """The phase's stages with the way to sum gradients that exposes least, and the number of buckets."""
     if world_size == 1:
-        return 0.0, 0.0, 0
-    width, setting = NUMBER_BYTES[recipe.numerics.wire], recipe.execution.bucket_bytes
+        return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
-    if setting == "auto":
+    measured = recipe.execution.bucket_bytes == "auto" and recipe.exchange.method not in BY_SIZE
+    if measured:
         shapes, profile = _merged(shapes, profile)
-    found = []
+    width, found = NUMBER_BYTES[recipe.numerics.wire], []
     for reduction in reductions(recipe):
-        link = LINKS[reduction](world_size, hop.bytes_per_s * hop.share, hop.latency_s)
-        if setting == "auto":
-            plan = buckets.by_profile(shapes, width, profile, link, reduction, recipe.numerics.wire != "int8")
+        if measured:
+            link = _link(reduction, world_size, hop)
+            rows_alone = recipe.exchange.method == "gradients" and recipe.numerics.wire != "int8"
+            plan = buckets.by_profile(shapes, width, profile, link, reduction, rows_alone)
         else:
-            plan = buckets.by_size(shapes, setting)
-        sizes = buckets.payload_bytes(plan, shapes, width, profile)
+            plan = buckets.by_size(shapes, recipe.execution.bucket_bytes)
+        each = [
+            _stage_plan(stage, plan, shapes, profile, micro_batches, world_size, hop)
+            for stage in stages(recipe, phase, reduction)
+        ]
+        found.append((each, len(plan.buckets) + (plan.rows is not None)))
+    return min(found, key=lambda one: sum(stage.share * stage.exposed_s for stage in one[0]))
+
+
+def _stage_plan(
+    stage: Stage,
+    plan: BucketPlan,
+    shapes: Shapes,
+    profile: BackwardProfile,
+    micro_batches: int,
+    world_size: int,
+    hop: Hop,
+) -> StagePlan:
+    """What a stage sends, and how long that takes."""
+    link, ring = _link(stage.reduction, world_size, hop), _link("ring", world_size, hop)
+    numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
+    sent_bytes = stage.sent_bytes(numbers, world_size)
+    communication_s = exposed_s = 0.0
+    if stage.beside:
+        width = stage.number_bytes
+        communication_s = sum(map(link.seconds, buckets.payload_bytes(plan, shapes, width, profile)))
         exposed_s = buckets.seconds(plan, shapes, width, profile, link) - profile.end_s
-        found.append((sum(map(link.seconds, sizes)), exposed_s, len(sizes)))
-    return min(found, key=lambda each: each[1])
+        if plan.rows is not None:
+            bitmap_bytes = shapes[plan.rows][0]
+            rows_bytes = buckets.rows_bytes(plan.rows, shapes, width, profile)
+            sent_bytes += 2 * (world_size - 1) / world_size * (rows_bytes + bitmap_bytes)
+    if stage.meanwhile:
+        part_s = ring.seconds(4 * stage.meanwhile * sum(numbers) / micro_batches)
+        communication_s += micro_batches * part_s
+        exposed_s += micro_batches * max(0.0, part_s - profile.end_s)
+    if stage.after:
+        after_s = stage.after * sum(link.seconds(NUMBER_BYTES[stage.wire] * each) for each in numbers)
+        communication_s += after_s
+        exposed_s += after_s
+    return StagePlan(stage.name, stage.share, sent_bytes, communication_s, exposed_s)
+
+
+def _link(reduction: str, world_size: int, hop: Hop) -> Link:
+    return LINKS[reduction](world_size, hop.bytes_per_s * hop.share, hop.latency_s)
 
 
 def _merged(shapes: Shapes, profile: BackwardProfile) -> tuple[Shapes, BackwardProfile]:

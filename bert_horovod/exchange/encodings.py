@@ -13,9 +13,9 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from bert_horovod.costs.link import BLOCK
 from bert_horovod.runtime.xla import compiled
 
-BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows
 _SCALE_BYTES = 2
 _ROUNDS = 1.5 * 2.0**23  # a number below 2^22 that is added to it is rounded, and is the difference of their bits
 _ROUNDS_BITS = 0x4B400000

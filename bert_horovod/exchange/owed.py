@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.exchange.encodings import BLOCK
+from bert_horovod.costs.exchanges import part_size
 
 WORKER, SERVER, RESIDUAL = "error.worker", "error.server", "residual"  # a variable's name is one of these, then .bucket
 
@@ -21,11 +21,6 @@ class Layout(NamedTuple):
     ranks: int
     inside: int  # ranks of a host that sum among themselves first
     buckets: list[list[str]]  # parameters
-
-
-def part_size(numbers: int, ranks: int) -> int:
-    """Numbers of a rank's own sums in a two-step sum: whole blocks, with padding behind the last of all."""
-    return math.ceil(numbers / (ranks * BLOCK)) * BLOCK
 
 
 def total(

@@ -34,7 +34,7 @@ from bert_horovod.optimizers import adamw
 from bert_horovod.optimizers.applying import square_sums
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import bias_corrected, moving_average, next_moments
-from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.optimizers.schedule import sync_period
 from bert_horovod.recipe.sections import Optimizer, Recipe
 from bert_horovod.runtime.clock import Clock
 
@@ -68,6 +68,7 @@ class ZeroOneAdam(StagedExchange):
 
     def after_step(self, step: int, loss: float) -> str:
         self._worst_loss = max(self._worst_loss, loss)
+        self._next = min(step + 1, self._first + self._phase.steps - 1)  # a phase's last step has none behind it
         if not self.agrees_after(step):
             return ""
         if self._stages.frozen and float(self._length):  # else all steps since the last sync were skipped
@@ -97,11 +98,8 @@ class ZeroOneAdam(StagedExchange):
 
     def _period(self, step: int) -> int:
         """P."""
-        rate = learning_rate(self._phase, step - self._first + 1, self._recipe.optimizer.decay_power)
-        period = 1
-        while 2 * period <= min(self._recipe.exchange.interval, self._phase.learning_rate / rate):
-            period *= 2
-        return period
+        recipe = self._recipe
+        return sync_period(self._phase, step - self._first + 1, recipe.optimizer.decay_power, recipe.exchange.interval)
 
     def _learns(self, step: int) -> bool:
         """Whether v learns in this step of a stage in which it does."""

@@ -34,6 +34,18 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
     return phase.learning_rate * ((phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)) ** power
 
 
+def sync_period(phase: Phase, step: int, power: float, most: int) -> int:
+    """Steps from one sync of 0/1 Adam to the next: the largest power of two up to `most` and to peak / learning rate.
+
+    The other arguments are those of learning_rate.
+    """
+    rate = learning_rate(phase, step, power)
+    period = 1
+    while 2 * period <= min(most, phase.learning_rate / rate):
+        period *= 2
+    return period
+
+
 def whole_steps(steps: int, fraction: float) -> int:
     """floor(steps fraction), with the decimal fraction that the recipe shows: 0.29 of 100 steps is 29, not 28.99..."""
     return math.floor(steps * Fraction(str(fraction)))

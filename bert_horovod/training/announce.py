@@ -3,6 +3,7 @@
 import sys
 
 from bert_horovod.collectives.world import World
+from bert_horovod.costs import advice
 from bert_horovod.costs.derived import describe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.devices import has_gpu
@@ -14,8 +15,9 @@ from bert_horovod.training.step import compute_policy
 def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     """Print the derived numbers and warnings; returns the peak FLOP/s of all ranks' matrix products, if known."""
     precision = recipe.numerics.precision
-    if advice := precision_advice(precision):
-        print(f"bert-horovod: warning: {advice}", file=sys.stderr, flush=True)
+    for warning in (precision_advice(precision), advice.for_one_rank(recipe, world.size)):
+        if warning:
+            print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
     if world.size > 2 and (recipe.execution.fusion_bytes or recipe.execution.autotune):
         print(
             "bert-horovod: warning: Horovod fuses tensors as they come (execution.fusion_bytes or autotune): sums "

@@ -10,16 +10,19 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from bert_horovod.collectives.link_measurement import measure_link
+from bert_horovod.collectives.link_measurement import LARGEST, measure_link
 from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
-from bert_horovod.costs import buckets
+from bert_horovod.costs import advice, buckets
+from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.link import NUMBER_BYTES, Link, reductions
+from bert_horovod.costs.planner import PRODUCT_SHARE
 from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.owed import Layout
 from bert_horovod.exchange.reducer import ENCODINGS
 from bert_horovod.exchange.two_step import TwoStep
+from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.parts import restore
@@ -93,10 +96,11 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         run.exchange.remember()
         state.per_rank.clear()
 
-    expectation = None
+    expectation, resumed = None, state.progress.plan.get("made_for") == made_for
     if world.size == 1 or setting != "auto" or not EXCHANGES[recipe.exchange.method].overlaps:
         plan = by_size(shapes, setting)
-    elif (known := state.progress.plan).get("made_for") == made_for:
+    elif resumed:
+        known = state.progress.plan
         plan = BucketPlan(known["buckets"], known["rows"], known["reduction"])
     else:
         step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
@@ -121,7 +125,36 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     elif world.size > 1:
         by = run.exchange.plan.reduction
         run.say(f"sums by {by}: {len(plan.buckets)} bucket(s), {run.exchange.bytes_reduced():,.0f} bytes a step")
+    if not resumed and (warning := fast_link_warning(run, shapes, expectation)):
+        run.say(warning)
     return step
+
+
+def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None) -> str:
+    """A warning if sending less than float16 gradients gains nothing in the open phase, or ""; all ranks call it.
+
+    Without an expectation the link is measured, in about a second at most, and computation is estimated, where the
+    device's peak is known.
+    """
+    recipe, world, phase = run.recipe, run.world, run.phase
+    if world.size == 1 or not advice.sends_less(recipe):
+        return ""
+    if expectation is not None:
+        profile, link, reduction = expectation.profile, expectation.link, expectation.plan.reduction
+        return advice.for_fast_link(
+            recipe, shapes, profile, link, reduction, phase.micro_batches, "link and backward measured"
+        )
+    peak = from_rank_0(run.peak_flops_per_s, world, "peak")
+    if peak is None:
+        return ""
+    profile = computed_profile(recipe, phase.settings.sequence_length, world.size, PRODUCT_SHARE * peak / world.size)
+    # Backward begins with a task's heads, which may be others than those of pre-training.
+    ready_s = {name: profile.ready_s.get(name, profile.forward_s) for name in shapes}
+    profile = dataclasses.replace(profile, ready_s=ready_s)
+    payload_bytes = int(NUMBER_BYTES["float16"] * sum(map(math.prod, shapes.values())))
+    link = measure_reduction(world, "float16", "ring", payload_bytes)
+    source = "link measured, computation estimated"
+    return advice.for_fast_link(recipe, shapes, profile, link, "ring", phase.micro_batches, source)
 
 
 def plan_by_measurement(
@@ -146,15 +179,15 @@ def plan_by_measurement(
     return dataclasses.replace(best, others=tuple(others))
 
 
-def measure_reduction(world: World, wire: str, reduction: str) -> Link:
-    """The link of sums of what the wire takes, by a way to sum; equal on all ranks."""
+def measure_reduction(world: World, wire: str, reduction: str, largest: int = LARGEST) -> Link:
+    """The link of sums of what the wire takes, by a way to sum; equal on all ranks. `largest`: see measure_link."""
 
     def two_step(numbers: tf.Tensor) -> tf.Tensor:
         return TwoStep(world, numbers.shape[0], "link").sum_encoded(numbers, ENCODINGS[wire])[0]
 
     ring = partial(world.all_reduce, name="link")
     dtype = tf.float32 if wire == "int8" else tf.as_dtype(wire)
-    return measure_link(world, two_step if reduction == "two_step" else ring, dtype, NUMBER_BYTES[wire])
+    return measure_link(world, two_step if reduction == "two_step" else ring, dtype, NUMBER_BYTES[wire], largest)
 
 
 def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World) -> BackwardProfile:

@@ -1,12 +1,13 @@
 """bert-horovod plan: what it prints, and what it says to flags that cannot be."""
 
 import json
+import re
 import time
 
 import pytest
 
 from bert_horovod.__main__ import parse
-from bert_horovod.commands.plan import parse_rate, parse_size
+from bert_horovod.commands.plan import SlowLink, parse_rate, parse_size
 from bert_horovod.errors import UserError
 from tests.horovod_runs import PROJECT, run_command
 
@@ -54,6 +55,41 @@ def test_json_has_the_parts_of_a_step(capsys):
         parts = [each[f"{part}_s"] for part in ("forward_backward", "accumulation", "update", "exposed")]
         assert each["step_s"] == pytest.approx(sum(parts))
         assert each["update_s"] > 0
+
+
+def test_what_sending_less_gains_is_below_the_table(capsys):
+    found = plan(capsys, *FLAGS, "--device", "V100", "--world_size", "8").splitlines()
+    lines = [line for line in found if line.startswith("a step on 8 ranks: ")]
+    assert len(lines) == 2
+    for line in lines:
+        assert re.search(
+            r'[\d.]+ s with numerics.wire = "float16", [\d.]+ s with numerics.wire = "int8", '
+            r'[\d.]+ s with exchange.method = "onebit_lamb"; '
+            r'below [\d.]+ Gb/s numerics.wire = "int8" pays: more than 5% of float16\'s step is exposed communication$',
+            line,
+        )
+    found = json.loads(plan(capsys, *FLAGS, "--device", "V100", "--world_size", "1", "8", "--json"))
+    assert [(each["phase"], each["world_size"]) for each in found["slow_links"]] == [(0, 8), (1, 8)]
+    wide = next(each for each in found["plans"] if (each["phase"], each["world_size"]) == (0, 8))
+    assert found["slow_links"][0]["step_s"]['numerics.wire = "float16"'] == wide["step_s"]
+    assert "a step on" not in plan(capsys, *FLAGS, "--device", "V100", "--world_size", "1")
+
+
+def test_a_method_is_planned_by_its_stages(capsys):
+    method = ("--set", "exchange.method=onebit_lamb", "--set", "exchange.dense=0.3")
+    found = plan(capsys, *FLAGS, "--device", "V100", "--world_size", "32", *method)
+    assert "wire float16; exchange onebit_lamb\n" in found
+    stages = re.findall(
+        r"^on 32 rank\(s\): dense in 30% of the steps, (\d+) MB a rank, .* exposed; compressed in 70%", found, re.M
+    )
+    assert len(stages) == 2
+    assert "exchange onebit_lamb" not in plan(capsys, *FLAGS, "--device", "V100", "--world_size", "32")
+
+
+def test_where_int8_never_pays_no_rate_is_named():
+    assert SlowLink(0, 2, {"a": 1.0}, None).describe() == (
+        "a step on 2 ranks: 1 s with a; int8 pays over float16 at no rate of the link"
+    )
 
 
 def test_what_is_not_known_is_said(capsys):

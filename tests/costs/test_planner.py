@@ -12,9 +12,18 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.link import ring
-from bert_horovod.costs.planner import Device, Hop, accumulation_bytes, plan_phase, update_bytes
+from bert_horovod.costs.planner import (
+    Device,
+    Hop,
+    accumulation_bytes,
+    alternatives,
+    int8_pays_below,
+    plan_phase,
+    update_bytes,
+)
 from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.recipe.checking_exchange import check_exchange
 from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from tests.horovod_runs import PROJECT
@@ -25,7 +34,8 @@ DEVICE = Device("toy", 1e12, product_share=0.5)
 
 def recipe(global_batch: int = 64, **sections) -> Recipe:
     phase = {"sequence_length": 128, "global_batch": global_batch, "steps": 100}
-    return recipe_from_table({"execution": {"micro_batch": 4}, "phase": [phase], **sections})
+    phases = [phase | each for each in sections.pop("phase", [{}])]
+    return recipe_from_table({"execution": {"micro_batch": 4}, "phase": phases, **sections})
 
 
 def large(*overrides: str) -> Recipe:
@@ -114,6 +124,98 @@ def test_the_plan_of_merged_gradients_ends_as_early_as_that_of_all_parameters():
     plan = buckets.by_profile(shapes, 4, profile, link)
     expected = buckets.seconds(plan, shapes, 4, profile, link)
     assert profile.end_s + found.exposed_s == pytest.approx(expected, rel=2 * buckets.SLACK)
+
+
+METHODS = {
+    "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.25}, "numerics": {"wire": "float16"}},
+    "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.25}, "optimizer": {"name": "lamb"}},
+    "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.1, "interval": 4}},
+    "largest_chunks": {"exchange": {"method": "largest_chunks", "dense": 0.1}},
+    "parameters": {"exchange": {"method": "parameters", "interval": 10}},
+    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 10, "momentum_interval": 20}},
+    "dreamddp": {"exchange": {"method": "dreamddp", "interval": 10, "full_interval": 100}},
+}
+
+
+def method_recipe(method: str, **sections) -> Recipe:
+    rare = {"micro_batch": 4, "checkpoint_steps": 100, "evaluate_steps": 100, "consistency_steps": 100}
+    return recipe(**({"execution": rare} | METHODS[method] | sections))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_phase_is_the_mean_of_its_stages_and_sends_less_than_float32_gradients(method):
+    toy = method_recipe(method)
+    found, dense = plan_phase(toy, 0, 4, DEVICE, HOP), plan_phase(recipe(), 0, 4, DEVICE, HOP)
+    assert sum(stage.share for stage in found.stages) == pytest.approx(1)
+    for name in ("sent_bytes", "communication_s", "exposed_s"):
+        parts = [stage.share * getattr(stage, name) for stage in found.stages]
+        assert getattr(found, name) == pytest.approx(sum(parts))
+        assert 0 < getattr(found, name) < getattr(dense, name)
+    assert found.step_s < dense.step_s
+    assert found.days == pytest.approx(100 * found.step_s / 86400)
+    assert found.efficiency > dense.efficiency
+    alone = plan_phase(toy, 0, 1, DEVICE, HOP)
+    assert (alone.sent_bytes, alone.communication_s, alone.exposed_s, alone.efficiency) == (0, 0, 0, 1)
+
+
+def test_bytes_of_stages_are_those_of_their_numbers():
+    toy = method_recipe("onebit_adam")
+    parameters = derive(toy, toy.phase[0], 4).parameters
+    dense, compressed = plan_phase(toy, 0, 4, DEVICE, HOP).stages
+    assert (dense.name, dense.share, compressed.name) == ("dense", 0.25, "compressed")
+    assert dense.sent_bytes == pytest.approx(1.5 * 2 * parameters, rel=1e-3)
+    assert compressed.sent_bytes == pytest.approx(1.5 * parameters * (1 / 8 + 1 / 128), rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["parameters", "mt_dao"])
+def test_averages_after_a_step_are_exposed(method):
+    found = plan_phase(method_recipe(method), 0, 4, DEVICE, HOP)
+    assert found.exposed_s == found.communication_s == pytest.approx(found.sent_bytes / 1e9)
+
+
+def test_parts_of_parameters_hide_beside_the_whole_step_and_full_averages_do_not():
+    toy = method_recipe("dreamddp")
+    parameters = derive(toy, toy.phase[0], 4).parameters
+    full_s = 1.5 * 4 * 3 * parameters / 100 / 1e9
+    found = plan_phase(toy, 0, 4, DEVICE, HOP)
+    assert found.exposed_s == pytest.approx(full_s)
+    assert found.communication_s == pytest.approx(1.5 * 4 * parameters / 10 / 1e9 + full_s)
+    slow = plan_phase(toy, 0, 4, DEVICE, Hop(1e6, share=1.0, latency_s=0.0))
+    assert slow.exposed_s == pytest.approx(slow.communication_s - slow.forward_backward_s)
+
+
+def test_alternatives_are_sound_recipes_of_each_way_to_send_less():
+    found = alternatives(recipe(optimizer={"name": "lamb"}, phase=[{"warmup": 0.3}]))
+    assert list(found) == [
+        'numerics.wire = "float16"',
+        'numerics.wire = "int8"',
+        'exchange.method = "onebit_lamb"',
+    ]
+    for each in found.values():
+        check_exchange(each)
+    assert list(alternatives(recipe(optimizer={"name": "sgd"}))) == list(found)[:2]
+    own = method_recipe("parameters")
+    assert alternatives(own)['exchange.method = "parameters"'] == own
+
+
+@pytest.mark.parametrize(("global_batch", "latency_s"), [(64, 0.0), (64, 1e-3), (1024, 0.0)])
+def test_int8_pays_below_the_rate_at_which_float16_exposes_its_share_of_a_step(global_batch, latency_s):
+    rate = int8_pays_below(recipe(global_batch), 0, 8, DEVICE, dataclasses.replace(HOP, latency_s=latency_s))
+    pays = []
+    for times in (0.9, 1.1):
+        link = Hop(times * rate, HOP.share, latency_s)
+        wide, narrow = (
+            plan_phase(recipe(global_batch, numerics={"wire": wire}), 0, 8, DEVICE, link)
+            for wire in ("float16", "int8")
+        )
+        pays.append(wide.exposed_s > 0.05 * wide.step_s and narrow.step_s < 0.98 * wide.step_s)
+    assert pays == [True, False]
+
+
+def test_int8_pays_on_slower_links_the_longer_steps_compute_and_never_on_one_rank():
+    few, many = (int8_pays_below(recipe(rows), 0, 8, DEVICE, HOP) for rows in (64, 1024))
+    assert many < few
+    assert int8_pays_below(recipe(), 0, 1, DEVICE, HOP) is None
 
 
 def test_ranks_that_cannot_share_the_batch_are_an_error():

@@ -3,16 +3,18 @@
 import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import buckets
-from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
+from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.link import Link
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
-from bert_horovod.model.parameters import WORD_EMBEDDINGS
-from bert_horovod.training.overlap import expect, measure_profile
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.training.overlap import expect, fast_link_warning, measure_profile
 from bert_horovod.training.step import as_tensors
 from tests.toy_runs import metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe
@@ -88,6 +90,37 @@ def test_the_int8_wire_learns_as_float32_does_with_equal_ranks_and_sends_tables_
     assert losses["int8"][0] == losses["float32"][0]  # before the first exchange
     assert losses["int8"] != losses["float32"]
     assert losses["int8"] == pytest.approx(losses["float32"], rel=5e-3)
+
+
+def warnings(world: World, recipe: Recipe, peaks: list[float | None]) -> list[str]:
+    """What a run says on devices of these peaks, in FLOP/s of all ranks, which rank 0 knows; one micro-batch a step."""
+    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    phase = SimpleNamespace(settings=recipe.phase[0], micro_batches=1)
+    runs = [
+        SimpleNamespace(recipe=recipe, world=world, phase=phase, peak_flops_per_s=peak if world.rank == 0 else None)
+        for peak in peaks
+    ]
+    return [fast_link_warning(run, shapes, None) for run in runs]
+
+
+def test_where_nothing_is_planned_computation_is_estimated_by_the_devices_peak(two_ranks):
+    recipe = toy_recipe(exchange={"method": "largest_chunks"})
+    for slow, fast, unknown in (answer.value for answer in two_ranks.run(warnings, recipe, [1e3, 1e30, None])):
+        assert slow.startswith("warning: exchange.method = 'largest_chunks' saves at most ")
+        assert "(link measured, computation estimated)" in slow
+        assert fast == unknown == ""
+    assert warnings(World(), recipe, [1e3]) == [""]
+
+
+def test_a_plan_that_was_measured_is_what_is_judged():
+    recipe = toy_recipe(exchange={"method": "onebit_adam"})
+    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    profile = BackwardProfile(0.1, dict.fromkeys(shapes, 0.5), 1.0, {WORD_EMBEDDINGS: 10})
+    world = SimpleNamespace(size=2)
+    run = SimpleNamespace(recipe=recipe, world=world, phase=SimpleNamespace(micro_batches=1))
+    for s_per_byte, warned in ((1e-9, True), (1e-3, False)):
+        expectation = expect(by_size(shapes, "auto"), shapes, "float32", profile, Link(0.0, s_per_byte))
+        assert ("(link and backward measured)" in fast_link_warning(run, shapes, expectation)) == warned
 
 
 @pytest.mark.slow

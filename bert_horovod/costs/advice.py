@@ -1,0 +1,62 @@
+"""What a run says of a way to exchange that gains nothing: on one rank, or on a link that is fast enough without it."""
+
+from bert_horovod.costs import buckets
+from bert_horovod.costs.buckets import BackwardProfile
+from bert_horovod.costs.link import NUMBER_BYTES, Link
+from bert_horovod.model.parameters import Shapes
+from bert_horovod.recipe.sections import Recipe
+
+LEAST_GAIN = 0.02  # of a step: sending less cannot pay where float16 gradients expose less communication than that
+# The first send float32 or float16 gradients, which cost no learning; dreamddp judges its interval by itself.
+_UNJUDGED = ("gradients", "dreamddp")
+
+
+def for_one_rank(recipe: Recipe, world_size: int) -> str:
+    """A warning if the recipe's exchange is meant for more ranks; "": there is none to give."""
+    method = recipe.exchange.method
+    if world_size > 1 or method == "gradients":
+        return ""
+    return f"exchange.method = {method!r} with one rank sends nothing: it only changes numbers, and saves no time"
+
+
+def sends_less(recipe: Recipe) -> str:
+    """The setting by which the recipe sends less than float16 gradients at some cost; "": none that is judged here."""
+    if recipe.exchange.method not in _UNJUDGED:
+        return f"exchange.method = {recipe.exchange.method!r}"
+    int8 = recipe.exchange.method == "gradients" and recipe.numerics.wire == "int8"
+    return "numerics.wire = 'int8'" if int8 else ""
+
+
+def for_fast_link(
+    recipe: Recipe,
+    shapes: Shapes,
+    profile: BackwardProfile,
+    link: Link,
+    reduction: str,
+    micro_batches: int,
+    source: str,
+) -> str:
+    """A warning if float16 gradients would expose so little communication that sending less cannot pay; else "".
+
+    Args:
+        recipe: a run's.
+        shapes: of all parameters.
+        profile: of a micro-batch.
+        link: between the ranks.
+        reduction: how they sum, which the link is of.
+        micro_batches: of a step.
+        source: where profile and link are from, for people.
+    """
+    setting = sends_less(recipe)
+    if not setting:
+        return ""
+    width = NUMBER_BYTES["float16"]
+    plan = buckets.by_profile(shapes, width, profile, link, reduction)
+    exposed_s = buckets.seconds(plan, shapes, width, profile, link) - profile.end_s
+    step_s = micro_batches * profile.end_s + exposed_s
+    if exposed_s >= LEAST_GAIN * step_s:
+        return ""
+    return (
+        f"warning: {setting} saves at most {exposed_s:.2g} s of a step of {step_s:.2g} s on this link ({source}): "
+        "gradients with numerics.wire = 'float16' learn more a step"
+    )

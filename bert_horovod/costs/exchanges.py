@@ -1,0 +1,151 @@
+"""What ranks send with each exchange.method of a recipe: by arithmetic alone, for plans and for advice to a run.
+
+A phase has up to three stages, and all steps of a stage send alike. Sums leave at one of three times:
+
+    beside     beside the last micro-batch's backward: gradients, momenta as signs, chunks
+    meanwhile  beside the whole step: dreamddp's parts of the parameters
+    after      after the step, where nothing hides them: averages of local methods, syncs of zero_one_adam
+
+Not counted: the single numbers by which ranks agree on whether a step is finite, and the time that encoding takes.
+"""
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bert_horovod.costs.link import BLOCK, NUMBER_BYTES, reductions
+from bert_horovod.optimizers.base import state_slots
+from bert_horovod.optimizers.schedule import sync_period, whole_steps
+from bert_horovod.recipe.sections import Phase, Recipe
+
+# Methods whose buckets are cut by size alone; those of the others follow the measured link and backward.
+BY_SIZE = ("largest_chunks", "parameters", "mt_dao", "dreamddp")
+AUTO_DENSE = 0.2  # exchange.dense = "auto" as plans have it: published shares are 0.15 to 0.25 (arXiv 2102.02888)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The steps of a phase in which ranks send alike; numbers are those of a step on average."""
+
+    name: str
+    share: float  # of the phase's steps
+    wire: str  # of the sums beside and after: a key of NUMBER_BYTES
+    reduction: str  # how these are summed: a key of costs.link.LINKS
+    beside: bool = True  # whether all parameters' numbers, or their chosen chunks, are summed beside backward
+    fraction: float = 1.0  # of the chunks, what is sent beside backward
+    chunk: int = 0  # numbers; 0: no chunks
+    meanwhile: float = 0.0  # float32 ring averages of all parameters beside the whole step: a part of one
+    after: float = 0.0  # sums of as many numbers as there are parameters, after the step
+
+    @property
+    def number_bytes(self) -> float:
+        """Of a parameter in the payload beside backward."""
+        return NUMBER_BYTES[self.wire] * (self.fraction + 1 / self.chunk if self.chunk else 1.0)
+
+    def sent_bytes(self, buckets: Sequence[int], world_size: int, inside: int = 1) -> float:
+        """What a rank sends in a step; to other hosts where sums go in two steps.
+
+        Args:
+            buckets: the numbers of each.
+            world_size: ranks.
+            inside: ranks of a host that sum among themselves first; with the ring it makes no difference.
+        """
+        if world_size == 1:
+            return 0.0
+        ring = 2 * (world_size - 1) / world_size
+        width, hosts = NUMBER_BYTES[self.wire], world_size // inside
+        found = ring * 4 * self.meanwhile * sum(buckets)
+        for numbers in buckets:
+            chunks = -(-numbers // self.chunk) if self.chunk else 0
+            if self.reduction == "two_step":
+                once = 2 * (hosts - 1) * width * part_size(numbers, world_size)
+            elif chunks:
+                once = ring * width * (math.ceil(self.fraction * chunks) * self.chunk + chunks)
+            else:
+                once = ring * width * numbers
+            found += once * (self.beside + self.after)
+        return found
+
+
+def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
+    """The stages of a phase, whose shares sum to 1.
+
+    Args:
+        recipe: its exchange, wire and optimizer; a sound one.
+        phase: one of its phases, whose steps and learning rate decide shares.
+        reduction: how gradients are summed; "": the first way that the recipe allows.
+    """
+    exchange, wire, slots = recipe.exchange, recipe.numerics.wire, len(state_slots(recipe))
+    dense = Stage("dense", 1.0, wire, reduction or reductions(recipe)[0])
+    match exchange.method:
+        case "gradients":
+            found = [dense]
+        case "largest_chunks":
+            share = round(exchange.dense * phase.steps) / phase.steps
+            found = [
+                Stage("dense", share, wire, "ring", chunk=exchange.chunk),
+                Stage("chunks", 1 - share, wire, "ring", fraction=exchange.fraction, chunk=exchange.chunk),
+            ]
+        case "parameters":
+            found = [_local(after=(1 + slots) / exchange.interval)]
+        case "mt_dao":
+            found = [_local(after=sum(1 / interval for interval in exchange.intervals))]
+        case "dreamddp":
+            found = [_local(meanwhile=1 / exchange.interval, after=(1 + slots) / exchange.full_interval)]
+        case _:
+            found = _signs_stages(recipe, phase, dense)
+    return [stage for stage in found if stage.share > 0]
+
+
+def part_size(numbers: int, ranks: int) -> int:
+    """Numbers of a rank's own sums in a two-step sum: whole blocks, with padding behind the last of all."""
+    return math.ceil(numbers / (ranks * BLOCK)) * BLOCK
+
+
+def _local(**sums: float) -> Stage:
+    return Stage("local", 1.0, "float32", "ring", beside=False, **sums)
+
+
+def _signs_stages(recipe: Recipe, phase: Phase, dense: Stage) -> list[Stage]:
+    """See exchange/stages.py and exchange/zero_one_adam.py."""
+    exchange, steps = recipe.exchange, phase.steps
+    share = AUTO_DENSE if exchange.dense == "auto" else exchange.dense
+    learning = min(steps, max(1, *(whole_steps(steps, fraction) for fraction in (share, phase.warmup))))
+    wire, reduction = ("signs", "two_step") if exchange.encoding == "signs" else ("float32", "ring")
+    if exchange.method != "zero_one_adam":
+        after = Stage("compressed", (steps - learning) / steps, wire, reduction)
+        return [_with_share(dense, learning / steps), after]
+    updates = _v_updates(learning, exchange.variance_updates)
+    local = steps - learning
+    syncs = _syncs(phase, learning + 1, recipe.optimizer.decay_power, exchange.interval)
+    return [
+        _with_share(dense, updates / steps),
+        Stage("compressed", (learning - updates) / steps, wire, reduction),
+        Stage("local", local / steps, wire, reduction, beside=False, after=syncs / max(1, local)),
+    ]
+
+
+def _with_share(stage: Stage, share: float) -> Stage:
+    return Stage(stage.name, share, stage.wire, stage.reduction)
+
+
+def _v_updates(steps: int, updates: int) -> int:
+    """In how many of the first steps 0/1 Adam's v learns: `updates` times in each step, then in every second, ..."""
+    found, interval = 0, 1
+    while steps > interval * updates:
+        found, steps, interval = found + updates, steps - interval * updates, 2 * interval
+    return found + steps // interval
+
+
+def _syncs(phase: Phase, first: int, power: float, most: int) -> float:
+    """Syncs of 0/1 Adam from step `first` of the phase on, where the learning rate no longer rises."""
+    found, step = 0.0, first
+    while step <= phase.steps:
+        period = sync_period(phase, step, power, most)
+        # The first step with a longer period.
+        end = bisect.bisect_right(
+            range(phase.steps + 1), period, lo=step, key=lambda each: sync_period(phase, each, power, most)
+        )
+        found, step = found + (end - step) / period, end
+    return found

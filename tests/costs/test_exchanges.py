@@ -1,0 +1,106 @@
+"""What the exchanges themselves say that a rank sends, and shares of steps against counting."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from bert_horovod.costs.exchanges import BY_SIZE, stages
+from bert_horovod.exchange.methods import EXCHANGES
+from bert_horovod.measuring.synthetic import LoneRank
+from bert_horovod.optimizers.schedule import sync_period
+from bert_horovod.recipe.sections import ExchangeMethod, Recipe
+from tests.exchange.moments import BUCKETS, SHAPES, Toy
+from tests.toys import toy_recipe
+
+STEPS = 32
+RARE = {"checkpoint_steps": STEPS, "consistency_steps": 0}
+CASES: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "float16": {"numerics": {"wire": "float16"}},
+    "float16 in two steps": {"numerics": {"wire": "float16"}, "execution": RARE | {"reduction": "two_step"}},
+    "int8": {"numerics": {"wire": "int8"}},
+    "chunks": {"exchange": {"method": "largest_chunks", "dense": 0.4, "fraction": 0.2, "chunk": 16}},
+    "chunks of halves": {
+        "exchange": {"method": "largest_chunks", "dense": 0.4, "fraction": 0.2, "chunk": 16},
+        "numerics": {"wire": "float16"},
+    },
+    "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.4}, "numerics": {"wire": "float16"}},
+    "frozen v alone": {"exchange": {"method": "onebit_adam", "dense": 0.4, "encoding": "none"}},
+    "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
+    "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.4, "interval": 8, "variance_updates": 3}},
+    "parameters": {"exchange": {"method": "parameters", "interval": 4}},
+    "parameters of sgd": {"exchange": {"method": "parameters", "interval": 4}, "optimizer": {"name": "sgd"}},
+    "mt_dao": {"exchange": {"method": "mt_dao", "interval": 4, "momentum_interval": 8, "second_moment_interval": 16}},
+    "dreamddp": {"exchange": {"method": "dreamddp", "interval": 4, "full_interval": 8}},
+}
+
+
+def case_recipe(case: str) -> Recipe:
+    return toy_recipe(**({"execution": RARE, "phase": {"steps": STEPS, "warmup": 0.0}} | CASES[case]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_rank_sends_what_its_exchange_says(case):
+    recipe = case_recipe(case)
+    toy = Toy(LoneRank(2), recipe)
+    said = []
+    for step in range(1, STEPS + 1):
+        before = toy.exchange.wire_bytes()
+        toy.state.progress.count(True, recipe.numerics)
+        toy.exchange.after_step(step, 1.0)
+        # Chunks' are those of the step that was done, others' those of the step that comes.
+        said.append(toy.exchange.wire_bytes() if recipe.exchange.method == "largest_chunks" else before)
+    numbers = [sum(math.prod(SHAPES[name]) for name in bucket) for bucket in BUCKETS]
+    found = [(stage.share, stage.sent_bytes(numbers, 2)) for stage in stages(recipe, recipe.phase[0])]
+    # Parts of parameters end with a row.
+    close = 0.03 if recipe.exchange.method == "dreamddp" else 1e-12
+    assert sum(share for share, _ in found) == pytest.approx(1, abs=1e-12)
+    assert sum(share * sent_bytes for share, sent_bytes in found) == pytest.approx(sum(said) / STEPS, rel=close)
+    assert found[0][1] == pytest.approx(said[0], rel=close)
+    last = round(found[-1][0] * STEPS)
+    assert found[-1][1] == pytest.approx(sum(said[-last:]) / last, rel=close)
+
+
+def test_every_method_has_its_case():
+    assert {case_recipe(case).exchange.method for case in CASES} == set(EXCHANGES)
+    assert {method for method, exchange in EXCHANGES.items() if not exchange.overlaps} == set(BY_SIZE)
+
+
+def test_one_rank_sends_nothing_and_a_host_of_several_ranks_sends_each_number_once():
+    recipe = case_recipe("int8")
+    [stage] = stages(recipe, recipe.phase[0])
+    assert stage.sent_bytes([4096], 1) == 0
+    assert stage.sent_bytes([4096], 8) == 2 * 7 / 8 * 4096 * (1 + 2 / 256)
+    assert stage.sent_bytes([4096], 8, inside=4) == 2 * 1 / 8 * 4096 * (1 + 2 / 256)  # to the one other host
+
+
+def with_exchange(recipe: Recipe, steps: int, warmup: float, **settings: Any) -> Recipe:
+    phase = dataclasses.replace(recipe.phase[0], steps=steps, warmup=warmup)
+    return dataclasses.replace(recipe, exchange=ExchangeMethod(**settings), phase=(phase,))
+
+
+@pytest.mark.parametrize(
+    ("dense", "warmup", "expected"), [(0.25, 0.1, 0.25), (0.25, 0.29, 0.29), ("auto", 0.0, 0.2), (0.0, 0.0, 0.01)]
+)
+def test_the_dense_share_of_frozen_v(dense, warmup, expected):
+    recipe = with_exchange(toy_recipe(), 100, warmup, method="onebit_adam", dense=dense)
+    assert [stage.share for stage in stages(recipe, recipe.phase[0])] == [expected, pytest.approx(1 - expected)]
+
+
+def test_all_dense_is_one_stage():
+    for method in ("onebit_adam", "zero_one_adam", "largest_chunks"):
+        recipe = with_exchange(toy_recipe(), 10, 0.0, method=method, dense=1.0, variance_updates=16)
+        assert [(stage.name, stage.share) for stage in stages(recipe, recipe.phase[0])] == [("dense", 1.0)]
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_syncs_of_a_phase_are_as_many_as_its_learning_rates_say(power):
+    recipe = with_exchange(toy_recipe(), 3000, 0.1, method="zero_one_adam", dense=0.1, interval=16)
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, decay_power=power))
+    phase = recipe.phase[0]
+    expected = sum(1 / sync_period(phase, step, power, 16) for step in range(301, 3001))
+    local = stages(recipe, phase)[-1]
+    assert local.after == pytest.approx(expected / 2700)
+    assert 2700 / 16 < expected < 2700
