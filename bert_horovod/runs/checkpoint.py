@@ -4,7 +4,7 @@
         config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      what transformers loads
         training/optimizer.safetensors     slots, as slot/parameter
         training/state.json                progress, recipe, store, versions
-        training/rank-00000.safetensors    what this rank keeps alone, where the exchange has such: runs/parts.py
+        training/rank-00000.safetensors    what this rank keeps alone, where the exchange has such: runs/rank_parts.py
         training/hashes.json               SHA-256 of every other file
 
 Gradient accumulators are never stored: a checkpoint lies between optimizer steps.
@@ -27,7 +27,7 @@ from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase
-from bert_horovod.runs.parts import PART, part_file
+from bert_horovod.runs.rank_parts import PART, part_file
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
 from bert_horovod.storage.typed import check_type

@@ -8,7 +8,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.parts import remove_waiting
+from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically

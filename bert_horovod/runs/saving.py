@@ -23,7 +23,7 @@ from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at
-from bert_horovod.runs.parts import part_file, remove_waiting, take, yield_to_training
+from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync

@@ -25,7 +25,7 @@ from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import path_of
-from bert_horovod.runs.parts import restore
+from bert_horovod.runs.rank_parts import restore
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run

@@ -1,7 +1,7 @@
 """Saves checkpoints while training; runs/saving.py writes them."""
 
 from bert_horovod.runs.checkpoint import paths_in
-from bert_horovod.runs.parts import PartWriter
+from bert_horovod.runs.rank_parts import PartWriter
 from bert_horovod.runs.saving import Saver
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run

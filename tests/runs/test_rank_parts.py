@@ -12,7 +12,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import RunError
 from bert_horovod.exchange.owed import Layout, total
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.parts import PartWriter, part_file, remove_waiting, take
+from bert_horovod.runs.rank_parts import PartWriter, part_file, remove_waiting, take
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.toy_runs import metrics, newest, train_rank, train_recipe, training_state
 from tests.toys import toy_recipe
