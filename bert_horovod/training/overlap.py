@@ -116,8 +116,9 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
                 f"{saved.ranks} ranks saved this run, now there are {layout.ranks}: what they owed is shared out "
                 "anew; with this exchange the number of ranks changes later losses more than by rounding"
             )
-    state.progress.plan = {"made_for": made_for, **dataclasses.asdict(plan)}
     step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
+    # The exchange's, which may sum another way than a plan by size says.
+    state.progress.plan = {"made_for": made_for, **dataclasses.asdict(step.exchange.plan)}
     run.exchange = step.exchange
     run.exchange.begin(run.phase.begin + 1, run.phase.begin + run.phase.settings.steps)
     if expectation:
