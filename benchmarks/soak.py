@@ -3,12 +3,14 @@
 
 python benchmarks/soak.py --kills 50
 python benchmarks/soak.py --kills 3 --steps 120
+python benchmarks/soak.py --kills 6 --set optimizer.name=adamw --set exchange.method=onebit_adam --set exchange.dense=0.3
 
 Ranks under horovodrun train a small BERT on made-up text: two phases, dropout, float16 with overflows, float16 wire,
 evaluations, a checkpoint every few steps; buckets by size, since measured ones, and with them rounding, differ from run
 to run. kill -9 hits all ranks, one of them, or horovodrun; while they start, while they train, or while a checkpoint is
 being written; then the same command is given again. At the end the step's own values of metrics.jsonl, the evaluations,
-and parameters and optimizer of the last checkpoint must be those of the undisturbed run, bit for bit. Exit code: 0 if
+and the last checkpoint's parameters, optimizer and what each rank keeps alone must be those of the undisturbed run, bit
+for bit. Exit code: 0 if
 they are, 1 otherwise.
 """
 
@@ -28,6 +30,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
+from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.measuring.tables import lines
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -108,10 +111,12 @@ def environment() -> dict[str, str]:
 class Attempt:
     """A start of the run in `output_dir`; its output goes to a file."""
 
-    def __init__(self, directory: Path, output_dir: Path, ranks: int) -> None:
+    def __init__(self, directory: Path, output_dir: Path, ranks: int, overrides: list[str]) -> None:
         horovodrun = [sys.executable, Path(sys.executable).with_name("horovodrun"), "--gloo", "-np", str(ranks)]
         script = [sys.executable, PROJECT / "run" / "run_pretraining.py", "--recipe", directory / "recipe.toml"]
         script += ["--data_dir", directory / "store", "--output_dir", output_dir]
+        for override in overrides:
+            script += ["--set", override]
         self.output_dir, self.log = output_dir, directory / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -186,8 +191,7 @@ def outcome(output_dir: Path) -> tuple[list[list], dict[str, bytes]]:
     text = (output_dir / "metrics.jsonl").read_text().splitlines()
     values = [list(takewhile(lambda item: item[0] != "rows_per_s", json.loads(line).items())) for line in text]
     newest = max((output_dir / "checkpoints").glob("step-*"))
-    files = ("model.safetensors", "training/optimizer.safetensors")
-    return values, {name: (newest / name).read_bytes() for name in files}
+    return values, {str(path.relative_to(newest)): path.read_bytes() for path in newest.rglob("*.safetensors")}
 
 
 def differences(found: tuple[list[list], dict[str, bytes]], expected: tuple[list[list], dict[str, bytes]]) -> list[str]:
@@ -195,7 +199,7 @@ def differences(found: tuple[list[list], dict[str, bytes]], expected: tuple[list
     lines_differ = sum(a != b for a, b in zip(found[0], expected[0], strict=False))
     lines_differ += abs(len(found[0]) - len(expected[0]))
     texts = [f"{lines_differ} of {len(expected[0])} lines of metrics.jsonl"] if lines_differ else []
-    return texts + [name for name in expected[1] if found[1][name] != expected[1][name]]
+    return texts + [name for name in expected[1] if found[1].get(name) != expected[1][name]]
 
 
 def main() -> int:
@@ -204,30 +208,31 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="default: %(default)s")
     parser.add_argument("--steps", type=int, metavar="N", help="of the run (default: 60 a kill)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the kills (default: %(default)s)")
+    add_overrides(parser, "exchange.method=onebit_adam")
     arguments = parser.parse_args()
     steps = arguments.steps or 60 * arguments.kills
     draw = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         directory = Path(scratch)
         make_input(directory, steps)
-        undisturbed = Attempt(directory, directory / "undisturbed", arguments.ranks)
+        undisturbed = Attempt(directory, directory / "undisturbed", arguments.ranks, arguments.overrides)
         if undisturbed.process.wait() != 0:
             print(undisturbed.log.read_text(errors="replace"), file=sys.stderr)
             return 1
         expected = outcome(directory / "undisturbed")
         shutil.rmtree(directory / "undisturbed")
         print(f"undisturbed run of {steps} steps on {arguments.ranks} ranks done; killing", file=sys.stderr, flush=True)
-        return soak(directory, arguments.ranks, arguments.kills, draw, expected)
+        return soak(directory, arguments.ranks, arguments.overrides, arguments.kills, draw, expected)
 
 
-def soak(directory: Path, ranks: int, kills: int, draw: random.Random, expected) -> int:
+def soak(directory: Path, ranks: int, overrides: list[str], kills: int, draw: random.Random, expected) -> int:
     """Kill, resume, compare; print the table."""
     counts: dict[tuple[str, str], Counter] = {(t, m): Counter() for t in TARGETS for m in MOMENTS}
     output_dir = directory / "disturbed"
     plan = [key for _ in range(-(-kills // len(counts))) for key in draw.sample(list(counts), len(counts))][:kills]
     done = 0
     for target, moment in plan:
-        attempt = Attempt(directory, output_dir, ranks)
+        attempt = Attempt(directory, output_dir, ranks, overrides)
         if not attempt.wait_for(moment, draw):
             break  # it came to its end, or failed
         attempt.kill(target, draw)
@@ -242,7 +247,7 @@ def soak(directory: Path, ranks: int, kills: int, draw: random.Random, expected)
         print(
             f"kill {done} of {kills}: {target}, {moment}; newest checkpoint {newest.name}", file=sys.stderr, flush=True
         )
-    last = Attempt(directory, output_dir, ranks)
+    last = Attempt(directory, output_dir, ranks, overrides)
     if last.process.wait() != 0 or not last.gone():
         print(last.log.read_text(errors="replace"), file=sys.stderr)
         return 1

@@ -20,6 +20,16 @@ def test_a_run_that_was_killed_three_times_equals_one_that_was_not():
     assert result == "differences from the undisturbed run: none"
 
 
+@pytest.mark.slow
+def test_what_ranks_keep_alone_survives_kills_too():
+    pytest.importorskip("horovod")
+    signs = ("optimizer.name=adamw", "exchange.method=onebit_adam", "exchange.dense=0.3")
+    overrides = [word for setting in signs for word in ("--set", setting)]
+    done = run_script("soak", "--kills", 3, "--steps", 120, "--seed", 515, *overrides)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "differences from the undisturbed run: none"
+
+
 def test_differences_are_found():
     soak = load_script("soak")
     expected = ([[("step", 1)], [("step", 2)]], {"model": b"1", "optimizer": b"2"})
