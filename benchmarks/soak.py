@@ -3,15 +3,14 @@
 
 python benchmarks/soak.py --kills 50
 python benchmarks/soak.py --kills 3 --steps 120
-python benchmarks/soak.py --kills 6 --set optimizer.name=adamw --set exchange.method=onebit_adam --set exchange.dense=0.3
+python benchmarks/soak.py --set optimizer.name=adamw --set exchange.method=onebit_adam --set exchange.dense=0.3
 
 Ranks under horovodrun train a small BERT on made-up text: two phases, dropout, float16 with overflows, float16 wire,
 evaluations, a checkpoint every few steps; buckets by size, since measured ones, and with them rounding, differ from run
 to run. kill -9 hits all ranks, one of them, or horovodrun; while they start, while they train, or while a checkpoint is
 being written; then the same command is given again. At the end the step's own values of metrics.jsonl, the evaluations,
 and the last checkpoint's parameters, optimizer and what each rank keeps alone must be those of the undisturbed run, bit
-for bit. Exit code: 0 if
-they are, 1 otherwise.
+for bit. Exit code: 0 if they are, 1 otherwise.
 """
 
 import argparse
