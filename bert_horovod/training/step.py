@@ -117,8 +117,11 @@ class TrainStep:
         assert len(batches) == self._micro_batches, f"{len(batches)} micro-batches for a step of {self._micro_batches}"
         spans = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
-            work = self._finish if k == self._micro_batches - 1 else self._accumulate
-            *result, span = work[with_times](as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
+            arguments = as_tensors(batch), tf.constant(first_row, tf.uint64), inputs
+            if k < self._micro_batches - 1:
+                *result, span = self._accumulate[with_times](*arguments, tf.constant(k == 0))
+            else:
+                *result, span = self._finish[with_times](*arguments)
             spans.append(span)
         scalars, ready_s, done_s = (part.numpy() for part in result)  # here the host waits for the device
         *sums, norm, finite, rows, reduced_s, updated_s = scalars.tolist()
@@ -190,15 +193,15 @@ class TrainStep:
         return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
     def _accumulate_micro_batch(
-        self, clock: Clock, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+        self, clock: Clock, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs, first: tf.Tensor
     ) -> tuple[tf.Tensor]:
-        """Begin and end, float64 [2]."""
+        """Begin and end, float64 [2]; a step's `first` micro-batch needs no accumulators of zeros."""
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         added = []
         for name, gradient in gradients.items():
             accumulator = self._accumulators[name]
-            added.append(accumulator.assign_add(tf.cast(gradient, tf.float32)))
+            added.append(_assign_or_add(accumulator, tf.cast(gradient, tf.float32), first))
             if name in lookups:
                 ids = tf.reshape(lookups[name].indices, [-1, 1])
                 values = tf.reshape(lookups[name].values, [-1, accumulator.shape[1]])
@@ -223,11 +226,19 @@ class TrainStep:
         sums = self._world.all_reduce(self._sums + sums, "sums")
         with tf.control_dependencies([sums, update.gradient_norm]):
             self._sums.assign(tf.zeros_like(self._sums))
-            for accumulator in (self._accumulators or {}).values():
-                accumulator.assign(tf.zeros_like(accumulator))
         scalars = (update.gradient_norm, update.finite, update.rows, update.reduced_s, update.updated_s)
         scalars = tf.stack([tf.cast(value, tf.float64) for value in scalars])
         return tf.concat([sums, scalars], 0), update.ready_s, update.done_s, tf.stack([begin, computed])
+
+
+def _assign_or_add(variable: tf.Variable, value: tf.Tensor, assign: tf.Tensor) -> tf.Tensor:
+    """Assign the value where `assign` is true, else add it; returns a scalar that exists after that."""
+
+    def after(changed: tf.Variable) -> tf.Tensor:
+        with tf.control_dependencies([changed]):
+            return tf.identity(assign)
+
+    return tf.cond(assign, lambda: after(variable.assign(value)), lambda: after(variable.assign_add(value)))
 
 
 def build_step(

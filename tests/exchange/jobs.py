@@ -1,5 +1,7 @@
 """What two ranks get from reductions of gradients: jobs for two_ranks."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -43,8 +45,9 @@ def dense(rank: int) -> dict[str, np.ndarray]:
 class Wire:
     """A reducer with its compiled reduction."""
 
-    def __init__(self, world: World, dtype: str) -> None:
-        self.reducer = GradientReducer(world, SHAPES, by_size(SHAPES, BUCKET_BYTES), dtype)
+    def __init__(self, world: World, dtype: str, reduction: str = "ring") -> None:
+        plan = dataclasses.replace(by_size(SHAPES, BUCKET_BYTES), reduction=reduction)
+        self.reducer = GradientReducer(world, SHAPES, plan, dtype, fused=reduction == "two_step")
         self._reduce = tf.function(self.reducer.reduce, autograph=False)
 
     def step(self, mine: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -72,6 +75,12 @@ def reductions(world: World) -> dict[str, np.ndarray]:
 
     wide, narrow = Wire(world, "float32"), Wire(world, "float16")
     keep("float32", wide.step(gradients(world.rank, 0)), wide)
+    two_step = Wire(world, "float16", "two_step")
+    for step in range(STEPS):
+        keep(f"two_step.{step}", two_step.step(gradients(world.rank, step)), two_step)
+    surging = {name: array * np.float32(SURGE) for name, array in gradients(world.rank, 0).items()}
+    keep("two_step.surge", two_step.step(surging), two_step)
+    found["two_step.bytes"] = np.array([two_step.reducer.bytes_reduced(), two_step.reducer.wire_bytes()])
     found["bytes"] = np.array(
         [count() for wire in (wide, narrow) for count in (wire.reducer.bytes_reduced, wire.reducer.wire_bytes)]
     )
@@ -114,3 +123,32 @@ def tables(world: World) -> dict[str, np.ndarray]:
                 found[f"{key}.bytes"] = np.array(reducer.bytes_reduced(int(reduced.rows)))
                 found[f"{key}.maxima"] = reducer.maxima.numpy()
     return found
+
+
+def eight_bits(world: World) -> dict[str, np.ndarray]:
+    """What the int8 wire makes of STEPS steps, the second of which is not finite on rank 1, and what is owed then.
+
+    The errors are assigned as GradientExchange does it: after finite steps.
+    """
+    found: dict[str, np.ndarray] = {}
+    own: dict[str, tf.Variable] = {}
+    plan = dataclasses.replace(by_size(SHAPES, BUCKET_BYTES), reduction="two_step")
+    reducer = GradientReducer(world, SHAPES, plan, "int8")
+    reducer.feed_errors_back(lambda name, shape: own.setdefault(name, tf.Variable(tf.zeros(shape))))
+
+    @tf.function(autograph=False)
+    def reduce(mine: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        reduced = reducer.reduce(mine, {})
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in reduced.gradients.values()])
+        for variable, value in reduced.owed:
+            variable.assign(tf.where(finite, value, variable))
+        return reduced.gradients
+
+    for step in range(STEPS):
+        mine = gradients(world.rank, step)
+        if step == 1 and world.rank == 1:
+            mine["c"][3, 1] = np.inf
+        reduced = reduce({name: tf.constant(array) for name, array in mine.items()})
+        found |= {f"{step}.{name}": array.numpy() for name, array in reduced.items()}
+    found |= {name: variable.numpy() for name, variable in own.items()}
+    return found | {"bytes": np.array([reducer.bytes_reduced(), reducer.wire_bytes()])}

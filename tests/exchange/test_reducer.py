@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
+from bert_horovod.exchange.encodings import BLOCK
 from bert_horovod.exchange.reducer import GradientReducer, next_maxima, wire_scale
 from tests.exchange.jobs import (
     BUCKET_BYTES,
@@ -19,6 +20,7 @@ from tests.exchange.jobs import (
     SURGE_STEPS,
     TABLE,
     dense,
+    eight_bits,
     gradients,
     looked_up,
     reductions,
@@ -197,6 +199,67 @@ def test_an_overflow_of_the_float16_wire_is_seen_and_mended_by_all_ranks_alike(r
 def test_a_gradient_that_is_not_a_number_on_one_rank_is_seen_by_all(ranks):
     for found in ranks:
         assert np.isnan(found["broken.b"][3])
+
+
+PADDED = 3 * RANKS * BLOCK  # numbers of the three buckets, each of which takes a block of each rank
+
+
+def test_float16_in_two_steps_is_rounded_twice_and_knows_the_maxima(ranks):
+    for step in range(1, STEPS):
+        expected = summed(lambda rank, step=step: gradients(rank, step))
+        for found in ranks:
+            sums = part(found, f"two_step.{step}")
+            for bucket in BUCKETS:
+                maximum = max(np.abs(expected[name]).max() for name in bucket)
+                for name in bucket:
+                    assert np.abs(sums[name] - expected[name]).max() <= 1.5 * 2**-10 * maximum
+                    np.testing.assert_array_equal(sums[name], ranks[0][f"two_step.{step}.{name}"])
+            largest = [max(np.abs(sums[name]).max() for name in bucket) for bucket in BUCKETS]
+            np.testing.assert_array_equal(found[f"two_step.{step}.maxima"], np.array(largest, np.float32))
+        assert list(ranks[0]["two_step.bytes"]) == [2 * PADDED, 2 * PADDED * 2 * (RANKS - 1) / RANKS]
+
+
+def test_an_overflow_in_two_steps_is_seen_by_all_ranks_alike(ranks):
+    for name in SHAPES:
+        np.testing.assert_array_equal(ranks[0][f"two_step.surge.{name}"], ranks[1][f"two_step.surge.{name}"])
+    assert not all(np.isfinite(array).all() for array in part(ranks[0], "two_step.surge").values())
+    np.testing.assert_array_equal(ranks[0]["two_step.surge.maxima"], ranks[1]["two_step.surge.maxima"])
+
+
+def test_int8_loses_nothing_over_steps_but_what_is_owed_and_a_step_that_is_not_finite_leaves_that_alone(two_ranks):
+    of_ranks = [answer.value for answer in two_ranks.run(eight_bits)]
+    finite = [step for step in range(STEPS) if step != 1]
+    for i, bucket in enumerate(BUCKETS):
+        exact, found = (
+            sum(np.concatenate([np.float64(of(step)[name]).reshape(-1) for name in bucket]) for step in finite)
+            for of in (
+                lambda step: summed(lambda rank: gradients(rank, step)),
+                lambda step: {name: of_ranks[0][f"{step}.{name}"] for name in SHAPES},
+            )
+        )
+        owed = sum(each[f"error.worker.{i}"].astype(np.float64) for each in of_ranks).reshape(-1)
+        owed += np.concatenate([each[f"error.server.{i}"] for each in of_ranks])
+        np.testing.assert_allclose(found + owed[: len(found)], exact, atol=1e-10)
+        assert np.abs(owed).max() > 0
+    for found in of_ranks:
+        assert not np.isfinite(found["1.c"]).all()
+        for step in range(STEPS):
+            for name in SHAPES:
+                np.testing.assert_array_equal(found[f"{step}.{name}"], of_ranks[0][f"{step}.{name}"])
+        assert list(found["bytes"]) == [PADDED * (1 + 2 / BLOCK)] * 2
+
+
+@pytest.mark.parametrize(
+    ("wire", "plan"),
+    [
+        ("float32", BucketPlan([["table"], ["f"]], reduction="two_step")),
+        ("int8", BucketPlan([["table"], ["f"]])),
+        ("int8", BucketPlan([["table"], ["f"]], rows="table", reduction="two_step")),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_wire_is_refused(wire, plan):
+    with pytest.raises(ValueError, match=f"does not fit the {wire} wire"):
+        GradientReducer(World(), TABLE, plan, wire)
 
 
 @pytest.mark.parametrize("wire", ["float32", "float16"])
