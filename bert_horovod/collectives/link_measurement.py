@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.link import Link, fit
 
-SMALLEST, LARGEST = 1 << 10, 1 << 24  # bytes on the wire that are tried
+SMALLEST, LARGEST = 1 << 14, 1 << 24  # bytes on the wire that are tried
 LONGEST_S = 0.15  # a sum that takes longer is the last
 _REPETITIONS = 5
 

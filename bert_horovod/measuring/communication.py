@@ -93,6 +93,7 @@ def measure(
             },
             "predicted_s": step_s["off"] + expectation.exposed_s,
             "floor_s": expectation.floor_s,
+            "reduction": expectation.plan.reduction,
             "bucket_bytes": expectation.bucket_bytes,
             "rows": last.rows,
         }

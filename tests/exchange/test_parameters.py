@@ -94,6 +94,14 @@ def test_a_request_to_stop_waits_for_the_next_average(two_ranks, store, tmp_path
     ("sections", "message"),
     [
         ({"exchange": {"interval": 2}}, r"exchange\.interval = 2: gradients are exchanged every step"),
+        (
+            {"execution": {"reduction": "two_step"}},
+            r"execution\.reduction = 'two_step': .*'float32' goes by ring alone",
+        ),
+        (
+            {"execution": {"reduction": "ring"}, "numerics": {"wire": "int8"}},
+            r"execution\.reduction = 'ring': .*'int8' goes by two_step alone; expected auto",
+        ),
         ({"exchange": {"method": "parameters"}}, r"optimizer\.name = 'adamw'.*expected sgd"),
         (
             {"exchange": {"method": "parameters"}, "optimizer": SGD, "numerics": {"wire": "float16"}},

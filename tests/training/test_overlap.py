@@ -1,5 +1,6 @@
 """The profile of backward, and the plan that a run keeps."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -45,6 +46,10 @@ def test_what_is_expected_follows_from_plan_profile_and_link():
     assert found.bucket_bytes == [200, 200]
     assert "buckets of 0.0 + 0.0 MB and the looked-up rows of table, 1.0 MB sent" in found.describe(1e6)
     assert "expected wait 0.160 s" in found.describe(1e6)
+    other = dataclasses.replace(found, plan=dataclasses.replace(found.plan, reduction="two_step"), exposed_s=0.25)
+    text = dataclasses.replace(found, others=(other,)).describe(1e6)
+    assert text.startswith("sums by ring: ")
+    assert "expected wait 0.160 s a step (two_step: 0.250 s)" in text
     assert found.exposed_s == buckets.seconds(found.plan, shapes, 2, profile, link) - 1.0
 
 
@@ -58,6 +63,7 @@ def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(two_ran
     numerics = {"wire": "float16"}
     whole = train_two(two_ranks, store, tmp_path / "whole", 4, numerics=numerics)
     first = training_state(whole)["progress"]
+    assert first["plan"]["reduction"] in ("ring", "two_step")
     assert first["plan"]["made_for"]["bucket_bytes"] == "auto"
     assert sorted(name for bucket in first["plan"]["buckets"] for name in bucket) == sorted(
         name for name in first["wire_maxima"] if not name.endswith("/rows")
@@ -69,6 +75,19 @@ def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(two_ran
         assert training_state(output_dir)["progress"]["plan"] == first["plan"]
     assert (newest(whole) / "model.safetensors").read_bytes() == (newest(copy) / "model.safetensors").read_bytes()
     assert [line["loss"] for line in metrics(whole)] == [line["loss"] for line in metrics(copy)]
+
+
+def test_the_int8_wire_learns_as_float32_does_with_equal_ranks_and_sends_tables_whole(two_ranks, store, tmp_path):
+    losses = {}
+    for wire in ("float32", "int8"):
+        recipe = toy_recipe(execution={"micro_batch": 8, "consistency_steps": 2}, numerics={"wire": wire})
+        two_ranks.run(train_rank, store.path, tmp_path / wire, recipe, max_steps=6)
+        losses[wire] = [line["loss"] for line in metrics(tmp_path / wire)]
+    plan = training_state(tmp_path / "int8")["progress"]["plan"]
+    assert (plan["reduction"], plan["rows"]) == ("two_step", None)
+    assert losses["int8"][0] == losses["float32"][0]  # before the first exchange
+    assert losses["int8"] != losses["float32"]
+    assert losses["int8"] == pytest.approx(losses["float32"], rel=5e-3)
 
 
 @pytest.mark.slow
