@@ -4,6 +4,7 @@ A bucket's all-reduce starts when its last gradient exists and the one before it
 many small ones pay the link's latency each. What is left after backward's end is all that a step waits for.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ DEFAULT_BYTES = 16 << 20  # of a bucket, where "auto" has nothing that was measu
 MOST_BUCKETS = 32
 CAUTION = 1.5  # how much slower than measured alone a link is taken to be, beside backward and its noise
 SLACK = 0.005  # a plan with fewer buckets is taken if the step is so much longer at most
+# Larger ones are cut: while one is on the link, the next is cast and copied, and the one before is cast back. Sums that
+# are queued behind others cost next to nothing: 58 MB over 1 Gb/s take 0.50 s in one all-reduce or in 64.
+LARGEST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,20 @@ class BackwardProfile:
     rows: dict[str, int]  # by table: rows that any rank looked up
 
 
+def _cut(names: Sequence[str], shapes: dict[str, tuple[int, ...]], most: int) -> list[list[str]]:
+    """In runs of at most so many numbers; a larger tensor is a run of its own."""
+    runs: list[list[str]] = [[]]
+    taken = 0
+    for name in names:
+        numbers = math.prod(shapes[name])
+        if runs[-1] and taken + numbers > most:
+            runs.append([])
+            taken = 0
+        runs[-1].append(name)
+        taken += numbers
+    return runs
+
+
 def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["auto"]) -> BucketPlan:
     """Parameters, given in forward order, in buckets of at most `bucket_bytes` of float32, in backward order.
 
@@ -45,16 +63,7 @@ def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["aut
     """
     if bucket_bytes == "auto":
         bucket_bytes = DEFAULT_BYTES
-    buckets: list[list[str]] = [[]]
-    size = 0
-    for name in reversed(shapes):
-        tensor_bytes = 4 * math.prod(shapes[name])
-        if buckets[-1] and size + tensor_bytes > bucket_bytes:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(name)
-        size += tensor_bytes
-    return BucketPlan(buckets)
+    return BucketPlan(_cut(list(reversed(shapes)), shapes, bucket_bytes // 4))
 
 
 def by_profile(
@@ -65,7 +74,7 @@ def by_profile(
     reduction: str = "ring",
     rows_alone: bool = True,
 ) -> BucketPlan:
-    """The plan that is expected to end first, on a link CAUTION times slower; with few buckets.
+    """The plan that is expected to end first, on a link CAUTION times slower; with few buckets, of LARGEST_BYTES or so.
 
     Args:
       shapes: of all parameters.
@@ -79,7 +88,9 @@ def by_profile(
     link = link.slower(CAUTION)
     tables = [None, *(profile.rows if rows_alone else ())]
     plans = [_best(names, shapes, element_bytes, profile, link, table, reduction) for table in tables]
-    return min(plans, key=lambda plan: seconds(plan, shapes, element_bytes, profile, link))
+    best = min(plans, key=lambda plan: seconds(plan, shapes, element_bytes, profile, link))
+    most = int(LARGEST_BYTES / element_bytes)
+    return dataclasses.replace(best, buckets=[part for bucket in best.buckets for part in _cut(bucket, shapes, most)])
 
 
 def seconds(

@@ -93,15 +93,26 @@ class TwoStep:
             values = tf.reshape(values, [inside.size, -1])[inside.rank]
         mine = tf.reshape(values, [across.size, self.part])
         sent, worker = _encode(encoding, mine, errors and errors.worker)
-        came = across.all_to_all(sent, f"{self._name}.parts")
-        sums = _sum(encoding)(tf.ensure_shape(came, sent.shape))
+        name = f"{self._name}.parts"
+        if across.size == 2:
+            came = self._by_rank(sent[across.rank], across.swap(sent[1 - across.rank], name))
+        else:
+            came = tf.ensure_shape(across.all_to_all(sent, name), sent.shape)
+        sums = _sum(encoding)(came)
         sums_sent, server = _encode(encoding, sums, errors and errors.server[None])
-        gathered = across.all_gather(sums_sent, f"{self._name}.sums")
-        gathered = tf.ensure_shape(gathered, sent.shape)
+        name = f"{self._name}.sums"
+        if across.size == 2:
+            gathered = self._by_rank(sums_sent[0], across.swap(sums_sent[0], name))
+        else:
+            gathered = tf.ensure_shape(across.all_gather(sums_sent, name), sent.shape)
         if inside.size > 1:
             gathered = inside.all_gather(gathered, f"{self._name}.host")
             gathered = tf.ensure_shape(gathered, [inside.size * across.size, sent.shape[1]])
         return gathered, errors and Errors(worker, server[0])
+
+    def _by_rank(self, mine: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        """This rank's and the other's [n] of two hosts, in their order."""
+        return tf.stack([mine, other] if self._across.rank == 0 else [other, mine])
 
 
 def _encode(encoding: Encoding, values: tf.Tensor, owed: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor | None]:
