@@ -92,9 +92,9 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
         expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
         plan = expectation.plan
-    state.progress.plan = {"made_for": made_for, **dataclasses.asdict(plan)}
     step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
     run.exchange = step.exchange
+    state.progress.plan = {"made_for": made_for, **dataclasses.asdict(run.exchange.plan)}
     run.exchange.begin(run.phase.begin + 1, run.phase.begin + run.phase.settings.steps)
     if expectation:
         run.say(expectation.describe(run.exchange.wire_bytes(sum(expectation.profile.rows.values()))))
