@@ -19,6 +19,7 @@ from tests.toys import toy_recipe
 
 METHODS = {
     "onebit_adam": {"exchange": {"method": "onebit_adam", "dense": 0.2}},
+    "int8": {"numerics": {"wire": "int8"}},
     "largest_chunks": {"exchange": {"method": "largest_chunks", "dense": 0.2, "chunk": 64, "fraction": 0.3}},
 }
 STEPS, STOP = 20, 9
@@ -50,7 +51,9 @@ def files(run: Path) -> dict[str, bytes]:
     return {name: (found / name).read_bytes() for name in ("model.safetensors", part_file(0), part_file(1))}
 
 
-@pytest.mark.parametrize("method", ["onebit_adam", pytest.param("largest_chunks", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "method", ["onebit_adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "largest_chunks"))]
+)
 def test_a_resumed_run_equals_an_uninterrupted_one_with_what_ranks_owe(two_ranks, store, tmp_path, method):
     recipe = parts_recipe(method)
     two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)
