@@ -81,38 +81,42 @@ class HorovodWorld(World):
         horovod: the library.
         group: the process set; None: all ranks.
         label: behind the names of the group's collectives: a name is of one group.
+        groups: process sets, one for each host and one for each place in a host; empty: none were made.
     """
 
-    def __init__(self, horovod, group=None, label: str = "") -> None:
+    def __init__(self, horovod, group=None, label: str = "", groups: tuple[list, list] = ([], [])) -> None:
         self._horovod = horovod
         self._label = label
         self._group = {} if group is None else {"process_set": group}
         self.rank, self.size = (horovod.rank(), horovod.size()) if group is None else (group.rank(), group.size())
         self.local_rank, self.local_size = horovod.local_rank(), horovod.local_size()
         self._counts: dict[str, tf.Tensor] = {}  # handles of int64 variables
+        self._groups = groups
         self._hosts: Hosts | None = None
 
     @property
     def hosts(self) -> Hosts:
-        return self._hosts or super().hosts
+        # At first all ranks come here together. Not when they connect: a collective starts TensorFlow's devices.
+        if self._hosts is None:
+            self._hosts = self._joined_hosts() or super().hosts
+        return self._hosts
 
-    def join_hosts(self, inside: list, across: list) -> None:
-        """Take up the groups of `hosts`, which Horovod made at its start as the launcher placed the ranks.
-
-        All ranks call it together. Where a rank is elsewhere than was assumed, no group is taken up on any.
-
-        Args:
-            inside: a process set for each host.
-            across: one for each place in a host.
-        """
+    def _joined_hosts(self) -> Hosts | None:
+        """The groups that Horovod made at its start, unless on any rank it is elsewhere than was assumed then."""
+        inside, across = self._groups
+        if not inside:
+            return None
         host, place = divmod(self.rank, self.local_size)
         right = len(inside) == self._horovod.cross_size() and host == self._horovod.cross_rank()
         right = right and place == self.local_rank and len(across) == self.local_size
-        if self.all_reduce(tf.constant([int(right)]), "hosts").numpy()[0] == self.size:
-            self._hosts = Hosts(
-                HorovodWorld(self._horovod, inside[host], f".inside.{host}"),
-                HorovodWorld(self._horovod, across[place], f".across.{place}"),
-            )
+        with tf.init_scope():
+            agree = self.all_reduce(tf.constant([int(right)]), "hosts").numpy()[0] == self.size
+        if not agree:
+            return None
+        return Hosts(
+            HorovodWorld(self._horovod, inside[host], f".inside.{host}"),
+            HorovodWorld(self._horovod, across[place], f".across.{place}"),
+        )
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         return self._marked(name, tensor, partial(self._horovod.allreduce, op=self._horovod.Sum))
@@ -226,10 +230,7 @@ def connect(
             "Start with horovodrun instead, or install an MPI with its compiler mpicxx and run run/setup.sh again, "
             "which rebuilds Horovod with MPI"
         )
-    world = HorovodWorld(horovod)
-    if inside:
-        world.join_hosts(inside, across)
-    return world
+    return HorovodWorld(horovod, groups=(inside, across))
 
 
 def _host_groups(launched: Launch) -> tuple[list[list[int]], list[list[int]]]:
