@@ -50,8 +50,8 @@ def test_the_logs_wire_bytes_are_those_that_leave_the_interface(start_cluster, s
     recipe = toy_recipe(model=MODEL, execution=execution, numerics={"wire": wire}, phase=phase)
     logged, sent = counted(start_cluster(hosts=hosts), store, tmp_path, recipe)
     assert len(logged) == 3
-    for of_rank in sent:
-        assert sum(of_rank) == pytest.approx(sum(logged), rel=0.05)
+    for of_rank in sent:  # but for the first step, whose bytes may have the last of a measurement's before them
+        assert sum(of_rank[1:]) == pytest.approx(sum(logged[1:]), rel=0.05)
 
 
 ONE_BIT = {"method": "onebit_adam", "dense": 0.0}  # one step is dense all the same
