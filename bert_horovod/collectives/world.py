@@ -134,9 +134,9 @@ class HorovodWorld(World):
         return self._marked(name, tensor, self._horovod.alltoall)  # a pair only where splits are given
 
     def swap(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        # Bytes of both, added modulo 256, less this rank's. Gloo's all-to-all and all-gather would take up to twice as
-        # long: they begin to send before they say that they can receive, so that the rank that comes later sends first
-        # and receives then. Its all-reduce uses the link in both directions at once, and sends as many bytes.
+        # Bytes of both, added modulo 256, less this rank's. Gloo's all-to-all and all-gather took up to twice as
+        # long: they were seen to use one direction of the link at a time. Its all-reduce uses both at once, and sends
+        # as many bytes.
         mine = tf.bitcast(tensor, tf.uint8)
         other = self._marked(name, mine, partial(self._horovod.allreduce, op=self._horovod.Sum)) - mine
         return tf.bitcast(other, tensor.dtype)
