@@ -1,12 +1,13 @@
 """What an exchange is: how ranks agree on an update.
 
-An exchange is a file of this package, named by what crosses the wire. The loop and the step know its interface alone.
+An exchange is a file of this package. The loop and the step know its interface alone. What most do stands here.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.runtime.clock import Clock
 
@@ -30,7 +31,7 @@ class Update(NamedTuple):
     updated_s: tf.Tensor  # float64 scalar: when the new parameters did
 
 
-class Exchange(Protocol):
+class Exchange:
     """How ranks agree on an update.
 
     State of a run is of two kinds. Replicated state (parameters, slots, progress) is equal on all ranks after every
@@ -38,9 +39,10 @@ class Exchange(Protocol):
     exchange's own and lies in `TrainingState.per_rank`; `begin` makes it.
     """
 
-    overlaps: bool  # whether its buckets go out beside backward, so that a measured plan pays
-    rows_alone: bool  # whether its plan may send a table's looked-up rows apart from the dense part of its gradient
+    overlaps = False  # whether its buckets go out beside backward, so that a measured plan pays
+    rows_alone = False  # whether its plan may send a table's looked-up rows apart from the dense part of its gradient
     plan: BucketPlan
+    _world: World
 
     def begin(self, first: int, last: int) -> None:
         """Make the state that this method keeps per rank, and take over what the progress remembers of it.
@@ -70,21 +72,26 @@ class Exchange(Protocol):
             inputs: of this step.
             clock: tells times in the graph, or does nothing.
         """
+        raise NotImplementedError
 
     def after_step(self, step: int, loss: float) -> str:
         """What a method does between steps, after optimizer step `step` of the run with this loss of the global batch.
 
         Returns: what people should know, a line of the log; mostly nothing.
         """
+        return ""
 
     def agrees_after(self, step: int) -> bool:
         """Whether all ranks hold equal parameters and slots after `after_step(step)`."""
+        return True
 
     def remember(self) -> None:
         """Bring what a checkpoint must know of this method into the state's progress."""
 
     def bytes_reduced(self, rows: int = 0) -> float:
         """Payload that one step hands to collectives, in bytes, on average over steps; 0 in a world of one."""
+        raise NotImplementedError
 
     def wire_bytes(self, rows: int = 0) -> float:
-        """Bytes that a rank sends in one step, on average over steps."""
+        """Bytes that a rank sends in one step, on average over steps: 2 (n - 1) / n of the payload, in rings."""
+        return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced(rows)

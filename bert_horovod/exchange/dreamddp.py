@@ -31,7 +31,7 @@ from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Update, UpdateInputs
-from bert_horovod.exchange.local_step import average_all, numbers, ring_bytes, update_alone
+from bert_horovod.exchange.local_step import LocalExchange, numbers, update_alone
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
@@ -43,18 +43,13 @@ _FULL = 0.9  # share of a step above which a part's average is taken to have mad
 Piece = tuple[str, int, int]  # a parameter, its first row and one past its last
 
 
-class DreamDdpExchange:
-    """See exchange.base.Exchange; the arguments are those of GradientExchange. Buckets are those of full averages."""
-
-    overlaps = False
+class DreamDdpExchange(LocalExchange):
+    """See exchange.local_step.LocalExchange. Buckets are those of full averages."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
-        self.plan = plan
-        self._world = world
-        self._updater = updater
-        self._slots = state.slots
+        super().__init__(recipe, world, state, updater, plan)
         self._progress = state.progress
-        self._interval, self._full_interval = recipe.exchange.interval, recipe.exchange.full_interval
+        self._interval = recipe.exchange.interval
         shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
         self._parts = cut(shapes, self._interval)
         self._sizes = [sum(_size(shapes[name], begin, end) for name, begin, end in part) for part in self._parts]
@@ -63,7 +58,6 @@ class DreamDdpExchange:
             with tf.device("/CPU:0"):
                 self._turn = tf.Variable(0, trainable=False)  # the part of this step
                 self._micro_batch = tf.Variable(0, trainable=False)  # of this step
-        self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
         self._all_s = 0.0  # of an average of all parameters
         self._times: list[float] = []
 
@@ -113,20 +107,9 @@ class DreamDdpExchange:
         self._take_turn(step + 1)
         return self._judge_interval(time.monotonic())
 
-    def agrees_after(self, step: int) -> bool:
-        return step % self._full_interval == 0
-
-    def remember(self) -> None:
-        pass
-
-    def bytes_reduced(self, rows: int = 0) -> float:
-        if self._world.size == 1:
-            return 0.0
-        whole = 4 * numbers(self._updater.parameters)
-        return 4 * max(self._sizes) + whole * (1 + len(self._slots)) / self._full_interval
-
-    def wire_bytes(self, rows: int = 0) -> float:
-        return ring_bytes(self._world, self.bytes_reduced(rows))
+    def _numbers_reduced(self) -> float:
+        whole = numbers(self._updater.parameters) * (1 + len(self._slots))
+        return max(self._sizes) + whole / self._agreement
 
     def _take_turn(self, step: int) -> None:
         self._turn.assign((step - 1) % self._interval)

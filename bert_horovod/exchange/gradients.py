@@ -12,14 +12,14 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.link import reductions
-from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
 from bert_horovod.exchange.reducer import GradientReducer
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
 
 
-class GradientExchange:
+class GradientExchange(Exchange):
     """See exchange.base.Exchange.
 
     Args:
@@ -57,9 +57,6 @@ class GradientExchange:
         if self._state.progress.wire_maxima:
             self.reducer.restore_maxima(self._state.progress.wire_maxima)
 
-    def beside(self, micro_batches: int) -> None:
-        pass
-
     def update(
         self,
         gradients: dict[str, tf.Tensor],
@@ -80,12 +77,6 @@ class GradientExchange:
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
         return Update(norm, finite, rows, ready_s, done_s, reduced_s, updated_s)
-
-    def after_step(self, step: int, loss: float) -> str:
-        return ""
-
-    def agrees_after(self, step: int) -> bool:
-        return True
 
     def remember(self) -> None:
         self._state.progress.wire_maxima = self.reducer.maxima_by_name()

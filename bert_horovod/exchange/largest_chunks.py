@@ -26,15 +26,14 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.base import Update, UpdateInputs
-from bert_horovod.exchange.local_step import ring_bytes
+from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
 from bert_horovod.exchange.reducer import GradientReducer, with_rows
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
 
 
-class LargestChunksExchange:
+class LargestChunksExchange(Exchange):
     """See exchange.base.Exchange; the arguments are those of GradientExchange.
 
     Rank i's r_i of bucket k of the plan is the per-rank state `residual.k`, [its numbers, filled up to whole chunks].
@@ -80,9 +79,6 @@ class LargestChunksExchange:
         self._dense_before = progress.step + 1 <= self._dense_until
         self._dense.assign(self._dense_before)
 
-    def beside(self, micro_batches: int) -> None:
-        pass
-
     def update(
         self,
         gradients: dict[str, tf.Tensor],
@@ -124,9 +120,6 @@ class LargestChunksExchange:
             return f"exchange: the largest chunks alone are sent now, {self.bytes_reduced():,.0f} bytes a step"
         return ""
 
-    def agrees_after(self, step: int) -> bool:
-        return True
-
     def remember(self) -> None:
         progress = self._state.progress
         progress.wire_maxima = self._reducer.maxima_by_name()
@@ -143,9 +136,6 @@ class LargestChunksExchange:
             return 0.0
         sent = sum(self._counts) if self._dense_before else sum(each.shape[0] for each in self._chosen)
         return float(self._wire_bytes * (sent * self._chunk + sum(self._counts)))
-
-    def wire_bytes(self, rows: int = 0) -> float:
-        return ring_bytes(self._world, self.bytes_reduced(rows))
 
     def _sum_largest(
         self, gradients: dict[str, tf.Tensor], clock: Clock

@@ -11,10 +11,41 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
-from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
 from bert_horovod.exchange.reducer import with_rows
 from bert_horovod.exchange.updater import Updater
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
+
+
+class LocalExchange(Exchange):
+    """See exchange.base.Exchange; the arguments are those of GradientExchange. Buckets are those of averages."""
+
+    def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
+        self.plan = plan
+        self._world, self._updater, self._slots = world, updater, state.slots
+        self._agreement = recipe.exchange.agreement
+        self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
+
+    def update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        lookups: dict[str, tf.IndexedSlices],
+        inputs: UpdateInputs,
+        clock: Clock,
+    ) -> Update:
+        return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
+
+    def agrees_after(self, step: int) -> bool:
+        return step % self._agreement == 0
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        return 4 * self._numbers_reduced() if self._world.size > 1 else 0.0
+
+    def _numbers_reduced(self) -> float:
+        """Numbers that a step's averages reduce, on average over steps; in a world of several."""
+        raise NotImplementedError
 
 
 def update_alone(
@@ -93,8 +124,3 @@ def average_all(
 def numbers(variables: dict[str, tf.Variable]) -> int:
     """How many numbers they hold."""
     return sum(math.prod(variable.shape) for variable in variables.values())
-
-
-def ring_bytes(world: World, payload_bytes: float) -> float:
-    """Bytes that a rank sends in ring all-reduces of so much payload: 2 (n - 1) / n of it."""
-    return 2 * (world.size - 1) / world.size * payload_bytes

@@ -23,25 +23,18 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.base import Update, UpdateInputs
-from bert_horovod.exchange.local_step import average, numbers, ring_bytes, update_alone
+from bert_horovod.exchange.local_step import LocalExchange, average, numbers
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.base import SLOTS, Rule
 from bert_horovod.optimizers.moments import moving_average
 from bert_horovod.recipe.sections import ExchangeMethod, Optimizer, Recipe
-from bert_horovod.runtime.clock import Clock
 
 
-class MtDaoExchange:
-    """See exchange.base.Exchange; the arguments are those of GradientExchange. Buckets are those of the averages."""
-
-    overlaps = False
+class MtDaoExchange(LocalExchange):
+    """See exchange.local_step.LocalExchange."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
-        self.plan = plan
-        self._world = world
-        self._updater = updater
-        self._agreement = recipe.exchange.agreement
+        super().__init__(recipe, world, state, updater, plan)
         updater.rule = slow_momentum_rule(recipe.exchange)
         works = (
             lambda: updater.cast.refresh(average(world, updater.parameters, plan.buckets, "parameters"), narrow=None),
@@ -54,40 +47,14 @@ class MtDaoExchange:
             for every, work in zip(recipe.exchange.intervals, works, strict=True)
         ]
 
-    def begin(self, first: int, last: int) -> None:
-        pass
-
-    def beside(self, micro_batches: int) -> None:
-        pass
-
-    def update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
-        return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
-
     def after_step(self, step: int, loss: float) -> str:
         for every, work in self._averages:
             if step % every == 0 and self._world.size > 1:
                 work()
         return ""
 
-    def agrees_after(self, step: int) -> bool:
-        return step % self._agreement == 0
-
-    def remember(self) -> None:
-        pass
-
-    def bytes_reduced(self, rows: int = 0) -> float:
-        if self._world.size == 1:
-            return 0.0
-        return sum(4 * numbers(self._updater.parameters) / every for every, _ in self._averages)
-
-    def wire_bytes(self, rows: int = 0) -> float:
-        return ring_bytes(self._world, self.bytes_reduced(rows))
+    def _numbers_reduced(self) -> float:
+        return sum(numbers(self._updater.parameters) / every for every, _ in self._averages)
 
 
 @functools.cache  # graphs are cached by rule

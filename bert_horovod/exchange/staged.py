@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
 from bert_horovod.exchange.compressed_sums import CompressedSums
 from bert_horovod.exchange.gradients import GradientExchange
 from bert_horovod.exchange.reducer import with_rows
@@ -37,11 +37,10 @@ from bert_horovod.runtime.clock import Clock
 CLIPPED = 3.0  # times the usual norm of a rank's gradient of a bucket, in the compressed stage
 
 
-class StagedExchange:
+class StagedExchange(Exchange):
     """See exchange.base.Exchange; the arguments are those of GradientExchange. The plan has no rows of their own."""
 
     overlaps = True
-    rows_alone = False
 
     def __init__(
         self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
@@ -65,9 +64,6 @@ class StagedExchange:
             self._thaw()
         self._sums.begin(self._state, fresh)
         self._take_up_stage(self._state.progress.step + 1)
-
-    def beside(self, micro_batches: int) -> None:
-        pass
 
     def update(
         self,
@@ -106,9 +102,6 @@ class StagedExchange:
         self._sums.forget()
         self._take_up_stage(step + 1)
         return f"step {step}: the second moment is frozen; from now on compressed momenta are sent"
-
-    def agrees_after(self, step: int) -> bool:
-        return True
 
     def remember(self) -> None:
         self._dense.remember()

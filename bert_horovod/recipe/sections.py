@@ -79,7 +79,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class ExchangeMethod:
-    """How ranks agree on an update; `bert_horovod/exchange/<method>.py` states it."""
+    """How ranks agree on an update; `bert_horovod/exchange/methods.py` names the file that states it."""
 
     method: str = setting(  # what crosses the wire
         "gradients",
