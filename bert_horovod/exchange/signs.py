@@ -27,7 +27,8 @@ class Signs:
 
     Args:
         groups: whole numbers from 0 [blocks]: blocks of the same number share a scale; None: each has its own.
-        numbers: how many numbers of each block count, the rest being padding [blocks]; None: all.
+        numbers: how many numbers of each block count [blocks]; None: all. The rest is padding, for which nothing is
+            owed: its errors would come back in a scale that they are no part of, and grow with every step.
         root_mean_square: the scale is that of the numbers, instead of their mean magnitude.
         fused: whether XLA compiles it; without, it is several times slower.
     """
@@ -53,6 +54,8 @@ class Signs:
     def _encode(self, *terms: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """What is sent of the terms' sum, and what `_pack` gives beside the bits."""
         rows = terms[0].shape[0]
+        if self._numbers is not None and np.any(self._numbers % BLOCK):
+            terms = tuple(self._unpadded(term) for term in terms)
         sums = self._compiled(_block_square_sums if self._root_mean_square else _block_sums)(*terms)
         scales = tf.cast(tf.reshape(self._scales(tf.reshape(sums, [-1])), [rows, -1]), tf.bfloat16)
         packed, rest = self._compiled(_pack)(scales, *terms)
@@ -65,6 +68,11 @@ class Signs:
     def sent_bytes(self, numbers: int) -> int:
         """See encodings.Encoding."""
         return numbers // 8 + numbers // BLOCK * _SCALE_BYTES
+
+    def _unpadded(self, values: tf.Tensor) -> tf.Tensor:
+        blocks = tf.reshape(values, [-1, BLOCK])
+        counts = tf.range(BLOCK) < tf.constant(self._numbers, tf.int32)[:, None]
+        return tf.reshape(tf.where(counts, blocks, 0.0), values.shape)
 
     def _scales(self, sums: tf.Tensor) -> tf.Tensor:
         """Float32 [blocks] of sums of magnitudes, or of squares, [blocks]."""
