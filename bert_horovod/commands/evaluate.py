@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -31,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         required=True,
         type=Path,
-        metavar="DIR",
-        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+        metavar="PATH",
+        help=CHECKPOINT,
     )
     parser.add_argument(
         "--data_dir",

@@ -9,7 +9,7 @@ import numpy as np
 from bert_horovod.batches.labelled import LabelledDataset
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.glue import TASKS, read_split
-from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
@@ -39,7 +39,7 @@ def classification_job(
     Args:
         task_name: a key of glue.TASKS.
         data_dir: with the task's train.tsv and dev.tsv.
-        checkpoint: a Hugging Face BERT directory, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+        checkpoint: a checkpoint of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
         output_dir: the run's.
         epochs: over the train examples.
         overrides: settings of the recipe, as `section.key=value`.
@@ -54,7 +54,7 @@ def classification_job(
     glue = TASKS[task_name]
     task = Classification(tuple(glue.labels.values()))
     directory = find_checkpoint(checkpoint)
-    found = read_directory(directory)
+    found = read_pretrained(directory)
     if found.vocabulary is None:
         raise UserError(
             f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside config.json: "
@@ -128,6 +128,8 @@ class DevAccuracy(Hook):
 
 
 def _refuse_other_labels(directory: Path, task: Classification) -> None:
+    if not (directory / "config.json").is_file():  # one of Google's, whose labels have no names
+        return
     config = read_json(directory / "config.json")
     if config.get("architectures") != task.configuration(Model())["architectures"]:
         return
