@@ -79,7 +79,7 @@ def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) 
             f"read        {contents.origin}",
             f"model       {model.num_hidden_layers} layers, {model.hidden_size} wide, {model.num_attention_heads} "
             f"attention heads, {model.max_position_embeddings} positions, {model.hidden_act}",
-            f"heads       {architecture.heads(model)}",
+            f"heads       {architecture.heads}",
             f"left out    {'; '.join([*(named if others else []), *optimizer]) or 'nothing'}",
             f"tokenizer   {tokenizer}",
         ]

@@ -51,7 +51,8 @@ class Architecture:
             }
         return found
 
-    def heads(self, model: Model) -> str:
+    @property
+    def heads(self) -> str:
         """Its heads for people, such as "pooler, masked tokens, sentence pair"."""
         heads = {
             ANSWERS: ["answer span"],

@@ -87,16 +87,23 @@ def write_directory(
         OSError: a file cannot be written.
     """
     _check_parameters(parameters, task.parameters(model))
-    _check_vocabulary(vocabulary, model.vocab_size)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
+    write_configuration(directory, model, task, vocabulary, lowercase)
+    digest = write_file(directory / WEIGHTS_FILE, parameters)
+    sync(directory)
+    return digest
+
+
+def write_configuration(
+    directory: Path, model: sections.Model, task: Task | Architecture, vocabulary: list[str], lowercase: bool
+) -> None:
+    """Write config.json and the tokenizer's files; arguments and errors are those of write_directory."""
+    _check_vocabulary(vocabulary, model.vocab_size)
     _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
     _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
     tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
-    digest = write_file(directory / WEIGHTS_FILE, parameters)
-    sync(directory)
-    return digest
 
 
 def read_directory(directory: Path, task: Task | Architecture | None = None) -> Pretrained:

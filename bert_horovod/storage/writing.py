@@ -80,7 +80,7 @@ def _take(descriptor: int, kind: int) -> bool:
 def new_directory(path: Path) -> Iterator[Path]:
     """A directory to fill under a temporary name, which is moved into place at the end; removed if there is an error.
 
-    What is written into it must be synced before. Raises UserError if there is something else than an empty directory
+    Raises UserError if there is something else than an empty directory
     at the path, and what file_error makes.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
@@ -91,7 +91,8 @@ def new_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)  # of a command that was killed
         temporary.mkdir()
         yield temporary
-        sync(temporary)
+        for written in [*temporary.rglob("*"), temporary]:
+            sync(written)
         os.rename(temporary, path)
         sync(path.parent)
     except OSError as error:
