@@ -53,7 +53,7 @@ def check_export(directory: Path, calls: list[Call]) -> float:
             raise DamagedData(f"the export cannot be loaded and called in a fresh process: {last[:500]}")
         with np.load(outputs) as found:
             return max(
-                _difference(call, name, found[f"{call.signature}/{i}/{name}"])
+                difference(call, name, found[f"{call.signature}/{i}/{name}"])
                 for i, call in enumerate(calls)
                 for name in call.outputs
             )
@@ -85,19 +85,20 @@ def load_export(directory: Path) -> Callable[[str, Arrays], Arrays]:
     return call
 
 
-def _difference(call: Call, name: str, found: np.ndarray) -> float:
+def difference(call: Call, name: str, found: np.ndarray) -> float:
+    """How far an output is from what the call must give, as TOLERANCE has it; raises DamagedData where it is more."""
     expected = call.outputs[name]
     if found.shape != expected.shape:
         raise DamagedData(f"{call.signature}: {name} has shape {list(found.shape)}, expected {list(expected.shape)}")
     if call.real is not None and expected.shape[:2] == call.real.shape:
         expected, found = expected[call.real], found[call.real]
-    difference = float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
-    if not difference <= TOLERANCE:  # nan is not either
+    apart = float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
+    if not apart <= TOLERANCE:  # nan is not either
         raise DamagedData(
             f"the export computes other numbers than the checkpoint: {call.signature}: {name} differs by "
-            f"{difference:.1e} of its largest value, expected at most {TOLERANCE:g}"
+            f"{apart:.1e} of its largest value, expected at most {TOLERANCE:g}"
         )
-    return difference
+    return apart
 
 
 def _numbered(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:

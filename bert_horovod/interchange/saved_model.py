@@ -107,7 +107,8 @@ def best_answers(
         contexts: string [rows].
 
     Returns:
-        answer, string [rows] (empty for a context without tokens); score and null_score, float32 [rows].
+        answer, string [rows]; score and null_score, float32 [rows]. A context without tokens has an empty answer, whose
+        score is that of no answer.
     """
     length, counts = tf.shape(starts)[1], tf.cast(tokens.ids.row_lengths(), tf.int32)
     place = tf.range(length)[None]
@@ -120,11 +121,12 @@ def best_answers(
     present = counts > 0
     where = [tf.where(present, index, 0)[:, None] for index in (first, last)]
     begin, end = (
-        tf.gather(part.to_tensor(0, [None, length]), index, batch_dims=1)[:, 0]
+        tf.gather(tf.pad(part.to_tensor(0), [[0, 0], [0, 1]]), index, batch_dims=1)[:, 0]
         for part, index in zip((tokens.starts, tokens.ends), where, strict=True)
     )
+    null = starts[:, 0] + ends[:, 0]
     return {
         "answer": tf.where(present, tf.strings.substr(contexts, tf.where(present, begin, 0), end - begin), ""),
-        "score": tf.reduce_max(scores, [1, 2]),
-        "null_score": starts[:, 0] + ends[:, 0],
+        "score": tf.where(present, tf.reduce_max(scores, [1, 2]), null),
+        "null_score": null,
     }

@@ -1,6 +1,7 @@
 """pytorch_model.bin: a pickle, which may hold code; read by PyTorch's unpickler of tensors alone, which runs none."""
 
 import importlib.metadata
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,6 @@ def map_torch_file(path: Path) -> dict[str, np.ndarray]:
             f"{path} is a pickle, which only PyTorch {_SAFE_SINCE} or newer reads without running code in it; found "
             f"{f'torch {version}' if version else 'no torch'}: pip install 'torch>={_SAFE_SINCE}', {otherwise}"
         )
-    import pickle
-
     import torch
 
     with open_regular(path):  # a FIFO would block
@@ -49,7 +48,8 @@ def map_torch_file(path: Path) -> dict[str, np.ndarray]:
             f"model.safetensors from where it is published, {otherwise}"
         ) from error
     except (RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError, OSError, MemoryError) as error:
-        raise DamagedData(f"{path} is damaged: {str(error).splitlines()[0][:200]}; copy it again") from error
+        text = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise DamagedData(f"{path} is damaged: {text}; copy it again") from error
     if not isinstance(loaded, dict) or not all(isinstance(name, str) for name in loaded):
         raise UserError(f"{path} holds no dict of tensors by name; expected a model's state_dict")
     return {
