@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 import bert_horovod
-from bert_horovod.errors import DamagedData
+from bert_horovod.errors import RunError
 
 ONNX_FILE = "model.onnx"
 TOLERANCE = 1e-5  # of the largest value of an output, or of 1 if that is smaller
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 def check_export(directory: Path, calls: list[Call]) -> float:
     """Make the calls in a fresh process; returns the largest difference, as TOLERANCE has it.
 
-    Raises DamagedData if it cannot be loaded or called there, or an output differs by more than TOLERANCE.
+    Raises RunError if it cannot be loaded or called there, or an output differs by more than TOLERANCE.
     """
     package = str(Path(bert_horovod.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -50,7 +50,7 @@ def check_export(directory: Path, calls: list[Call]) -> float:
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it was killed"])[-1]
-            raise DamagedData(f"the export cannot be loaded and called in a fresh process: {last[:500]}")
+            raise RunError(f"the export cannot be loaded and called in a fresh process: {last[:500]}")
         with np.load(outputs) as found:
             return max(
                 difference(call, name, found[f"{call.signature}/{i}/{name}"])
@@ -59,14 +59,19 @@ def check_export(directory: Path, calls: list[Call]) -> float:
             )
 
 
-def load_export(directory: Path) -> Callable[[str, Arrays], Arrays]:
-    """The exported model as a function of a signature's name and its inputs. An ONNX file has one signature."""
+def load_export(directory: Path, threads: int = 0) -> Callable[[str, Arrays], Arrays]:
+    """The exported model as a function of a signature's name and its inputs. An ONNX file has one signature.
+
+    `threads`: of an operation, for onnxruntime; 0: one a core. TensorFlow has a setting of its own.
+    """
     if (directory / ONNX_FILE).is_file():
         import onnx
         import onnxruntime
 
         onnx.checker.check_model(str(directory / ONNX_FILE))
-        session = onnxruntime.InferenceSession(str(directory / ONNX_FILE), providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(str(directory / ONNX_FILE), options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return lambda _, inputs: dict(zip(names, session.run(names, inputs), strict=True))
     import tensorflow as tf
@@ -86,15 +91,15 @@ def load_export(directory: Path) -> Callable[[str, Arrays], Arrays]:
 
 
 def difference(call: Call, name: str, found: np.ndarray) -> float:
-    """How far an output is from what the call must give, as TOLERANCE has it; raises DamagedData where it is more."""
+    """How far an output is from what the call must give, as TOLERANCE has it; raises RunError where it is more."""
     expected = call.outputs[name]
     if found.shape != expected.shape:
-        raise DamagedData(f"{call.signature}: {name} has shape {list(found.shape)}, expected {list(expected.shape)}")
+        raise RunError(f"{call.signature}: {name} has shape {list(found.shape)}, expected {list(expected.shape)}")
     if call.real is not None and expected.shape[:2] == call.real.shape:
         expected, found = expected[call.real], found[call.real]
     apart = float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
     if not apart <= TOLERANCE:  # nan is not either
-        raise DamagedData(
+        raise RunError(
             f"the export computes other numbers than the checkpoint: {call.signature}: {name} differs by "
             f"{apart:.1e} of its largest value, expected at most {TOLERANCE:g}"
         )

@@ -48,7 +48,7 @@ def export(
 
     Raises:
         UserError: the checkpoint has no vocabulary or not that architecture, or a package is missing.
-        DamagedData: what was written does not compute what the checkpoint does; nothing is left of it.
+        RunError: what was written does not compute what the checkpoint does; nothing is left of it.
     """
     if kind == "onnx":
         require_onnx()
