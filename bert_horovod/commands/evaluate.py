@@ -173,7 +173,7 @@ def _refuse_another_vocabulary(directory: Path, found: "Pretrained", store: "Sto
         first = next(i for i, (theirs, ours) in enumerate(pairs) if theirs != ours)
         raise UserError(
             f"--checkpoint {directory} has another vocabulary than the token store {store.path} "
-            f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}"
+            f"(they first differ at id {first}); prepare the data with --vocab {directory}"
         )
     if found.lowercase != store.manifest["vocabulary"]["lowercase"]:
         raise UserError(

@@ -80,11 +80,12 @@ def whole_heads(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Archit
         shapes: of the tensors of a checkpoint, by the names of model/parameters.py.
     """
     pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys() <= shapes.keys()
-    labels = default_labels(shapes.get(CLASSIFIER_WEIGHT, (0,))[0])
+    classifier = shapes.get(CLASSIFIER_WEIGHT, ())
+    labels = default_labels(classifier[0]) if classifier[1:] == (model.hidden_size,) else ()
     found = [
         Architecture(name, pooler, labels if name == CLASSIFICATION else ())
         for name in ARCHITECTURES
-        if pooler or name not in _NEEDS_POOLER
+        if (pooler or name not in _NEEDS_POOLER) and (labels or name != CLASSIFICATION)
     ]
     return [each for each in found if each._head(model).keys() <= shapes.keys()]
 

@@ -154,6 +154,11 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
     if DECODER_BIAS_COPY in shapes:
         shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
     labels, named = config.get("id2label"), config.get("architectures")
+    if config.get("problem_type") == "multi_label_classification":
+        raise UserError(
+            f"{directory / 'config.json'}: problem_type = 'multi_label_classification' is not supported: expected one "
+            "label of each text, or a regression"
+        )
     found = []
     for architecture in whole_heads(model, shapes):
         count = len(architecture.labels)
