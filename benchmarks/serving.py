@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.measuring.tables import lines, ratio
+from bert_horovod.runtime.quiet import import_tensorflow
 
 KINDS = {"savedmodel": ("TensorFlow", np.int32), "onnx": ("onnxruntime", np.int64)}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -30,6 +31,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 def export_both(size: str, directory: Path) -> None:
     """Export a classifier of random parameters as directory/savedmodel and directory/onnx."""
+    import_tensorflow()
     from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture
     from bert_horovod.interchange.exporting import export
     from bert_horovod.interchange.huggingface import write_directory
@@ -55,6 +57,7 @@ def answer(directory: str, kind: str, threads: int, seconds: float) -> None:
     from bert_horovod.interchange.exported import load_export
 
     if kind == "savedmodel":
+        import_tensorflow()
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(threads)

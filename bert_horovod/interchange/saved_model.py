@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.serving_graph import Served
@@ -45,8 +45,11 @@ def write_text_model(directory: Path, served: Served, found: Pretrained) -> None
 
 
 def _save(directory: Path, served: Served, signatures: dict[str, Callable]) -> None:
-    with native_messages_held_back():  # it tells of its steps
-        tf.saved_model.save(served, str(directory), signatures)
+    try:
+        with native_messages_held_back():  # it tells of its steps
+            tf.saved_model.save(served, str(directory), signatures)
+    except tf.errors.OpError as error:  # such as a disk without room
+        raise RunError(f"TensorFlow cannot write {directory}: {str(error).splitlines()[0][:300]}") from error
 
 
 def _strings(*names: str) -> Callable:
