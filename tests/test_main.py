@@ -42,6 +42,13 @@ FLAGS = {
         "--index_dir": None,
         "--json": False,
     },
+    "export": {
+        "--checkpoint": REQUIRED,
+        "--format": REQUIRED,
+        "--output": REQUIRED,
+        "--architecture": None,
+        "--with_tokenizer": False,
+    },
     "fill-mask": {"--checkpoint": REQUIRED, "--top": 5, "TEXT": REQUIRED},
     "finetune": {
         "--task": REQUIRED,
@@ -54,6 +61,7 @@ FLAGS = {
         "--set": [],
     },
     "hosts": {"--slots": None, "--output": None},
+    "import": {"CHECKPOINT": REQUIRED, "DIR": REQUIRED, "--cased": None, "--uncased": None},
     "inspect": {
         "--data_dir": REQUIRED,
         "--row": None,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.recipe.sections import Model
@@ -41,7 +42,9 @@ def write_glue(directory: Path, train: int = TRAIN, dev: int = DEV) -> Path:
     return directory
 
 
-def write_checkpoint(directory: Path, task: Task = PRETRAINING, model: Model = MODEL, words: list[str] = WORDS) -> Path:
+def write_checkpoint(
+    directory: Path, task: Task | Architecture = PRETRAINING, model: Model = MODEL, words: list[str] = WORDS
+) -> Path:
     """A checkpoint of random parameters, as the program writes it."""
     parameters = initial_values(task.parameters(model), 0.2, 1)
     write_directory(directory, model, task, parameters, words, lowercase=True)

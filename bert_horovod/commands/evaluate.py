@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -31,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         required=True,
         type=Path,
-        metavar="DIR",
-        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+        metavar="PATH",
+        help=CHECKPOINT,
     )
     parser.add_argument(
         "--data_dir",
@@ -172,7 +173,7 @@ def _refuse_another_vocabulary(directory: Path, found: "Pretrained", store: "Sto
         first = next(i for i, (theirs, ours) in enumerate(pairs) if theirs != ours)
         raise UserError(
             f"--checkpoint {directory} has another vocabulary than the token store {store.path} "
-            f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}"
+            f"(they first differ at id {first}); prepare the data with --vocab {directory}"
         )
     if found.lowercase != store.manifest["vocabulary"]["lowercase"]:
         raise UserError(

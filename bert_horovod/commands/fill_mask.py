@@ -6,6 +6,7 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 import argparse
 from pathlib import Path
 
+from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -16,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         required=True,
         type=Path,
-        metavar="DIR",
-        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+        metavar="PATH",
+        help=CHECKPOINT,
     )
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)")
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="a sentence with one or more [MASK]")

@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         required=True,
         type=Path,
-        metavar="DIR",
-        help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+        metavar="PATH",
+        help=CHECKPOINT,
     )
     parser.add_argument(
         "--epochs", type=float, default=3.0, metavar="N", help="over the train examples (default: %(default)s)"

@@ -5,10 +5,13 @@ or .zst. Running the same command again on a finished store checks it.
 """
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.collectives.launched import launch
+from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -37,7 +40,12 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_text_arguments(parser)
-    parser.add_argument("--vocab", required=True, help="a WordPiece vocab.txt; make one with: bert-horovod vocab")
+    parser.add_argument(
+        "--vocab",
+        required=True,
+        help="a WordPiece vocab.txt (bert-horovod vocab makes one), or a checkpoint, whose vocabulary and lower-casing "
+        f"are taken: {CHECKPOINT}",
+    )
     parser.add_argument("--output_dir", required=True, help="the store to make: a new or empty directory")
     parser.add_argument(
         "--held_out",
@@ -75,14 +83,44 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     from bert_horovod.corpus.preparing.planning import Settings
     from bert_horovod.corpus.preparing.preparation import prepare, summary
 
+    vocabulary, lowercase = _tokenizer(arguments.vocab, arguments.cased)
     settings = Settings(arguments.documents, arguments.held_out, arguments.shard_bytes)
     result = prepare(
         arguments.input,
-        arguments.vocab,
+        vocabulary,
         arguments.output_dir,
-        lowercase=not arguments.cased,
+        lowercase=lowercase,
         settings=settings,
         workers=workers,
         executor=executor,
     )
     print(summary(result))
+
+
+def _tokenizer(vocab: str, cased: bool) -> tuple[Path, bool]:
+    """The vocab.txt that --vocab means, and whether text is lower-cased."""
+    path = Path(vocab)
+    if not (path.is_dir() or path.with_name(f"{path.name}.index").is_file()):
+        return path, not cased
+    import_tensorflow()
+    from bert_horovod.corpus.reading.vocabulary import read_vocabulary
+    from bert_horovod.interchange.pretrained import read_tokenizer
+    from bert_horovod.runs.checkpoint import find_checkpoint
+
+    path = find_checkpoint(path, "--vocab")
+    found = read_tokenizer(path)
+    mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then --vocab DIR"
+    if found.lowercase is None and not cased:
+        raise UserError(f"--vocab {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")
+    if cased and found.lowercase:
+        raise UserError(
+            f"--cased with --vocab {vocab}, which lower-cases ({found.reason}); leave --cased out, or if that is "
+            f"wrong: {mend}"
+        )
+    file = (path if path.is_dir() else path.parent) / "vocab.txt"
+    if found.vocabulary is None or not file.is_file() or read_vocabulary(file) != found.vocabulary:
+        raise UserError(
+            f"--vocab {vocab} has no vocab.txt with all of its tokens; make one: bert-horovod import {vocab} DIR, then "
+            "--vocab DIR"
+        )
+    return file, bool(found.lowercase)

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.recipe.loading import load_recipe
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
     )
-    parser.add_argument("--init_checkpoint", type=Path, metavar="DIR", help="Hugging Face BERT directory to start from")
+    parser.add_argument("--init_checkpoint", type=Path, metavar="PATH", help=f"to start from: {CHECKPOINT}")
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
@@ -37,10 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.store import open_store, verify
+    from bert_horovod.runs.checkpoint import find_checkpoint
     from bert_horovod.training.job import pretraining_job
     from bert_horovod.training.start import check_recipe, load_initial
 
-    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    recipe, start = load_recipe(arguments.recipe, arguments.overrides), arguments.init_checkpoint
     # One process a host reads its host's copy once: a damaged byte would else be trained on.
     store = (verify if launched.local_rank == 0 else open_store)(arguments.data_dir)
     check_recipe(recipe, store, launched.size)
@@ -49,7 +51,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         store,
         arguments.output_dir,
         arguments.index_dir,
-        init_checkpoint=arguments.init_checkpoint,
+        init_checkpoint=find_checkpoint(start, "--init_checkpoint") if start else None,
         **options,
     )
     if job.init_checkpoint and launched.rank == 0:

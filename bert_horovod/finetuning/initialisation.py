@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import UserError
-from bert_horovod.interchange.huggingface import Pretrained, read_directory
+from bert_horovod.interchange.huggingface import Pretrained
+from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs.checkpoint import find_checkpoint
@@ -22,7 +23,7 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
         ReportedError: it is none, is damaged, or has no vocabulary.
     """
     directory = find_checkpoint(checkpoint)
-    found = read_directory(directory)
+    found = read_pretrained(directory)
     if found.vocabulary is None:
         raise UserError(
             f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside config.json: "

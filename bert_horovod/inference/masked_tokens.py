@@ -9,7 +9,8 @@ import tensorflow as tf
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
-from bert_horovod.interchange.huggingface import Pretrained, read_directory
+from bert_horovod.interchange.huggingface import Pretrained
+from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import masked_token_logits
@@ -28,8 +29,8 @@ class Guess(NamedTuple):
 
 
 def read_masked_model(directory: Path) -> Pretrained:
-    """Read a checkpoint that predicts masked tokens; raises UserError without that head, and as read_directory."""
-    found = read_directory(directory)
+    """Read a checkpoint that predicts masked tokens; raises UserError without that head, and as read_pretrained."""
+    found = read_pretrained(directory)
     missing = pretraining_shapes(found.model, pairs=False).keys() - found.parameters.keys()
     if missing:
         raise UserError(
@@ -43,7 +44,7 @@ class MaskedTokenPredictor:
     """Guesses what stands at [MASK].
 
     Args:
-        directory: a Hugging Face BERT directory with a masked-token head and a vocabulary.
+        directory: a checkpoint, as read_pretrained takes it, with a masked-token head and a vocabulary.
 
     Raises:
         ReportedError: as read_masked_model.
@@ -58,7 +59,7 @@ class MaskedTokenPredictor:
         if found.vocabulary is None:
             raise UserError(
                 f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside "
-                "config.json: copy the vocab.txt there that the model was trained with"
+                "its configuration: copy the vocab.txt there that the model was trained with"
             )
         self.vocabulary = found.vocabulary
         self._special = special_ids(found.vocabulary)

@@ -11,6 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.architectures import (
+    CLASSIFICATION,
+    Architecture,
+    default_labels,
+    whole_heads,
+)
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
@@ -38,19 +44,25 @@ _REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False, 
 
 
 class Pretrained(NamedTuple):
-    """What a Hugging Face BERT directory holds."""
+    """What a checkpoint holds, whatever its format."""
 
     model: sections.Model
-    pairs: bool  # whether pooler and sentence-pair head are both there, whole
     parameters: dict[str, np.ndarray]  # float32, [out, in]; the encoder is complete, heads and pooler as far as present
     vocabulary: list[str] | None  # tokens by id; None if the directory has none
     lowercase: bool
+
+    @property
+    def pairs(self) -> bool:
+        """Whether pooler and sentence-pair head are both there, whole."""
+        return pretraining_shapes(self.model, True).keys() - pretraining_shapes(self.model, False).keys() <= set(
+            self.parameters
+        )
 
 
 def write_directory(
     directory: Path,
     model: sections.Model,
-    task: Task,
+    task: Task | Architecture,
     parameters: dict[str, np.ndarray],
     vocabulary: list[str],
     lowercase: bool,
@@ -75,19 +87,26 @@ def write_directory(
         OSError: a file cannot be written.
     """
     _check_parameters(parameters, task.parameters(model))
-    _check_vocabulary(vocabulary, model.vocab_size)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
-    _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
-    tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
-    _write_text(directory / "tokenizer_config.json", _json(tokenizer))
+    write_configuration(directory, model, task, vocabulary, lowercase)
     digest = write_file(directory / WEIGHTS_FILE, parameters)
     sync(directory)
     return digest
 
 
-def read_directory(directory: Path, task: Task | None = None) -> Pretrained:
+def write_configuration(
+    directory: Path, model: sections.Model, task: Task | Architecture, vocabulary: list[str], lowercase: bool
+) -> None:
+    """Write config.json and the tokenizer's files; arguments and errors are those of write_directory."""
+    _check_vocabulary(vocabulary, model.vocab_size)
+    _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
+    _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
+    tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
+    _write_text(directory / "tokenizer_config.json", _json(tokenizer))
+
+
+def read_directory(directory: Path, task: Task | Architecture | None = None) -> Pretrained:
     """Read a Hugging Face BERT directory, with whatever heads it has.
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. A decoder that is tied to the
@@ -99,7 +118,7 @@ def read_directory(directory: Path, task: Task | None = None) -> Pretrained:
         DamagedData: a file is damaged; a tensor is missing, of the wrong shape or not finite.
     """
     directory = Path(directory)
-    model = _read_model(directory / "config.json")
+    model = read_model(directory / "config.json")
     mapped = map_weights(directory)
     shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
@@ -113,17 +132,44 @@ def read_directory(directory: Path, task: Task | None = None) -> Pretrained:
                 f"({model.num_hidden_layers} layers)"
             )
     _tie_decoder(directory, tensors)
-    pooler_and_pair_head = set(pretraining_shapes(model, True)) - set(pretraining_shapes(model, False))
     missing = [name for name in encoder_shapes(model, pooler=False) if name not in tensors]
     if missing:
         raise DamagedData(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
     return Pretrained(
         model=model,
-        pairs=pooler_and_pair_head <= set(tensors),
         parameters={name: tensors[name] for name in shapes if name in tensors},
         vocabulary=read_vocabulary(directory, model.vocab_size),
         lowercase=read_lowercase(directory),
     )
+
+
+def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple[int, ...]], list[Architecture]]:
+    """The sizes, the shapes of all tensors and the classes that the directory can be: first the one that it says.
+
+    Reads no values. Raises ReportedError as read_directory.
+    """
+    directory = Path(directory)
+    model, config = read_model(directory / "config.json"), read_json(directory / "config.json")
+    shapes = {name: values.shape for name, values in map_weights(directory).items()}
+    if DECODER_BIAS_COPY in shapes:
+        shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
+    labels, named = config.get("id2label"), config.get("architectures")
+    if config.get("problem_type") == "multi_label_classification":
+        raise UserError(
+            f"{directory / 'config.json'}: problem_type = 'multi_label_classification' is not supported: expected one "
+            "label of each text, or a regression"
+        )
+    found = []
+    for architecture in whole_heads(model, shapes):
+        count = len(architecture.labels)
+        if architecture.name == CLASSIFICATION and isinstance(labels, dict) and len(labels) == count:
+            names = tuple(str(labels.get(str(number))) for number in range(count))
+            architecture = dataclasses.replace(
+                architecture, labels=names if len(set(names)) == count else default_labels(count)
+            )
+        found.append(architecture)
+    found.sort(key=lambda architecture: [architecture.name] != named)  # stable
+    return model, shapes, found
 
 
 def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
@@ -136,7 +182,8 @@ def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[s
     }
 
 
-def _read_model(path: Path) -> sections.Model:
+def read_model(path: Path) -> sections.Model:
+    """The sizes that a config.json says; raises ReportedError where they are of no BERT that this program computes."""
     if not path.is_file():
         raise UserError(f"{path.parent} has no config.json: expected a Hugging Face BERT directory")
     found = read_json(path)
@@ -145,6 +192,11 @@ def _read_model(path: Path) -> sections.Model:
     for key, expected in _REQUIRED_VALUES.items():
         if found.get(key, expected) != expected:
             raise UserError(f"{path}: {key} = {shown(found[key])} is not supported: expected {expected!r}")
+    return model_of(path, found)
+
+
+def model_of(path: Path, found: dict[str, Any]) -> sections.Model:
+    """The sizes in a config.json or bert_config.json, whose content is given; raises UserError where they are wrong."""
     table = {field.name: found[field.name] for field in dataclasses.fields(sections.Model) if field.name in found}
     try:  # a recipe around the model, so that its limits are those of [model]
         return loading.recipe_from_table(

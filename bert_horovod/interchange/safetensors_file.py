@@ -1,10 +1,11 @@
 """model.safetensors, whole or in shards, as mapped arrays under today's parameter names; and how it is written.
 
-Other files (pytorch_model.bin) are never read: they are pickles, which can run code.
+Where there is only pytorch_model.bin, a pickle, its tensors are read as torch_file.py says.
 """
 
 import json
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
+from bert_horovod.interchange.torch_file import map_torch_file
 from bert_horovod.storage.direct import write_direct
 from bert_horovod.storage.reading import open_regular, read_json, shown
 from bert_horovod.storage.typed import check_type
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+TORCH_FILE = "pytorch_model.bin"
 
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}  # NumPy has no bfloat16
 _NAME_LENGTH = 200  # of a file
@@ -32,12 +36,12 @@ def map_weights(directory: Path) -> dict[str, np.ndarray]:
     and `beta` become `weight` and `bias`. Saved position ids are dropped.
 
     Raises:
-        UserError: there is no model.safetensors.
+        UserError: there are no weights, or none that can be read without running code.
         DamagedData: it is damaged, or a tensor is twice there or no float.
     """
     tensors: dict[str, np.ndarray] = {}
-    for path in _files(directory):
-        for saved_name, values in map_file(path).items():
+    for path, mapper in _files(directory):
+        for saved_name, values in mapper(path).items():
             name = _modern_name(saved_name)
             if name in tensors:
                 raise DamagedData(f"{path}: two tensors for {name[:200]}, one of them as {saved_name[:200]}")
@@ -53,31 +57,34 @@ def as_float32(mapped: np.ndarray) -> np.ndarray:
         return mapped.astype(np.float32)
 
 
-def _files(directory: Path) -> list[Path]:
-    if (directory / WEIGHTS_FILE).is_file():
-        return [directory / WEIGHTS_FILE]
-    index = directory / INDEX_FILE
-    if index.is_file():
-        try:
-            check_type(weight_map := read_json(index)["weight_map"], dict[str, str], "weight_map")
-        except OSError as error:
-            raise file_error(error, f"cannot read {index}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedData(f"{index} is damaged: expected JSON with a weight_map of file names") from error
-        names = sorted(set(weight_map.values()))
-        for name in names:
-            if Path(name).name != name or len(name) > _NAME_LENGTH or not name.isprintable():
-                raise DamagedData(f"{index} names {shown(name)}: expected a file in the same directory")
-            if not (directory / name).is_file():
-                raise DamagedData(f"{directory} has no {name}, which {INDEX_FILE} names: the copy is incomplete")
-        return [directory / name for name in names]
-    if (directory / "pytorch_model.bin").is_file() or (directory / "pytorch_model.bin.index.json").is_file():
-        raise UserError(
-            f"{directory} has its weights in pytorch_model.bin only, a pickle, which is never read here; convert it "
-            "with transformers: AutoModelForPreTraining.from_pretrained(directory)"
-            ".save_pretrained(new_directory, safe_serialization=True)"
-        )
+def _files(directory: Path) -> list[tuple[Path, Callable[[Path], dict[str, np.ndarray]]]]:
+    """The files of weights, and what maps each: safetensors where there are, else PyTorch's."""
+    for whole, index, mapper in (
+        (WEIGHTS_FILE, INDEX_FILE, map_file),
+        (TORCH_FILE, f"{TORCH_FILE}.index.json", map_torch_file),
+    ):
+        if (directory / whole).is_file():
+            return [(directory / whole, mapper)]
+        if (directory / index).is_file():
+            return [(path, mapper) for path in _shards(directory, index)]
     raise UserError(f"{directory} has no {WEIGHTS_FILE}: expected a Hugging Face directory with safetensors weights")
+
+
+def _shards(directory: Path, index_name: str) -> list[Path]:
+    index = directory / index_name
+    try:
+        check_type(weight_map := read_json(index)["weight_map"], dict[str, str], "weight_map")
+    except OSError as error:
+        raise file_error(error, f"cannot read {index}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedData(f"{index} is damaged: expected JSON with a weight_map of file names") from error
+    names = sorted(set(weight_map.values()))
+    for name in names:
+        if Path(name).name != name or len(name) > _NAME_LENGTH or not name.isprintable():
+            raise DamagedData(f"{index} names {shown(name)}: expected a file in the same directory")
+        if not (directory / name).is_file():
+            raise DamagedData(f"{directory} has no {name}, which {index_name} names: the copy is incomplete")
+    return [directory / name for name in names]
 
 
 def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
@@ -85,6 +92,7 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
 
     Raises DamagedData for a damaged file, UserError for one that, with `inside`, lies outside of that directory.
     """
+    refuse_lfs_pointer(path)
     try:
         with open_regular(path, inside) as file:
             # Mapped by hand, because not every safetensors version gives NumPy a bfloat16 tensor.

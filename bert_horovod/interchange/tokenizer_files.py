@@ -43,8 +43,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_vocabulary(directory: Path, vocab_size: int) -> list[str] | None:
+def read_vocabulary(directory: Path, vocab_size: int, config: str = "config.json") -> list[str] | None:
     """Tokens by id, from vocab.txt, or from tokenizer.json where that is all there is; None without either.
+
+    Args:
+        directory: where these files are.
+        vocab_size: tokens that the model has.
+        config: the file that says so.
 
     Raises:
         UserError: the ids, those of added tokens included, are not exactly 0 to vocab_size - 1.
@@ -77,7 +82,7 @@ def read_vocabulary(directory: Path, vocab_size: int) -> list[str] | None:
         raise DamagedData(f"{source} or its added tokens are damaged: {shown(error)}") from error
     if len(ids) != vocab_size or ids[0] != 0 or ids[-1] != vocab_size - 1:
         raise UserError(
-            f"{source} has {len(ids)} tokens (largest id {shown(ids[-1]) if ids else 'none'}), but config.json has "
+            f"{source} has {len(ids)} tokens (largest id {shown(ids[-1]) if ids else 'none'}), but {config} has "
             f"vocab_size = {vocab_size}: expected the vocabulary that the model was trained with"
         )
     return [tokens[index] for index in ids]
@@ -88,13 +93,44 @@ def read_lowercase(directory: Path) -> bool:
 
     Raises DamagedData where what they say is no such thing.
     """
+    return read_stated_casing(directory) is not False
+
+
+def read_casing(directory: Path, vocabulary: list[str] | None) -> tuple[bool | None, str]:
+    """Whether text is to be lower-cased for a checkpoint whose format says nothing of it, and what tells so.
+
+    It is tokenizer_config.json or tokenizer.json where they are; else the directory's name, in the manner of Google's
+    own (uncased_L-12_H-768_A-12, cased_..., multi_cased_..., chinese_...); else the vocabulary: an uncased one has no
+    capitals (up to 1 % of its tokens, as odd characters are among them). None if that tells nothing either.
+    """
+    stated = read_stated_casing(directory)
+    if stated is not None:
+        return stated, "as its tokenizer says"
+    name = Path(directory).resolve().name.lower()
+    for word, lowercase in (("uncased", True), ("cased", False), ("chinese", True)):
+        if word in name:
+            return lowercase, f"as its directory is called {name}"
+    words = [token for token in vocabulary or () if not (token.startswith("[") and token.endswith("]"))]
+    capitals = sum(token != token.lower() for token in words)
+    if capitals > len(words) / 100:
+        return False, f"as {capitals:,} tokens of its vocabulary have capitals"
+    if any(token != token.upper() for token in words):
+        return (
+            True,
+            "as its vocabulary has no capitals" if not capitals else "as its vocabulary has hardly any capitals",
+        )
+    return None, "nothing tells of it"
+
+
+def read_stated_casing(directory: Path) -> bool | None:
+    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; None where neither does."""
     source = directory / "tokenizer_config.json"
     found = _optional(source).get("do_lower_case")
     if found is None:
         source = directory / "tokenizer.json"
         normalizer = _optional(source).get("normalizer") or {}
-        found = normalizer.get("lowercase", True) if isinstance(normalizer, dict) else normalizer
-    if type(found) is not bool:
+        found = normalizer.get("lowercase") if isinstance(normalizer, dict) else normalizer
+    if found is not None and type(found) is not bool:
         raise DamagedData(f"{source} is damaged: lower-casing is {shown(found)}: expected true or false")
     return found
 

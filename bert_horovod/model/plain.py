@@ -12,6 +12,7 @@ import math
 import tensorflow as tf
 
 from bert_horovod.model.parameters import (
+    ANSWER_SPAN,
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
     CLASSIFIER,
@@ -99,6 +100,12 @@ def pair_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
 def classifier_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Scores of each label of a sequence, from the last layer's output at [CLS]: [n, labels]."""
     return _dense(parameters, CLASSIFIER, pooled(parameters, hidden))
+
+
+def span_logits(parameters: Parameters, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Scores of each place as the answer's start, and as its end, from the last layer's output: [..., length] both."""
+    start, end = tf.unstack(_dense(parameters, ANSWER_SPAN, hidden), axis=-1)
+    return start, end
 
 
 def _attend(model: Model, parameters: Parameters, prefix: str, x: tf.Tensor, same_sequence: tf.Tensor) -> tf.Tensor:

@@ -22,6 +22,7 @@ import numpy as np
 
 from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.interchange.pretrained import FORMATS, is_pretrained
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.fields import section_from_table
@@ -105,8 +106,8 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     return None
 
 
-def find_checkpoint(path: Path) -> Path:
-    """The Hugging Face directory that --checkpoint means: the path itself, or the newest whole one of a run's.
+def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
+    """The checkpoint that a flag means, for read_pretrained: the path itself, or the newest whole one of a run's.
 
     Damaged ones of a run are named on stderr.
 
@@ -114,19 +115,19 @@ def find_checkpoint(path: Path) -> Path:
         UserError: it is neither.
         DamagedData: a file of it is not as its hash says; or all checkpoints of the run are damaged.
     """
-    if (path / "config.json").is_file():
+    if is_pretrained(path):
         if (path / HASHES).is_file():
             # A copy may lack what only training reads.
             damaged = [name for name in _damaged_files(path) if not name.startswith("training/")]
             if damaged:
-                raise DamagedData(f"--checkpoint {path} is damaged: {', '.join(damaged)}; take another checkpoint")
+                raise DamagedData(f"{flag} {path} is damaged: {', '.join(damaged)}; take another checkpoint")
         return path
     for found in _whole(path):
         return found
     if paths(path):
         raise _all_damaged(path)
     found = f"{path} is a run without a checkpoint yet" if (path / "run.json").is_file() else f"there is none at {path}"
-    raise UserError(f"--checkpoint: {found}; expected a Hugging Face BERT directory, or the output_dir of a run")
+    raise UserError(f"{flag}: {found}; expected {FORMATS}, or the output_dir of a run")
 
 
 def _whole(output_dir: Path) -> Iterator[Path]:

@@ -3,7 +3,9 @@
 import contextlib
 import fcntl
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from bert_horovod.errors import UserError, file_error
@@ -72,3 +74,28 @@ def _take(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill under a temporary name, which is moved into place at the end; removed if there is an error.
+
+    Raises UserError if there is something else than an empty directory
+    at the path, and what file_error makes.
+    """
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(f"{path} exists; expected a new or empty directory")
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)  # of a command that was killed
+        temporary.mkdir()
+        yield temporary
+        for written in [*temporary.rglob("*"), temporary]:
+            sync(written)
+        os.rename(temporary, path)
+        sync(path.parent)
+    except OSError as error:
+        raise file_error(error, f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -15,7 +15,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.model.parameters import Shapes, initial_values, pretraining_shapes
 from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.sections import Model, Recipe
@@ -45,11 +45,11 @@ def check_size(recipe: Recipe, shapes: Shapes, world_size: int) -> None:
 
 
 def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) -> dict[str, np.ndarray]:
-    """Parameters of a Hugging Face directory to start from; heads that it lacks are left to be initialised.
+    """Parameters of a checkpoint of any format to start from; heads that it lacks are left to be initialised.
 
     Raises UserError where its sizes or its vocabulary are not the run's.
     """
-    found = read_directory(directory, task)
+    found = read_pretrained(directory, task)
     if found.vocabulary is not None and found.vocabulary != dataset.vocabulary:
         first = next(
             (i for i, pair in enumerate(zip(found.vocabulary, dataset.vocabulary, strict=False)) if pair[0] != pair[1]),
@@ -57,7 +57,7 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
         )
         raise UserError(
             f"--init_checkpoint {directory} has another vocabulary than the data in {dataset.path} "
-            f"(they first differ at id {first}); prepare the data with {directory / 'vocab.txt'}"
+            f"(they first differ at id {first}); prepare the data with --vocab {directory}"
         )
     if found.vocabulary is not None and found.lowercase != dataset.lowercase:
         raise UserError(
@@ -69,14 +69,14 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
         if name in shapes and shapes[name] != value.shape:
             raise UserError(
                 f"--init_checkpoint {directory}: {name} has shape {list(value.shape)}, the recipe's [model] "
-                f"makes it {list(shapes[name])}; set [model] as in {directory / 'config.json'}"
+                f"makes it {list(shapes[name])}; set [model] as in its configuration"
             )
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # what no shape tells of
         theirs, ours = getattr(found.model, key), getattr(model, key)
         if theirs != ours:
             raise UserError(
                 f"--init_checkpoint {directory} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
-                f"set [model] as in {directory / 'config.json'}"
+                "set [model] as in its configuration"
             )
     return {name: value for name, value in found.parameters.items() if name in shapes}
 

@@ -68,11 +68,11 @@ def test_config_of_another_model(pretraining_directory, values, words):
     assert_refused(pretraining_directory, *words)
 
 
-def test_pickles_are_never_read(pretraining_directory, torch):
+def test_weights_that_are_not_there_and_a_pointer_in_their_place(pretraining_directory):
     (pretraining_directory / "model.safetensors").unlink()
     assert_refused(pretraining_directory, "no model.safetensors")
-    torch.save({}, pretraining_directory / "pytorch_model.bin")
-    assert_refused(pretraining_directory, "pytorch_model.bin", "pickle", "safe_serialization=True")
+    (pretraining_directory / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n")
+    assert_refused(pretraining_directory, "model.safetensors is a pointer of Git LFS", "git lfs pull")
 
 
 @pytest.mark.parametrize("kept", [0, 4, 100, -1])

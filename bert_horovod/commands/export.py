@@ -1,0 +1,68 @@
+"""Export a checkpoint as a SavedModel (TensorFlow Serving) or an ONNX file (onnxruntime), for any batch and length.
+
+The directory that is made holds the model in float32, config.json and the tokenizer's files. Inputs are input_ids,
+attention_mask and token_type_ids; outputs have Hugging Face's names:
+
+    BertForSequenceClassification   logits
+    BertForQuestionAnswering        start_logits, end_logits
+    BertForPreTraining              prediction_logits, seq_relationship_logits
+    BertForMaskedLM                 logits
+    BertModel                       last_hidden_state, pooler_output
+
+Before the command says that it is done, a fresh process has loaded the export and computed, on padded rows, what the
+checkpoint computes; else nothing is left of it.
+"""
+
+import argparse
+from pathlib import Path
+
+from bert_horovod.commands.shared.flags import CHECKPOINT
+from bert_horovod.runtime.quiet import import_tensorflow
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--checkpoint", required=True, type=Path, metavar="PATH", help=CHECKPOINT)
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=("savedmodel", "onnx"),
+        help="onnx needs the extra packages of: pip install '.[onnx]'",
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="a new or empty directory")
+    parser.add_argument(
+        "--architecture", metavar="CLASS", help="one of the above, with fewer heads than the checkpoint has"
+    )
+    parser.add_argument(
+        "--with_tokenizer",
+        action="store_true",
+        help="savedmodel: strings in, answers out. A classifier takes text (signature `pairs`: text, text_pair) and "
+        "gives label and probabilities; question answering takes question and context and gives the answer's text. "
+        "Not for masked tokens. It is loaded where tensorflow_text is",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int | None:
+    """Export, check and say what was made."""
+    import_tensorflow()
+    import tensorflow as tf
+
+    from bert_horovod.interchange.exporting import export
+    from bert_horovod.runs.checkpoint import find_checkpoint
+
+    tf.config.set_visible_devices([], "GPU")
+    made = export(
+        find_checkpoint(arguments.checkpoint),
+        arguments.output,
+        arguments.format,
+        arguments.architecture,
+        arguments.with_tokenizer,
+    )
+    print(
+        f"read        {made.origin}\n"
+        f"exported    {made.architecture.name}, {made.architecture.heads}\n"
+        f"calls       {', '.join(made.inputs)}\n"
+        f"checked     in a fresh process: at most {made.difference:.1e} from the checkpoint\n"
+        f"written     {arguments.output}, {made.size_bytes / 1e6:,.1f} MB"
+    )
+    return None

@@ -1,0 +1,86 @@
+"""Turn a checkpoint of other origin into a Hugging Face directory, as pretrain writes it.
+
+Google's TF1 checkpoints (google-research/bert), Hugging Face's directories (pytorch_model.bin too, where PyTorch is
+installed) and a run's output_dir are read. Every other command takes these as they are; what import adds is one
+directory that needs nothing beside it and that transformers loads.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_horovod.commands.shared.flags import CHECKPOINT
+from bert_horovod.errors import UserError
+from bert_horovod.runtime.quiet import import_tensorflow
+
+if TYPE_CHECKING:
+    from bert_horovod.interchange.architectures import Architecture
+    from bert_horovod.interchange.pretrained import Contents
+
+_NAMED = 4  # tensors that the summary names, at most
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT)
+    parser.add_argument("directory", type=Path, metavar="DIR", help="what is made: a new or empty directory")
+    case = parser.add_mutually_exclusive_group()
+    case.add_argument(
+        "--cased",
+        action="store_const",
+        const=False,
+        dest="lowercase",
+        help="its tokenizer keeps upper case and accents (default: what the tokenizer's settings, the name of the "
+        "directory or the vocabulary tell)",
+    )
+    case.add_argument("--uncased", action="store_const", const=True, dest="lowercase", help="its tokenizer lower-cases")
+
+
+def run(arguments: argparse.Namespace) -> int | None:
+    """Read, write and print what became of it."""
+    import_tensorflow()
+    from bert_horovod.interchange.huggingface import write_directory
+    from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
+    from bert_horovod.runs.checkpoint import find_checkpoint
+    from bert_horovod.storage.writing import new_directory
+
+    path = find_checkpoint(arguments.checkpoint, "CHECKPOINT")
+    contents = describe(path)
+    architecture = contents.architectures[0]
+    tokenizer = read_tokenizer(path)
+    if tokenizer.vocabulary is None:
+        raise UserError(
+            f"{path} has no vocabulary; copy the vocab.txt there, beside its configuration, that the model was trained "
+            "with"
+        )
+    with new_directory(arguments.directory) as temporary:
+        found = read_pretrained(path, architecture, arguments.lowercase)
+        parameters = {name: found.parameters[name] for name in architecture.parameters(found.model)}
+        try:
+            write_directory(temporary, found.model, architecture, parameters, found.vocabulary, found.lowercase)
+        except ValueError as error:
+            raise UserError(f"{path}: {error}; expected BERT's WordPiece vocabulary") from error
+    case = "lower-cases" if found.lowercase else "keeps upper case and accents"
+    why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
+    print(summary(contents, architecture, f"{len(found.vocabulary):,} tokens, {case} ({why})"))
+    print(f"written     {arguments.directory}, {architecture.name} of transformers")
+    return None
+
+
+def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) -> str:
+    """What was read and what was left out, for people."""
+    model, kept = contents.model, architecture.parameters(contents.model)
+    copies = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
+    others = sorted(contents.shapes.keys() - kept.keys() - set(copies))
+    named = [f"{', '.join(others[:_NAMED])}{f' and {len(others) - _NAMED} more' if len(others) > _NAMED else ''}"]
+    optimizer = [f"{len(contents.optimizer)} variables of the optimizer"] if contents.optimizer else []
+    return "\n".join(
+        [
+            f"read        {contents.origin}",
+            f"model       {model.num_hidden_layers} layers, {model.hidden_size} wide, {model.num_attention_heads} "
+            f"attention heads, {model.max_position_embeddings} positions, {model.hidden_act}",
+            f"heads       {architecture.heads}",
+            f"left out    {'; '.join([*(named if others else []), *optimizer]) or 'nothing'}",
+            f"tokenizer   {tokenizer}",
+        ]
+    )

@@ -1,0 +1,106 @@
+"""Hugging Face's classes of BERT that this program reads, writes and exports: the parameters that each consists of."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from bert_horovod.model.parameters import (
+    CLASSIFIER,
+    Shapes,
+    classifier_shapes,
+    encoder_shapes,
+    masked_token_head_shapes,
+    pair_head_shapes,
+    span_shapes,
+)
+from bert_horovod.recipe.sections import Model
+
+ANSWERS, CLASSIFICATION = "BertForQuestionAnswering", "BertForSequenceClassification"
+PRETRAINING, MASKED_TOKENS, ENCODER = "BertForPreTraining", "BertForMaskedLM", "BertModel"
+# The richest first: of a checkpoint that tells no class, the first one is taken that it has all parameters of.
+ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
+_NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
+CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One of the classes; what of a task.base.Task is needed to write a checkpoint of it.
+
+    `name`: one of ARCHITECTURES; `pooler`: whether there is a pooler; `labels`: of a classifier, in the order of their
+    numbers; a classifier of one label is a regression.
+    """
+
+    name: str
+    pooler: bool
+    labels: tuple[str, ...] = ()
+
+    def parameters(self, model: Model) -> Shapes:
+        """Names and shapes of encoder, pooler and heads, in forward order."""
+        return encoder_shapes(model, self.pooler) | self._head(model)
+
+    def configuration(self, model: Model) -> dict[str, Any]:
+        """What config.json says beside the sizes."""
+        found: dict[str, Any] = {"architectures": [self.name]}
+        if self.name == CLASSIFICATION:
+            found |= {
+                "id2label": {str(number): label for number, label in enumerate(self.labels)},
+                "label2id": {label: number for number, label in enumerate(self.labels)},
+                "num_labels": len(self.labels),
+                "problem_type": "regression" if len(self.labels) == 1 else "single_label_classification",
+            }
+        return found
+
+    @property
+    def heads(self) -> str:
+        """Its heads for people, such as "pooler, masked tokens, sentence pair"."""
+        heads = {
+            ANSWERS: ["answer span"],
+            CLASSIFICATION: [f"classifier of {', '.join(self.labels)}"],
+            PRETRAINING: ["masked tokens", "sentence pair"],
+            MASKED_TOKENS: ["masked tokens"],
+            ENCODER: [],
+        }[self.name]
+        return ", ".join([*(["pooler"] if self.pooler else []), *heads]) or "none"
+
+    def _head(self, model: Model) -> Shapes:
+        if self.name == ANSWERS:
+            return span_shapes(model)
+        if self.name == CLASSIFICATION:
+            return classifier_shapes(model, len(self.labels))
+        pairs = pair_head_shapes(model) if self.name == PRETRAINING else {}
+        return {} if self.name == ENCODER else pairs | masked_token_head_shapes(model)
+
+
+def whole_heads(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Architecture]:
+    """The classes whose parameters are all there, the richest first.
+
+    Args:
+        model: the sizes.
+        shapes: of the tensors of a checkpoint, by the names of model/parameters.py.
+    """
+    pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys() <= shapes.keys()
+    classifier = shapes.get(CLASSIFIER_WEIGHT, ())
+    labels = default_labels(classifier[0]) if classifier[1:] == (model.hidden_size,) else ()
+    found = [
+        Architecture(name, pooler, labels if name == CLASSIFICATION else ())
+        for name in ARCHITECTURES
+        if (pooler or name not in _NEEDS_POOLER) and (labels or name != CLASSIFICATION)
+    ]
+    return [each for each in found if each._head(model).keys() <= shapes.keys()]
+
+
+def default_labels(count: int) -> tuple[str, ...]:
+    """The names that transformers gives to labels without names."""
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
+def part_of_a_head(model: Model, names: Collection[str]) -> str | None:
+    """A parameter that is missing of a head, or of the pooler, that is there in part; None if all are whole."""
+    pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys()
+    groups = [pooler, *(head(model) for head in (masked_token_head_shapes, pair_head_shapes, span_shapes))]
+    for group in (*groups, classifier_shapes(model, 1)):
+        present = [name for name in group if name in names]
+        if present and len(present) < len(group):
+            return next(name for name in group if name not in present)
+    return None

@@ -1,0 +1,127 @@
+"""An exported model as its users load it, by TensorFlow or onnxruntime alone; and its check, in a process apart.
+
+    python -m bert_horovod.interchange.exported DIRECTORY INPUTS.npz OUTPUTS.npz
+
+Arrays in the two files are called SIGNATURE/NUMBER/NAME: inputs and outputs of a signature's calls.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import bert_horovod
+from bert_horovod.errors import RunError
+
+ONNX_FILE = "model.onnx"
+TOLERANCE = 1e-5  # of the largest value of an output, or of 1 if that is smaller
+Arrays = dict[str, np.ndarray]
+
+
+class Call(NamedTuple):
+    """A call, and what it must give."""
+
+    signature: str
+    inputs: Arrays
+    outputs: Arrays  # those that are compared
+    real: np.ndarray | None = None  # bool [rows, length]: where outputs of a shape that begins so are compared
+
+
+def check_export(directory: Path, calls: list[Call]) -> float:
+    """Make the calls in a fresh process; returns the largest difference, as TOLERANCE has it.
+
+    Raises RunError if it cannot be loaded or called there, or an output differs by more than TOLERANCE.
+    """
+    package = str(Path(bert_horovod.__file__).parents[1])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryDirectory() as place:
+        inputs, outputs = Path(place) / "inputs.npz", Path(place) / "outputs.npz"
+        arrays = {
+            f"{call.signature}/{i}/{name}": value for i, call in enumerate(calls) for name, value in call.inputs.items()
+        }
+        np.savez(inputs, **arrays)
+        words = [sys.executable, "-m", "bert_horovod.interchange.exported", str(directory), str(inputs), str(outputs)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["it was killed"])[-1]
+            raise RunError(f"the export cannot be loaded and called in a fresh process: {last[:500]}")
+        with np.load(outputs) as found:
+            return max(
+                difference(call, name, found[f"{call.signature}/{i}/{name}"])
+                for i, call in enumerate(calls)
+                for name in call.outputs
+            )
+
+
+def load_export(directory: Path, threads: int = 0) -> Callable[[str, Arrays], Arrays]:
+    """The exported model as a function of a signature's name and its inputs. An ONNX file has one signature.
+
+    `threads`: of an operation, for onnxruntime; 0: one a core. TensorFlow has a setting of its own.
+    """
+    if (directory / ONNX_FILE).is_file():
+        import onnx
+        import onnxruntime
+
+        onnx.checker.check_model(str(directory / ONNX_FILE))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(str(directory / ONNX_FILE), options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return lambda _, inputs: dict(zip(names, session.run(names, inputs), strict=True))
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  # operations of a model with its tokenizer
+
+    loaded = tf.saved_model.load(str(directory))
+
+    def call(signature: str, inputs: Arrays) -> Arrays:
+        tensors = {
+            name: tf.constant(value.tolist() if value.dtype.kind == "U" else value) for name, value in inputs.items()
+        }
+        outputs = loaded.signatures[signature](**tensors)
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    call.loaded = loaded  # TensorFlow frees a model's variables with the object that was loaded
+    return call
+
+
+def difference(call: Call, name: str, found: np.ndarray) -> float:
+    """How far an output is from what the call must give, as TOLERANCE has it; raises RunError where it is more."""
+    expected = call.outputs[name]
+    if found.shape != expected.shape:
+        raise RunError(f"{call.signature}: {name} has shape {list(found.shape)}, expected {list(expected.shape)}")
+    if call.real is not None and expected.shape[:2] == call.real.shape:
+        expected, found = expected[call.real], found[call.real]
+    apart = float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
+    if not apart <= TOLERANCE:  # nan is not either
+        raise RunError(
+            f"the export computes other numbers than the checkpoint: {call.signature}: {name} differs by "
+            f"{apart:.1e} of its largest value, expected at most {TOLERANCE:g}"
+        )
+    return apart
+
+
+def _numbered(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
+    """The inputs of each call, by SIGNATURE/NUMBER."""
+    for key in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
+        yield key, {name.rpartition("/")[2]: value for name, value in arrays.items() if name.rpartition("/")[0] == key}
+
+
+def main(directory: str, inputs: str, outputs: str) -> None:
+    """Call the export with what the file holds."""
+    model, found = load_export(Path(directory)), {}
+    with np.load(inputs) as arrays:
+        for key, values in _numbered(dict(arrays)):
+            for name, value in model(key.split("/")[0], values).items():
+                if value.dtype.kind != "O":  # strings are not compared
+                    found[f"{key}/{name}"] = value
+    np.savez(outputs, **found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,151 @@
+"""Exporting a checkpoint: written, checked in a fresh process, and only then put into its place."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.batches.labelled import LabelledRows, LabelledTexts, tokenised
+from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture
+from bert_horovod.interchange.exported import Arrays, Call, check_export
+from bert_horovod.interchange.huggingface import Pretrained, write_configuration
+from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
+from bert_horovod.interchange.pretrained import describe, read_pretrained
+from bert_horovod.interchange.saved_model import ANSWER_TOKENS, write_saved_model, write_text_model
+from bert_horovod.interchange.serving_graph import Served, trained_outputs
+from bert_horovod.storage.writing import new_directory
+
+_CHECKED_LENGTHS = ((12, 7, 1), (3,))  # tokens of the rows of two calls; the rest of a row is padding
+_WORDS = ((2, 1), (3, 2))  # of two texts, and of their second texts
+_TEXT_LENGTH = 16
+
+
+class Exported(NamedTuple):
+    """What was exported."""
+
+    origin: str  # of the checkpoint, for people
+    architecture: Architecture
+    inputs: list[str]  # of each signature, for people
+    difference: float  # to the checkpoint, as exported.TOLERANCE has it
+    size_bytes: int
+
+
+def export(
+    checkpoint: Path, output: Path, kind: str, architecture: str | None = None, with_tokenizer: bool = False
+) -> Exported:
+    """Export a checkpoint as a directory: the model, config.json and the tokenizer's files.
+
+    Args:
+        checkpoint: as read_pretrained takes it.
+        output: a new or empty directory.
+        kind: "savedmodel" or "onnx".
+        architecture: one of ARCHITECTURES that the checkpoint has the parameters of; None: what it is.
+        with_tokenizer: whether a SavedModel takes strings; see saved_model.write_text_model.
+
+    Raises:
+        UserError: the checkpoint has no vocabulary or not that architecture, or a package is missing.
+        RunError: what was written does not compute what the checkpoint does; nothing is left of it.
+    """
+    if kind == "onnx":
+        require_onnx()
+        if with_tokenizer:
+            raise UserError("--with_tokenizer: an ONNX file holds no tokenizer; export a savedmodel, or leave it out")
+    contents = describe(checkpoint)
+    chosen = next((each for each in contents.architectures if architecture in (None, each.name)), None)
+    if chosen is None:
+        raise UserError(
+            f"--architecture {architecture}: {checkpoint} is {contents.architectures[0].name}, and has the parameters "
+            f"of {' and '.join(each.name for each in contents.architectures)} only"
+        )
+    found = read_pretrained(checkpoint, chosen)
+    if found.vocabulary is None:
+        raise UserError(f"{checkpoint} has no vocabulary; copy the vocab.txt there that the model was trained with")
+    parameters = {name: found.parameters[name] for name in chosen.parameters(found.model)}
+    served = Served(chosen, found.model, parameters, tf.int64 if kind == "onnx" else tf.int32)
+    calls = _calls(
+        chosen, found, parameters, "tokens" if with_tokenizer else "serving_default", served.signature[0].dtype
+    )
+    with new_directory(output) as temporary:
+        if kind == "onnx":
+            write_onnx(temporary, served)
+        elif with_tokenizer:
+            write_text_model(temporary, served, found)
+            calls += _text_calls(chosen, found, parameters)
+        else:
+            write_saved_model(temporary, served)
+        write_configuration(temporary, found.model, chosen, found.vocabulary, found.lowercase)
+        difference = check_export(temporary, calls)
+    size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    inputs = {call.signature: f"{call.signature}({', '.join(call.inputs)})" for call in calls}
+    return Exported(contents.origin, chosen, list(inputs.values()), difference, size)
+
+
+def _calls(
+    architecture: Architecture, found: Pretrained, parameters: Arrays, signature: str, dtype: tf.DType
+) -> list[Call]:
+    """Two calls of other rows and lengths, padded."""
+    random, pad = np.random.default_rng(0), special_ids(found.vocabulary).pad
+    calls = []
+    for lengths in _CHECKED_LENGTHS:
+        length = min(max(lengths), found.model.max_position_embeddings)
+        real = np.arange(length) < np.array(lengths)[:, None]
+        rows = {
+            "input_ids": np.where(real, random.integers(0, found.model.vocab_size, real.shape), pad),
+            "attention_mask": real,
+            "token_type_ids": real & (np.arange(length) >= length // 2) & (found.model.type_vocab_size > 1),
+        }
+        rows = {name: value.astype(np.int32) for name, value in rows.items()}
+        outputs = trained_outputs(architecture, found.model, parameters, rows)
+        inputs = {name: value.astype(dtype.as_numpy_dtype) for name, value in rows.items()}
+        calls.append(Call(signature, inputs, outputs, real))
+    return calls
+
+
+def _text_calls(architecture: Architecture, found: Pretrained, parameters: Arrays) -> list[Call]:
+    """Calls with texts of the vocabulary's words, whose rows this program's own tokenizer makes."""
+    words = [token for token in found.vocabulary if token.isalpha()] or ["a"]
+    draw = np.random.default_rng(1).choice
+    first, second = ([" ".join(draw(words, count)) for count in counts] for counts in _WORDS)
+    rows = _rows_of(found, first, second)
+    if architecture.name == CLASSIFICATION:
+        calls = []
+        for signature, names, made in (
+            ("serving_default", {"text": first}, _rows_of(found, first)),
+            ("pairs", {"text": first, "text_pair": second}, rows),
+        ):
+            logits = trained_outputs(architecture, found.model, parameters, made)["logits"]
+            shares = np.exp(logits - logits.max(-1, keepdims=True))
+            outputs = {"probabilities": shares / shares.sum(-1, keepdims=True)}
+            if len(architecture.labels) == 1:
+                outputs = {"score": logits[:, 0]}
+            calls.append(Call(signature, {name: np.array(texts) for name, texts in names.items()}, outputs))
+        return calls
+    logits = trained_outputs(architecture, found.model, parameters, rows)
+    starts, ends = logits["start_logits"], logits["end_logits"]
+    inside = rows["token_type_ids"] * (rows["input_ids"] != special_ids(found.vocabulary).sep) > 0
+    best = [
+        max(
+            starts[i, start] + ends[i, end]
+            for start in np.flatnonzero(places)
+            for end in range(start, min(start + ANSWER_TOKENS, places.nonzero()[0][-1] + 1))
+        )
+        for i, places in enumerate(inside)
+    ]
+    outputs = {"score": np.array(best, np.float32), "null_score": starts[:, 0] + ends[:, 0]}
+    return [Call("serving_default", {"question": np.array(first), "context": np.array(second)}, outputs)]
+
+
+def _rows_of(found: Pretrained, first: list[str], second: list[str] | None = None) -> Arrays:
+    """The model's rows of texts or pairs, short ones, made by this program's own tokenizer."""
+    texts = LabelledTexts((first, second) if second else (first,), [0] * len(first))
+    tokens = tokenised(texts, Tokenizer(found.vocabulary, found.lowercase))
+    length = min(_TEXT_LENGTH, found.model.max_position_embeddings)
+    rows = LabelledRows(tokens, special_ids(found.vocabulary), length, seed=0)
+    positions = np.arange(len(first))
+    made = rows.assemble(positions[np.argsort(rows.examples(positions))])
+    names = {"input_ids": "input_ids", "attention_mask": "sequence_ids", "token_type_ids": "token_type_ids"}
+    return {name: made[source] for name, source in names.items()}

@@ -1,0 +1,264 @@
+"""Google's TF1 checkpoints of BERT, as google-research/bert writes them: read, never written.
+
+    bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001     bert_config.json     vocab.txt
+
+A variable has the name of its scope (`bert/encoder/layer_0/output/dense/kernel`); kernels are [in, out], the
+transposed of Hugging Face's. A training checkpoint also holds two moments of each parameter, which are left alone.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.architectures import Architecture, part_of_a_head, whole_heads
+from bert_horovod.interchange.huggingface import Pretrained, model_of
+from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
+from bert_horovod.interchange.tokenizer_files import read_casing, read_json, read_vocabulary
+from bert_horovod.model.parameters import (
+    ANSWER_SPAN,
+    CLASSIFIER,
+    DECODER_BIAS,
+    PAIR_CLASSIFIER,
+    encoder_shapes,
+    pretraining_shapes,
+)
+from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.base import Task
+
+CONFIGS = ("bert_config.json", "config.json")
+_FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
+_OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|global_step")
+_OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"  # of each value in an object checkpoint of TF2
+_READER_ERRORS = (tf.errors.OpError, ValueError, LookupError, RuntimeError)  # it translates some, by their text
+_WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
+# The heads whose weight is no dense kernel: [out, in] already.
+_OUTPUT_WEIGHTS = {
+    PAIR_CLASSIFIER: "cls/seq_relationship/output_",
+    ANSWER_SPAN: "cls/squad/output_",
+    CLASSIFIER: "output_",
+}
+
+
+class Variables(NamedTuple):
+    """What a checkpoint holds, by the names of model/parameters.py where it is a parameter."""
+
+    parameters: dict[str, tuple[int, ...]]  # shapes as a parameter has them
+    optimizer: list[str]  # variables of the training
+    others: list[str]  # variables of unknown use
+
+
+def find_prefix(path: Path) -> Path | None:
+    """The prefix of the checkpoint that a path means: a prefix, one of its files, or its directory; None for none.
+
+    Of several in a directory it is bert_model.ckpt, else the one that TensorFlow's file `checkpoint` names. Raises
+    UserError where neither is there.
+    """
+    prefix = path.with_name(_FILE.sub("", path.name)) if path.name else path
+    if not path.is_dir():
+        return prefix if _index(prefix).is_file() else None
+    prefixes = sorted(index.with_suffix("") for index in path.glob("*.index") if index.is_file())
+    if len(prefixes) < 2:
+        return prefixes[0] if prefixes else None
+    state = tf.train.get_checkpoint_state(str(path)) if (path / "checkpoint").is_file() else None
+    for name in ("bert_model.ckpt", Path(state.model_checkpoint_path).name if state else ""):
+        if path / name in prefixes:
+            return path / name
+    raise UserError(
+        f"{path} holds several checkpoints ({', '.join(prefix.name for prefix in prefixes[:4])}"
+        f"{', ...' if len(prefixes) > 4 else ''}); name one of them, as in {prefixes[-1]}"
+    )
+
+
+def read_variables(prefix: Path) -> tuple[Model, Variables]:
+    """The sizes, and what the checkpoint holds; reads no values.
+
+    Raises:
+        UserError: it is another kind of checkpoint, part of one, without its data, or does not fit its
+            bert_config.json.
+        DamagedData: its index cannot be read.
+    """
+    shapes = _shapes(prefix)
+    _require_data(prefix, shapes)
+    model = _read_model(prefix)
+    known = {_variable(name): name for name in _possible(model)}
+    found = Variables({}, [], [])
+    for variable, shape in sorted(shapes.items()):
+        if name := known.get(variable):
+            found.parameters[name] = tuple(shape[::-1] if _is_kernel(variable) else shape)
+        elif _OPTIMIZER.fullmatch(variable):
+            found.optimizer.append(variable)
+        elif variable.startswith("bert/"):
+            raise UserError(
+                f"{prefix}: {variable[:200]} is no part of the encoder that {_config(prefix).name} describes "
+                f"({model.num_hidden_layers} layers); copy the {CONFIGS[0]} there that belongs to the checkpoint"
+            )
+        else:
+            found.others.append(variable)
+    missing = [name for name in encoder_shapes(model, pooler=False) if name not in found.parameters]
+    missing += [name] if (name := part_of_a_head(model, found.parameters)) else []
+    if missing:
+        raise UserError(
+            f"{prefix} is part of a checkpoint: {_variable(missing[0])} is missing"
+            f"{f', and {len(missing) - 1} more' if missing[1:] else ''}; expected all that {_config(prefix).name} "
+            f"describes ({model.num_hidden_layers} layers), and whole heads"
+        )
+    return model, found
+
+
+def architectures(prefix: Path) -> list[Architecture]:
+    """What the checkpoint can be, the richest first; raises as read_variables."""
+    model, found = read_variables(prefix)
+    return whole_heads(model, found.parameters)
+
+
+def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
+    """Read a checkpoint; heads are those of pre-training and of `task`.
+
+    `lowercase`: whether text is to be lower-cased, where the caller knows; else what read_tokenizer finds.
+
+    Raises:
+        UserError: as read_variables and read_tokenizer.
+        DamagedData: its data are damaged, or not finite.
+    """
+    model, found = read_variables(prefix)
+    wanted = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
+    reader, parameters = _reader(prefix), {}
+    for name, shape in wanted.items():
+        if name not in found.parameters:
+            continue
+        variable = _variable(name)
+        if found.parameters[name] != shape:
+            raise UserError(
+                f"{prefix}: {variable} makes {name} {list(found.parameters[name])}, expected {list(shape)} as "
+                f"{_config(prefix).name} {'and the task say' if task else 'says'}"
+            )
+        try:
+            values = reader.get_tensor(variable)
+        except _READER_ERRORS as error:
+            raise DamagedData(f"{prefix} is damaged at {variable}: {_first_line(error)}; copy it again") from error
+        values = np.ascontiguousarray(values.T if _is_kernel(variable) else values, np.float32)
+        if not np.isfinite(values).all():
+            raise DamagedData(f"{prefix}: {variable} has values that are not finite")
+        parameters[name] = values
+    vocabulary, found_lowercase, _ = read_tokenizer(prefix)
+    if lowercase is None and (lowercase := found_lowercase) is None:
+        raise UserError(
+            f"{prefix}: nothing tells whether text is to be lower-cased for it; say so once, and use what it makes: "
+            f"bert-horovod import {prefix} DIR --cased (or --uncased)"
+        )
+    return Pretrained(model, parameters, vocabulary, lowercase)
+
+
+def read_tokenizer(prefix: Path) -> tuple[list[str] | None, bool | None, str]:
+    """The vocabulary beside a checkpoint, None for none; whether text is to be lower-cased; and what tells so.
+
+    Raises UserError where the vocabulary has not as many tokens as bert_config.json says.
+    """
+    vocabulary = read_vocabulary(prefix.parent, _read_model(prefix).vocab_size, _config(prefix).name)
+    return vocabulary, *read_casing(prefix.parent, vocabulary)
+
+
+def _variable(name: str) -> str:
+    """The variable of a parameter."""
+    if name == DECODER_BIAS:
+        return "cls/predictions/output_bias"
+    layer, kind = name.rsplit(".", 1)
+    if layer in _OUTPUT_WEIGHTS:
+        return _OUTPUT_WEIGHTS[layer] + {"weight": "weights", "bias": "bias"}[kind]
+    path = layer.replace("encoder.layer.", "encoder.layer_").replace(".", "/")
+    if path.endswith("_embeddings"):
+        return path
+    return f"{path}/{_KINDS[path.endswith('LayerNorm'), kind]}"
+
+
+_KINDS = {
+    (True, "weight"): "gamma",
+    (True, "bias"): "beta",
+    (False, "weight"): "kernel",
+    (False, "bias"): "bias",
+}
+
+
+def _is_kernel(variable: str) -> bool:
+    return variable.endswith("/kernel")
+
+
+def _possible(model: Model) -> list[str]:
+    heads = [f"{head}.{kind}" for head in (ANSWER_SPAN, CLASSIFIER) for kind in ("weight", "bias")]
+    return [*pretraining_shapes(model, pairs=True), *heads]
+
+
+def _shapes(prefix: Path) -> dict[str, list[int]]:
+    """Of every variable; raises UserError where they are none of Google's BERT."""
+    try:
+        shapes = _reader(prefix).get_variable_to_shape_map()
+    except _READER_ERRORS as error:
+        raise DamagedData(f"{_index(prefix)} is damaged: {_first_line(error)}; copy it again") from error
+    if any(variable.endswith(_OBJECT_KEY) for variable in shapes):
+        raise UserError(
+            f"{prefix} is an object checkpoint of TF2, as TensorFlow's Model Garden and NVIDIA's TF2 BERT write them, "
+            "expected one of TF1 (google-research/bert); convert it first, with "
+            "convert_bert_original_tf2_checkpoint_to_pytorch.py of transformers 4, and take the directory that it makes"
+        )
+    if _WORD_EMBEDDINGS not in shapes:
+        raise UserError(
+            f"{prefix} has no {_WORD_EMBEDDINGS} (it has {', '.join(sorted(shapes)[:3])}, ...); expected a checkpoint "
+            "of google-research/bert"
+        )
+    return shapes
+
+
+def _reader(prefix: Path) -> "tf.train.CheckpointReader":
+    refuse_lfs_pointer(_index(prefix))
+    return tf.train.load_checkpoint(str(prefix))
+
+
+def _require_data(prefix: Path, shapes: dict[str, list[int]]) -> None:
+    """Raise UserError unless all the files of values are there."""
+    files = sorted(prefix.parent.glob(f"{_escaped(prefix.name)}.data-[0-9]*-of-[0-9]*"))
+    expected = int(files[0].name[-5:]) if files else 1
+    if len(files) < expected or not files:
+        have = {file.name for file in files}
+        names = (f"{prefix.name}.data-{number:05d}-of-{expected:05d}" for number in range(expected))
+        megabytes = 4 * sum(int(np.prod(shape)) for shape in shapes.values()) / 1e6
+        raise UserError(
+            f"{prefix} is an index alone: {next(name for name in names if name not in have)}, which holds the values "
+            f"(about {megabytes:,.0f} MB), is missing; copy it to "
+            f"{prefix.parent} too"
+        )
+    for file in files:
+        refuse_lfs_pointer(file)
+
+
+def _read_model(prefix: Path) -> Model:
+    path = _config(prefix)
+    found = read_json(path)
+    if found.get("model_type", "bert") != "bert":
+        raise UserError(f"{path}: model_type = {found['model_type']!r}: expected a BERT's")
+    return model_of(path, found)
+
+
+def _config(prefix: Path) -> Path:
+    for name in CONFIGS:
+        if (prefix.parent / name).is_file():
+            return prefix.parent / name
+    raise UserError(
+        f"{prefix.parent} has no {CONFIGS[0]}, which gives the sizes of {prefix.name}; copy the one there that the "
+        "model was trained with (--bert_config_file)"
+    )
+
+
+def _index(prefix: Path) -> Path:
+    return prefix.with_name(f"{prefix.name}.index")
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]

@@ -1,0 +1,22 @@
+"""Git LFS: a repository that was cloned without it holds, in place of a large file, three lines of text about it."""
+
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+from bert_horovod.storage.reading import open_regular
+
+_BEGINNING = b"version https://git-lfs.github.com/spec/"
+
+
+def refuse_lfs_pointer(path: Path) -> None:
+    """Raise UserError if the file is such a text; what cannot be read is left to who reads the file."""
+    try:
+        with open_regular(path) as file:
+            found = file.read(len(_BEGINNING))
+    except OSError:
+        return
+    if found == _BEGINNING:
+        raise UserError(
+            f"{path} is a pointer of Git LFS, a text of {path.stat().st_size} bytes, in place of the file; run "
+            "git lfs pull where it was cloned, or download the file itself"
+        )

@@ -1,0 +1,52 @@
+"""ONNX files: a checkpoint for onnxruntime and other runtimes; tf2onnx converts the graph of serving_graph.py."""
+
+import contextlib
+import importlib.metadata
+import logging
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+from bert_horovod.interchange.exported import ONNX_FILE
+from bert_horovod.interchange.serving_graph import Served
+from bert_horovod.runtime.quiet import native_messages_held_back
+
+OPSET = 17  # LayerNormalization's; tf2onnx 1.17 refuses those after 18
+_PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
+_LARGEST_BYTES = 2_000_000_000  # a protobuf message ends at 2 GiB
+_AXES = ("batch", "length")
+
+
+def require_onnx() -> None:
+    """Raise UserError where the packages of the extra are not installed."""
+    missing = []
+    for package in _PACKAGES:
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(package)
+    if missing:
+        raise UserError(f"--format onnx needs {', '.join(missing)}; install the extra: pip install '.[onnx]'")
+
+
+def write_onnx(directory: Path, served: Served) -> None:
+    """Write model.onnx, whose free dimensions are called batch and length.
+
+    Raises UserError where the extra is not installed, and for a model that is too large.
+    """
+    require_onnx()
+    size = sum(4 * variable.shape.num_elements() for variable in served.parameters.values())
+    if size > _LARGEST_BYTES:
+        raise UserError(
+            f"--format onnx: the model has {size / 1e9:.1f} GB of parameters, an ONNX file holds 2 GB; export a "
+            "savedmodel"
+        )
+    import tf2onnx
+
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    with native_messages_held_back(), contextlib.redirect_stdout(None):
+        model, _ = tf2onnx.convert.from_function(served.serve, input_signature=served.signature, opset=OPSET)
+    for value in (*model.graph.input, *model.graph.output):
+        for axis, dimension in zip(_AXES, value.type.tensor_type.shape.dim, strict=False):
+            if not dimension.HasField("dim_value"):
+                dimension.dim_param = axis
+    (directory / ONNX_FILE).write_bytes(model.SerializeToString())

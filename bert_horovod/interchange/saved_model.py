@@ -1,0 +1,135 @@
+"""SavedModels: a checkpoint as TensorFlow Serving and tf.saved_model.load take it, with or without its tokenizer."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+
+from bert_horovod.errors import RunError, UserError
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION
+from bert_horovod.interchange.huggingface import Pretrained
+from bert_horovod.interchange.serving_graph import Served
+from bert_horovod.interchange.text_graph import TextRows, TextTokens
+from bert_horovod.runtime.quiet import native_messages_held_back
+
+QUESTION_TOKENS, ANSWER_TOKENS = 64, 30  # of a question and of an answer, at most (google-research/bert)
+TEXT_ARCHITECTURES = (CLASSIFICATION, ANSWERS)
+
+
+def write_saved_model(directory: Path, served: Served) -> None:
+    """Write the model with one signature, serving_default: INPUTS of serving_graph.py to its outputs."""
+    _save(directory, served, {"serving_default": served.serve})
+
+
+def write_text_model(directory: Path, served: Served, found: Pretrained) -> None:
+    """Write the model with its tokenizer: serving_default takes strings, `tokens` takes ids.
+
+    A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label, or
+    for a regression `score`; its signature `pairs` takes `text` and `text_pair`. For question answering `question` and
+    `context` give `answer`, a part of the context as it is written there, `score` (the sum of its start's and its
+    end's logit) and `null_score` (the same of no answer). Texts beyond the model's length are cut at their ends.
+
+    Raises UserError for other architectures.
+    """
+    served.texts = TextRows(found.vocabulary, found.lowercase, found.model.max_position_embeddings)
+    if served.architecture.name == CLASSIFICATION:
+        signatures = {"serving_default": _classify(served), "pairs": _classify_pairs(served)}
+    elif served.architecture.name == ANSWERS:
+        signatures = {"serving_default": _answer(served)}
+    else:
+        raise UserError(
+            f"--with_tokenizer: the checkpoint is a {served.architecture.name}, expected "
+            f"{' or '.join(TEXT_ARCHITECTURES)}, whose outputs are of a text; leave the flag out"
+        )
+    _save(directory, served, signatures | {"tokens": served.serve})
+
+
+def _save(directory: Path, served: Served, signatures: dict[str, Callable]) -> None:
+    try:
+        with native_messages_held_back():  # it tells of its steps
+            tf.saved_model.save(served, str(directory), signatures)
+    except tf.errors.OpError as error:  # such as a disk without room
+        raise RunError(f"TensorFlow cannot write {directory}: {str(error).splitlines()[0][:300]}") from error
+
+
+def _strings(*names: str) -> Callable:
+    specs = [tf.TensorSpec([None], tf.string, name) for name in names]
+    return tf.function(input_signature=specs, autograph=False)
+
+
+def _classify(served: Served) -> Callable:
+    @_strings("text")
+    def classify(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = served.texts.single(served.texts.tokenize(text))
+        return _labelled(served, served.outputs(**rows)["logits"])
+
+    return classify
+
+
+def _classify_pairs(served: Served) -> Callable:
+    @_strings("text", "text_pair")
+    def classify(text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
+        texts = served.texts
+        rows = texts.pairs(*texts.trimmed(texts.tokenize(text), texts.tokenize(text_pair)))
+        return _labelled(served, served.outputs(**rows)["logits"])
+
+    return classify
+
+
+def _labelled(served: Served, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+    labels = served.architecture.labels
+    if len(labels) == 1:
+        return {"score": logits[:, 0]}
+    return {"label": tf.gather(tf.constant(labels), tf.argmax(logits, -1)), "probabilities": tf.nn.softmax(logits)}
+
+
+def _answer(served: Served) -> Callable:
+    @_strings("question", "context")
+    def answer(question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
+        texts = served.texts
+        asked, read = texts.tokenize(question), texts.tokenize(context)
+        longest = min(QUESTION_TOKENS, max((texts.length - 3) // 2, 1))
+        asked = asked.cut(tf.fill([asked.ids.nrows()], longest))
+        kept = tf.cast(asked.ids.row_lengths(), tf.int32)
+        read = read.cut(texts.length - 3 - kept)
+        outputs = served.outputs(**texts.pairs(asked, read))
+        return best_answers(outputs["start_logits"], outputs["end_logits"], kept + 2, read, context)
+
+    return answer
+
+
+def best_answers(
+    starts: tf.Tensor, ends: tf.Tensor, begins: tf.Tensor, tokens: TextTokens, contexts: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """The answer with the best sum of start and end logit: at least 1 and at most ANSWER_TOKENS tokens of the context.
+
+    Args:
+        starts, ends: logits, float32 [rows, length].
+        begins: the place of the context's first token, int32 [rows].
+        tokens: the context's.
+        contexts: string [rows].
+
+    Returns:
+        answer, string [rows]; score and null_score, float32 [rows]. A context without tokens has an empty answer, whose
+        score is that of no answer.
+    """
+    length, counts = tf.shape(starts)[1], tf.cast(tokens.ids.row_lengths(), tf.int32)
+    place = tf.range(length)[None]
+    inside = (place >= begins[:, None]) & (place < (begins + counts)[:, None])  # (rows, length)
+    span = place - tf.transpose(place)  # tokens from start to end, less one
+    allowed = inside[:, :, None] & inside[:, None, :] & ((span >= 0) & (span < ANSWER_TOKENS))
+    scores = tf.where(allowed, starts[:, :, None] + ends[:, None, :], float("-inf"))
+    best = tf.argmax(tf.reshape(scores, [-1, length * length]), -1, tf.int32)
+    first, last = best // length - begins, best % length - begins
+    present = counts > 0
+    where = [tf.where(present, index, 0)[:, None] for index in (first, last)]
+    begin, end = (
+        tf.gather(tf.pad(part.to_tensor(0), [[0, 0], [0, 1]]), index, batch_dims=1)[:, 0]
+        for part, index in zip((tokens.starts, tokens.ends), where, strict=True)
+    )
+    null = starts[:, 0] + ends[:, 0]
+    return {
+        "answer": tf.where(present, tf.strings.substr(contexts, tf.where(present, begin, 0), end - begin), ""),
+        "score": tf.where(present, tf.reduce_max(scores, [1, 2]), null),
+        "null_score": null,
+    }

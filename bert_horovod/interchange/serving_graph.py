@@ -1,0 +1,91 @@
+"""What an exported model computes: token ids to outputs, under Hugging Face's names, from the textbook model."""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, PRETRAINING, Architecture
+from bert_horovod.model import encoder, heads, plain
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.layers import dense
+from bert_horovod.model.parameters import ANSWER_SPAN, CLASSIFIER
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights
+from bert_horovod.recipe.sections import Model
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # integers [batch, length] each
+
+
+class Served(tf.Module):
+    """An exported model's variables and function; batch and length are free, float32, no dropout, no XLA.
+
+    Args:
+        architecture: which outputs there are.
+        model: the sizes.
+        parameters: the architecture's.
+        dtype: of the inputs.
+    """
+
+    def __init__(
+        self, architecture: Architecture, model: Model, parameters: dict[str, np.ndarray], dtype: tf.DType
+    ) -> None:
+        super().__init__()
+        self.architecture, self.model = architecture, model
+        self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
+        self.signature = [tf.TensorSpec([None, None], dtype, name) for name in INPUTS]
+        self.serve: Callable = tf.function(self.outputs, input_signature=self.signature, autograph=False)
+
+    def outputs(
+        self, input_ids: tf.Tensor, attention_mask: tf.Tensor, token_type_ids: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """The outputs by Hugging Face's names; per-token outputs mean nothing at padding."""
+        ids, mask, types = (tf.cast(tensor, tf.int32) for tensor in (input_ids, attention_mask, token_type_ids))
+        parameters = self.parameters
+        hidden = plain.encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
+        name, first = self.architecture.name, hidden[:, 0]
+        if name == ANSWERS:
+            return dict(zip(("start_logits", "end_logits"), plain.span_logits(parameters, hidden), strict=True))
+        if name == CLASSIFICATION:
+            return {"logits": plain.classifier_logits(parameters, first)}
+        if name == MASKED_TOKENS:
+            return {"logits": plain.masked_token_logits(self.model, parameters, hidden)}
+        if name == PRETRAINING:
+            return {
+                "prediction_logits": plain.masked_token_logits(self.model, parameters, hidden),
+                "seq_relationship_logits": plain.pair_logits(parameters, first),
+            }
+        pooled = {"pooler_output": plain.pooled(parameters, first)} if self.architecture.pooler else {}
+        return {"last_hidden_state": hidden, **pooled}
+
+
+def trained_outputs(
+    architecture: Architecture, model: Model, parameters: dict[str, np.ndarray], rows: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The same outputs by the path that training takes (encoder.py, heads.py), to compare an export with.
+
+    `rows`: INPUTS, int32 [rows, length].
+    """
+    policy = ComputePolicy()
+    weights = cast_weights({name: tf.constant(value) for name, value in parameters.items()}, policy.dtype)
+    forward = Forward(model, weights, policy)
+    count, length = rows["input_ids"].shape
+    batch = {name: tf.constant(rows[name], tf.int32) for name in ("input_ids", "token_type_ids")}
+    batch["position_ids"] = tf.tile(tf.range(length)[None], [count, 1])
+    batch["sequence_ids"] = tf.constant(rows["attention_mask"], tf.int32)
+    hidden = tf.reshape(encoder.encode(forward, batch)[-1], [count, length, model.hidden_size])
+    flat, first, name = tf.reshape(hidden, [count * length, -1]), hidden[:, 0], architecture.name
+    outputs = {"last_hidden_state": hidden}
+    if name == ANSWERS:
+        start, end = tf.unstack(tf.reshape(dense(flat, *forward.affine(ANSWER_SPAN)), [count, length, 2]), axis=-1)
+        outputs = {"start_logits": start, "end_logits": end}
+    elif name == CLASSIFICATION:
+        outputs = {"logits": dense(heads.pooled(forward, first), *forward.affine(CLASSIFIER))}
+    elif name in (MASKED_TOKENS, PRETRAINING):
+        logits = tf.reshape(heads.masked_token_logits(forward, flat), [count, length, -1])
+        outputs = {"logits": logits}
+        if name == PRETRAINING:
+            outputs = {"prediction_logits": logits, "seq_relationship_logits": heads.pair_logits(forward, first)}
+    elif architecture.pooler:
+        outputs["pooler_output"] = heads.pooled(forward, first)
+    return {key: value.numpy() for key, value in outputs.items()}

@@ -1,0 +1,114 @@
+"""The tokenizer as a part of an exported graph: strings in, the model's rows out; operations of TensorFlow Text.
+
+Ids are those of Hugging Face's BertTokenizer but for some characters of rare scripts, which are classed by another
+version of Unicode, and for words of more than 100 characters.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_text
+
+from bert_horovod.batches.special_tokens import special_ids
+
+_LONGEST_WORD_BYTES = 400
+_CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\p{Cf}\p{Co}\x{fffd}]"  # BertTokenizer drops them
+
+
+class TextTokens(NamedTuple):
+    """Tokens of some texts, and where they stand in them: ragged int32 [texts, (tokens)] each."""
+
+    ids: tf.RaggedTensor
+    starts: tf.RaggedTensor  # in bytes, of the text as it was given
+    ends: tf.RaggedTensor
+
+    def cut(self, limits: tf.Tensor) -> "TextTokens":
+        """The first tokens of each text, so many: int32 [texts]."""
+        return TextTokens(*(_cut(part, limits) for part in self))
+
+
+class TextRows(tf.Module):
+    """Makes rows of texts.
+
+    Args:
+        vocabulary: tokens by id.
+        lowercase: whether text is lower-cased and stripped of accents.
+        length: tokens of a row, at most.
+    """
+
+    def __init__(self, vocabulary: list[str], lowercase: bool, length: int) -> None:
+        super().__init__()
+        self._special, self._lowercase, self.length = special_ids(vocabulary), lowercase, length
+        # Its own lower-casing takes compatibility characters apart, which BertTokenizer leaves alone.
+        self._tokenizer = tensorflow_text.FastBertTokenizer(
+            vocabulary, max_bytes_per_word=_LONGEST_WORD_BYTES, token_out_type=tf.int32
+        )
+
+    def tokenize(self, texts: tf.Tensor) -> TextTokens:
+        """Tokens of texts, string [texts]."""
+        characters = tf.strings.unicode_split(texts, "UTF-8").to_tensor("")  # (texts, characters)
+        normal = self._normalised(characters)
+        ids, starts, ends = self._tokenizer.tokenize_with_offsets(tf.strings.reduce_join(normal, -1))
+        given, made = (_ends_before(strings) for strings in (characters, normal))
+
+        def given_bytes(made_bytes: tf.RaggedTensor) -> tf.RaggedTensor:
+            """From bytes of the normalised text to bytes of the given text."""
+            places = tf.cast(made_bytes.to_tensor(0), tf.int32)
+            # The last character that begins there: what became nothing, such as an accent, belongs to what is before.
+            found = tf.gather(given, tf.searchsorted(made, places, "right") - 1, batch_dims=1)
+            return tf.RaggedTensor.from_tensor(found, ids.row_lengths())
+
+        return TextTokens(ids, given_bytes(starts), given_bytes(ends))
+
+    def single(self, tokens: TextTokens) -> dict[str, tf.Tensor]:
+        """Rows [CLS] text [SEP]; a long text is cut at its end. int32 [texts, length] each, by Hugging Face's names."""
+        cut = tokens.cut(tf.fill([tokens.ids.nrows()], self.length - 2))
+        return _rows(
+            [self._column(cut, self._special.cls), cut.ids, self._column(cut, self._special.sep)], [], self._special.pad
+        )
+
+    def pairs(self, first: TextTokens, second: TextTokens) -> dict[str, tf.Tensor]:
+        """Rows [CLS] first [SEP] second [SEP] of pairs that have room; see `trimmed`."""
+        sep = self._column(first, self._special.sep)
+        return _rows([self._column(first, self._special.cls), first.ids, sep], [second.ids, sep], self._special.pad)
+
+    def trimmed(self, first: TextTokens, second: TextTokens) -> tuple[TextTokens, TextTokens]:
+        """A pair cut to a row's room: tokens go from the longer text, from the second on a tie (run_classifier.py)."""
+        room = self.length - 3
+        one, other = (tf.cast(tokens.ids.row_lengths(), tf.int32) for tokens in (first, second))
+        return (
+            first.cut(tf.minimum(one, tf.maximum(room - other, room - room // 2))),
+            second.cut(tf.minimum(other, tf.maximum(room - one, room // 2))),
+        )
+
+    def _normalised(self, characters: tf.Tensor) -> tf.Tensor:
+        characters = tf.strings.regex_replace(characters, _CONTROL, "")
+        if not self._lowercase:
+            return characters
+        apart = tensorflow_text.normalize_utf8(characters, "NFD")
+        return tf.strings.lower(tf.strings.regex_replace(apart, r"\p{Mn}", ""), "utf-8")
+
+    def _column(self, tokens: TextTokens, number: int) -> tf.RaggedTensor:
+        count = tokens.ids.nrows()
+        return tf.RaggedTensor.from_tensor(tf.fill([count, 1], tf.constant(number, tf.int32)))
+
+
+def _ends_before(strings: tf.Tensor) -> tf.Tensor:
+    """Bytes before each of the strings of a row, and before its end: int32 [rows, strings + 1]."""
+    ends = tf.cumsum(tf.strings.length(strings), axis=1)
+    return tf.pad(ends, [[0, 0], [1, 0]])
+
+
+def _cut(ragged: tf.RaggedTensor, limits: tf.Tensor) -> tf.RaggedTensor:
+    lengths = tf.minimum(tf.cast(ragged.row_lengths(), tf.int32), limits)
+    return tf.RaggedTensor.from_tensor(ragged.to_tensor(0), lengths)
+
+
+def _rows(first: list[tf.RaggedTensor], second: list[tf.RaggedTensor], padding: int) -> dict[str, tf.Tensor]:
+    ids = tf.concat([*first, *second], 1)
+    types = tf.concat([*map(tf.zeros_like, first), *map(tf.ones_like, second)], 1)
+    return {
+        "input_ids": ids.to_tensor(padding),
+        "attention_mask": tf.ones_like(ids).to_tensor(0),
+        "token_type_ids": types.to_tensor(0),
+    }

@@ -1,0 +1,113 @@
+"""The export command, as it is typed: what it writes is loaded, checked, and only then put into its place."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.interchange import exporting
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, Architecture
+from bert_horovod.interchange.exported import load_export
+from bert_horovod.interchange.serving_graph import trained_outputs
+from tests.toy_glue import write_checkpoint
+
+CLASSIFIER = Architecture(CLASSIFICATION, True, ("negative", "positive"))
+
+
+def command(checkpoint: Path, output: Path, kind: str, *more: str) -> int:
+    words = ["--checkpoint", str(checkpoint), "--output", str(output), "--format", kind, *more]
+    return dispatch(parse(["bert-horovod", "export", *words]))
+
+
+def inputs(kind: type) -> dict[str, np.ndarray]:
+    ids = np.array([[2, 5, 7, 3], [2, 6, 3, 0]])
+    return {
+        "input_ids": ids.astype(kind),
+        "attention_mask": (ids > 0).astype(kind),
+        "token_type_ids": np.zeros_like(ids, kind),
+    }
+
+
+def test_a_classifier_with_its_tokenizer(tmp_path, capsys):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", CLASSIFIER)
+    made = tmp_path / "made"
+    assert command(checkpoint, made, "savedmodel", "--with_tokenizer") == 0
+    said = capsys.readouterr().out
+    assert "exported    BertForSequenceClassification, pooler, classifier of negative, positive\n" in said
+    assert "serving_default(text), pairs(text, text_pair)" in said
+    assert "checked     in a fresh process: at most" in said
+    assert {"config.json", "saved_model.pb", "variables", "vocab.txt"} <= {path.name for path in made.iterdir()}
+    assert json.loads((made / "config.json").read_text())["id2label"] == {"0": "negative", "1": "positive"}
+    call = load_export(made)
+    found = call("serving_default", {"text": np.array(["Good film.", "the plot is bad"])})
+    best = found["probabilities"].argmax(-1)
+    assert found["label"].tolist() == [CLASSIFIER.labels[number].encode() for number in best]
+    np.testing.assert_allclose(found["probabilities"].sum(-1), 1, rtol=1e-6)
+    assert call("tokens", inputs(np.int32))["logits"].shape == (2, 2)
+
+
+@pytest.mark.slow
+def test_an_export_that_computes_other_numbers_leaves_nothing(tmp_path, capsys, monkeypatch):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", Architecture(MASKED_TOKENS, False))
+
+    def other(*arguments: object) -> dict[str, np.ndarray]:
+        return {"logits": trained_outputs(*arguments)["logits"] + np.float32(1e-3)}
+
+    monkeypatch.setattr(exporting, "trained_outputs", other)
+    assert command(checkpoint, tmp_path / "made", "savedmodel") == 1
+    assert "other numbers than the checkpoint: serving_default: logits differs" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_mistakes_are_refused_before_anything_is_written(tmp_path, capsys):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    for more, message in (
+        (("onnx", "--with_tokenizer"), "an ONNX file holds no tokenizer; export a savedmodel"),
+        (("savedmodel", "--with_tokenizer"), "is a BertForPreTraining, expected BertForSequenceClassification or"),
+        (("savedmodel", "--architecture", ANSWERS), "has the parameters of BertForPreTraining and BertForMaskedLM and"),
+    ):
+        assert command(checkpoint, tmp_path / "made", *more) == 2
+        assert message in capsys.readouterr().err
+    (checkpoint / "vocab.txt").unlink()
+    assert command(checkpoint, tmp_path / "made", "savedmodel") == 2
+    assert "has no vocabulary; copy the vocab.txt there" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["savedmodel", "onnx"])
+@pytest.mark.parametrize(
+    ("architecture", "more", "outputs"),
+    [
+        (None, (), {"prediction_logits", "seq_relationship_logits"}),
+        (None, ("--architecture", "BertForMaskedLM"), {"logits"}),
+        (None, ("--architecture", "BertModel"), {"last_hidden_state", "pooler_output"}),
+        (Architecture(MASKED_TOKENS, False), ("--architecture", "BertModel"), {"last_hidden_state"}),
+        (Architecture(ANSWERS, False), (), {"start_logits", "end_logits"}),
+        (Architecture(CLASSIFICATION, True, ("score",)), (), {"logits"}),
+    ],
+    ids=["pretraining", "masked tokens", "encoder", "without pooler", "answers", "regression"],
+)
+def test_every_head_in_both_formats(tmp_path, kind, architecture, more, outputs):
+    if kind == "onnx":
+        pytest.importorskip("tf2onnx")
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", *([architecture] if architecture else []))
+    assert command(checkpoint, tmp_path / "made", kind, *more) == 0
+    found = load_export(tmp_path / "made")("serving_default", inputs(np.int64 if kind == "onnx" else np.int32))
+    assert found.keys() == outputs
+
+
+@pytest.mark.slow
+def test_question_answering_with_its_tokenizer_gives_parts_of_the_context(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", Architecture(ANSWERS, True))
+    assert command(checkpoint, tmp_path / "made", "savedmodel", "--with_tokenizer") == 0
+    contexts = ["The  Fílm is good\n and the plot was bad.", "", "hero " * 60]
+    asked = {"question": np.array(["the film", "a", "hero " * 30]), "context": np.array(contexts)}
+    found = load_export(tmp_path / "made")("serving_default", asked)
+    answers = [answer.decode() for answer in found["answer"]]
+    assert [bool(answer) for answer in answers] == [True, False, True]
+    assert all(answer in context for answer, context in zip(answers, contexts, strict=True))
+    assert tf.math.is_finite(found["score"]).numpy().all()

@@ -1,0 +1,262 @@
+"""Google's TF1 checkpoints: every variable in its place, and each that cannot be read with a message of its own."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.google import find_prefix, read_checkpoint
+from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
+from bert_horovod.model import plain
+from bert_horovod.recipe.sections import Model
+from tests.google_checkpoints import (
+    CLASSIFIER,
+    CONFIG,
+    ENCODER,
+    MASKED,
+    PAIRS,
+    POOLER,
+    PRETRAINING,
+    SQUAD,
+    write_checkpoint,
+)
+from tests.interchange.conftest import VOCABULARY
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    """A pre-training checkpoint."""
+    path = tmp_path_factory.mktemp("original") / "uncased_tiny"
+    write_checkpoint(path)
+    return path
+
+
+@pytest.fixture
+def directory(original, tmp_path) -> Path:
+    """A copy of it, to change."""
+    return shutil.copytree(original, tmp_path / "uncased_tiny")
+
+
+def expected(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters of transformers, from rules on names that are written apart from the program's."""
+    found = {}
+    for variable, value in values.items():
+        name = variable.replace("layer_", "layer.").replace("/", ".").replace("cls.squad.output_", "qa_outputs.")
+        if name.startswith("output_"):
+            name = name.replace("output_", "classifier.", 1)
+        name = name.replace("seq_relationship.output_", "seq_relationship.").replace(
+            "predictions.output_", "predictions."
+        )
+        name = name.replace("gamma", "weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        name = name.removesuffix(".kernel") + ".weight" if name.endswith(".kernel") else name
+        name = name.removesuffix("weights") + "weight" if name.endswith(".weights") else name
+        name = f"{name}.weight" if name.endswith("_embeddings") else name
+        found[name] = value.T if variable.endswith("kernel") else value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("heads", "architecture", "pooler"),
+    [
+        (POOLER | MASKED | PAIRS, "BertForPreTraining", True),
+        (MASKED, "BertForMaskedLM", False),
+        (POOLER | SQUAD, "BertForQuestionAnswering", True),
+        (POOLER | CLASSIFIER, "BertForSequenceClassification", True),
+        (POOLER, "BertModel", True),
+        ({}, "BertModel", False),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_variable_of_every_head_has_its_place(tmp_path, heads, architecture, pooler):
+    values = write_checkpoint(tmp_path / "tiny", ENCODER | heads, adam=True)
+    contents = describe(tmp_path / "tiny")
+    assert (contents.architectures[0].name, contents.architectures[0].pooler) == (architecture, pooler)
+    assert len(contents.optimizer) == 2 * len(values) + 1
+    found = read_pretrained(tmp_path / "tiny", contents.architectures[0]).parameters
+    wanted = expected(values)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_the_expected_outputs_of_googles_own_tiny_checkpoint(shared_data):
+    directory = shared_data / "finetune" / "tf1" / "keras-bert-tiny"
+    if not directory.is_dir():
+        pytest.skip("needs ../shared/data/finetune/tf1, which is not here")
+    found = read_pretrained(directory)
+    outputs = json.loads((directory / "expected-outputs.json").read_text(encoding="utf-8"))
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    batch = plain.single_sequences(*(tf.constant(outputs[name], tf.int32) for name in names))
+    parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+    hidden = plain.encode(found.model, parameters, batch)[-1]
+    real = np.array(outputs["attention_mask"]) > 0
+    for name, value, places in (
+        ("last_hidden_state", hidden, real),
+        ("prediction_logits", plain.masked_token_logits(found.model, parameters, hidden), real),
+        ("pooler_output", plain.pooled(parameters, hidden[:, 0]), slice(None)),
+        ("seq_relationship_logits", plain.pair_logits(parameters, hidden[:, 0]), slice(None)),
+    ):
+        np.testing.assert_allclose(value.numpy()[places], np.array(outputs[name])[places], atol=2e-6, err_msg=name)
+    assert found.lowercase is True
+
+
+@pytest.mark.parametrize(
+    "name", ["", "bert_model.ckpt", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"]
+)
+def test_a_prefix_its_files_and_its_directory_mean_the_same(directory, name):
+    assert find_prefix(directory / name) == directory / "bert_model.ckpt"
+    assert find_prefix(directory / "bert") is None
+    assert find_prefix(directory.parent) is None
+
+
+def test_of_several_checkpoints_the_one_that_tensorflow_names_is_taken_else_none(tmp_path):
+    for step in (5, 12):
+        write_checkpoint(tmp_path, ENCODER, name=f"model.ckpt-{step}")
+    assert find_prefix(tmp_path / "model.ckpt-5") == tmp_path / "model.ckpt-5"
+    with pytest.raises(UserError, match=r"holds several checkpoints \(model.ckpt-12, model.ckpt-5\); name one of them"):
+        find_prefix(tmp_path)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/model.ckpt-12"\n', encoding="utf-8")
+    assert find_prefix(tmp_path) == tmp_path / "model.ckpt-12"
+    assert read_checkpoint(tmp_path / "model.ckpt-12").model == Model(
+        **{name: value for name, value in CONFIG.items() if name not in ("directionality", "pooler_type")}
+    )
+
+
+def refuse(path: Path, match: str, error: type[Exception] = UserError) -> None:
+    with pytest.raises(error, match=match) as caught:
+        read_pretrained(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_index_without_its_data(directory):
+    (directory / "bert_model.ckpt.data-00000-of-00001").unlink()
+    refuse(directory, r"is an index alone: bert_model.ckpt.data-00000-of-00001, .* is missing; copy it")
+
+
+def test_one_of_two_files_of_data(directory):
+    data = directory / "bert_model.ckpt.data-00000-of-00001"
+    data.rename(data.with_name("bert_model.ckpt.data-00000-of-00002"))
+    refuse(directory, "bert_model.ckpt.data-00001-of-00002, .* is missing")
+
+
+def test_the_index_files_of_real_checkpoints(shared_data, tmp_path):
+    real = shared_data / "finetune" / "tf1" / "index-only"
+    if not real.is_dir():
+        pytest.skip("needs ../shared/data/finetune/tf1, which is not here")
+    refuse(real / "uncased_L-8_H-512_A-8", r"is an index alone: .* \(about 167 MB\), is missing")
+    shutil.copytree(real / "uncased_L-8_H-512_A-8", tmp_path / "medium")
+    (tmp_path / "medium" / "bert_model.ckpt.data-00000-of-00001").touch()
+    contents = describe(tmp_path / "medium")
+    assert contents.architectures[0].name == "BertForPreTraining"
+    assert (contents.optimizer, len(contents.shapes)) == ([], 142)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
+def test_a_pointer_of_git_lfs_in_a_files_place(directory, suffix):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    directory.joinpath(f"bert_model.ckpt{suffix}").write_text(pointer)
+    refuse(directory, f"bert_model.ckpt{suffix} is a pointer of Git LFS, a text of {len(pointer)} bytes.*git lfs pull")
+
+
+@pytest.mark.parametrize(("suffix", "kept"), [(".index", 100), (".index", 0), (".data-00000-of-00001", 1000)])
+def test_damaged_files(directory, suffix, kept):
+    path = directory / f"bert_model.ckpt{suffix}"
+    path.write_bytes(path.read_bytes()[:kept])
+    refuse(directory, "is damaged.*copy it again", DamagedData)
+
+
+def test_a_changed_byte(directory):
+    path = directory / "bert_model.ckpt.data-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refuse(directory, "is damaged at (bert|cls)/.*copy it again", DamagedData)
+
+
+def test_values_that_are_not_finite(tmp_path):
+    with np.errstate(invalid="ignore"):
+        write_checkpoint(tmp_path / "one", ENCODER)
+    reader = tf.train.load_checkpoint(str(tmp_path / "one" / "bert_model.ckpt"))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name in ENCODER:
+            tf.compat.v1.get_variable(name, initializer=tf.constant(reader.get_tensor(name) * np.inf))
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, str(tmp_path / "one" / "bert_model.ckpt"), write_meta_graph=False)
+    refuse(tmp_path / "one", "has values that are not finite", DamagedData)
+
+
+def test_a_vocabulary_of_another_length(directory):
+    (directory / "vocab.txt").write_text("\n".join(VOCABULARY[:-1]))
+    count = len(VOCABULARY)
+    refuse(directory, rf"vocab.txt has {count - 1} tokens .* but bert_config.json has vocab_size = {count}")
+
+
+def test_no_configuration_and_that_of_another_model(directory):
+    path = directory / "bert_config.json"
+    for changed, message in (
+        ({"hidden_size": 24}, r"word_embeddings makes .* \[21, 12\], expected \[21, 24\] as bert_config.json says"),
+        ({"num_hidden_layers": 1}, "layer_1/.* is no part of the encoder that bert_config.json describes"),
+        ({"num_hidden_layers": 3}, "part of a checkpoint: bert/encoder/layer_2/.* is missing, and 15 more"),
+        ({"hidden_act": "relu"}, "hidden_act"),
+        ({"model_type": "albert"}, "model_type = 'albert'"),
+    ):
+        path.write_text(json.dumps(CONFIG | changed))
+        refuse(directory, message)
+    path.unlink()
+    refuse(directory, r"has no bert_config.json, which gives the sizes of bert_model.ckpt; copy the one there")
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["bert/encoder/layer_1/output/dense/bias", "bert/pooler/dense/bias", "cls/predictions/output_bias", *PAIRS],
+)
+def test_a_part_of_a_checkpoint(tmp_path, missing):
+    write_checkpoint(tmp_path / "part", {name: shape for name, shape in PRETRAINING.items() if name != missing})
+    refuse(tmp_path / "part", f"is part of a checkpoint: {missing} is missing; expected all")
+
+
+def test_a_checkpoint_of_something_else(tmp_path):
+    write_checkpoint(tmp_path / "other", {"conv/kernel": [3, 3]})
+    refuse(tmp_path / "other", r"has no bert/embeddings/word_embeddings \(it has conv/kernel, ...\); expected")
+
+
+def test_an_object_checkpoint_of_tf2(tmp_path):
+    module = tf.Module()
+    module.embeddings = tf.Variable(np.zeros((2, 3), np.float32))
+    tf.train.Checkpoint(model=module).write(str(tmp_path / "bert_model.ckpt"))
+    refuse(tmp_path, "is an object checkpoint of TF2, as TensorFlow's Model Garden and NVIDIA's .*; convert it first")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words", "lowercase", "reason"),
+    [
+        ("uncased_L-2", None, VOCABULARY, True, "its directory is called uncased_l-2"),
+        ("cased_L-2", None, None, False, "called cased_l-2"),
+        ("chinese_L-2", None, None, True, "called chinese_l-2"),
+        ("uncased_L-2", {"do_lower_case": False}, None, False, "its tokenizer says"),
+        ("tiny", None, None, False, "1 tokens of its vocabulary have capitals"),
+        ("tiny", None, [token.lower() for token in VOCABULARY[5:]], True, "has no capitals"),
+        ("tiny", None, list("北京上海的人大小中一二三四五六"), None, "nothing tells"),
+    ],
+)
+def test_the_tokenizer_settings_then_the_name_then_the_vocabulary_tell_of_lower_casing(
+    tmp_path, original, name, settings, words, lowercase, reason
+):
+    directory = shutil.copytree(original, tmp_path / name)
+    words = VOCABULARY[5:] if words in (None, VOCABULARY) else words
+    words = [*VOCABULARY[:5], *words, *(str(number) for number in range(len(VOCABULARY) - 5 - len(words)))]
+    (directory / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    if settings:
+        (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = read_tokenizer(directory)
+    assert found.lowercase is lowercase
+    assert reason in found.reason
+    if lowercase is None:
+        refuse(directory, "nothing tells whether text is to be lower-cased for it; .* --cased")
+        assert read_pretrained(directory, lowercase=True).lowercase is True
+    else:
+        assert read_pretrained(directory).lowercase is lowercase
