@@ -1,6 +1,8 @@
-"""Fine-tune a checkpoint on a classification task of GLUE; started again on its output directory, it resumes.
+"""Fine-tune a checkpoint on a task; started again on its output directory, it resumes.
 
-One process:     bert-horovod finetune --task sst2 --data_dir GLUE/SST-2 --checkpoint C --output_dir O
+GLUE:            bert-horovod finetune --task sst2 --data_dir GLUE/SST-2 --checkpoint C --output_dir O
+Files of yours:  bert-horovod finetune --task classification --train_file T.csv --dev_file D.csv --text_columns text
+                 --label_column label --checkpoint C --output_dir O
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- finetune --task sst2 ...
 """
 
@@ -12,15 +14,41 @@ from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+OWN = ("classification", "regression")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--task", required=True, choices=("sst2",), help="the task of GLUE")
     parser.add_argument(
-        "--data_dir", required=True, type=Path, metavar="DIR", help="GLUE's directory of it: train.tsv, dev.tsv or .gz"
+        "--task",
+        required=True,
+        choices=(*GLUE, *OWN),
+        metavar="TASK",
+        help=f"of GLUE: {', '.join(GLUE)}; on files of your own: {', '.join(OWN)}",
     )
+    parser.add_argument(
+        "--data_dir", type=Path, metavar="DIR", help="GLUE's directory of the task: train.tsv, dev.tsv, ... or .gz"
+    )
+    for split in ("train", "dev", "test"):
+        parser.add_argument(
+            f"--{split}_file",
+            type=Path,
+            metavar="FILE",
+            **({} if split == "train" else {"action": "append", "default": []}),
+            help={
+                "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz",
+                "dev": "likewise; for mnli twice: matched, mismatched",
+                "test": "likewise, without labels: predictions for it are written at the end",
+            }[split],
+        )
+    parser.add_argument(
+        "--text_columns", default="text", metavar="A[,B]", help="of your own files: one text, or two (default: text)"
+    )
+    parser.add_argument("--label_column", default="label", metavar="C", help="of your own files (default: %(default)s)")
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -35,20 +63,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check everything, join the other ranks, train, and print the dev accuracy."""
+    """Check everything, join the other ranks, train, and print the dev scores."""
     return train_as_rank(arguments, _job)
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
-    from bert_horovod.finetuning.classifier import classification_job
+    from bert_horovod.finetuning.classifier import TextFinetuning
 
-    return classification_job(
-        arguments.task,
-        arguments.data_dir,
-        arguments.checkpoint,
-        arguments.output_dir,
-        arguments.epochs,
-        arguments.overrides,
-        launched.size,
-        **options,
-    )
+    finetuning = TextFinetuning(_data(arguments), arguments.checkpoint)
+    finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
+    return finetuning.job(arguments.output_dir, arguments.epochs, arguments.overrides, launched.size, **options)
+
+
+def _data(arguments: argparse.Namespace) -> "TextData":
+    from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+
+    files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
+    if arguments.task in OWN:
+        return own_data(arguments.task, files, tuple(arguments.text_columns.split(",")), arguments.label_column)
+    return glue_data(arguments.task, files)
