@@ -21,9 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of GLUE: index and prediction, as it is submitted",
     )
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="with the dev file, as GLUE names it")
-    parser.add_argument(
-        "--dev_file", type=Path, metavar="FILE", help="the dev file itself, as of mnli's mismatched set"
-    )
+    parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -97,7 +97,7 @@ def write_predictions(path: Path, found: np.ndarray, values: list[str]) -> None:
         found: numbers of labels, or real numbers, [examples].
         values: what GLUE's files say for each label; none for real numbers.
     """
-    said = [values[number] for number in found.tolist()] if values else [str(number) for number in found]
+    said = [values[number] if values else number for number in found.tolist()]
     text = table_text(path, ["index", "prediction"], [[number, value] for number, value in enumerate(said)])
     try:
         path.parent.mkdir(exist_ok=True)

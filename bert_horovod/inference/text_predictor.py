@@ -119,7 +119,7 @@ class TextPredictor:
     def _said(self, logits: np.ndarray) -> list[list[Any]]:
         found = answers(logits, len(self.labels))
         if not self.labels:
-            return [[float(str(number))] for number in found]
+            return [[number] for number in found.tolist()]
         shares = probabilities(logits).round(6).tolist()
         return [[self.labels[number], *share] for number, share in zip(found.tolist(), shares, strict=True)]
 
