@@ -7,6 +7,8 @@ Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- finetune --task ss
 """
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.collectives.world import World
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
@@ -59,20 +62,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--epochs", type=float, default=3.0, metavar="N", help="over the train examples (default: %(default)s)"
     )
+    parser.add_argument(
+        "--seeds",
+        metavar="N",
+        help="several runs: so many seeds from 0 on, or seeds with commas between; each in output_dir/seed-...",
+    )
+    parser.add_argument(
+        "--learning_rates", metavar="A,B", help="several runs, likewise: each rate with each seed; scores.json sums up"
+    )
     add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything, join the other ranks, train, and print the dev scores."""
-    return train_as_rank(arguments, _job)
+    if arguments.seeds is None and arguments.learning_rates is None:
+        return train_as_rank(arguments, _jobs)
+    return train_as_rank(arguments, _jobs, partial(_train_all, arguments))
 
 
-def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
+def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
     from bert_horovod.finetuning.classifier import TextFinetuning
+    from bert_horovod.finetuning.sweep import variants
 
+    made_of = variants(arguments.seeds, arguments.learning_rates)
     finetuning = TextFinetuning(_data(arguments), arguments.checkpoint)
     finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
-    return finetuning.job(arguments.output_dir, arguments.epochs, arguments.overrides, launched.size, **options)
+    settings = [(arguments.output_dir, [])]
+    if made_of:
+        settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
+    return [
+        finetuning.job(output_dir, arguments.epochs, [*arguments.overrides, *more], launched.size, **options)
+        for output_dir, more in settings
+    ]
+
+
+def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
+    """Train the runs of several seeds and rates, and say how they compare."""
+    from bert_horovod.finetuning.sweep import cells, summary, train_all, variants, write_summary
+    from bert_horovod.measuring.tables import lines
+
+    runs = train_all(jobs, variants(arguments.seeds, arguments.learning_rates), world, print)
+    if world.rank or runs is None:
+        return
+    found = summary(arguments.task, runs)
+    write_summary(arguments.output_dir / "scores.json", found)
+    decides = found["decides"].replace("_", " ")
+    best = found["best"]
+    print(
+        f"\n{lines(cells(found))}\n+-: standard deviation of the runs; {decides} decides\n"
+        f"best: {best['output_dir']}, {decides} {best['scores'][found['decides']]:.4f}"
+    )
 
 
 def _data(arguments: argparse.Namespace) -> "TextData":
