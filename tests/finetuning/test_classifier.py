@@ -112,7 +112,7 @@ def evaluate_rank(world: World, data_dir: Path, checkpoint: Path, scored: Path) 
     """A job for two_ranks: the dev scores of a checkpoint, by all ranks together."""
 
     job = finetuning({"data_dir": data_dir, "checkpoint": checkpoint}).job(Path("unused"))
-    run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world)
+    run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
     run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))
     return job.evaluator(run).evaluate(read_directory(scored, job.task).parameters)
 
@@ -160,7 +160,7 @@ from tests.finetuning.test_classifier import FAST, regression
 world = connect(launch())
 job = TextFinetuning(regression(Path({str(tmp_path)!r})), Path({str(files["checkpoint"])!r})).job(
     Path("unused"), 1, FAST, world.size)
-run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world)
+run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
 run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))
 parameters = read_directory(Path({str(newest(tmp_path / "run"))!r}), job.task).parameters
 print("SCORES", sorted(job.evaluator(run).evaluate(parameters).items()), flush=True)

@@ -67,7 +67,7 @@ def test_a_files_answers_are_those_of_transformers(tmp_path, predictor, expected
         assert heading == ["index", "prediction", *(f"probability_{label}" for label in TASK.labels)]
     assert [int(line[0]) for line in lines] == [0, 1, 2, 3]
     assert [line[1] for line in lines] == [TASK.labels[number] for number in expected.argmax(-1)]
-    assert len({line[1] for line in lines}) > 1
+    assert np.ptp(expected, axis=0).max() > 0.01  # pairs differ, so that equality says something
     np.testing.assert_allclose([[float(share) for share in line[2:]] for line in lines], expected, atol=1e-5)
 
 
@@ -125,7 +125,7 @@ def test_checkpoints_that_cannot_answer_are_refused(tmp_path):
     with pytest.raises(DamagedData, match="classifier"):
         open_predictor(without, Options())
     (without / "config.json").write_text(json.dumps(config | {"id2label": {"1": "no", "2": "yes"}}))
-    with pytest.raises(DamagedData, match="id2label .* expected names by numbers from 0"):
+    with pytest.raises(DamagedData, match=r"id2label .* expected names by numbers from 0"):
         open_predictor(without, Options())
 
 
