@@ -65,7 +65,7 @@ class TextFinetuning:
         settings = first_settings(self.model, PHASE, overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         mean = len(train.labels) / train.count  # examples a row
-        batch = max(1, round(EXAMPLES / mean))
+        batch = max(1, min(train.count, round(EXAMPLES / mean)))
         defaults = PHASE | {"global_batch": batch}
         recipe = finetuning_recipe(
             self.directory, self.model, defaults, train.count, dev.count, epochs, overrides, world_size

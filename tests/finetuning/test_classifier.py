@@ -257,6 +257,12 @@ def test_both_dev_sets_of_mnli_are_scored_and_both_test_sets_predicted(files, tm
     said = capsys.readouterr().out
     assert "labels: contradiction, entailment, neutral" in said
     assert "dev_mismatched.tsv: accuracy" in said
+    train(job, World())  # it is finished
+    again = capsys.readouterr().out
+    assert "nothing to do" in again
+    scores = [line for line in said.splitlines() if "tsv: accuracy" in line]
+    assert len(scores) == 2
+    assert all(line in again for line in scores)
 
 
 def test_a_run_may_start_from_a_classifier_of_the_same_labels(files, whole, tmp_path):
