@@ -1,10 +1,14 @@
-"""Fine-tune a checkpoint on a classification task of GLUE; started again on its output directory, it resumes.
+"""Fine-tune a checkpoint on a task; started again on its output directory, it resumes.
 
-One process:     bert-horovod finetune --task sst2 --data_dir GLUE/SST-2 --checkpoint C --output_dir O
+GLUE:            bert-horovod finetune --task sst2 --data_dir GLUE/SST-2 --checkpoint C --output_dir O
+Files of yours:  bert-horovod finetune --task classification --train_file T.csv --dev_file D.csv --text_columns text
+                 --label_column label --checkpoint C --output_dir O
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- finetune --task sst2 ...
 """
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +17,42 @@ from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.collectives.world import World
+    from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+OWN = ("classification", "regression")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--task", required=True, choices=("sst2",), help="the task of GLUE")
     parser.add_argument(
-        "--data_dir", required=True, type=Path, metavar="DIR", help="GLUE's directory of it: train.tsv, dev.tsv or .gz"
+        "--task",
+        required=True,
+        choices=(*GLUE, *OWN),
+        metavar="TASK",
+        help=f"of GLUE: {', '.join(GLUE)}; on files of your own: {', '.join(OWN)}",
     )
+    parser.add_argument(
+        "--data_dir", type=Path, metavar="DIR", help="GLUE's directory of the task: train.tsv, dev.tsv, ... or .gz"
+    )
+    for split in ("train", "dev", "test"):
+        parser.add_argument(
+            f"--{split}_file",
+            type=Path,
+            metavar="FILE",
+            **({} if split == "train" else {"action": "append", "default": []}),
+            help={
+                "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz",
+                "dev": "likewise; for mnli twice: matched, mismatched",
+                "test": "likewise, without labels: predictions for it are written at the end",
+            }[split],
+        )
+    parser.add_argument(
+        "--text_columns", default="text", metavar="A[,B]", help="of your own files: one text, or two (default: text)"
+    )
+    parser.add_argument("--label_column", default="label", metavar="C", help="of your own files (default: %(default)s)")
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -32,24 +63,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--epochs", type=float, default=3.0, metavar="N", help="over the train examples (default: %(default)s)"
     )
+    parser.add_argument(
+        "--seeds",
+        metavar="N",
+        help="several runs: so many seeds from 0 on, or seeds with commas between; each in output_dir/seed-...",
+    )
+    parser.add_argument(
+        "--learning_rates", metavar="A,B", help="several runs, likewise: each rate with each seed; scores.json sums up"
+    )
     add_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check everything, join the other ranks, train, and print the dev accuracy."""
-    return train_as_rank(arguments, _job)
+    """Check everything, join the other ranks, train, and print the dev scores."""
+    if arguments.seeds is None and arguments.learning_rates is None:
+        return train_as_rank(arguments, _jobs)
+    return train_as_rank(arguments, _jobs, partial(_train_all, arguments))
 
 
-def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
-    from bert_horovod.finetuning.classifier import classification_job
+def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
+    from bert_horovod.finetuning.classifier import TextFinetuning
+    from bert_horovod.finetuning.sweep import variants
 
-    return classification_job(
-        arguments.task,
-        arguments.data_dir,
-        arguments.checkpoint,
-        arguments.output_dir,
-        arguments.epochs,
-        arguments.overrides,
-        launched.size,
-        **options,
+    made_of = variants(arguments.seeds, arguments.learning_rates)
+    finetuning = TextFinetuning(_data(arguments), arguments.checkpoint)
+    finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
+    settings = [(arguments.output_dir, [])]
+    if made_of:
+        settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
+    return [
+        finetuning.job(output_dir, arguments.epochs, [*arguments.overrides, *more], launched.size, **options)
+        for output_dir, more in settings
+    ]
+
+
+def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
+    """Train the runs of several seeds and rates, and say how they compare."""
+    from bert_horovod.finetuning.sweep import cells, summary, train_all, variants, write_summary
+    from bert_horovod.measuring.tables import lines
+
+    runs = train_all(jobs, variants(arguments.seeds, arguments.learning_rates), world, print)
+    if world.rank or runs is None:
+        return
+    found = summary(arguments.task, runs)
+    write_summary(arguments.output_dir / "scores.json", found)
+    decides = found["decides"].replace("_", " ")
+    best = found["best"]
+    print(
+        f"\n{lines(cells(found))}\n+-: standard deviation of the runs; {decides} decides\n"
+        f"best: {best['output_dir']}, {decides} {best['scores'][found['decides']]:.4f}"
     )
+
+
+def _data(arguments: argparse.Namespace) -> "TextData":
+    from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+
+    files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
+    if arguments.task in OWN:
+        return own_data(arguments.task, files, tuple(arguments.text_columns.split(",")), arguments.label_column)
+    return glue_data(arguments.task, files)

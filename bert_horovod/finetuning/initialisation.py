@@ -15,6 +15,8 @@ from bert_horovod.runs.checkpoint import find_checkpoint
 
 _MAY_DIFFER = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")  # from the checkpoint's
 
+_MOST_ROWS = 32  # of a micro-batch, where no setting says otherwise
+
 
 def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
     """A checkpoint's directory and what it holds; `checkpoint` may be a run's output_dir.
@@ -30,6 +32,11 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
             "copy the vocab.txt there that the model was trained with"
         )
     return directory, found
+
+
+def first_settings(model: Model, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """A task's defaults, overridden, before rows are known: all but batch, steps and [execution] is as it will be."""
+    return recipe_from_table(_table(model, defaults), overrides)
 
 
 def finetuning_recipe(
@@ -59,26 +66,29 @@ def finetuning_recipe(
     """
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs {epochs:g}: expected more than 0")
-    phase = defaults | {"sequence_length": min(defaults["sequence_length"], model.max_position_embeddings)}
-    table = {
-        "model": dataclasses.asdict(model),
-        "objective": {"pair": "none"},  # a pre-training's: nothing reads it
-        # Google's run_classifier.py and run_squad.py, but with bias correction, which small data sets need.
-        "optimizer": {"name": "adamw", "bias_correction": True},
-        "phase": [phase],
-        "execution": {"evaluate_rows": dev_rows},
-    }
+    table = _table(model, defaults)
+    phase, table["execution"] = table["phase"][0], {"evaluate_rows": dev_rows}
     batch = recipe_from_table(table, overrides).phase[0].global_batch
     an_epoch = math.ceil(train_rows / batch)
     phase["steps"] = math.ceil(epochs * train_rows / batch)
     table["execution"] |= {
-        "micro_batch": min(defaults["global_batch"], math.ceil(batch / world_size)),
+        "micro_batch": min(_MOST_ROWS, math.ceil(batch / world_size)),
         "evaluate_steps": an_epoch,
         "checkpoint_steps": an_epoch,
     }
     recipe = recipe_from_table(table, overrides)
     _refuse_other_sizes(directory, model, recipe.model)
     return recipe
+
+
+def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": dataclasses.asdict(model),
+        "objective": {"pair": "none"},  # a pre-training's: nothing reads it
+        # Google's run_classifier.py and run_squad.py, but with bias correction, which small data sets need.
+        "optimizer": {"name": "adamw", "bias_correction": True},
+        "phase": [defaults | {"sequence_length": min(defaults["sequence_length"], model.max_position_embeddings)}],
+    }
 
 
 def _refuse_other_sizes(directory: Path, theirs: Model, ours: Model) -> None:

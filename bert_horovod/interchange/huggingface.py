@@ -17,6 +17,7 @@ from bert_horovod.interchange.architectures import (
     default_labels,
     whole_heads,
 )
+from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
@@ -27,6 +28,7 @@ from bert_horovod.interchange.tokenizer_files import (
 )
 from bert_horovod.model.parameters import (
     BERT,
+    CLASSIFIER,
     DECODER_BIAS,
     DECODER_BIAS_COPY,
     DECODER_WEIGHT_COPY,
@@ -110,7 +112,8 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
     """Read a Hugging Face BERT directory, with whatever heads it has.
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. A decoder that is tied to the
-    word embeddings is dropped. Heads are those of pre-training and of `task`; tensors of other heads are left out.
+    word embeddings is dropped. Heads are those of pre-training and of `task`; tensors of other heads are left out. A
+    classifier of the task's labels in another order is put into the task's; one of other labels is left out.
 
     Raises:
         UserError: it is no BERT, or one that this program does not compute; a file is missing; its
@@ -121,10 +124,15 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
     model = read_model(directory / "config.json")
     mapped = map_weights(directory)
     shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
+    labels = _label_order(directory, model, task) if task else None
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
     tensors = {}
     for name, values in mapped.items():
-        if name in shapes or name in copies:
+        if name.startswith(f"{CLASSIFIER}.") and name in shapes:
+            if labels is not None:
+                theirs = (len(labels), *shapes[name][1:])
+                tensors[name] = np.ascontiguousarray(_checked_tensor(directory, name, values, theirs)[labels])
+        elif name in shapes or name in copies:
             tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
         elif name.startswith(BERT):
             raise UserError(
@@ -208,6 +216,10 @@ def model_of(path: Path, found: dict[str, Any]) -> sections.Model:
         ).model
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _label_order(directory: Path, model: sections.Model, task: Task) -> list[int] | None:
+    return head_rows(read_json(directory / "config.json"), task.configuration(model))
 
 
 def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:
