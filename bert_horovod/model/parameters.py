@@ -35,6 +35,7 @@ PAIR_CLASSIFIER = "cls.seq_relationship"
 TRANSFORM = "cls.predictions.transform.dense"
 TRANSFORM_NORM = "cls.predictions.transform.LayerNorm"
 CLASSIFIER = "classifier"
+SPAN_HEAD = "qa_outputs"
 # Of a layer; layer_prefix goes before.
 QUERY = "attention.self.query"
 KEY = "attention.self.key"
@@ -91,6 +92,11 @@ def pair_head_shapes(model: Model) -> Shapes:
 def classifier_shapes(model: Model, labels: int) -> Shapes:
     """Shapes of Hugging Face's BertForSequenceClassification head for so many labels; it reads the pooler's output."""
     return _dense(CLASSIFIER, labels, model.hidden_size)
+
+
+def span_head_shapes(model: Model) -> Shapes:
+    """Shapes of Hugging Face's BertForQuestionAnswering head: rows for start and end; it reads every position."""
+    return _dense(SPAN_HEAD, 2, model.hidden_size)
 
 
 def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[str, np.ndarray]:
