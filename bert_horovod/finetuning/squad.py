@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_horovod.batches.span_rows import SpanDataset, SpanRows, templates_of
 from bert_horovod.batches.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.spans import NOT_FOUND, SpanTokens, tokenised_spans
+from bert_horovod.batches.spans import NOT_FOUND, tokenised_spans
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores

@@ -117,7 +117,7 @@ def _member(path: Path, value: Any, place: str, key: str, kind: type) -> Any:
     if type(value[key]) is not kind:
         raise UserError(f"{path}: {key!r} of {place} is {shown(value[key])}, expected {_KINDS[kind]}")
     if kind is str and (found := _SURROGATE.search(value[key])):
-        raise UserError(f"{path}: {key!r} of {place} holds half a character, {ascii(found[0])}; expected Unicode text")
+        raise UserError(f"{path}: {key!r} of {place} holds half a character, {found[0]!a}; expected Unicode text")
     return value[key]
 
 
