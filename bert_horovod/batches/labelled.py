@@ -1,7 +1,7 @@
-"""Labelled examples in memory as rows: a text or a pair of texts each, every row a pure function of (seed, position).
+"""Labelled examples in memory as rows, each row a pure function of (seed, position).
 
-Position p = epoch * count + i stands for row i of that epoch; a bijection over the examples, keyed by seed and epoch,
-says which example that is. So each example is in each epoch once, and any rank can make any row.
+An example is a text or a pair of texts. With packing several share a row, each attending only to itself; their lengths
+are packed once (packing.py), and examples of equal length change places every epoch (packed_order.py).
 """
 
 import hashlib
@@ -13,20 +13,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_horovod.batches.order import keyed_hash, permute, stream_seed
+from bert_horovod.batches.layout import lay_out
+from bert_horovod.batches.order import stream_seed
+from bert_horovod.batches.packed_order import PackedOrder
+from bert_horovod.batches.packing import pack, single
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.recipe.sections import Recipe
 
 # Streams of the recipe's seed, apart from those of batches/rows.py; phase i trains on the second + i.
-_HELD_OUT_STREAM, _PHASE_STREAM = 200, 201
+_OTHER_STREAM, _PHASE_STREAM = 200, 201
 
 
 class LabelledTexts(NamedTuple):
     """Examples as text."""
 
     texts: tuple[list[str], ...]  # the first texts; for pairs also the second texts, as many
-    labels: list[int]
+    labels: list[int] | list[float]  # numbers of the labels, or real numbers that are to be predicted
 
 
 class LabelledTokens(NamedTuple):
@@ -35,7 +38,14 @@ class LabelledTokens(NamedTuple):
     ids: np.ndarray  # int32 [tokens], of all texts one after another
     starts: np.ndarray  # int64 [examples, sides]: places in `ids`
     counts: np.ndarray  # int64 [examples, sides]: tokens
-    labels: np.ndarray  # int32 [examples]
+    labels: np.ndarray  # int32 or float32 [examples]
+
+    def hash(self) -> str:
+        """SHA-256 of all of it, in hexadecimal."""
+        digest = hashlib.sha256()
+        for array in self:
+            digest.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
 
 def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
@@ -43,7 +53,9 @@ def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
     ids, counts = zip(*(tokenizer(side) for side in examples.texts), strict=True)
     ends = np.cumsum(np.concatenate(counts)).reshape(len(counts), -1)
     counts = np.stack(counts)
-    return LabelledTokens(np.concatenate(ids), (ends - counts).T, counts.T, np.array(examples.labels, np.int32))
+    labels = np.array(examples.labels)
+    labels = labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)
+    return LabelledTokens(np.concatenate(ids), (ends - counts).T, counts.T, labels)
 
 
 def truncated(counts: np.ndarray, room: int) -> np.ndarray:
@@ -70,65 +82,78 @@ class LabelledRows:
     """The rows of a split, endless, in random access; see batches.source.Source.
 
     Args:
-        examples: the split's.
+        examples: the split's, at least one.
         special: the vocabulary's special ids.
-        sequence_length: positions per row, L.
+        sequence_length: positions per row, L; longer examples are cut.
         seed: orders the rows.
+        packing: whether several examples share a row.
     """
 
-    def __init__(self, examples: LabelledTokens, special: SpecialIds, sequence_length: int, seed: int) -> None:
-        self.count = len(examples.labels)
-        self.slots = {"examples": 1}
+    def __init__(
+        self, examples: LabelledTokens, special: SpecialIds, sequence_length: int, seed: int, packing: bool = True
+    ) -> None:
         sides = examples.counts.shape[1]
         kept = truncated(examples.counts, sequence_length - 1 - sides)
-        missing = np.zeros((self.count, 2 - sides), np.int64)
+        lengths = kept.sum(axis=1) + 1 + sides
+        histogram = np.bincount(lengths, minlength=sequence_length + 1)
+        templates = pack(histogram, sequence_length) if packing else single(histogram)
+        self._order = PackedOrder(templates, sequence_length, seed)
+        self._by_length = np.argsort(lengths, kind="stable")
+        self._length_start = np.cumsum(histogram) - histogram
+        self.count = self._order.count
+        self.slots = {"examples": self._order.slots}
+        missing = np.zeros((len(kept), 2 - sides), np.int64)
         self._ids, self.labels = np.append(examples.ids, np.int32(special.pad)), examples.labels
         self._starts = np.concatenate((examples.starts, missing), axis=1)
         self._kept = np.concatenate((kept, missing), axis=1)
-        self._pairs = sides == 2
+        self._label_name = "targets" if self.labels.dtype == np.float32 else "labels"
         self._special = special
         self._length = sequence_length
-        self._seed = seed
 
     def examples(self, positions: np.ndarray) -> np.ndarray:
-        """The numbers of the examples at these positions, int64 [rows]; -1 for a position of -1."""
-        positions = np.asarray(positions, np.int64)
-        epoch, row = np.divmod(np.maximum(positions, 0), self.count)
-        example = permute(row, self.count, keyed_hash(self._seed, index=epoch.astype(np.uint64)))
-        return np.where(positions >= 0, example, -1)
+        """The numbers of the examples that rows hold: int64 [R, S] for positions int64 [R]; -1: none."""
+        lengths, numbers = self._order.sequences(positions)
+        return np.where(numbers >= 0, self._by_length[self._length_start[lengths] + np.maximum(numbers, 0)], -1)
+
+    def by_example(self, outputs: np.ndarray) -> np.ndarray:
+        """Outputs of all rows, [count, S, ...], as outputs of the examples in their order, [examples, ...]."""
+        number = self.examples(np.arange(self.count))
+        found = np.empty((len(self.labels), *outputs.shape[2:]), outputs.dtype)
+        found[number[number >= 0]] = outputs[number >= 0]
+        return found
 
     def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Make the rows at these positions; a position of -1 makes a row of padding with weight zero.
 
-        A row is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], then [PAD]. With R = len(positions), L = sequence_length:
+        An example is [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. With R = len(positions), L = sequence_length, S examples
+        per row, at most:
 
-            input_ids       int32   [R, L]
+            input_ids       int32   [R, L]  [PAD] where there is nothing
             token_type_ids  int32   [R, L]  1: second text with its [SEP], else 0
-            position_ids    int32   [R, L]  place in the row; 0 at padding
-            sequence_ids    int32   [R, L]  1; 0 at padding
-            labels          int32   [R]     0 where there is no example
-            weights         float32 [R]     1: an example, 0: none
+            position_ids    int32   [R, L]  place in the example, from 0; 0 at padding
+            sequence_ids    int32   [R, L]  1..S: which example of the row, attending to itself only; 0: padding
+            cls_positions   int32   [R, S]  places of [CLS]; 0 where there is no example
+            labels          int32   [R, S]  0 where there is no example; of real numbers: targets, float32
+            weights         float32 [R, S]  1: an example, 0: none
         """
+        lengths, _ = self._order.sequences(positions)
         number = self.examples(positions)
         real = number >= 0
-        number = np.where(real, number, 0)
-        first, second = self._kept[number].T[..., None]  # (rows, 1) each
-        first_start, second_start = self._starts[number].T[..., None]
-        place = np.arange(self._length)[None]
-        length = first + 2 + (second + 1) * self._pairs
-        present = (place < length) & real[:, None]
-        is_second = present & (place > first + 1)
-        is_text = (place > 0) & (place != first + 1) & (place < length - self._pairs) & present
-        source = np.where(is_second, second_start + place - first - 2, first_start + place - 1)
-        ids = self._ids[np.where(is_text, source, -1)]
-        ids[present & (place == 0)] = self._special.cls
-        ids[present & ((place == first + 1) | (place == length - 1))] = self._special.sep
+        number = np.maximum(number, 0)
+        first = self._kept[number, 0]
+        layout = lay_out(first, lengths, self._length)
+        first_start, second_start = (layout.spread(start) for start in np.moveaxis(self._starts[number], -1, 0))
+        source = np.where(
+            layout.is_second, second_start + layout.place - layout.spread(first) - 2, first_start + layout.place - 1
+        )
+        ids = np.where(layout.is_text, self._ids[np.where(layout.is_text, source, -1)], layout.ids(self._special))
         return {
             "input_ids": ids,
-            "token_type_ids": is_second.astype(np.int32),
-            "position_ids": np.where(present, place, 0).astype(np.int32),
-            "sequence_ids": present.astype(np.int32),
-            "labels": np.where(real, self.labels[number], 0).astype(np.int32),
+            "token_type_ids": layout.is_second.astype(np.int32),
+            "position_ids": layout.place.astype(np.int32),
+            "sequence_ids": layout.sequence_ids.astype(np.int32),
+            "cls_positions": layout.starts.astype(np.int32),
+            self._label_name: np.where(real, self.labels[number], 0).astype(self.labels.dtype),
             "weights": real.astype(np.float32),
         }
 
@@ -140,8 +165,8 @@ class LabelledDataset:
     Args:
         path: where the texts are from.
         vocabulary, lowercase: the tokenizer's.
-        recipe: the run's; it gives sequence lengths and the seed.
-        train, held_out: the examples, at least one each.
+        recipe: the run's; it gives sequence lengths, the seed and whether examples share rows.
+        splits: the examples, at least one each: "train", "held_out", and others by any name.
 
     Raises:
         UserError: the vocabulary lacks a special token.
@@ -151,32 +176,29 @@ class LabelledDataset:
     vocabulary: list[str]
     lowercase: bool
     recipe: Recipe
-    train: LabelledTexts
-    held_out: LabelledTexts
+    splits: dict[str, LabelledTokens]
 
     def __post_init__(self) -> None:
         special_ids(self.vocabulary)
 
     @cached_property
     def hash(self) -> str:
-        content = [self.vocabulary, self.lowercase, self.train, self.held_out]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        splits = {name: examples.hash() for name, examples in self.splits.items()}
+        return hashlib.sha256(json.dumps([self.vocabulary, self.lowercase, splits]).encode()).hexdigest()
 
     @property
     def tokens(self) -> int:
-        return sum(len(examples.ids) for examples in self._tokenised.values())
+        return sum(len(examples.ids) for examples in self.splits.values())
 
     def open(self, phase: int, split: str, build: bool = True) -> LabelledRows:
-        stream = _PHASE_STREAM + phase if split == "train" else _HELD_OUT_STREAM
+        return self.rows(phase, self.splits[split], training=split == "train")
+
+    def rows(self, phase: int, examples: LabelledTokens, training: bool = False) -> LabelledRows:
+        """Examples as rows of a phase's length."""
         return LabelledRows(
-            self._tokenised[split],
+            examples,
             special_ids(self.vocabulary),
             self.recipe.phase[phase].sequence_length,
-            stream_seed(self.recipe.data.seed, stream),
+            stream_seed(self.recipe.data.seed, _PHASE_STREAM + phase if training else _OTHER_STREAM),
+            self.recipe.data.packing,
         )
-
-    @cached_property
-    def _tokenised(self) -> dict[str, LabelledTokens]:
-        """Made when first needed: the tokenizer is TensorFlow's, which must know its devices first."""
-        tokenizer = Tokenizer(self.vocabulary, self.lowercase)
-        return {"train": tokenised(self.train, tokenizer), "held_out": tokenised(self.held_out, tokenizer)}

@@ -1,9 +1,7 @@
 """Rows: a token store's windows as masked, packed arrays, each row a pure function of (store, seed, epoch, row).
 
-Position p = epoch * count + i stands for row i of that epoch. A bijection over the epoch's rows gives a place in the
-table of templates: what lengths the row holds, and which of the template's rows it is. So each of its sequences has a
-number among all of its length, and a bijection over these says which window that is. Every other choice is a hash of
-(seed, what for, position), so any rank can make any row, in any order, and make it again.
+Which windows a row holds follows from the templates' order (packed_order.py). Every other choice is a hash of (seed,
+what for, position), so any rank can make any row, in any order, and make it again.
 """
 
 from dataclasses import dataclass
@@ -12,16 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.batches.index import RowIndex, open_index
+from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.masks import Masker, masked_count
-from bert_horovod.batches.order import keyed_hash, permute, stream_seed
+from bert_horovod.batches.order import keyed_hash, stream_seed
+from bert_horovod.batches.packed_order import PackedOrder
 from bert_horovod.batches.pairs import PairExchange
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
 
-# What a hash is drawn for.
-_ROWS, _WINDOWS, _SWAP = range(3)
+_SWAP = 2  # what a hash is drawn for, beside those of packed_order.py
 # Streams of the recipe's seed; phase i trains on the first + i.
 _PHASE_STREAM, _HELD_OUT_STREAM = 102, 103
 
@@ -64,7 +63,7 @@ class Rows:
             raise ValueError("Rows: the index was made for another sequence_length or pair")
         self.count = index.rows  # rows per epoch
         self.sequences = index.sequences  # S, the most in a row
-        lengths, rows = index.templates.lengths, index.templates.rows
+        lengths = index.templates.lengths
         masks = np.where(lengths > 0, masked_count(index.classes.tokens[lengths], objective.masked_fraction), 0)
         self.masked_slots = int(masks.sum(axis=1).max())  # M, the most that a row needs
         self.slots = {"masked": self.masked_slots, "sequences": self.sequences}
@@ -74,11 +73,9 @@ class Rows:
         self._length = sequence_length
         self._pair = objective.pair
         self._seed = seed
-        self._lengths = lengths.astype(np.int64)
-        self._row_end = np.cumsum(rows)
-        self._first_number = _first_numbers(self._lengths, rows)
-        self._length_count = np.asarray(index.classes.sequences)
-        self._length_start = np.cumsum(self._length_count) - self._length_count
+        self._order = PackedOrder(index.templates, sequence_length, seed)
+        length_count = np.asarray(index.classes.sequences)
+        self._length_start = np.cumsum(length_count) - length_count
         self._class_end = np.cumsum(index.classes.windows)
         self._exchange = PairExchange(index.classes, self._hash)
         self._masker = Masker(
@@ -93,20 +90,10 @@ class Rows:
 
         Of a wrong pair this is the window that its first segment is from (its own, swapped, in sentence order).
         """
-        positions = np.asarray(positions, np.int64)
-        epoch, row = np.divmod(np.maximum(positions, 0), self.count)
-        place = permute(row, self.count, self._hash(_ROWS, epoch))
-        template = np.searchsorted(self._row_end, place, side="right")
-        place -= self._row_end[template] - self._index.templates.rows[template]
-        lengths = self._lengths[template]
-        present = (lengths > 0) & (positions >= 0)[:, None]
-        length = lengths[present]
-        number = (self._first_number[template] + place[:, None])[present]
-        epoch = np.broadcast_to(epoch[:, None], lengths.shape)[present]
-        key = self._hash(_WINDOWS, epoch * (self._length + 1) + length)
-        number = permute(number, self._length_count[length], key)
+        lengths, numbers = self._order.sequences(positions)
+        present = numbers >= 0
         windows = np.full(lengths.shape, -1, np.int64)
-        windows[present] = self._index.by_length[self._length_start[length] + number]
+        windows[present] = self._index.by_length[self._length_start[lengths[present]] + numbers[present]]
         return windows
 
     def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
@@ -134,25 +121,9 @@ class Rows:
         first[found.row, found.slot] = found.count
         tokens[found.row, found.slot] = found.count + found.second_count
         lengths[found.row, found.slot] = found.count + found.second_count + 2 + (found.second_count > 0)
-        starts = np.cumsum(lengths, axis=1) - lengths
-
-        # Each place of a row by its sequence; padding is one more "sequence", of number 0, at the row's end.
-        behind = self._length - lengths.sum(axis=1, keepdims=True)
-        owner = np.repeat(np.arange(shape[0] * (shape[1] + 1)), np.concatenate((lengths, behind), axis=1).ravel())
-
-        def spread(values: np.ndarray) -> np.ndarray:
-            padded = np.concatenate((values, np.zeros_like(behind)), axis=1).ravel()
-            return padded[owner].reshape(len(positions), self._length)
-
-        sequence_ids = spread(np.where(lengths > 0, np.arange(1, shape[1] + 1), 0))
-        present = sequence_ids > 0
-        place = np.where(present, np.arange(self._length) - spread(starts), 0)
-        separator = spread(first) + 1  # the first segment's
-        is_separator = present & ((place == separator) | (place == spread(lengths) - 1))
-        is_start = present & (place == 0)
-        ids = np.full(present.shape, self._special.pad, np.int32)
-        ids[is_start] = self._special.cls
-        ids[is_separator] = self._special.sep
+        layout = lay_out(first, lengths, self._length)
+        ids = layout.ids(self._special)
+        starts = layout.starts
         target = found.row * self._length + starts[found.row, found.slot] + 1
         self._copy_tokens(ids, found.start, found.count, target)
         self._copy_tokens(ids, found.second_start, found.second_count, target + found.count + 1)
@@ -162,20 +133,19 @@ class Rows:
                 "it is damaged; see where with: bert-horovod verify"
             )
 
-        maskable = present & ~is_separator & ~is_start
-        masked = self._masker.apply(ids, positions, sequence_ids, maskable, tokens)
+        masked = self._masker.apply(ids, positions, layout.sequence_ids, layout.is_text, tokens)
         labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         labels[found.row, found.slot] = found.wrong
         weights[found.row, found.slot] = (found.second_count > 0) | (self._pair == "none")
         return {
             "input_ids": ids,
-            "token_type_ids": (present & (place > separator)).astype(np.int32),
-            "position_ids": place.astype(np.int32),
-            "sequence_ids": sequence_ids.astype(np.int32),
+            "token_type_ids": layout.is_second.astype(np.int32),
+            "position_ids": layout.place.astype(np.int32),
+            "sequence_ids": layout.sequence_ids.astype(np.int32),
             "masked_positions": masked.positions,
             "masked_ids": masked.ids,
             "masked_weights": masked.weights,
-            "sequence_starts": np.where(lengths > 0, starts, 0).astype(np.int32),
+            "sequence_starts": starts.astype(np.int32),
             "next_sentence_labels": labels,
             "sequence_weights": weights,
         }
@@ -282,18 +252,3 @@ class StoreDataset:
 
     def open(self, phase: int, split: str, build: bool = True) -> Rows:
         return open_rows(self.store, self.recipe, phase, split, self.index_dir, build)
-
-
-def _first_numbers(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Per template and slot, the number of its first row's sequence among all sequences of that length; as `lengths`.
-
-    Each slot of a template takes as many numbers as the template has rows.
-    """
-    flat = lengths.ravel()
-    taken = np.where(flat > 0, np.repeat(rows, lengths.shape[1]), 0)
-    order = np.argsort(flat, kind="stable")
-    before = np.cumsum(taken[order]) - taken[order]
-    ordered = flat[order]
-    numbers = np.empty(len(flat), np.int64)
-    numbers[order] = before - before[np.searchsorted(ordered, ordered)]
-    return numbers.reshape(lengths.shape)

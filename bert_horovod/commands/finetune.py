@@ -1,7 +1,9 @@
-"""Fine-tune a checkpoint on a task of GLUE or on SQuAD; started again on its output directory, it resumes.
+"""Fine-tune a checkpoint on a task; started again on its output directory, it resumes.
 
-One process:     bert-horovod finetune --task sst2 --data_dir GLUE/SST-2 --checkpoint C --output_dir O
-                 bert-horovod finetune --task squad --data_dir SQUAD --checkpoint C --output_dir O
+GLUE:            bert-horovod finetune --task sst2 --data_dir GLUE/SST-2 --checkpoint C --output_dir O
+Files of yours:  bert-horovod finetune --task classification --train_file T.csv --dev_file D.csv --text_columns text
+                 --label_column label --checkpoint C --output_dir O
+SQuAD:           bert-horovod finetune --task squad --data_dir SQUAD --checkpoint C --output_dir O
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- finetune --task sst2 ...
 """
 
@@ -14,20 +16,46 @@ from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
-SQUAD = "squad"
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+OWN = ("classification", "regression")
+SQUAD = "squad"  # of both versions: the data say which
+SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--task", required=True, choices=("sst2", SQUAD), help="the task of GLUE, or squad")
+    parser.add_argument(
+        "--task",
+        required=True,
+        choices=(*GLUE, SQUAD, *OWN),
+        metavar="TASK",
+        help=f"of GLUE: {', '.join(GLUE)}; {SQUAD}, 1.1 or 2.0; on files of your own: {', '.join(OWN)}",
+    )
     parser.add_argument(
         "--data_dir",
         type=Path,
         metavar="DIR",
-        help="GLUE's directory of it: train.tsv, dev.tsv or .gz; or SQuAD's: train-v1.1.json, dev-v1.1.json, or v2.0's",
+        help="GLUE's directory of the task: train.tsv, dev.tsv, ...; SQuAD's: train-v1.1.json, dev-v1.1.json; or .gz",
     )
+    for split in ("train", "dev", "test"):
+        parser.add_argument(
+            f"--{split}_file",
+            type=Path,
+            metavar="FILE",
+            **({} if split == "train" else {"action": "append", "default": []}),
+            help={
+                "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz",
+                "dev": "likewise; for mnli twice: matched, mismatched",
+                "test": "likewise, without labels: predictions for it are written at the end",
+            }[split],
+        )
+    parser.add_argument(
+        "--text_columns", default="text", metavar="A[,B]", help="of your own files: one text, or two (default: text)"
+    )
+    parser.add_argument("--label_column", default="label", metavar="C", help="of your own files (default: %(default)s)")
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -37,62 +65,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--epochs", type=float, metavar="N", help="over the train examples (default: 3, for squad 2)")
     add_run(parser)
-    squad = parser.add_argument_group("only for --task squad")
-    for split in ("train", "dev"):
-        squad.add_argument(f"--{split}_file", type=Path, metavar="FILE", help=f"in place of --data_dir's {split} file")
+    squad = parser.add_argument_group("for --task squad only")
     squad.add_argument(
-        "--doc_stride",
-        type=int,
-        metavar="N",
-        help="tokens from one window of a long context to the next (default: 128)",
+        "--doc_stride", type=int, metavar="N", help="tokens from one window of a context to the next (default: 128)"
     )
     squad.add_argument(
         "--null_score_threshold",
         type=float,
         metavar="X",
-        help="2.0: no answer where the null odds, a difference of logits, are above (default: 0)",
+        help="of SQuAD 2.0: no answer where null odds, a difference of logits, are above (default: 0)",
+    )
+    squad.add_argument(
+        "--index_dir",
+        type=Path,
+        metavar="DIR",
+        help="where tokens are kept for the next start (default: index/ beside the train file)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything, join the other ranks, train, and print the dev scores."""
-    return train_as_rank(arguments, _squad_job if arguments.task == SQUAD else _glue_job)
+    return train_as_rank(arguments, _squad_job if arguments.task == SQUAD else _text_job)
 
 
-def _glue_job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
-    from bert_horovod.finetuning.classifier import classification_job
+def _text_job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
+    from bert_horovod.finetuning.classifier import TextFinetuning
 
-    for name in ("train_file", "dev_file", "doc_stride", "null_score_threshold"):
+    for name in SQUAD_ONLY:
         if getattr(arguments, name) is not None:
-            raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}")
-    if arguments.data_dir is None:
-        raise UserError("expected --data_dir, GLUE's directory of the task")
-    return classification_job(
-        arguments.task,
-        arguments.data_dir,
-        arguments.checkpoint,
-        arguments.output_dir,
-        3.0 if arguments.epochs is None else arguments.epochs,
-        arguments.overrides,
-        launched.size,
-        **options,
-    )
+            raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
+    finetuning = TextFinetuning(_data(arguments), arguments.checkpoint)
+    finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
+    epochs = 3.0 if arguments.epochs is None else arguments.epochs
+    return finetuning.job(arguments.output_dir, epochs, arguments.overrides, launched.size, **options)
 
 
 def _squad_job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
-    from bert_horovod.batches.span_windows import STRIDE
-    from bert_horovod.finetuning.squad import EPOCHS, squad_job
+    from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
 
-    return squad_job(
-        arguments.checkpoint,
-        arguments.output_dir,
-        arguments.data_dir,
-        arguments.train_file,
-        arguments.dev_file,
-        EPOCHS if arguments.epochs is None else arguments.epochs,
-        STRIDE if arguments.doc_stride is None else arguments.doc_stride,
-        arguments.null_score_threshold or 0.0,
-        arguments.overrides,
-        launched.size,
-        **options,
+    if arguments.test_file or len(arguments.dev_file) > 1:
+        raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
+    given = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
+    files = arguments.data_dir, arguments.train_file, *(arguments.dev_file or [None])
+    finetuning = SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given))
+    epochs = {} if arguments.epochs is None else {"epochs": arguments.epochs}
+    return finetuning.job(
+        arguments.output_dir, overrides=arguments.overrides, world_size=launched.size, **epochs, **options
     )
+
+
+def _data(arguments: argparse.Namespace) -> "TextData":
+    from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+
+    files = Files(arguments.data_dir, arguments.train_file, tuple(arguments.dev_file), tuple(arguments.test_file))
+    if arguments.task in OWN:
+        return own_data(arguments.task, files, tuple(arguments.text_columns.split(",")), arguments.label_column)
+    return glue_data(arguments.task, files)

@@ -1,106 +1,141 @@
-"""Fine-tuning of a classifier: the job that the loop trains, its recipe, and its last word."""
+"""Fine-tuning of a classifier or a regression: its recipe, and the job that the loop trains."""
 
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.batches.labelled import LabelledDataset, LabelledRows
-from bert_horovod.errors import UserError
+from bert_horovod.batches.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.finetuning.dev_scores import DevScores
-from bert_horovod.finetuning.glue import TASKS, read_split
-from bert_horovod.finetuning.initialisation import finetuning_recipe, open_checkpoint
+from bert_horovod.finetuning.examples import Split
+from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
+from bert_horovod.finetuning.outcome import Outcome
+from bert_horovod.finetuning.scores import score
+from bert_horovod.finetuning.text_data import TextData
+from bert_horovod.inference.text_answers import answers
+from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.tokenizer_files import read_json
-from bert_horovod.recipe.sections import Model
-from bert_horovod.storage.reading import shown
-from bert_horovod.tasks.classification import Classification
-from bert_horovod.training.hooks.base import Hook
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.devices import use_devices
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import check_size
 
-PHASE = {"sequence_length": 64, "global_batch": 32, "learning_rate": 3e-5, "warmup": 0.1}
+PHASE = {"sequence_length": 128, "learning_rate": 3e-5, "warmup": 0.1}
+EXAMPLES = 32  # of a step, about
 
 
-def classification_job(
-    task_name: str,
-    data_dir: Path,
-    checkpoint: Path,
-    output_dir: Path,
-    epochs: float = 3.0,
-    overrides: list[str] | tuple[str, ...] = (),
-    world_size: int = 1,
-    **options,
-) -> Job:
-    """Fine-tuning of a checkpoint on a GLUE task, checked.
+class TextFinetuning:
+    """A checkpoint and what it is fine-tuned on, checked; makes the jobs of one or several runs.
 
     Args:
-        task_name: a key of glue.TASKS.
-        data_dir: with the task's train.tsv and dev.tsv.
+        data: the task and its files.
         checkpoint: a Hugging Face BERT directory, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
-        output_dir: the run's.
-        epochs: over the train examples.
-        overrides: settings of the recipe, as `section.key=value`.
-        world_size: ranks.
-        options: further fields of Job.
 
     Raises:
-        ReportedError: checkpoint, data or a setting is not what it should be, or they do not fit together.
+        ReportedError: the checkpoint is not what it should be.
     """
-    glue = TASKS[task_name]
-    task = Classification(tuple(glue.labels.values()))
-    directory, found = open_checkpoint(checkpoint)
-    _refuse_other_labels(directory, task)
-    train, dev = (read_split(data_dir, glue, split) for split in ("train", "dev"))
-    rows = len(train.labels), len(dev.labels)
-    recipe = finetuning_recipe(directory, found.model, PHASE, *rows, epochs, overrides, world_size)
-    check_size(recipe, task.parameters(recipe.model), world_size)
-    dataset = LabelledDataset(data_dir, found.vocabulary, found.lowercase, recipe, train, dev)
-    return Job(
-        recipe,
-        task,
-        dataset,
-        output_dir,
-        init_checkpoint=directory,
-        evaluator=partial(DevScores, accuracy),
-        hooks=(DevAccuracy,),
+
+    def __init__(self, data: TextData, checkpoint: Path) -> None:
+        self.data, self.task = data, data.task
+        self.directory, found = open_checkpoint(checkpoint)
+        self.model, self.vocabulary, self.lowercase = found.model, found.vocabulary, found.lowercase
+
+    def job(
+        self,
+        output_dir: Path,
+        epochs: float = 3.0,
+        overrides: list[str] | tuple[str, ...] = (),
+        world_size: int = 1,
         **options,
-    )
+    ) -> Job:
+        """A run, checked.
 
+        Args:
+            output_dir: the run's.
+            epochs: over the train examples.
+            overrides: settings of the recipe, as `section.key=value`.
+            world_size: ranks.
+            options: further fields of Job.
 
-def accuracy(source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-    """The share of examples whose label has the highest score."""
-    labels = source.labels[source.examples(np.arange(source.count))]
-    return {"accuracy": float(np.mean(outputs["logits"].argmax(-1) == labels))}
-
-
-class DevAccuracy(Hook):
-    """Says the last dev accuracy, and whether the model does no better than one answer for all."""
-
-    def finish(self) -> None:
-        run = self.run
-        accuracy = run.held_out.get("held_out_accuracy")
-        if accuracy is None:
-            return
-        labels = run.job.dataset.held_out.labels
-        examples = min(run.recipe.execution.evaluate_rows, len(labels))
-        run.say(f"dev accuracy {accuracy:.2%} of {examples:,} examples")
-        if examples < len(labels):
-            return
-        correct = np.bincount(labels, minlength=len(run.task.labels)).tolist()  # of each constant prediction
-        if round(accuracy * examples) in correct:
-            label = run.task.labels[correct.index(round(accuracy * examples))]
-            run.say(
-                f"collapsed: that is exactly the accuracy of predicting {label!r} for every example; try another "
-                "data.seed, a lower learning rate or more epochs"
-            )
-
-
-def _refuse_other_labels(directory: Path, task: Classification) -> None:
-    config = read_json(directory / "config.json")
-    if config.get("architectures") != task.configuration(Model())["architectures"]:
-        return
-    if (theirs := config.get("id2label")) != (ours := task.configuration(Model())["id2label"]):
-        raise UserError(
-            f"--checkpoint {directory} is a classifier of other labels, {shown(theirs)}, the task has {shown(ours)}; "
-            "start from a pre-trained checkpoint"
+        Raises:
+            UserError: a setting is not what it should be, or does not fit the checkpoint or the data.
+        """
+        settings = first_settings(self.model, PHASE, overrides)
+        train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
+        mean = len(train.labels) / train.count  # examples a row
+        batch = max(1, round(EXAMPLES / mean))
+        defaults = PHASE | {"global_batch": batch}
+        recipe = finetuning_recipe(
+            self.directory, self.model, defaults, train.count, dev.count, epochs, overrides, world_size
         )
+        refuse_few_rows(recipe, mean, "examples", world_size)
+        check_size(recipe, self.task.parameters(recipe.model), world_size)
+        return Job(
+            recipe,
+            self.task,
+            self._dataset(recipe),
+            output_dir,
+            init_checkpoint=self.directory,
+            evaluator=partial(DevScores, self._score, more=dict(list(self._dev_splits.items())[1:])),
+            hooks=(partial(Outcome, self.data, self.test, (*self._notices(), _step_notice(recipe, train))),),
+            **options,
+        )
+
+    def use_devices(self, local_rank: int, local_size: int, overrides: list[str] | tuple[str, ...]) -> None:
+        """Give this rank its device before `job` tokenises, since the tokenizer is TensorFlow's; as use_devices."""
+        use_devices(local_rank, local_size, first_settings(self.model, PHASE, overrides).execution.threads)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return Tokenizer(self.vocabulary, self.lowercase)
+
+    def _tokens(self, split: Split) -> LabelledTokens:
+        return tokenised(split.examples, self._tokenizer)
+
+    @cached_property
+    def _dev_splits(self) -> dict[str, str]:
+        """The dataset's names of the dev files, and what is put behind the names of their metrics."""
+        return {f"held_out{suffix}": suffix for suffix in self.data.dev}
+
+    @cached_property
+    def _splits(self) -> dict[str, LabelledTokens]:
+        dev = zip(self._dev_splits, self.data.dev.values(), strict=True)
+        return {"train": self._tokens(self.data.train)} | {name: self._tokens(split) for name, split in dev}
+
+    @cached_property
+    def test(self) -> dict[str, LabelledTokens]:
+        """The unlabelled examples, by the name of what is written."""
+        return {name: self._tokens(split) for name, split in self.data.test.items()}
+
+    def _dataset(self, recipe: Recipe) -> LabelledDataset:
+        return LabelledDataset(self.data.train.path.parent, self.vocabulary, self.lowercase, recipe, self._splits)
+
+    def _score(self, source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        found = answers(source.by_example(outputs["logits"]), len(self.data.format.labels))
+        return score(found, source.labels, self.data.metrics)
+
+    def _notices(self) -> list[str]:
+        said = self.data.notices()
+        config = read_json(self.directory / "config.json")
+        ours = self.task.configuration(self.model)
+        rows = head_rows(config, ours)
+        theirs = f"{(config.get('architectures') or ['no class of model'])[0]}"
+        if rows is None:
+            said.append(
+                f"the head starts afresh: the checkpoint is of {theirs[:100]}, not a classifier of these labels"
+            )
+        elif rows != sorted(rows):
+            said.append("the checkpoint's head has these labels in another order; it is put into this one by name")
+        if self.data.format.labels:
+            said.append("labels: " + ", ".join(self.data.format.labels.values())[:300])
+        said.append(f"tokenizer: the checkpoint's, {'lower-casing' if self.lowercase else 'with case'}")
+        return said
+
+
+def _step_notice(recipe: Recipe, train: LabelledRows) -> str:
+    batch, mean = recipe.phase[0].global_batch, len(train.labels) / train.count
+    return (
+        f"{len(train.labels):,} train examples in {train.count:,} rows ({mean:.2f} a row): a step of {batch} rows has "
+        f"about {batch * mean:.0f} examples"
+    )

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.batches.source import Source
-from bert_horovod.inference.outputs import RowOutputs
+from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import compute_policy
 
@@ -19,15 +19,28 @@ class DevScores:
     Args:
         score: makes the metrics; the same on all ranks.
         run: its held-out rows are the dev set.
+        more: further splits of the run's dataset, and what is put behind the names of their metrics.
     """
 
-    def __init__(self, score: Score, run: Run) -> None:
-        recipe = run.recipe
-        self._outputs = RowOutputs(
-            run.task, recipe.model, compute_policy(recipe), recipe.execution.micro_batch, run.world
-        )
-        self._score, self._source = score, run.phase.held_out
+    def __init__(self, score: Score, run: Run, more: dict[str, str] | None = None) -> None:
+        self._outputs = run_outputs(run)
+        self._score = score
+        self._sources = {"": run.phase.held_out}
+        self._sources |= {
+            suffix: run.job.dataset.open(run.phase.number, split) for split, suffix in (more or {}).items()
+        }
 
     def evaluate(self, variables: dict[str, tf.Variable]) -> dict[str, float]:
-        """The metrics of the whole dev set; equal on all ranks."""
-        return self._score(self._source, self._outputs(variables, self._source))
+        """The metrics of each whole set; equal on all ranks."""
+        return {
+            f"{name}{suffix}": value
+            for suffix, source in self._sources.items()
+            for name, value in self._score(source, self._outputs(variables, source)).items()
+        }
+
+
+def run_outputs(run: Run) -> RowOutputs:
+    """The outputs of a run's task for any rows of the length that its last phase has."""
+    recipe = run.recipe
+    rows = block_rows(recipe.phase[-1].sequence_length)
+    return RowOutputs(run.task, recipe.model, compute_policy(recipe), rows, run.world)

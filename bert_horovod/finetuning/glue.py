@@ -1,74 +1,67 @@
-"""GLUE's files: tab-separated, UTF-8, never quoted (a reader that honours quotes merges rows), plain or .gz."""
+"""GLUE: one table of its tasks, and how each one's files are to be read.
+
+The numbers of labels follow their order here, which is Google's (run_classifier.py): contradiction, entailment,
+neutral. Hugging Face's datasets have another; checkpoints say theirs in id2label, and labels are matched by name.
+"""
 
 from dataclasses import dataclass
-from pathlib import Path
-
-from bert_horovod.batches.labelled import LabelledTexts
-from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
-from bert_horovod.errors import UserError
-from bert_horovod.storage.reading import shown
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task: how its files are to be read."""
+    """One task."""
 
-    title: str  # GLUE's name of it, and of its directory
+    title: str  # GLUE's name of it, of its directory, and of what is submitted
     columns: tuple[str, ...]  # of the text, or of the pair's two texts
     label_column: str
-    labels: dict[str, str]  # what the file says, and the label's name; their order gives the numbers
+    # What files say, and the label's name; their order gives the numbers. Empty: a real number is predicted.
+    labels: dict[str, str]
+    metrics: tuple[str, ...]  # names in finetuning/scores.py; the first decides which run is best
+    headless: tuple[str, ...] = ()  # columns of train and dev, where they have no header
+    skip_broken: bool = False  # whether train has rows with too few fields
+    dev: tuple[str, ...] = ("dev",)  # files, without .tsv
+    test: tuple[tuple[str, str], ...] = (("test", ""),)  # files, and what follows the title in a submission's name
 
 
-TASKS = {"sst2": GlueTask("SST-2", ("sentence",), "label", {"0": "negative", "1": "positive"})}
+_ENTAILMENT = {"entailment": "entailment", "not_entailment": "not_entailment"}
+_PAIR = ("sentence1", "sentence2")
 
-
-def read_split(directory: Path, task: GlueTask, split: str) -> LabelledTexts:
-    """Read `split`.tsv or `split`.tsv.gz of a task's directory; `split`: "train" or "dev".
-
-    Raises:
-        UserError: the file is missing, is no UTF-8, lacks a column, has no rows, or a row's fields or label are not
-            what they should be.
-        DamagedData: it is compressed and damaged.
-    """
-    path = _find(directory, task, split)
-    with SourceReader(SourceFile(path, path.name, path.stat().st_size)) as reader:
-        rows = ((number, line.removesuffix("\r").split("\t")) for number, line in reader.lines())
-        _, header = next(rows, (0, []))
-        wanted = [_column(path, header, name, task) for name in (*task.columns, task.label_column)]
-        numbers = {value: number for number, value in enumerate(task.labels)}
-        found: list[tuple[list[str], int]] = []
-        for number, fields in rows:
-            if len(fields) != len(header):
-                raise UserError(
-                    f"{path}, line {number}: {len(fields)} fields between tabs, expected {len(header)} as in its "
-                    "header; copy GLUE's file again"
-                )
-            *texts, label = (fields[place] for place in wanted)
-            if label not in numbers:
-                raise UserError(
-                    f"{path}, line {number}: the label is {shown(label)}, expected {' or '.join(task.labels)}"
-                )
-            found.append((texts, numbers[label]))
-    if not found:
-        raise UserError(f"{path} has no rows under its header; copy GLUE's file again")
-    texts, labels = zip(*found, strict=True)
-    return LabelledTexts(tuple(map(list, zip(*texts, strict=True))), list(labels))
-
-
-def _find(directory: Path, task: GlueTask, split: str) -> Path:
-    for name in (f"{split}.tsv", f"{split}.tsv.gz"):
-        if (directory / name).is_file():
-            return directory / name
-    raise UserError(
-        f"--data_dir {directory} has no {split}.tsv or {split}.tsv.gz; expected the directory {task.title} of GLUE's "
-        "download"
-    )
-
-
-def _column(path: Path, header: list[str], name: str, task: GlueTask) -> int:
-    if name not in header:
-        raise UserError(
-            f"{path} has no column {name!r}, its first line is {shown(header)}; expected GLUE's {task.title} with a "
-            "header and tabs between the columns"
-        )
-    return header.index(name)
+TASKS = {
+    "cola": GlueTask(
+        "CoLA",
+        ("sentence",),
+        "label",
+        {"0": "unacceptable", "1": "acceptable"},
+        ("matthews_correlation",),
+        headless=("source", "label", "mark", "sentence"),
+    ),
+    "sst2": GlueTask("SST-2", ("sentence",), "label", {"0": "negative", "1": "positive"}, ("accuracy",)),
+    "mrpc": GlueTask(
+        "MRPC",
+        ("#1 String", "#2 String"),
+        "Quality",
+        {"0": "not_equivalent", "1": "equivalent"},
+        ("f1", "accuracy"),
+    ),
+    "stsb": GlueTask("STS-B", _PAIR, "score", {}, ("pearson", "spearman")),
+    "qqp": GlueTask(
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        {"0": "not_duplicate", "1": "duplicate"},
+        ("f1", "accuracy"),
+        skip_broken=True,
+    ),
+    "mnli": GlueTask(
+        "MNLI",
+        _PAIR,
+        "gold_label",
+        {name: name for name in ("contradiction", "entailment", "neutral")},
+        ("accuracy",),
+        dev=("dev_matched", "dev_mismatched"),
+        test=(("test_matched", "-m"), ("test_mismatched", "-mm")),
+    ),
+    "qnli": GlueTask("QNLI", ("question", "sentence"), "label", _ENTAILMENT, ("accuracy",)),
+    "rte": GlueTask("RTE", _PAIR, "label", _ENTAILMENT, ("accuracy",)),
+    "wnli": GlueTask("WNLI", _PAIR, "label", {"0": "not_entailment", "1": "entailment"}, ("accuracy",)),
+}

@@ -14,6 +14,8 @@ from bert_horovod.runs.checkpoint import find_checkpoint
 
 _MAY_DIFFER = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")  # from the checkpoint's
 
+_MOST_ROWS = 32  # of a micro-batch, where no setting says otherwise
+
 
 def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
     """A checkpoint's directory and what it holds; `checkpoint` may be a run's output_dir.
@@ -29,6 +31,11 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
             "copy the vocab.txt there that the model was trained with"
         )
     return directory, found
+
+
+def first_settings(model: Model, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """A task's defaults, overridden, before rows are known: all but batch, steps and [execution] is as it will be."""
+    return recipe_from_table(_table(model, defaults), overrides)
 
 
 def finetuning_recipe(
@@ -58,26 +65,40 @@ def finetuning_recipe(
     """
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs {epochs:g}: expected more than 0")
-    phase = defaults | {"sequence_length": min(defaults["sequence_length"], model.max_position_embeddings)}
-    table = {
-        "model": dataclasses.asdict(model),
-        "objective": {"pair": "none"},  # a pre-training's: nothing reads it
-        # Google's run_classifier.py and run_squad.py, but with bias correction, which small data sets need.
-        "optimizer": {"name": "adamw", "bias_correction": True},
-        "phase": [phase],
-        "execution": {"evaluate_rows": dev_rows},
-    }
+    table = _table(model, defaults)
+    phase, table["execution"] = table["phase"][0], {"evaluate_rows": dev_rows}
     batch = recipe_from_table(table, overrides).phase[0].global_batch
     an_epoch = math.ceil(train_rows / batch)
     phase["steps"] = math.ceil(epochs * train_rows / batch)
     table["execution"] |= {
-        "micro_batch": min(defaults["global_batch"], math.ceil(batch / world_size)),
+        "micro_batch": min(_MOST_ROWS, math.ceil(batch / world_size)),
         "evaluate_steps": an_epoch,
         "checkpoint_steps": an_epoch,
     }
     recipe = recipe_from_table(table, overrides)
     _refuse_other_sizes(directory, model, recipe.model)
     return recipe
+
+
+def refuse_few_rows(recipe: Recipe, mean: float, what: str, world_size: int) -> None:
+    """Raise UserError where ranks cannot share a step's rows, each of `mean` examples (`what`: their name)."""
+    batch = recipe.phase[0].global_batch
+    if batch < world_size:
+        raise UserError(
+            f"a step has {batch} rows of about {mean:.1f} {what} each, but there are {world_size} ranks, and each "
+            f"needs a row; start at most {batch} ranks, set phase.0.global_batch={world_size} (about "
+            f"{world_size * mean:.0f} {what} a step), or data.packing=false for rows of one each"
+        )
+
+
+def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": dataclasses.asdict(model),
+        "objective": {"pair": "none"},  # a pre-training's: nothing reads it
+        # Google's run_classifier.py and run_squad.py, but with bias correction, which small data sets need.
+        "optimizer": {"name": "adamw", "bias_correction": True},
+        "phase": [defaults | {"sequence_length": min(defaults["sequence_length"], model.max_position_embeddings)}],
+    }
 
 
 def _refuse_other_sizes(directory: Path, theirs: Model, ours: Model) -> None:

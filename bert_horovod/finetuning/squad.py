@@ -1,19 +1,22 @@
 """Fine-tuning for SQuAD: the job that the loop trains, its recipe, its scores, and the files that it leaves."""
 
 import json
-from functools import partial
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bert_horovod.batches.span_cache import open_spans
 from bert_horovod.batches.span_rows import SpanDataset, SpanRows, templates_of
 from bert_horovod.batches.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.spans import NOT_FOUND, tokenised_spans
-from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.batches.spans import NOT_FOUND, SpanTokens
+from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores
-from bert_horovod.finetuning.initialisation import finetuning_recipe, open_checkpoint
+from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
 from bert_horovod.finetuning.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers
@@ -25,81 +28,135 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.run import Run
 from bert_horovod.training.start import check_size
 
-PHASE = {"sequence_length": 384, "global_batch": 32, "learning_rate": 3e-5, "warmup": 0.1}
-WINDOWS_A_BATCH = PHASE["global_batch"]
-EPOCHS = 2.0
+PHASE = {"sequence_length": 384, "learning_rate": 3e-5, "warmup": 0.1}
+WINDOWS = 32  # of a step, about
 _PAYS = 1.1  # windows a row, from which on packing is worth it
 _PRETRAINING = ("BertForPreTraining", "BertForMaskedLM", "BertModel")
 
 
-def squad_job(
-    checkpoint: Path,
-    output_dir: Path,
-    data_dir: Path | None = None,
-    train_file: Path | None = None,
-    dev_file: Path | None = None,
-    epochs: float = EPOCHS,
-    stride: int = STRIDE,
-    null_score_threshold: float = 0.0,
-    overrides: list[str] | tuple[str, ...] = (),
-    world_size: int = 1,
-    **options,
-) -> Job:
-    """Fine-tuning of a checkpoint on SQuAD 1.1 or 2.0, checked; the data say which.
+@dataclass(frozen=True)
+class SquadOptions:
+    """What is asked beside the recipe."""
+
+    doc_stride: int = STRIDE  # tokens from one window of a context to the next
+    null_score_threshold: float = 0.0  # of SQuAD 2.0: no answer where the null odds are above
+    index_dir: Path | None = None  # where tokens are kept; None: index/ beside the train file
+
+
+class SquadFinetuning:
+    """A checkpoint and the questions that it is fine-tuned on, checked; makes the jobs of one or several runs.
 
     Args:
         checkpoint: a Hugging Face BERT directory, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
-        output_dir: the run's.
         data_dir: with the files train-v1.1.json and dev-v1.1.json or v2.0's, plain or .gz.
         train_file, dev_file: in place of those.
-        epochs: over the train windows.
-        stride: tokens from one window of a context to the next.
-        null_score_threshold: of SQuAD 2.0: no answer where the null odds are above.
-        overrides: settings of the recipe, as `section.key=value`; global_batch is in rows, by default as many as hold
-            32 windows.
-        world_size: ranks.
-        options: further fields of Job.
+        options: of the task.
 
     Raises:
-        ReportedError: checkpoint, data or a setting is not what it should be, or they do not fit together.
+        ReportedError: checkpoint, data or an option is not what it should be.
     """
-    if stride < 1:
-        raise UserError(f"--doc_stride {stride}: expected at least 1 token")
-    directory, found = open_checkpoint(checkpoint)
-    train, dev = (
-        read_squad(_file(data_dir, name, file), scored=True)
-        for name, file in (("train", train_file), ("dev", dev_file))
-    )
-    _refuse_mixed_versions(train, dev)
-    tokenizer = LocatingTokenizer(found.vocabulary, found.lowercase)
-    train_tokens = tokenised_spans(train.texts(), tokenizer)
-    dev_tokens = tokenised_spans(dev.texts(labelled=False), tokenizer)
-    recipe_of = partial(finetuning_recipe, directory, found.model, epochs=epochs, world_size=world_size)
-    first = recipe_of(PHASE, 1, 1, overrides=overrides)  # for the length of rows
-    length = first.phase[0].sequence_length
-    windows = cut_spans(train_tokens, length, stride)
-    if not len(windows.question):
-        raise UserError(f"{train.path}: no answer of all {len(train.ids):,} questions is in its context")
-    packed = templates_of(windows, length, packing=True).rows.sum()
-    pays = f"data.packing={str(len(windows.question) > _PAYS * packed).lower()}"
-    packing = recipe_of(PHASE, 1, 1, overrides=[pays, *overrides]).data.packing
-    rows = int(templates_of(windows, length, packing).rows.sum())
-    dev_rows = int(templates_of(cut_spans(dev_tokens, length, stride), length, packing).rows.sum())
-    phase = PHASE | {"global_batch": max(1, round(WINDOWS_A_BATCH * rows / len(windows.question)))}
-    recipe = recipe_of(phase, rows, dev_rows, overrides=[pays, *overrides])
-    task = Span(packing)
-    check_size(recipe, task.parameters(recipe.model), world_size)
-    scores = DevAnswers(dev, AnswerRules(dev.version_2, null_score_threshold))
-    return Job(
-        recipe,
-        task,
-        SpanDataset(train.path.parent, found.vocabulary, found.lowercase, recipe, train_tokens, dev_tokens, stride),
-        output_dir,
-        init_checkpoint=directory,
-        evaluator=partial(DevScores, scores),
-        hooks=(partial(AnswersHook, scores),),
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        data_dir: Path | None = None,
+        train_file: Path | None = None,
+        dev_file: Path | None = None,
+        options: SquadOptions = SquadOptions(),
+    ) -> None:
+        if options.doc_stride < 1:
+            raise UserError(f"--doc_stride {options.doc_stride}: expected at least 1 token")
+        if not math.isfinite(options.null_score_threshold):
+            raise UserError(f"--null_score_threshold {options.null_score_threshold}: expected a finite number")
+        self.options = options
+        self.directory, found = open_checkpoint(checkpoint)
+        self.model, self.vocabulary, self.lowercase = found.model, found.vocabulary, found.lowercase
+        special_ids(self.vocabulary)
+        self.train = read_squad(_file(data_dir, "train", train_file), scored=True)
+        self.dev = read_squad(_file(data_dir, "dev", dev_file), scored=True)
+        _refuse_mixed_versions(self.train, self.dev)
+
+    def job(
+        self,
+        output_dir: Path,
+        epochs: float = 2.0,
+        overrides: list[str] | tuple[str, ...] = (),
+        world_size: int = 1,
         **options,
-    )
+    ) -> Job:
+        """A run, checked.
+
+        Args:
+            output_dir: the run's.
+            epochs: over the train windows.
+            overrides: settings of the recipe, as `section.key=value`; a global_batch is in rows.
+            world_size: ranks.
+            options: further fields of Job.
+
+        Raises:
+            UserError: a setting is not what it should be, or does not fit the checkpoint or the data.
+        """
+        settings = first_settings(self.model, PHASE, overrides)
+        length = settings.phase[0].sequence_length
+        train, dev = (cut_spans(tokens, length, self.options.doc_stride) for tokens in self._tokens)
+        count = len(train.question)
+        if not count:
+            raise UserError(
+                f"{self.train.path}: no answer of its {len(self.train.ids):,} questions is in its context at "
+                "answer_start, so that there is nothing to train on"
+            )
+        pays = count > _PAYS * templates_of(train, length, True).rows.sum()
+        overrides = [f"data.packing={str(bool(pays)).lower()}", *overrides]
+        packing = first_settings(self.model, PHASE, overrides).data.packing
+        rows, dev_rows = (int(templates_of(windows, length, packing).rows.sum()) for windows in (train, dev))
+        phase = PHASE | {"global_batch": max(1, round(WINDOWS * rows / count))}
+        recipe = finetuning_recipe(self.directory, self.model, phase, rows, dev_rows, epochs, overrides, world_size)
+        refuse_few_rows(recipe, count / rows, "windows", world_size)
+        task = Span(packing)
+        check_size(recipe, task.parameters(recipe.model), world_size)
+        scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))
+        return Job(
+            recipe,
+            task,
+            SpanDataset(
+                self.train.path.parent,
+                self.vocabulary,
+                self.lowercase,
+                recipe,
+                *self._tokens,
+                self.options.doc_stride,
+            ),
+            output_dir,
+            init_checkpoint=self.directory,
+            evaluator=partial(DevScores, scores),
+            hooks=(partial(AnswersHook, scores, self._notices()),),
+            **options,
+        )
+
+    @cached_property
+    def _opened(self) -> list[tuple[SpanTokens, str | None]]:
+        directory = self.options.index_dir or self.train.path.parent / "index"
+        texts = self.train.texts(), self.dev.texts(labelled=False)
+        return [open_spans(some, self.vocabulary, self.lowercase, directory) for some in texts]
+
+    @property
+    def _tokens(self) -> tuple[SpanTokens, ...]:
+        """Of train and dev."""
+        return tuple(tokens for tokens, _ in self._opened)
+
+    def _notices(self) -> list[str]:
+        said = [f"SQuAD {'2.0' if self.train.version_2 else '1.1'}: {self.train.path.name} and {self.dev.path.name}"]
+        said += [problem for _, problem in self._opened[:1] if problem]
+        skipped = np.count_nonzero(self._tokens[0].answers[:, 0] == NOT_FOUND)
+        if skipped:
+            said.append(
+                f"{skipped:,} train questions are skipped: their answer is not in their context at answer_start"
+            )
+        architectures = read_json(self.directory / "config.json").get("architectures") or ["no class of model"]
+        if architectures[0] != ARCHITECTURE:
+            other = "" if architectures[0] in _PRETRAINING else ", whose own head is left out"
+            said.append(f"the answers' head starts afresh: the checkpoint is of {str(architectures[0])[:100]}{other}")
+        return said
 
 
 class DevAnswers:
@@ -120,9 +177,10 @@ class DevAnswers:
         predictions = {
             number: answer.best.text for number, answer in zip(self.questions.ids, self.answers, strict=True)
         }
-        if not self.questions.version_2:
-            return squad_scores(self.questions, predictions)
         scores = squad_scores(self.questions, predictions)
+        scores = {name: value for name, value in scores.items() if not name.endswith("total")}
+        if not self.questions.version_2:
+            return scores
         # The best thresholds are found on what would be answered where nothing abstains.
         odds = {number: answer.null_odds for number, answer in zip(self.questions.ids, self.answers, strict=True)}
         never = {
@@ -136,21 +194,16 @@ class DevAnswers:
 class AnswersHook(Hook):
     """Says what is trained on, writes the dev set's answers at the end, and whether they are one and the same."""
 
-    def __init__(self, scores: DevAnswers, run: Run) -> None:
+    def __init__(self, scores: DevAnswers, notices: list[str], run: Run) -> None:
         super().__init__(run)
-        self._scores = scores
+        self._scores, self._notices = scores, notices
 
     def phase(self) -> None:
-        run, train = self.run, self.run.phase.source
-        dev = run.phase.held_out
-        skipped = np.count_nonzero(train.tokens.answers[:, 0] == NOT_FOUND)
-        run.say(
-            f"{_size(train)} to train on, {_size(dev)} in the dev set"
-            + (f"; {skipped:,} questions are skipped: their answer is not in their context" if skipped else "")
-        )
-        theirs = read_json(run.job.init_checkpoint / "config.json").get("architectures")
-        if run.state.progress.step == 0 and theirs and theirs[0] not in (*_PRETRAINING, ARCHITECTURE):
-            run.say(f"the checkpoint is of {theirs[0]}: its head is left out, the answers' head begins anew")
+        train, dev = self.run.phase.source, self.run.phase.held_out
+        for notice in (*self._notices, f"train: {_size(train)}", f"dev: {_size(dev)}"):
+            self.run.say(notice)
+        batch, mean = self.run.phase.settings.global_batch, len(train.windows.question) / train.count
+        self.run.say(f"a step of {batch} rows has about {batch * mean:.0f} windows")
 
     def finish(self) -> None:
         self.settle()
@@ -164,8 +217,8 @@ class AnswersHook(Hook):
         run.say(f"dev set: exact match {exact:.2f}, F1 {found['f1']:.2f}, of {len(answers):,} questions")
         if "best_f1" in found:
             run.say(
-                f"with --null_score_threshold {found['best_f1_thresh']:.4f} F1 would be {found['best_f1']:.2f}, with "
-                f"{found['best_exact_thresh']:.4f} exact match {found['best_exact']:.2f}"
+                f"best thresholds: --null_score_threshold {found['best_f1_thresh']} gives F1 {found['best_f1']:.2f}, "
+                f"{found['best_exact_thresh']} exact match {found['best_exact']:.2f}"
             )
         texts = {answer.best.text for answer in answers}
         if len(answers) > 1 and len(texts) == 1:

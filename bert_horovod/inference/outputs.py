@@ -12,25 +12,29 @@ from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import PredictingTask
 from bert_horovod.training.step import as_tensors
 
+_BLOCK_POSITIONS = 4096  # of rows that are computed at once
+
+
+def block_rows(sequence_length: int) -> int:
+    """Rows of a block: it depends on their length alone, so that a row's outputs are the same bits everywhere."""
+    return max(1, _BLOCK_POSITIONS // sequence_length)
+
 
 class RowOutputs:
     """Computes outputs row by row of a source, each row once, whatever the number of ranks.
 
-    Rows are computed in blocks of `micro_batch`, the same blocks for every number of ranks, so that a row's outputs are
-    the same bits.
+    Rows are computed in blocks, the same blocks for every number of ranks, so that a row's outputs are the same bits.
 
     Args:
         task: what is computed.
         model: the sizes.
         policy: how the model computes.
-        micro_batch: rows at once.
+        rows: of a block, see block_rows.
         world: every rank takes a contiguous share of the blocks.
     """
 
-    def __init__(
-        self, task: PredictingTask, model: Model, policy: ComputePolicy, micro_batch: int, world: World
-    ) -> None:
-        self._micro_batch = micro_batch
+    def __init__(self, task: PredictingTask, model: Model, policy: ComputePolicy, rows: int, world: World) -> None:
+        self._rows = rows
         self._world = world
 
         @tf.function(autograph=False)
@@ -42,7 +46,7 @@ class RowOutputs:
     def __call__(self, variables: dict[str, tf.Variable], source: Source) -> dict[str, np.ndarray]:
         """float32 [source.count, ...] each, by the names that the task gives; equal on all ranks."""
         parameters = {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
-        size, blocks = self._micro_batch, -(-source.count // self._micro_batch)
+        size, blocks = self._rows, -(-source.count // self._rows)
         first, last = (blocks * rank // self._world.size for rank in (self._world.rank, self._world.rank + 1))
         found: dict[str, list[np.ndarray]] = {}
         # A rank without a block computes one of padding, to know the outputs' shapes.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
@@ -21,6 +22,7 @@ from bert_horovod.interchange.tokenizer_files import (
 )
 from bert_horovod.model.parameters import (
     BERT,
+    CLASSIFIER,
     DECODER_BIAS,
     DECODER_BIAS_COPY,
     DECODER_WEIGHT_COPY,
@@ -91,7 +93,8 @@ def read_directory(directory: Path, task: Task | None = None) -> Pretrained:
     """Read a Hugging Face BERT directory, with whatever heads it has.
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. A decoder that is tied to the
-    word embeddings is dropped. Heads are those of pre-training and of `task`; tensors of other heads are left out.
+    word embeddings is dropped. Heads are those of pre-training and of `task`; tensors of other heads are left out. A
+    classifier of the task's labels in another order is put into the task's; one of other labels is left out.
 
     Raises:
         UserError: it is no BERT, or one that this program does not compute; a file is missing; its
@@ -102,10 +105,15 @@ def read_directory(directory: Path, task: Task | None = None) -> Pretrained:
     model = _read_model(directory / "config.json")
     mapped = map_weights(directory)
     shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
+    labels = _label_order(directory, model, task) if task else None
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
     tensors = {}
     for name, values in mapped.items():
-        if name in shapes or name in copies:
+        if name.startswith(f"{CLASSIFIER}.") and name in shapes:
+            if labels is not None:
+                theirs = (len(labels), *shapes[name][1:])
+                tensors[name] = np.ascontiguousarray(_checked_tensor(directory, name, values, theirs)[labels])
+        elif name in shapes or name in copies:
             tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
         elif name.startswith(BERT):
             raise UserError(
@@ -156,6 +164,10 @@ def _read_model(path: Path) -> sections.Model:
         ).model
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _label_order(directory: Path, model: sections.Model, task: Task) -> list[int] | None:
+    return head_rows(read_json(directory / "config.json"), task.configuration(model))
 
 
 def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:

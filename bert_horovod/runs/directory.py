@@ -15,7 +15,9 @@ from bert_horovod.storage.writing import lock, share_lock, write_atomically
 
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # the time that the ranks of a run that was killed may take to end
-CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", "checkpoints", "tensorboard", "timeline", ".lock")
+_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # or links to some, on a larger disk
+_ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # to a dev set's questions
+CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", ".lock", *_ANSWERS, *_DIRECTORIES)
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
 
 def _is_as_we_make_it(entry: Path) -> bool:
     """Whether one of CONTENTS is the file or directory that a run makes of this name."""
-    if entry.name in ("checkpoints", "tensorboard", "timeline"):
-        return entry.is_dir()  # or a link to one, on a larger disk
+    if entry.name in _DIRECTORIES:
+        return entry.is_dir()
     return entry.name == "stop" or (entry.is_file() and not entry.is_symlink())
 
 

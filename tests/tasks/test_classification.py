@@ -28,8 +28,9 @@ def batch() -> dict[str, np.ndarray]:
         "token_type_ids": (present & (np.arange(12) > 4)).astype(np.int32),
         "position_ids": np.where(present, np.arange(12), 0).astype(np.int32),
         "sequence_ids": present.astype(np.int32),
-        "labels": np.array([0, 2, 1, 0], np.int32),
-        "weights": (LENGTHS > 0).astype(np.float32),
+        "cls_positions": np.zeros((4, 1), np.int32),
+        "labels": np.array([0, 2, 1, 0], np.int32)[:, None],
+        "weights": (LENGTHS > 0).astype(np.float32)[:, None],
     }
 
 
@@ -62,11 +63,12 @@ def test_logits_and_label_names_are_those_of_transformers(directory, parameters)
             input_ids=torch.tensor(rows["input_ids"], dtype=torch.long)[:3],
             token_type_ids=torch.tensor(rows["token_type_ids"], dtype=torch.long)[:3],
             attention_mask=torch.tensor(rows["sequence_ids"], dtype=torch.long)[:3],
-            labels=torch.tensor(rows["labels"], dtype=torch.long)[:3],
+            labels=torch.tensor(rows["labels"], dtype=torch.long)[:3, 0],
         )
     tensors = {name: tf.constant(value) for name, value in rows.items()}
-    logits = TASK.logits(forward(parameters), tensors)
-    assert (logits.dtype, logits.shape) == (tf.float32, (4, 3))
+    logits = TASK.outputs(forward(parameters), tensors)["logits"]
+    assert (logits.dtype, logits.shape) == (tf.float32, (4, 1, 3))
+    logits = logits[:, 0]
     np.testing.assert_allclose(logits.numpy()[:3], expected.logits.numpy(), rtol=1e-4, atol=1e-5)
     assert np.ptp(logits.numpy(), axis=0).max() > 0.1  # rows differ, so that equality says something
 
@@ -75,7 +77,7 @@ def test_logits_and_label_names_are_those_of_transformers(directory, parameters)
     assert counts == {"examples": 3}
     assert math.isclose(float(TASK.loss(sums, counts)), float(expected.loss), rel_tol=1e-4)
     metrics = TASK.metrics({name: float(value) for name, value in sums.items()}, counts)
-    correct = (expected.logits.argmax(-1).numpy() == rows["labels"][:3]).mean()
+    correct = (expected.logits.argmax(-1).numpy() == rows["labels"][:3, 0]).mean()
     assert math.isclose(metrics["accuracy"], correct)
 
 
@@ -83,12 +85,13 @@ def test_the_pooled_output_is_dropped_alike_however_rows_are_split(parameters):
     def logits(first_row: int, rows: slice, key: int = 5) -> np.ndarray:
         dropout = DropoutState(tf.constant([key], tf.uint64), tf.constant(first_row, tf.uint64))
         tensors = {name: tf.constant(value[rows]) for name, value in batch().items()}
-        return TASK.logits(forward(parameters, dropout), tensors).numpy()
+        return TASK.outputs(forward(parameters, dropout), tensors)["logits"].numpy()
 
     whole = logits(0, slice(0, 4))
     np.testing.assert_allclose(np.concatenate([logits(0, slice(0, 2)), logits(2, slice(2, 4))]), whole, rtol=1e-5)
     assert np.abs(logits(0, slice(0, 4), key=6) - whole).max() > 1e-3
-    plain = TASK.logits(forward(parameters), {name: tf.constant(value) for name, value in batch().items()}).numpy()
+    tensors = {name: tf.constant(value) for name, value in batch().items()}
+    plain = TASK.outputs(forward(parameters), tensors)["logits"].numpy()
     assert np.abs(plain - whole).max() > 1e-3
 
 

@@ -1,0 +1,170 @@
+"""Tables of texts: TSV without quoting, CSV, or JSON Lines, plain or compressed, read whole."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_horovod.corpus.reading.sources import COMPRESSIONS, JSON_SUFFIXES, SourceFile, SourceReader
+from bert_horovod.errors import UserError, file_error
+from bert_horovod.storage.reading import shown
+
+_CSV_FIELD_CHARACTERS = 1 << 24  # Python's limit of 131,072 is less than a long text
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say what is no character
+_BLANKS = str.maketrans("\t\n\r", "   ")
+
+
+class Table(NamedTuple):
+    """A file's rows."""
+
+    path: Path
+    columns: list[str]
+    rows: list[tuple[int, list[str]]]  # line number, and as many fields as there are columns
+    skipped: int = 0  # rows with another number of fields
+
+    def places(self, names: tuple[str, ...]) -> list[int]:
+        """Where these columns are; raises UserError for one that is not there."""
+        if missing := [name for name in names if name not in self.columns]:
+            raise UserError(
+                f"{self.path} has no column {missing[0]!r}, its columns are {shown(self.columns)}; expected "
+                f"{', '.join(names)}, with {_separators(self.path)}"
+            )
+        return [self.columns.index(name) for name in names]
+
+
+def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = False) -> Table:
+    """Read a table; its kind is its suffix's, before that of a compression: .csv, .jsonl (.ndjson, .json), else TSV.
+
+    In TSV quotation marks are text, as GLUE has them. In JSON Lines a row is an object of strings and numbers; a number
+    reads as JSON writes it.
+
+    Args:
+        path: the file.
+        headless: the columns of a TSV file that has no header: it has none if its first line has as many fields.
+        skip_broken: whether rows with another number of fields than the first are skipped, and counted.
+
+    Raises:
+        UserError: it cannot be read, is no UTF-8, has no rows, or a row is not as the first.
+        DamagedData: it is compressed and damaged.
+    """
+    try:
+        source = SourceFile(path, path.name, path.stat().st_size)
+    except OSError as error:
+        raise file_error(error, f"cannot read {path}: {error.strerror}") from error
+    with SourceReader(source) as reader:
+        lines = reader.lines()
+        kind = kind_of(path)
+        if kind == "json":
+            columns, found = _json_rows(path, lines)
+        else:
+            found = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
+            _, columns = next(found, (0, []))
+            if headless and len(columns) == len(headless):
+                found, columns = _with_first(columns, found), list(headless)
+        rows, skipped = [], 0
+        for number, fields in found:
+            if len(fields) == len(columns):
+                rows.append((number, fields))
+            elif skip_broken:
+                skipped += 1
+            else:
+                raise UserError(
+                    f"{path}, line {number}: {len(fields)} fields, expected {len(columns)} as in its first line, with "
+                    f"{_separators(path)}"
+                )
+    if len(set(columns)) < len(columns):
+        raise UserError(f"{path}: two columns have one name, {shown(columns)}; rename one")
+    if not rows and columns:
+        raise UserError(f"{path} has no rows{'' if headless else ' under its header'}; expected one for each example")
+    return Table(path, columns, rows, skipped)
+
+
+def kind_of(path: Path) -> str:
+    """What a file is by its name: "csv", "json" or "tsv"."""
+    suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
+    return "csv" if suffix == ".csv" else "json" if suffix in JSON_SUFFIXES else "tsv"
+
+
+def _separators(path: Path) -> str:
+    return {
+        "csv": "commas between the fields, and quotation marks around one that holds a comma",
+        "json": "an object of the same keys in each line",
+        "tsv": "tabs between the fields",
+    }[kind_of(path)]
+
+
+def _tsv_rows(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.removesuffix("\r").split("\t")) for number, line in lines)
+
+
+def _csv_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(_CSV_FIELD_CHARACTERS)
+    reader = csv.reader((f"{line}\n" for _, line in lines), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise UserError(
+                f"{path}, line {number}: no CSV ({error}); expected a quotation mark in a quoted field to be doubled"
+            ) from error
+        if fields:  # a blank line has none
+            yield number, fields
+
+
+def _json_rows(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    found = ((number, _json_object(path, number, line)) for number, line in lines if line.strip())
+    first = next(found, None)
+    if first is None:
+        return [], iter(())
+    columns = list(first[1])
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        for number, value in (first, *found):
+            if missing := [name for name in columns if name not in value]:
+                raise UserError(
+                    f"{path}, line {number}: no {missing[0]!r} in it; expected the keys of the first line in every line"
+                )
+            yield number, [_text(path, number, name, value[name]) for name in columns]
+
+    return columns, rows()
+
+
+def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}, line {number}: no JSON ({error}); expected an object in each line") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}, line {number}: {shown(value)}; expected an object in each line")
+    return value
+
+
+def _text(path: Path, number: int, name: str, value: Any) -> str:
+    if isinstance(value, str) and not _SURROGATE.search(value):
+        return value
+    if isinstance(value, int | float):  # true and false too
+        return json.dumps(value)
+    raise UserError(f"{path}, line {number}: {name!r} is {shown(value)}; expected text or a number")
+
+
+def _with_first(first: list[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    yield 1, first
+    yield from rows
+
+
+def table_text(path: Path, columns: list[str], rows: list[list[Any]]) -> str:
+    """A table's text, of the kind of `path`; tabs and line ends within a TSV field become blanks."""
+    kind = kind_of(path)
+    if kind == "json":
+        return "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+    if kind == "csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+        return text.getvalue()
+    return "".join("\t".join(str(field).translate(_BLANKS) for field in row) + "\n" for row in [columns, *rows])

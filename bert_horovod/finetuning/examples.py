@@ -1,0 +1,140 @@
+"""Files of labelled texts, read as examples: what is in a file, and what a task expects there."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_horovod.batches.labelled import LabelledTexts
+from bert_horovod.corpus.reading.tables import Table, read_table
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.glue import GlueTask
+from bert_horovod.storage.reading import shown
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a task's files are to be read.
+
+    `labels`: what files say, and the label's name, in the order of their numbers; empty for real numbers; None where
+    they are learned from the train data.
+    """
+
+    columns: tuple[str, ...]  # of the text, or of the pair's two texts
+    label_column: str
+    labels: dict[str, str] | None
+    headless: tuple[str, ...] = ()
+    skip_broken: bool = False
+
+    def value_of(self, label: str) -> str:
+        """What files say for a label's name."""
+        return next(value for value, name in self.labels.items() if name == label)
+
+
+class Split(NamedTuple):
+    """A file's examples."""
+
+    path: Path
+    examples: LabelledTexts
+    skipped: int  # broken rows
+
+    @property
+    def empty(self) -> int:
+        """Examples with an empty text."""
+        return sum(not all(text.strip() for text in texts) for texts in zip(*self.examples.texts, strict=True))
+
+
+def glue_format(task: GlueTask) -> Format:
+    """How files of a task of GLUE are to be read."""
+    return Format(task.columns, task.label_column, task.labels, task.headless, task.skip_broken)
+
+
+def find_split(directory: Path, title: str, split: str) -> Path:
+    """`split`.tsv or `split`.tsv.gz of a task's directory; raises UserError without it."""
+    for name in (f"{split}.tsv", f"{split}.tsv.gz"):
+        if (directory / name).is_file():
+            return directory / name
+    raise UserError(
+        f"--data_dir {directory} has no {split}.tsv or {split}.tsv.gz; expected the directory {title} of GLUE's "
+        "download, or --train_file and --dev_file"
+    )
+
+
+def learn_labels(path: Path, form: Format) -> Format:
+    """The format with the labels of a train file: sorted, by number where all are numbers.
+
+    Raises:
+        UserError: as read_labelled, or there are fewer than two labels.
+    """
+    table = read_table(path)
+    (place,) = table.places((form.label_column,))
+    values = {fields[place] for _, fields in table.rows}
+    if len(values) > _MOST_LABELS:
+        raise UserError(
+            f"{path} has {len(values):,} different labels in the column {form.label_column!r}; expected at most "
+            f"{_MOST_LABELS}: name another --label_column, or use --task regression for real numbers"
+        )
+    return replace(form, labels={value: value for value in sorted(values, key=_label_order)})
+
+
+def read_labelled(path: Path, form: Format) -> Split:
+    """Read examples with their labels.
+
+    Raises:
+        UserError: as read_table; a column is missing, or a label is none of the task's.
+    """
+    table = read_table(path, form.headless, form.skip_broken)
+    *columns, label_column = table.places((*form.columns, form.label_column))
+    numbers = {value: number for number, value in enumerate(form.labels)}
+    labels = []
+    for line, fields in table.rows:
+        value = fields[label_column]
+        if not form.labels:
+            labels.append(_real(table, line, value))
+        elif value in numbers:
+            labels.append(numbers[value])
+        else:
+            expected = ", ".join(numbers)
+            raise UserError(f"{path}, line {line}: the label is {shown(value)}, expected one of {expected:.200}")
+    return Split(path, LabelledTexts(_texts(table, columns), labels), table.skipped)
+
+
+def read_unlabelled(path: Path, columns: tuple[str, ...]) -> Split:
+    """Read texts alone, each row of the file; raises UserError as read_table, or for a missing column."""
+    table = read_table(path)
+    return Split(path, LabelledTexts(_texts(table, table.places(columns)), [0] * len(table.rows)), 0)
+
+
+def refuse_one_label(split: Split, form: Format) -> None:
+    """Raise UserError where all train examples have one label: nothing can be learned."""
+    if len(split.examples.labels) and len(set(split.examples.labels)) == 1:
+        only = split.examples.labels[0]
+        only = list(form.labels)[only] if form.labels else only
+        raise UserError(
+            f"{split.path}: all {len(split.examples.labels):,} examples have the label {shown(only)}; expected at "
+            "least two different ones to learn from"
+        )
+
+
+_MOST_LABELS = 10_000
+
+
+def _texts(table: Table, columns: list[int]) -> tuple[list[str], ...]:
+    return tuple([fields[column] for _, fields in table.rows] for column in columns)
+
+
+def _real(table: Table, line: int, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{table.path}, line {line}: the label is {shown(value)}, expected a number")
+    return number
+
+
+def _label_order(label: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(label), label
+    except ValueError:
+        return True, 0.0, label

@@ -1,0 +1,106 @@
+"""What a fine-tuning of a classifier or regression tells: its data at the start, scores and predictions at the end."""
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bert_horovod.batches.labelled import LabelledTokens
+from bert_horovod.corpus.reading.tables import table_text
+from bert_horovod.errors import UserError, file_error
+from bert_horovod.finetuning.dev_scores import run_outputs
+from bert_horovod.finetuning.scores import constant_like
+from bert_horovod.finetuning.text_data import TextData
+from bert_horovod.inference.outputs import RowOutputs
+from bert_horovod.inference.text_answers import answers
+from bert_horovod.runs.state import ranks_that_differ
+from bert_horovod.storage.writing import write_atomically
+from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.run import Run
+
+
+class Outcome(Hook):
+    """Says what the run is about, how well it does on dev, and whether it has collapsed; writes predictions.
+
+    Args:
+        data: the task and its files.
+        test: the test examples, by the name of what is written.
+        notices: what is said at the run's start.
+        run: the run.
+    """
+
+    def __init__(self, data: TextData, test: dict[str, LabelledTokens], notices: tuple[str, ...], run: Run) -> None:
+        super().__init__(run)
+        self._data, self._test, self._notices = data, test, notices
+        hashes = json.dumps({name: tokens.hash() for name, tokens in test.items()})
+        if others := ranks_that_differ(run.world, hashlib.sha256(hashes.encode()).digest(), "test files"):
+            raise UserError(
+                f"the test files of ranks {others} are not those of rank 0: every host needs the same copy of them"
+            )
+
+    @cached_property
+    def _outputs(self) -> RowOutputs:
+        return run_outputs(self.run)
+
+    def phase(self) -> None:
+        for notice in self._notices:
+            self.run.say(notice)
+
+    def finish(self) -> None:
+        run = self.run
+        self._say_scores()
+        if run.state.progress.step >= run.last_step:
+            for name in (*self._data.dev, *self._test):
+                self._predict(name)
+
+    def _say_scores(self) -> None:
+        """Say the last dev scores, and whether they are exactly those of one answer for all."""
+        run, data = self.run, self._data
+        if not run.held_out:
+            return
+        for suffix, split in data.dev.items():
+            scores = {name: run.held_out[f"held_out_{name}{suffix}"] for name in data.metrics}
+            text = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
+            run.say(f"{split.path.name}: {text}, of {len(split.examples.labels):,} examples")
+            labels = list(data.format.labels.values())
+            constant = constant_like(scores, np.array(split.examples.labels), len(labels))
+            if constant is not None:
+                answer = repr(labels[constant]) if labels else "one number"
+                undefined = "; a correlation that is undefined is given as 0" if 0.0 in scores.values() else ""
+                run.say(
+                    f"collapsed: these are exactly the scores of predicting {answer} for every example{undefined}; "
+                    "try another data.seed, a lower learning rate or more epochs"
+                )
+
+    def _predict(self, name: str) -> None:
+        """Write what is predicted for a dev file, by its suffix, or a test file, by its name; all ranks compute."""
+        run, data = self.run, self._data
+        dev = name in data.dev
+        tokens = run.job.dataset.splits[f"held_out{name}"] if dev else self._test[name]
+        rows = run.job.dataset.rows(len(run.recipe.phase) - 1, tokens)
+        run.doing("predicting")
+        logits = rows.by_example(self._outputs(run.state.parameters, rows)["logits"])
+        if run.world.rank:
+            return
+        path = run.job.output_dir / "predictions" / f"{f'dev{name}' if dev else name}.tsv"
+        write_predictions(path, answers(logits, len(data.format.labels)), list(data.format.labels))
+        run.say(f"predictions: {path}")
+
+
+def write_predictions(path: Path, found: np.ndarray, values: list[str]) -> None:
+    """Write a file as GLUE wants it submitted: index and prediction.
+
+    Args:
+        path: its directory is made.
+        found: numbers of labels, or real numbers, [examples].
+        values: what GLUE's files say for each label; none for real numbers.
+    """
+    said = [values[number] for number in found.tolist()] if values else [str(number) for number in found]
+    text = table_text(path, ["index", "prediction"], [[number, value] for number, value in enumerate(said)])
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise file_error(error, f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,73 @@
+"""Official scores of classification and regression, each over a whole set; arithmetic in float64.
+
+Values are those of scikit-learn and scipy. What is undefined is 0: Matthews correlation where predictions or labels
+are all of one class, Pearson and Spearman where either is constant.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """The share of equal ones."""
+    return float(np.mean(predictions == labels))
+
+
+def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """F1 of class 1: 2 TP / (2 TP + FP + FN); 0 where nothing is of class 1."""
+    true_positives = np.count_nonzero((predictions == 1) & (labels == 1))
+    positives = np.count_nonzero(predictions == 1) + np.count_nonzero(labels == 1)
+    return 2 * true_positives / positives if positives else 0.0
+
+
+def matthews_correlation(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Matthews' correlation of any number of classes (Gorodkin 2004); exact but for the last division."""
+    classes = np.union1d(predictions, labels)
+    predicted = [int(np.count_nonzero(predictions == label)) for label in classes]
+    actual = [int(np.count_nonzero(labels == label)) for label in classes]
+    correct, count = int(np.count_nonzero(predictions == labels)), len(labels)
+    covariance = correct * count - sum(p * a for p, a in zip(predicted, actual, strict=True))
+    spread = (count**2 - sum(p * p for p in predicted)) * (count**2 - sum(a * a for a in actual))
+    return covariance / spread**0.5 if spread else 0.0
+
+
+def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Pearson's correlation coefficient."""
+    x, y = (np.asarray(values, np.float64) for values in (predictions, labels))
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    x, y = x - x.mean(), y - y.mean()
+    return float(np.clip((x / np.linalg.norm(x)) @ (y / np.linalg.norm(y)), -1, 1))
+
+
+def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Spearman's rank correlation: Pearson's of the ranks, where equal values share their mean rank."""
+    return pearson(_mean_ranks(predictions), _mean_ranks(labels))
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    metric.__name__: metric for metric in (accuracy, f1, matthews_correlation, pearson, spearman)
+}
+OF_NUMBERS = ("pearson", "spearman")  # the others are of labels
+
+
+def score(predictions: np.ndarray, labels: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float]:
+    """The metrics of predictions: numbers of labels, or real numbers, [examples] both."""
+    return {name: METRICS[name](predictions, labels) for name in metrics}
+
+
+def constant_like(scores: dict[str, float], labels: np.ndarray, classes: int) -> int | None:
+    """The label whose prediction for every example has exactly these scores; None if there is none.
+
+    Of real numbers (classes 0) constant predictions correlate with nothing: 0 stands for all of them.
+    """
+    for label in range(max(1, classes)):
+        if score(np.full(len(labels), label), labels, tuple(scores)) == scores:
+            return label
+    return None
+
+
+def _mean_ranks(values: np.ndarray) -> np.ndarray:
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]

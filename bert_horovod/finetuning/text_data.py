@@ -1,0 +1,128 @@
+"""The files of a classification or regression, found, read and checked: what a user may have got wrong is said here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.examples import (
+    Format,
+    Split,
+    find_split,
+    glue_format,
+    learn_labels,
+    read_labelled,
+    read_unlabelled,
+    refuse_one_label,
+)
+from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.regression import Regression
+
+OWN_TASKS = ("classification", "regression")  # on files of one's own
+OWN_METRICS = {"classification": ("accuracy",), "regression": ("pearson", "spearman")}
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a user names; what is not named is looked for in `data_dir`, as GLUE names its files."""
+
+    data_dir: Path | None = None
+    train: Path | None = None
+    dev: tuple[Path, ...] = ()
+    test: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class TextData:
+    """What is learned from, and judged by."""
+
+    name: str  # --task
+    format: Format
+    metrics: tuple[str, ...]  # the first decides which run is best
+    train: Split
+    dev: dict[str, Split]  # by what is put behind the names of their metrics; "" is the first
+    test: dict[str, Split]  # by the name of what is written
+
+    @property
+    def task(self) -> Classification | Regression:
+        """What is trained."""
+        labels, columns = tuple(self.format.labels.values()), self.format.columns
+        return Classification(labels, columns) if labels else Regression(self.format.label_column, columns)
+
+    def notices(self) -> list[str]:
+        """What is said of the data at a run's start."""
+        said = []
+        for split in (self.train, *self.dev.values(), *self.test.values()):
+            if split.skipped:
+                said.append(f"{split.path}: {split.skipped:,} broken rows are skipped: they lack fields")
+            if split.empty:
+                said.append(
+                    f"warning: {split.path}: {split.empty:,} examples have an empty text; it stands as [CLS] [SEP]"
+                )
+        return said
+
+
+def glue_data(name: str, files: Files) -> TextData:
+    """The files of a task of GLUE.
+
+    Raises:
+        ReportedError: a file is missing, or not what the task's files are.
+    """
+    task = TASKS[name]
+    form = glue_format(task)
+    train, dev = files.train, files.dev
+    if train is None:
+        train = find_split(_directory(files, task.title), task.title, "train")
+    if not dev:
+        dev = tuple(find_split(_directory(files, task.title), task.title, split) for split in task.dev)
+    if len(dev) > len(task.dev):
+        raise UserError(f"--dev_file is given {len(dev)} times; {task.title} has {' and '.join(task.dev)}")
+    train_split = read_labelled(train, form)
+    refuse_one_label(train_split, form)
+    suffixes = ["", *(f"_{split.removeprefix('dev_')}" for split in task.dev[1:])]
+    test = {}
+    for number, (split, suffix) in enumerate(task.test):
+        path = files.test[number] if number < len(files.test) else None
+        if path is None and not files.test and files.data_dir is not None:
+            path = _optional(files.data_dir, split)
+        if path is not None:
+            test[f"{task.title}{suffix}"] = read_unlabelled(path, task.columns)
+    return TextData(
+        name,
+        form,
+        task.metrics,
+        train_split,
+        {suffix: read_labelled(path, form) for suffix, path in zip(suffixes, dev, strict=False)},
+        test,
+    )
+
+
+def own_data(name: str, files: Files, text_columns: tuple[str, ...], label_column: str) -> TextData:
+    """Files of one's own, with named columns; labels are learned from the train file.
+
+    Raises:
+        ReportedError: a file is missing, or has not these columns, or a label that the train file has not.
+    """
+    if files.train is None or len(files.dev) != 1 or len(files.test) > 1:
+        raise UserError(f"--task {name}: expected --train_file, one --dev_file, and at most one --test_file")
+    if not 1 <= len(text_columns) <= 2:
+        raise UserError(f"--text_columns {','.join(text_columns)}: expected one name, or two with a comma between")
+    form = Format(text_columns, label_column, {} if name == "regression" else None)
+    if form.labels is None:
+        form = learn_labels(files.train, form)
+    train = read_labelled(files.train, form)
+    refuse_one_label(train, form)
+    test = {"test": read_unlabelled(files.test[0], text_columns)} if files.test else {}
+    return TextData(name, form, OWN_METRICS[name], train, {"": read_labelled(files.dev[0], form)}, test)
+
+
+def _directory(files: Files, title: str) -> Path:
+    if files.data_dir is None:
+        raise UserError(
+            f"expected --data_dir, the directory {title} of GLUE's download, or --train_file and --dev_file"
+        )
+    return files.data_dir
+
+
+def _optional(directory: Path, split: str) -> Path | None:
+    return next((path for name in (f"{split}.tsv", f"{split}.tsv.gz") if (path := directory / name).is_file()), None)

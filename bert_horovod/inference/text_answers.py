@@ -1,0 +1,23 @@
+"""What a text classifier or a regression answers: one function for evaluation, submissions and predictions."""
+
+import numpy as np
+
+
+def answers(logits: np.ndarray, labels: int) -> np.ndarray:
+    """What the head's outputs say.
+
+    Args:
+        logits: float32 [examples, outputs].
+        labels: how many there are; 0: a real number is predicted.
+
+    Returns:
+        [examples]: int64 numbers of the likeliest labels, the first of equal ones; or the real numbers, float32.
+    """
+    return logits.argmax(axis=-1) if labels else logits[:, 0]
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """The softmax of logits [examples, labels]: float64 of the same shape, in float64."""
+    shifted = logits.astype(np.float64)
+    shifted = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)

@@ -1,0 +1,49 @@
+"""Hugging Face's BertForSequenceClassification: pooler, dropout and a linear layer at each example's [CLS]."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.model.dropout import dropped, random_bytes
+from bert_horovod.model.encoder import SITES_PER_LAYER, encode_at
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import pooled
+from bert_horovod.model.layers import dense
+from bert_horovod.model.parameters import CLASSIFIER, Shapes, classifier_shapes, encoder_shapes
+from bert_horovod.recipe.sections import Model
+
+ARCHITECTURE = "BertForSequenceClassification"
+
+
+def text_shapes(model: Model, outputs: int) -> Shapes:
+    """Shapes of encoder, pooler and a head of so many outputs."""
+    return encoder_shapes(model, pooler=True) | classifier_shapes(model, outputs)
+
+
+def text_products(model: Model, rows: int, length: int, examples: int, outputs: int) -> list[Product]:
+    """The matrix products of a forward pass over rows of up to `examples` examples each."""
+    hidden = model.hidden_size
+    encoder = matrix_products(model, rows, length, masked_slots=0, sequences=examples, pairs=True)
+    return [
+        *(product for product in encoder if not product.name.startswith("head: ")),
+        Product("head: pooler", 1, 1, rows * examples, hidden, hidden),
+        Product("head: classifier", 1, 1, rows * examples, outputs, hidden),
+    ]
+
+
+def text_outputs(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
+    """The head's outputs, float32 [rows, examples, outputs]; the last layer is computed at each [CLS] only.
+
+    Args:
+      forward: sizes, cast weights, policy, dropout.
+      batch: see batches.labelled.LabelledRows.assemble.
+    """
+    model = forward.model
+    hidden = encode_at(forward, batch, batch["cls_positions"])
+    x, rate = pooled(forward, tf.reshape(hidden, [-1, model.hidden_size])), model.hidden_dropout_prob
+    # The encoder's dropout sites are 0 for the embeddings and SITES_PER_LAYER for each layer; this one comes next.
+    site = 1 + SITES_PER_LAYER * model.num_hidden_layers
+    x = dropped(x, rate, random_bytes(hidden.shape.as_list(), rate, site, forward.dropout))
+    x = tf.cast(dense(x, *forward.affine(CLASSIFIER)), tf.float32)
+    return tf.reshape(x, [*batch["cls_positions"].shape, x.shape[-1]])
