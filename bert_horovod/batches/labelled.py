@@ -38,7 +38,7 @@ class LabelledTokens(NamedTuple):
     ids: np.ndarray  # int32 [tokens], of all texts one after another
     starts: np.ndarray  # int64 [examples, sides]: places in `ids`
     counts: np.ndarray  # int64 [examples, sides]: tokens
-    labels: np.ndarray  # int32 or float32 [examples]
+    labels: np.ndarray  # int32 or float64 [examples]
 
     def hash(self) -> str:
         """SHA-256 of all of it, in hexadecimal."""
@@ -54,7 +54,7 @@ def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
     ends = np.cumsum(np.concatenate(counts)).reshape(len(counts), -1)
     counts = np.stack(counts)
     labels = np.array(examples.labels)
-    labels = labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)
+    labels = labels.astype(np.float64 if labels.dtype.kind == "f" else np.int32)
     return LabelledTokens(np.concatenate(ids), (ends - counts).T, counts.T, labels)
 
 
@@ -106,7 +106,8 @@ class LabelledRows:
         self._ids, self.labels = np.append(examples.ids, np.int32(special.pad)), examples.labels
         self._starts = np.concatenate((examples.starts, missing), axis=1)
         self._kept = np.concatenate((kept, missing), axis=1)
-        self._label_name = "targets" if self.labels.dtype == np.float32 else "labels"
+        real = self.labels.dtype == np.float64
+        self._label_name, self._label_dtype = ("targets", np.float32) if real else ("labels", np.int32)
         self._special = special
         self._length = sequence_length
 
@@ -153,7 +154,7 @@ class LabelledRows:
             "position_ids": layout.place.astype(np.int32),
             "sequence_ids": layout.sequence_ids.astype(np.int32),
             "cls_positions": layout.starts.astype(np.int32),
-            self._label_name: np.where(real, self.labels[number], 0).astype(self.labels.dtype),
+            self._label_name: np.where(real, self.labels[number], 0).astype(self._label_dtype),
             "weights": real.astype(np.float32),
         }
 

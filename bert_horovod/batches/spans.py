@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.squad_files import Questions
 
 NO_ANSWER, NOT_FOUND = -1, -2  # in place of a span's tokens
 _SPACES = np.array([ord(character) for character in " \t\r\n\u202f"], np.uint32)
@@ -23,6 +24,15 @@ class SpanTexts(NamedTuple):
     context_of: list[int]  # of each question, ascending
     # What each question is trained to answer, and its first character (code point) in the context; None: no answer.
     answers: list[tuple[str, int] | None]
+
+
+def span_texts(questions: Questions, labelled: bool = True) -> SpanTexts:
+    """What is tokenised of a file; of several answers the first is trained on. Not `labelled`: without answers."""
+    firsts = [
+        answers[0] if labelled and answers and not impossible else None
+        for answers, impossible in zip(questions.answers, questions.impossible, strict=True)
+    ]
+    return SpanTexts(questions.contexts, questions.questions, questions.context_of, firsts)
 
 
 class SpanTokens(NamedTuple):

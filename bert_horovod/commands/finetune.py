@@ -8,6 +8,8 @@ Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- finetune --task ss
 """
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,9 @@ from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.collectives.world import World
+    from bert_horovod.finetuning.classifier import TextFinetuning
+    from bert_horovod.finetuning.squad import SquadFinetuning
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
@@ -64,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
     )
     parser.add_argument("--epochs", type=float, metavar="N", help="over the train examples (default: 3, for squad 2)")
+    parser.add_argument(
+        "--seeds",
+        metavar="N",
+        help="several runs: so many seeds from 0 on, or seeds with commas between; each in output_dir/seed-...",
+    )
+    parser.add_argument(
+        "--learning_rates", metavar="A,B", help="several runs, likewise: each rate with each seed; scores.json sums up"
+    )
     add_run(parser)
     squad = parser.add_argument_group("for --task squad only")
     squad.add_argument(
@@ -85,10 +98,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything, join the other ranks, train, and print the dev scores."""
-    return train_as_rank(arguments, _squad_job if arguments.task == SQUAD else _text_job)
+    if arguments.seeds is None and arguments.learning_rates is None:
+        return train_as_rank(arguments, _jobs)
+    return train_as_rank(arguments, _jobs, partial(_train_all, arguments))
 
 
-def _text_job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
+def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
+    from bert_horovod.finetuning.sweep import variants
+
+    made_of = variants(arguments.seeds, arguments.learning_rates)
+    finetuning = _squad(arguments) if arguments.task == SQUAD else _text(arguments, launched)
+    settings = [(arguments.output_dir, [])]
+    if made_of:
+        settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
+    if arguments.epochs is not None:
+        options["epochs"] = arguments.epochs
+    return [
+        finetuning.job(output_dir, overrides=[*arguments.overrides, *more], world_size=launched.size, **options)
+        for output_dir, more in settings
+    ]
+
+
+def _text(arguments: argparse.Namespace, launched: "Launch") -> "TextFinetuning":
     from bert_horovod.finetuning.classifier import TextFinetuning
 
     for name in SQUAD_ONLY:
@@ -96,21 +127,34 @@ def _text_job(arguments: argparse.Namespace, launched: "Launch", **options) -> "
             raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
     finetuning = TextFinetuning(_data(arguments), arguments.checkpoint)
     finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
-    epochs = 3.0 if arguments.epochs is None else arguments.epochs
-    return finetuning.job(arguments.output_dir, epochs, arguments.overrides, launched.size, **options)
+    return finetuning
 
 
-def _squad_job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
+def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
     from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
 
     if arguments.test_file or len(arguments.dev_file) > 1:
         raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     given = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
     files = arguments.data_dir, arguments.train_file, *(arguments.dev_file or [None])
-    finetuning = SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given))
-    epochs = {} if arguments.epochs is None else {"epochs": arguments.epochs}
-    return finetuning.job(
-        arguments.output_dir, overrides=arguments.overrides, world_size=launched.size, **epochs, **options
+    return SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given))
+
+
+def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
+    """Train the runs of several seeds and rates, and say how they compare."""
+    from bert_horovod.finetuning.sweep import cells, summary, train_all, variants, write_summary
+    from bert_horovod.measuring.tables import lines
+
+    runs = train_all(jobs, variants(arguments.seeds, arguments.learning_rates), world, print)
+    if world.rank or runs is None:
+        return
+    found = summary(arguments.task, runs)
+    write_summary(arguments.output_dir / "scores.json", found)
+    decides = found["decides"].replace("_", " ")
+    best = found["best"]
+    print(
+        f"\n{lines(cells(found))}\n+-: standard deviation of the runs; {decides} decides\n"
+        f"best: {best['output_dir']}, {decides} {best['scores'][found['decides']]:.4f}"
     )
 
 

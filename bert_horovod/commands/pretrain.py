@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything, join the other ranks, train; raises RunError if other ranks were lost."""
-    return train_as_rank(arguments, _job)
+    return train_as_rank(arguments, lambda *words, **options: [_job(*words, **options)])
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":

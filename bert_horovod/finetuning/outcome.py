@@ -20,6 +20,8 @@ from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import Run
 
+DEV_PREDICTIONS = Path("predictions", "dev.tsv")  # in output_dir; the last file that a run writes
+
 
 class Outcome(Hook):
     """Says what the run is about, how well it does on dev, and whether it has collapsed; writes predictions.
@@ -52,7 +54,7 @@ class Outcome(Hook):
         run = self.run
         self._say_scores()
         if run.state.progress.step >= run.last_step:
-            for name in (*self._data.dev, *self._test):
+            for name in (*self._test, *reversed(self._data.dev)):
                 self._predict(name)
 
     def _say_scores(self) -> None:
@@ -84,7 +86,7 @@ class Outcome(Hook):
         logits = rows.by_example(self._outputs(run.state.parameters, rows)["logits"])
         if run.world.rank:
             return
-        path = run.job.output_dir / "predictions" / f"{f'dev{name}' if dev else name}.tsv"
+        path = (run.job.output_dir / DEV_PREDICTIONS).with_stem(f"dev{name}" if dev else name)
         write_predictions(path, answers(logits, len(data.format.labels)), list(data.format.labels))
         run.say(f"predictions: {path}")
 
@@ -97,7 +99,7 @@ def write_predictions(path: Path, found: np.ndarray, values: list[str]) -> None:
         found: numbers of labels, or real numbers, [examples].
         values: what GLUE's files say for each label; none for real numbers.
     """
-    said = [values[number] for number in found.tolist()] if values else [str(number) for number in found]
+    said = [values[number] if values else number for number in found.tolist()]
     text = table_text(path, ["index", "prediction"], [[number, value] for number, value in enumerate(said)])
     try:
         path.parent.mkdir(exist_ok=True)

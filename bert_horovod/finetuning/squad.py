@@ -1,27 +1,24 @@
 """Fine-tuning for SQuAD: the job that the loop trains, its recipe, its scores, and the files that it leaves."""
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bert_horovod.batches.span_cache import open_spans
 from bert_horovod.batches.span_rows import SpanDataset, SpanRows, templates_of
 from bert_horovod.batches.span_windows import STRIDE, cut_spans
-from bert_horovod.batches.spans import NOT_FOUND, SpanTokens
+from bert_horovod.batches.spans import NOT_FOUND, SpanTokens, span_texts
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.dev_scores import DevScores
+from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
 from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
-from bert_horovod.finetuning.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.finetuning.squad_scores import squad_scores
-from bert_horovod.inference.answers import AnswerRules, Answers, find_answers
+from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.tokenizer_files import read_json
-from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
@@ -112,7 +109,7 @@ class SquadFinetuning:
         phase = PHASE | {"global_batch": max(1, round(WINDOWS * rows / count))}
         recipe = finetuning_recipe(self.directory, self.model, phase, rows, dev_rows, epochs, overrides, world_size)
         refuse_few_rows(recipe, count / rows, "windows", world_size)
-        task = Span(packing)
+        task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task.parameters(recipe.model), world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))
         return Job(
@@ -136,7 +133,7 @@ class SquadFinetuning:
     @cached_property
     def _opened(self) -> list[tuple[SpanTokens, str | None]]:
         directory = self.options.index_dir or self.train.path.parent / "index"
-        texts = self.train.texts(), self.dev.texts(labelled=False)
+        texts = span_texts(self.train), span_texts(self.dev, labelled=False)
         return [open_spans(some, self.vocabulary, self.lowercase, directory) for some in texts]
 
     @property
@@ -207,12 +204,16 @@ class AnswersHook(Hook):
 
     def finish(self) -> None:
         self.settle()
-        answers, run = self._scores.answers, self.run
-        if answers is None:
+        run = self.run
+        if run.state.progress.step < run.last_step:
             return
+        found = {name.removeprefix("held_out_"): value for name, value in run.held_out.items()}
+        if self._scores.answers is None:  # nothing was left to train: the files may be missing
+            rows = run.job.dataset.open(len(run.recipe.phase) - 1, "held_out")
+            found = self._scores(rows, run_outputs(run)(run.state.parameters, rows))
+        answers = self._scores.answers
         if run.world.rank == 0:
             write_answers(run.job.output_dir, self._scores.questions.ids, answers)
-        found = {name.removeprefix("held_out_"): value for name, value in run.held_out.items()}
         exact = found.get("exact_match", found.get("exact"))
         run.say(f"dev set: exact match {exact:.2f}, F1 {found['f1']:.2f}, of {len(answers):,} questions")
         if "best_f1" in found:
@@ -226,21 +227,6 @@ class AnswersHook(Hook):
                 f"collapsed: {f'{texts.pop()!r} is answered' if any(texts) else 'nothing is answered'} to every "
                 "question; try another data.seed, a lower learning rate or more epochs"
             )
-
-
-def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> None:
-    """Write predictions.json, nbest_predictions.json and, in version 2.0, null_odds.json, as run_squad.py does."""
-
-    def write(name: str, content: dict[str, Any]) -> None:
-        write_atomically(directory / name, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
-
-    write("predictions.json", {number: answer.best.text for number, answer in zip(ids, answers, strict=True)})
-    fields = ("text", "probability", "start_logit", "end_logit")
-    n_best = ([{name: getattr(one, name) for name in fields} for one in answer.n_best] for answer in answers)
-    write("nbest_predictions.json", dict(zip(ids, n_best, strict=True)))
-    if answers[0].null_odds is not None:
-        odds = (answer.null_odds for answer in answers)
-        write("null_odds.json", dict(zip(ids, odds, strict=True)))
 
 
 def _file(data_dir: Path | None, split: str, file: Path | None) -> Path:

@@ -8,7 +8,7 @@ import re
 import string
 from typing import NamedTuple
 
-from bert_horovod.finetuning.squad_files import Questions
+from bert_horovod.corpus.reading.squad_files import Questions
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -3,17 +3,21 @@
 One function serves evaluation and prediction. Only positions of a window's own tokens compete, packed or not.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_horovod.batches.span_rows import SpanRows
 from bert_horovod.batches.span_windows import SpanWindows
+from bert_horovod.storage.writing import write_atomically
 
 # The null odds of a question without any candidate: above every difference of logits, and a number that JSON has.
 NO_CANDIDATE_ODDS = 1e9
+PREDICTIONS = "predictions.json"  # the last file that a run writes
 _WINDOWS_AT_ONCE = 2048
 
 
@@ -64,6 +68,24 @@ def find_answers(
         logits = [_logits_of(outputs[f"{side}_logits"], row[chunk], place[chunk], windows) for side in ("start", "end")]
         found += _answers(rows, windows, *logits, contexts, rules)
     return found
+
+
+def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> None:
+    """Write predictions.json, nbest_predictions.json and, in version 2.0, null_odds.json, as run_squad.py does.
+
+    Raises ReportedError where a file cannot be written.
+    """
+
+    def write(name: str, content: dict[str, Any]) -> None:
+        write_atomically(directory / name, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
+
+    fields = ("text", "probability", "start_logit", "end_logit")
+    n_best = ([{name: getattr(one, name) for name in fields} for one in answer.n_best] for answer in answers)
+    write("nbest_predictions.json", dict(zip(ids, n_best, strict=True)))
+    if answers[0].null_odds is not None:
+        odds = (answer.null_odds for answer in answers)
+        write("null_odds.json", dict(zip(ids, odds, strict=True)))
+    write(PREDICTIONS, {number: answer.best.text for number, answer in zip(ids, answers, strict=True)})
 
 
 def _chunks(question: np.ndarray) -> Iterator[slice]:

@@ -1,5 +1,7 @@
 """A task's outputs for all rows of a source: what predictions and official scores are made of."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -43,8 +45,16 @@ class RowOutputs:
 
         self._outputs = outputs_of
 
-    def __call__(self, variables: dict[str, tf.Variable], source: Source) -> dict[str, np.ndarray]:
-        """float32 [source.count, ...] each, by the names that the task gives; equal on all ranks."""
+    def __call__(
+        self,
+        variables: dict[str, tf.Variable],
+        source: Source,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """float32 [source.count, ...] each, by the names that the task gives; equal on all ranks.
+
+        `progress` is called with the rows that this rank has done, and all that it does.
+        """
         parameters = {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
         size, blocks = self._rows, -(-source.count // self._rows)
         first, last = (blocks * rank // self._world.size for rank in (self._world.rank, self._world.rank + 1))
@@ -56,6 +66,8 @@ class RowOutputs:
             batch = as_tensors(source.assemble(np.where(real, rows, -1)))
             for name, values in self._outputs(parameters, batch).items():
                 found.setdefault(name, []).append(values.numpy()[real])
+            if progress:
+                progress((block + 1 - first) * size, max(1, last - first) * size)
         joined = {name: np.concatenate(parts) for name, parts in found.items()}
         return {
             name: self._world.all_gather(tf.constant(values), f"outputs/{name}").numpy()

@@ -11,9 +11,10 @@ def answers(logits: np.ndarray, labels: int) -> np.ndarray:
         labels: how many there are; 0: a real number is predicted.
 
     Returns:
-        [examples]: int64 numbers of the likeliest labels, the first of equal ones; or the real numbers, float32.
+        [examples]: int64 numbers of the likeliest labels, the first of equal ones; or real numbers, float64, as they
+        are written: the shortest decimals that mean the float32 values.
     """
-    return logits.argmax(axis=-1) if labels else logits[:, 0]
+    return logits.argmax(axis=-1) if labels else np.array([float(str(value)) for value in logits[:, 0]])
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

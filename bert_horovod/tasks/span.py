@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert_horovod.batches.span_windows import STRIDE
 from bert_horovod.costs.products import HEAD, Product, matrix_products
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
@@ -21,10 +22,13 @@ class Span:
     """See tasks.base.Task; rows are those of batches/span_rows.py.
 
     `packed`: several windows share a row, and the softmax is over a window's own tokens; else it is over all positions
-    of the row, padding included, as Google's run_squad.py has it.
+    of the row, padding included, as Google's run_squad.py has it. `may_abstain`: questions may have no answer, as in
+    SQuAD 2.0. `stride`: tokens from one window's begin to the next.
     """
 
     packed: bool = True
+    may_abstain: bool = False
+    stride: int = STRIDE
     counts = ("windows",)
     sum_names = ("start_loss", "end_loss", "span_correct")
 
@@ -32,7 +36,11 @@ class Span:
         return encoder_shapes(model, pooler=False) | span_head_shapes(model)
 
     def configuration(self, model: Model) -> dict[str, Any]:
-        return {"architectures": [ARCHITECTURE]}
+        return {
+            "architectures": [ARCHITECTURE],
+            "version_2_with_negative": self.may_abstain,
+            "doc_stride": self.stride,
+        }
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
         every_position = matrix_products(model, rows, length, masked_slots=length, sequences=0, pairs=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.finetuning.squad_files import Questions, read_squad
+from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.finetuning.squad_scores import f1, normalise, squad_scores
 
 PUBLISHED = {

@@ -11,7 +11,7 @@ from bert_horovod.batches.span_windows import cut_spans
 from bert_horovod.batches.spans import SpanTexts, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
-from bert_horovod.inference.answers import NO_CANDIDATE_ODDS, AnswerRules, Answers, find_answers
+from bert_horovod.inference.answers import NO_CANDIDATE_ODDS, AnswerRules, Answers, _has_most_context, find_answers
 from tests.toy_glue import WORDS
 
 LENGTH, STRIDE = 32, 7
@@ -92,15 +92,15 @@ def googles(rows: SpanRows, logits: list, contexts: list[str], rules: AnswerRule
             if len(n_best) >= rules.n_best:
                 break
             n_best.setdefault(text, (start, end))
-        if rules.may_abstain:
+        if rules.may_abstain or not n_best:  # without a candidate Google's has none and fails: defect 2
             n_best.setdefault("", null_pair)
         sums = [start + end for start, end in n_best.values()]
         shares = [math.exp(value - max(sums)) for value in sums]
         listed = [(text, share / sum(shares)) for text, share in zip(n_best, shares, strict=True)]
         best, odds = next(iter(n_best)), None
         if rules.may_abstain:
-            text = next(text for text in n_best if text)
-            odds = null - n_best[text][0] - n_best[text][1]
+            text = next((text for text in n_best if text), None)
+            odds = null - n_best[text][0] - n_best[text][1] if text else NO_CANDIDATE_ODDS
             best = "" if odds > rules.null_score_threshold else text
         found.append((listed, best, odds))
     return found
@@ -119,12 +119,12 @@ def googles(rows: SpanRows, logits: list, contexts: list[str], rules: AnswerRule
 )
 def test_answers_are_googles(packing, rounded, rules, monkeypatch):
     monkeypatch.setattr("bert_horovod.inference.answers._WINDOWS_AT_ONCE", 16)
-    contexts, questions = random_texts(25)
+    contexts, questions = random_texts(16)
     rows = rows_of(contexts, questions, packing)
     logits = random_logits(rows, rounded)
     answers = find_answers(rows, outputs_of(rows, logits), contexts, rules)
     expected = googles(rows, logits, contexts, rules)
-    assert len(answers) == len(expected) == 25
+    assert len(answers) == len(expected) == 16
     for found, (n_best, best, odds) in zip(answers, expected, strict=True):
         assert [answer.text for answer in found.n_best] == [text for text, _ in n_best]
         np.testing.assert_allclose([answer.probability for answer in found.n_best], [share for _, share in n_best])
@@ -175,8 +175,6 @@ def test_defect_1_a_context_of_100_000_words_is_read_to_its_last_word():
 @pytest.mark.parametrize("stride", [1, 25, 26, 1000])
 def test_defect_1_every_token_can_be_answered_once_whatever_the_stride(stride):
     """Exactly one window of a token has the most context, so that no start is lost and none is taken twice."""
-    from bert_horovod.inference.answers import _has_most_context
-
     context = "film " * 83
     tokens = tokenised_spans(SpanTexts([context], ["the"], [0], [None]), LocatingTokenizer(WORDS, True))
     windows = cut_spans(tokens, LENGTH, stride)

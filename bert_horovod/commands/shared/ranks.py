@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.collectives.world import World
     from bert_horovod.training.job import Job
 
 _PATIENCE_S = 10  # of a rank that leaves the last words to another
@@ -40,13 +41,18 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
 
 
-def train_as_rank(arguments: argparse.Namespace, make_job: Callable[..., "Job"]) -> int:
+def train_as_rank(
+    arguments: argparse.Namespace,
+    make_jobs: Callable[..., "Sequence[Job]"],
+    train_jobs: Callable[["Sequence[Job]", "World"], None] | None = None,
+) -> int:
     """Check everything, join the other ranks, train; raises RunError if other ranks were lost.
 
     Args:
-        arguments: of `add_run`, and those that make_job reads.
-        make_job: called as make_job(arguments, launched, **options), where `options` are fields of Job; checks what a
-            user may have got wrong, because no rank waits for another yet.
+        arguments: of `add_run`, and those that make_jobs reads.
+        make_jobs: called as make_jobs(arguments, launched, **options), where `options` are fields of Job; checks what a
+            user may have got wrong, because no rank waits for another yet. Jobs have one [execution].
+        train_jobs: trains them; None: there is one, and the loop does.
     """
     import_tensorflow()
     import tensorflow as tf
@@ -56,7 +62,7 @@ def train_as_rank(arguments: argparse.Namespace, make_job: Callable[..., "Job"])
     launched = launch()
     me = f"rank {launched.rank} on {socket.gethostname()}"
     try:
-        _train(arguments, launched, make_job)
+        _train(arguments, launched, make_jobs, train_jobs)
     except ReportedError as error:
         if launched.rank == 0:
             raise
@@ -72,7 +78,12 @@ def train_as_rank(arguments: argparse.Namespace, make_job: Callable[..., "Job"])
     return 0
 
 
-def _train(arguments: argparse.Namespace, launched: "Launch", make_job: Callable[..., "Job"]) -> None:
+def _train(
+    arguments: argparse.Namespace,
+    launched: "Launch",
+    make_jobs: Callable[..., "Sequence[Job]"],
+    train_jobs: Callable[["Sequence[Job]", "World"], None] | None,
+) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
     from bert_horovod.costs.link import sums_by_host
@@ -84,19 +95,24 @@ def _train(arguments: argparse.Namespace, launched: "Launch", make_job: Callable
     if arguments.max_steps is not None and arguments.max_steps < 1:
         raise UserError(f"--max_steps {arguments.max_steps}: expected at least 1")
     stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
-    job = make_job(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
-    execution = job.recipe.execution
-    claimed = None
+    jobs = make_jobs(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
+    execution = jobs[0].recipe.execution
+    claimed: list[int | None] = [None] * len(jobs)
     if launched.rank == 0:
         for found in untested_versions():
             print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
         # A rank that is cut off ends by its watchdog.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
-        claimed = claim(job.output_dir, job.recipe, job.dataset.hash, patience_s)
-    world = connect(launched, execution, by_host=sums_by_host(job.recipe))
+        claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
+    world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
     use_devices(world.local_rank, world.local_size, execution.threads)
-    held = share(job.output_dir, claimed, world)  # until this process ends
-    train(job, world)
+    # Until this process ends.
+    held = [share(job.output_dir, mine, world) for job, mine in zip(jobs, claimed, strict=True)]
+    if train_jobs:
+        train_jobs(jobs, world)
+    else:
+        train(*jobs, world)
     world.shutdown()
-    if held is not None:
-        os.close(held)
+    for descriptor in held:
+        if descriptor is not None:
+            os.close(descriptor)

@@ -3,6 +3,7 @@
 import pytest
 
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"ABCDEFß中国é.,-'[]"]
@@ -30,9 +31,7 @@ def located(texts: list[str], lowercase: bool) -> list[list[str]]:
     """What each token covers, by text."""
     found = LocatingTokenizer(WORDS, lowercase)(texts)
     places = iter(zip(found.begins.tolist(), found.ends.tolist(), strict=True))
-    return [
-        [text[slice(*next(places))] for _ in range(count)] for text, count in zip(texts, found.counts, strict=True)
-    ]
+    return [[text[slice(*next(places))] for _ in range(count)] for text, count in zip(texts, found.counts, strict=True)]
 
 
 def test_ids_are_those_of_the_corpus_tokenizer(lowercase):
@@ -44,8 +43,6 @@ def test_ids_are_those_of_the_corpus_tokenizer(lowercase):
 
 def test_ids_are_those_of_the_corpus_tokenizer_on_real_text(shared_data):
     vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    from bert_horovod.finetuning.squad_files import read_squad
-
     texts = read_squad(shared_data / "finetune" / "squad" / "dev-v1.1.json.gz").contexts[::8]
     ids, counts = Tokenizer(vocabulary, True)(texts)
     found = LocatingTokenizer(vocabulary, True)(texts)

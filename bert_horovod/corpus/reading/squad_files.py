@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.batches.spans import SpanTexts
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.storage.reading import shown
@@ -28,14 +27,6 @@ class Questions:
     answers: list[list[tuple[str, int]]] = field(default_factory=list)  # text, first character in the context
     impossible: list[bool] = field(default_factory=list)  # marked as without an answer
     version_2: bool = False  # questions may have no answer
-
-    def texts(self, labelled: bool = True) -> SpanTexts:
-        """What is tokenised; of several answers the first is trained on. Not `labelled`: without any."""
-        firsts = [
-            answers[0] if labelled and answers and not impossible else None
-            for answers, impossible in zip(self.answers, self.impossible, strict=True)
-        ]
-        return SpanTexts(self.contexts, self.questions, self.context_of, firsts)
 
 
 def find_squad_file(data_dir: Path, split: str) -> Path:

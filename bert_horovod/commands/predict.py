@@ -1,0 +1,78 @@
+"""Let a fine-tuned checkpoint answer: labels with probabilities, numbers, or parts of a context.
+
+bert-horovod predict --checkpoint RUN --input texts.csv --output answers.csv
+echo "a fine film" | bert-horovod predict --checkpoint RUN --input -
+
+Question answering takes SQuAD's files (.json) and tables with the columns question and context. An output that ends
+in .json gets texts by the questions' ids, to be scored; a directory gets the files that fine-tuning writes.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+from bert_horovod.runtime.quiet import import_tensorflow
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="fine-tuned Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+    )
+    parser.add_argument(
+        "--input",
+        required=True,
+        metavar="FILE",
+        help="TSV, CSV or JSON Lines (.jsonl), SQuAD's .json; -: lines of standard input, answered as they come, two texts "
+        "with a tab between",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="TSV, CSV or JSON Lines, by its suffix; not with -")
+    parser.add_argument(
+        "--text_columns", metavar="A[,B]", help="of the file (default: those that the checkpoint was trained on)"
+    )
+    parser.add_argument(
+        "--sequence_length", type=int, metavar="N", help="tokens of an example, at most (default: as it was trained)"
+    )
+    parser.add_argument(
+        "--doc_stride", type=int, metavar="N", help="of question answering: from one window to the next (as trained)"
+    )
+    parser.add_argument(
+        "--null_score_threshold",
+        type=float,
+        metavar="X",
+        help="of question answering: no answer where null odds are above (default: 0, where it was trained to abstain)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int | None:
+    """Predict."""
+    lines = arguments.input == "-"
+    if lines != (arguments.output is None):
+        raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
+    import_tensorflow()
+    from tqdm import tqdm
+
+    from bert_horovod.inference.predicting import Options, open_predictor
+    from bert_horovod.runtime.devices import use_devices
+
+    columns = tuple(arguments.text_columns.split(",")) if arguments.text_columns else ()
+    use_devices(0, 1, 0)
+    options = Options(columns, arguments.sequence_length, arguments.doc_stride, arguments.null_score_threshold)
+    predictor = open_predictor(arguments.checkpoint, options)
+    if lines:
+        for line in sys.stdin:
+            print(predictor.predict_line(line.rstrip("\r\n")), flush=True)
+        return
+    with tqdm(unit=" rows", desc="predicting", file=sys.stderr) as bar:
+
+        def progress(done: int, of: int) -> None:
+            bar.total = of
+            bar.update(done - bar.n)
+
+        said = predictor.predict_file(Path(arguments.input), arguments.output, progress)
+    print(said)

@@ -1,0 +1,178 @@
+"""Several runs of one fine-tuning, by seed and learning rate: one after another, each in a directory of its own.
+
+A run that is finished is not done again, so that the same command goes on where it was stopped.
+"""
+
+import gc
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_horovod.collectives.messages import from_rank_0
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.outcome import DEV_PREDICTIONS
+from bert_horovod.inference.answers import PREDICTIONS
+from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.storage.writing import write_atomically
+from bert_horovod.training.job import Job
+from bert_horovod.training.loop import train
+
+
+class Variant(NamedTuple):
+    """What a run has of its own."""
+
+    seed: int | None  # None: the recipe's
+    learning_rate: float | None
+
+    @property
+    def name(self) -> str:
+        """Its directory's."""
+        rate = "" if self.learning_rate is None else f"rate-{self.learning_rate:g}"
+        seed = "" if self.seed is None else f"seed-{self.seed}"
+        return "-".join(filter(None, (rate, seed)))
+
+    @property
+    def overrides(self) -> list[str]:
+        """Its settings."""
+        found = [] if self.seed is None else [f"data.seed={self.seed}"]
+        return found + ([] if self.learning_rate is None else [f"phase.0.learning_rate={self.learning_rate!r}"])
+
+
+def variants(seeds: str | None, learning_rates: str | None) -> list[Variant]:
+    """All pairs of seeds and rates; none where neither is given.
+
+    Args:
+        seeds: how many, from 0 on, or several with commas between.
+        learning_rates: one or several with commas between.
+
+    Raises:
+        UserError: they are no such numbers.
+    """
+    if seeds is None and learning_rates is None:
+        return []
+    chosen: Sequence[int | None] = [None]
+    if seeds is not None:
+        numbers = _numbers(seeds, int, "--seeds", "a number of seeds, or seeds with commas between")
+        chosen = range(numbers[0]) if "," not in seeds else numbers
+        if min(chosen, default=-1) < 0 or len(set(chosen)) < len(chosen):
+            raise UserError(f"--seeds {seeds}: expected at least one, each 0 or more, and none twice")
+    rates: Sequence[float | None] = [None]
+    if learning_rates is not None:
+        rates = _numbers(learning_rates, float, "--learning_rates", "numbers with commas between, as in 2e-5,3e-5")
+        if len(set(rates)) < len(rates):
+            raise UserError(f"--learning_rates {learning_rates}: expected none twice")
+    return [Variant(seed, rate) for rate in rates for seed in chosen]
+
+
+class Finished(NamedTuple):
+    """A run that is done."""
+
+    variant: Variant
+    output_dir: Path
+    scores: dict[str, float]
+
+
+def train_all(
+    jobs: Sequence[Job], made_of: Sequence[Variant], world: World, say: Callable[[str], None]
+) -> list[Finished] | None:
+    """Train what is not finished, on all ranks; the runs with their scores, or None if one was asked to stop."""
+    done: list[Finished] = []
+    for number, (job, variant) in enumerate(zip(jobs, made_of, strict=True)):
+        if world.rank == 0:
+            say(f"run {number + 1} of {len(jobs)}: {job.output_dir.name}")
+        scores = _scores(job, world)
+        if scores is not None:
+            if world.rank == 0:
+                say("it is finished already")
+        else:
+            train(job, world)
+            gc.collect()  # graphs hold parameters and slots in cycles
+            scores = _scores(job, world)
+            if scores is None:
+                return None
+        done.append(Finished(variant, job.output_dir, scores))
+    return done
+
+
+def summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
+    """What scores.json says: every run, mean and spread by learning rate, and the best run by the first score."""
+    decides = next(iter(runs[0].scores))
+    rates = list(dict.fromkeys(run.variant.learning_rate for run in runs))
+    best = max(runs, key=lambda run: run.scores[decides])
+    return {
+        "task": task,
+        "decides": decides,
+        "runs": [_entry(run) for run in runs],
+        "by_learning_rate": [
+            {"learning_rate": rate, **_spread([run.scores for run in runs if run.variant.learning_rate == rate])}
+            for rate in rates
+        ],
+        "best": _entry(best),
+    }
+
+
+def write_summary(path: Path, found: dict[str, Any]) -> None:
+    """Write scores.json; raises ReportedError where it cannot be written."""
+    write_atomically(path, json.dumps(found, indent=1) + "\n")
+
+
+def cells(found: dict[str, Any]) -> list[list[str]]:
+    """The summary as a table's words."""
+    names = list(found["runs"][0]["scores"])
+    lines = [["run", *(name.replace("_", " ") for name in names)]]
+    for run in found["runs"]:
+        lines.append([Path(run["output_dir"]).name, *(f"{run['scores'][name]:.4f}" for name in names)])
+    for group in found["by_learning_rate"]:
+        rate = "" if group["learning_rate"] is None else f", rate {group['learning_rate']:g}"
+        head = f"mean of {group['runs']}{rate}"
+        lines.append(
+            [head, *(f"{group['mean'][name]:.4f} +- {group['standard_deviation'][name]:.4f}" for name in names)]
+        )
+    return lines
+
+
+def _entry(run: Finished) -> dict[str, Any]:
+    return {**run.variant._asdict(), "output_dir": str(run.output_dir), "scores": run.scores}
+
+
+def _spread(scores: list[dict[str, float]]) -> dict[str, Any]:
+    columns = {name: [each[name] for each in scores] for name in scores[0]}
+    return {
+        "runs": len(scores),
+        "mean": {name: statistics.fmean(values) for name, values in columns.items()},
+        "standard_deviation": {
+            name: statistics.stdev(values) if len(values) > 1 else 0.0 for name, values in columns.items()
+        },
+    }
+
+
+def _scores(job: Job, world: World) -> dict[str, float] | None:
+    """The dev scores of the run's last step, on every rank; None if it has not come to its last step."""
+    return from_rank_0(_last_scores(job) if world.rank == 0 else None, world, "scores")
+
+
+def _last_scores(job: Job) -> dict[str, float] | None:
+    last = min(job.recipe.total_steps, job.max_steps or job.recipe.total_steps)
+    path = job.output_dir / "metrics.jsonl"
+    written = any((job.output_dir / name).is_file() for name in (DEV_PREDICTIONS, PREDICTIONS))
+    if not path_of(job.output_dir, last).is_dir() or not written:
+        return None
+    prefix, found = "held_out_", None
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:  # the end of a line that a crash has cut
+            continue
+        if line.get("step") == last and any(name.startswith(prefix) for name in line):
+            found = {name.removeprefix(prefix): value for name, value in line.items() if name.startswith(prefix)}
+    return found
+
+
+def _numbers(text: str, kind: Callable[[str], Any], flag: str, expected: str) -> list[Any]:
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"{flag} {text}: expected {expected}") from error

@@ -1,0 +1,60 @@
+"""What answers for which kind of checkpoint: the registry behind `bert-horovod predict`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bert_horovod.errors import UserError
+from bert_horovod.inference.span_predictor import SpanPredictor
+from bert_horovod.inference.text_predictor import TextPredictor
+from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.runs.checkpoint import find_checkpoint
+from bert_horovod.storage.reading import shown
+from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD
+from bert_horovod.tasks.text_head import ARCHITECTURE as TEXT_HEAD
+
+Progress = Callable[[int, int], None]  # rows that are done, of how many
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may ask of a predictor; each kind reads what concerns it."""
+
+    text_columns: tuple[str, ...] = ()  # of tables; (): as the checkpoint says
+    sequence_length: int | None = None  # tokens of an example, at most; None: as the checkpoint was trained
+    doc_stride: int | None = None  # of question answering: tokens from one window of a context to the next
+    null_score_threshold: float | None = None  # of question answering: no answer where the null odds are above
+
+
+class Predictor(Protocol):
+    """Answers of one kind of checkpoint; made as Predictor(directory, options)."""
+
+    def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
+        """Write the answers for a file; returns what is said of them. Raises ReportedError."""
+
+    def predict_line(self, line: str) -> str:
+        """The answer for a line of standard input, as a line."""
+
+
+PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architecture
+    TEXT_HEAD: TextPredictor,
+    SPAN_HEAD: SpanPredictor,
+}
+
+
+def open_predictor(checkpoint: Path, options: Options) -> Predictor:
+    """The predictor for a checkpoint, a Hugging Face directory or a run's output_dir.
+
+    Raises:
+        ReportedError: it is none, is damaged, or of a kind that nothing answers for.
+    """
+    directory = find_checkpoint(checkpoint)
+    kinds = read_json(directory / "config.json").get("architectures")
+    kind = kinds[0] if isinstance(kinds, list) and kinds else None
+    if kind not in PREDICTORS:
+        raise UserError(
+            f"--checkpoint {directory} is a {shown(kind)}; expected {' or '.join(PREDICTORS)}, as fine-tuning makes "
+            "them; masked words are guessed by bert-horovod fill-mask"
+        )
+    return PREDICTORS[kind](directory, options)

@@ -1,0 +1,140 @@
+"""A classifier or regression at work: files of texts, and lines as they come."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.batches.labelled import LabelledRows, LabelledTexts, tokenised
+from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.tables import read_table, table_text
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.inference.outputs import RowOutputs, block_rows
+from bert_horovod.inference.text_answers import answers, probabilities
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runs.checkpoint import recorded_length
+from bert_horovod.storage.writing import write_atomically
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.regression import Regression
+
+if TYPE_CHECKING:
+    from bert_horovod.inference.predicting import Options, Progress
+
+_SHORTEST = 16  # positions of a row for a line; longer ones are powers of two, so that few graphs are traced
+
+
+class TextPredictor:
+    """See inference.predicting.Predictor.
+
+    Args:
+        directory: a Hugging Face BertForSequenceClassification, with its vocabulary.
+        options: the user's.
+
+    Raises:
+        ReportedError: it is damaged, has no vocabulary or no head, or an option does not fit it.
+    """
+
+    def __init__(self, directory: Path, options: "Options") -> None:
+        config = read_json(directory / "config.json")
+        self.task = text_task(config)
+        found = read_directory(directory, self.task)
+        if missing := sorted(self.task.parameters(found.model).keys() - found.parameters.keys()):
+            raise DamagedData(f"{directory} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
+        if found.vocabulary is None:
+            raise UserError(f"--checkpoint {directory} has no vocabulary; expected vocab.txt beside config.json")
+        self._columns = options.text_columns or self.task.text_columns
+        most = found.model.max_position_embeddings
+        self._length = options.sequence_length or min(most, recorded_length(directory) or most)
+        if not 8 <= self._length <= most:
+            raise UserError(f"--sequence_length {self._length}: expected 8 to {most}, the model's positions")
+        self._special = special_ids(found.vocabulary)
+        self._tokenizer = Tokenizer(found.vocabulary, found.lowercase)
+        self._model = found.model
+        self._parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+        self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels; none of a regression."""
+        return self.task.labels if isinstance(self.task, Classification) else ()
+
+    def predict_file(self, source: Path, output: Path, progress: "Progress") -> str:
+        """Write index, prediction and each label's probability for each row of a table.
+
+        The kinds of `source` and `output` are their suffixes': .csv, .jsonl, else TSV.
+
+        Raises:
+            UserError: `source` is not such a table, lacks a column; or `output` cannot be written.
+        """
+        if not self._columns:
+            raise UserError("the checkpoint does not say how its columns of text are called; name them: --text_columns")
+        table = read_table(source)
+        places = table.places(self._columns)
+        texts = tuple([fields[place] for _, fields in table.rows] for place in places)
+        logits = self.logits(texts, self._length, packing=True, progress=progress)
+        said = self._said(logits)
+        columns = ["index", "prediction", *(f"probability_{label}" for label in self.labels)]
+        text = table_text(output, columns, [[number, *row] for number, row in enumerate(said)])
+        try:
+            write_atomically(output, text)
+        except OSError as error:
+            raise file_error(error, f"cannot write --output {output}: {error.strerror}") from error
+        return f"{len(said):,} predictions: {output}"
+
+    def predict_line(self, line: str) -> str:
+        """The prediction, then each label's probability, with tabs between; a pair's texts have a tab between."""
+        sides = line.split("\t")
+        expected = len(self._columns) or len(sides)
+        if len(sides) != expected or expected > 2:
+            raise UserError(
+                f"the line {line[:50]!r} has {len(sides)} texts; expected {'a text' if expected == 1 else 'two texts'} "
+                "a line, with a tab between two"
+            )
+        texts = tuple([side] for side in sides)
+        tokens = sum(int(self._tokenizer(side)[1][0]) for side in texts) + 1 + len(sides)
+        length = _SHORTEST
+        while length < tokens and length < self._length:
+            length *= 2
+        (row,) = self._said(self.logits(texts, min(length, self._length), packing=False))
+        prediction, *shares = row
+        pairs = zip(self.labels, shares, strict=True)
+        return "\t".join([str(prediction), *(f"{label}={share:.4f}" for label, share in pairs)])
+
+    def logits(
+        self, texts: tuple[list[str], ...], length: int, packing: bool, progress: "Progress | None" = None
+    ) -> np.ndarray:
+        """The head's outputs, float32 [examples, outputs], computed in rows of `length` positions."""
+        examples = tokenised(LabelledTexts(texts, [0] * len(texts[0])), self._tokenizer)
+        rows = LabelledRows(examples, self._special, length, 0, packing)
+        if length not in self._outputs:
+            at_once = block_rows(length) if packing else 1
+            self._outputs[length] = RowOutputs(self.task, self._model, ComputePolicy(), at_once, World())
+        return rows.by_example(self._outputs[length](self._parameters, rows, progress)["logits"])
+
+    def _said(self, logits: np.ndarray) -> list[list[Any]]:
+        found = answers(logits, len(self.labels))
+        if not self.labels:
+            return [[number] for number in found.tolist()]
+        shares = probabilities(logits).round(6).tolist()
+        return [[self.labels[number], *share] for number, share in zip(found.tolist(), shares, strict=True)]
+
+
+def text_task(config: dict[str, Any]) -> Classification | Regression:
+    """The task that a BertForSequenceClassification's config.json tells of.
+
+    Raises:
+        DamagedData: its labels are not numbered from 0.
+    """
+    columns = config.get("text_columns")
+    columns = tuple(map(str, columns)) if isinstance(columns, list) else ()
+    names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(2)}  # transformers leaves two such out
+    if not isinstance(names, dict) or set(names) != set(map(str, range(len(names)))):
+        raise DamagedData(f"config.json: id2label is {names!r:.100}: expected names by numbers from 0")
+    if config.get("problem_type") == "regression" or len(names) == 1:
+        return Regression(str(names["0"]), columns)
+    return Classification(tuple(str(names[str(number)]) for number in range(len(names))), columns)
