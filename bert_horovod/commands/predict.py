@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         required=True,
         metavar="FILE",
-        help="TSV, CSV or JSON Lines (.jsonl), SQuAD's .json; -: lines of standard input, answered as they come, two texts "
-        "with a tab between",
+        help="TSV, CSV or JSON Lines (.jsonl), SQuAD's .json; -: lines of standard input, answered as they come, two "
+        "texts with a tab between",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="TSV, CSV or JSON Lines, by its suffix; not with -")
     parser.add_argument(
