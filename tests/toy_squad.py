@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from bert_horovod.collectives.world import World
+from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
+from bert_horovod.training import loop
+from bert_horovod.training.job import Job
 from tests.toy_glue import WORDS
 
 TRAIN, DEV = 240, 21  # questions
@@ -48,3 +52,34 @@ def _paragraph(random: np.random.Generator, number: str, marked: bool) -> dict[s
         answer = str(random.choice(ANSWERS))
         words[int(random.integers(len(words)))] = answer
     return paragraph(" ".join(words), (number, "the plot", answer), marked=marked)
+
+
+FAST = (
+    "phase.0.learning_rate=8e-3",
+    "execution.xla='off'",
+    "execution.log_steps=1",
+    "execution.keep_checkpoints=9",
+    "execution.tensorboard=false",
+)
+STRIDE = 8
+
+
+def job_of(
+    data_dir: Path,
+    checkpoint: Path,
+    output_dir: Path,
+    *overrides: str,
+    epochs: float = 3,
+    threshold: float = 0.0,
+    **more,
+) -> Job:
+    """A fine-tuning on such files."""
+    options = SquadOptions(STRIDE, threshold, output_dir.parent / "index")
+    finetuning = SquadFinetuning(checkpoint, data_dir, options=options)
+    return finetuning.job(output_dir, epochs, FAST + overrides, **more)
+
+
+def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path, *overrides: str, **more) -> None:
+    """Train a rank: a job for two_ranks."""
+    output_dir.mkdir(parents=True, exist_ok=True)
+    loop.train(job_of(data_dir, checkpoint, output_dir, *overrides, world_size=world.size, **more), world)
