@@ -122,9 +122,7 @@ class TextFinetuning:
         rows = head_rows(config, ours)
         theirs = f"{(config.get('architectures') or ['no class of model'])[0]}"
         if rows is None:
-            said.append(
-                f"the head starts afresh: the checkpoint is of {theirs[:100]}, not a classifier of these labels"
-            )
+            said.append(f"the head starts afresh: the checkpoint is a {theirs[:100]} without one for these labels")
         elif rows != sorted(rows):
             said.append("the checkpoint's head has these labels in another order; it is put into this one by name")
         if self.data.format.labels:

@@ -24,7 +24,7 @@ class DevScores:
 
     def __init__(self, score: Score, run: Run, more: dict[str, str] | None = None) -> None:
         self._outputs = run_outputs(run)
-        self._score = score
+        self._score, self._run = score, run
         self._sources = {"": run.phase.held_out}
         self._sources |= {
             suffix: run.job.dataset.open(run.phase.number, split) for split, suffix in (more or {}).items()
@@ -35,8 +35,11 @@ class DevScores:
         return {
             f"{name}{suffix}": value
             for suffix, source in self._sources.items()
-            for name, value in self._score(source, self._outputs(variables, source)).items()
+            for name, value in self._score(source, self._outputs(variables, source, self._progress)).items()
         }
+
+    def _progress(self, done: int, of: int) -> None:
+        self._run.doing(f"evaluating, {done} of {of} rows")  # a large dev set may take longer than a step ever does
 
 
 def run_outputs(run: Run) -> RowOutputs:

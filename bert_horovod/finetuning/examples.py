@@ -84,7 +84,13 @@ def read_labelled(path: Path, form: Format) -> Split:
         UserError: as read_table; a column is missing, or a label is none of the task's.
     """
     table = read_table(path, form.headless, form.skip_broken)
-    *columns, label_column = table.places((*form.columns, form.label_column))
+    columns = table.places(form.columns)
+    if form.label_column not in table.columns:
+        raise UserError(
+            f"{path} has no column {form.label_column!r}, its columns are {shown(table.columns)}; expected labelled "
+            "examples: a test file has no labels"
+        )
+    (label_column,) = table.places((form.label_column,))
     numbers = {value: number for number, value in enumerate(form.labels)}
     labels = []
     for line, fields in table.rows:

@@ -82,8 +82,11 @@ class Outcome(Hook):
         dev = name in data.dev
         tokens = run.job.dataset.splits[f"held_out{name}"] if dev else self._test[name]
         rows = run.job.dataset.rows(len(run.recipe.phase) - 1, tokens)
-        run.doing("predicting")
-        logits = rows.by_example(self._outputs(run.state.parameters, rows)["logits"])
+
+        def progress(done: int, of: int) -> None:
+            run.doing(f"predicting, {done} of {of} rows")
+
+        logits = rows.by_example(self._outputs(run.state.parameters, rows, progress)["logits"])
         if run.world.rank:
             return
         path = (run.job.output_dir / DEV_PREDICTIONS).with_stem(f"dev{name}" if dev else name)

@@ -1,11 +1,11 @@
 """A classifier is fine-tuned by the real loop: layouts agree, resume is exact, the result loads in transformers."""
 
-import argparse
 import json
 import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +13,14 @@ import tensorflow as tf
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from bert_horovod.batches.labelled import LabelledTexts, tokenised
 from bert_horovod.collectives.world import World
-from bert_horovod.commands.finetune import add_arguments
+from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.classifier import PHASE, DevAccuracy, classification_job
-from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.classifier import PHASE, TextFinetuning
 from bert_horovod.finetuning.initialisation import finetuning_recipe
+from bert_horovod.finetuning.scoring import SCORERS, Request
+from bert_horovod.finetuning.text_data import Files, TextData, glue_data, own_data
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
@@ -26,13 +28,15 @@ from bert_horovod.model.weights import cast_weights
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests.horovod_runs import run_ranks
 from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, write_checkpoint, write_glue
-from tests.toy_runs import metrics, newest
+from tests.toy_runs import logged, metrics, newest
 
 EPOCHS = 4
+STEPS, AN_EPOCH = 38, 10  # 95 rows an epoch hold the 320 examples; a step has 10 rows
 FAST = (
     "phase.0.learning_rate=8e-3",
     "execution.xla='off'",
@@ -49,18 +53,21 @@ def files(tmp_path_factory) -> dict[str, Path]:
 
 
 def classification_recipe(*sizes, epochs=3.0, **options):
-    return finetuning_recipe(Path("checkpoint"), sizes[0], PHASE, *sizes[1:], epochs, **options)
+    defaults = PHASE | {"global_batch": 32}
+    return finetuning_recipe(Path("checkpoint"), sizes[0], defaults, *sizes[1:], epochs, **options)
+
+
+def finetuning(files: dict[str, Path]) -> TextFinetuning:
+    return TextFinetuning(glue_data("sst2", Files(files["data_dir"])), files["checkpoint"])
 
 
 def job_of(files: dict[str, Path], output_dir: Path, *overrides: str, **options) -> Job:
-    return classification_job(
-        "sst2", output_dir=output_dir, epochs=EPOCHS, overrides=FAST + overrides, **files, **options
-    )
+    return finetuning(files).job(output_dir, EPOCHS, FAST + overrides, **options)
 
 
 @pytest.fixture(scope="module")
 def whole(files, tmp_path_factory) -> Path:
-    """All epochs, one micro-batch of 32."""
+    """All epochs, one micro-batch of 10 rows."""
     output_dir = tmp_path_factory.mktemp("whole")
     train(job_of(files, output_dir), World())
     return output_dir
@@ -78,14 +85,14 @@ def evaluations(output_dir: Path) -> list[dict]:
 
 def test_it_learns_and_the_dev_set_is_evaluated_once_an_epoch(whole):
     lines, found = metrics(whole), evaluations(whole)
-    assert [line["step"] for line in found] == [10, 20, 30, 40]
-    assert lines[-1]["step"] == EPOCHS * TRAIN // 32
+    assert [line["step"] for line in found] == [AN_EPOCH, 2 * AN_EPOCH, 3 * AN_EPOCH, STEPS]
+    assert lines[-1]["step"] == STEPS
     assert found[-1]["held_out_accuracy"] > 0.8 > 0.6 > found[0]["held_out_accuracy"]
     assert all(math.isclose(line["loss"], line["label_loss"]) for line in lines)
 
 
-def test_four_micro_batches_of_8_give_the_losses_of_one_of_32(files, whole, tmp_path):
-    train(job_of(files, tmp_path, "execution.micro_batch=8", max_steps=12), World())
+def test_four_micro_batches_of_3_give_the_losses_of_one_of_10(files, whole, tmp_path):
+    train(job_of(files, tmp_path, "execution.micro_batch=3", max_steps=12), World())
     pairs = list(zip(own_values(whole)[:12], own_values(tmp_path), strict=True))
     assert len(pairs) == 12
     for (_, _, loss, *_), (_, _, other, *_) in pairs:
@@ -101,33 +108,95 @@ def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(files, whole,
         assert (path_of(tmp_path, 20) / file).read_bytes() == (path_of(whole, 20) / file).read_bytes()
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_the_dev_accuracy_is_equal_to_the_last_digit_for_any_number_of_ranks(files, whole, ranks):
+def evaluate_rank(world: World, data_dir: Path, checkpoint: Path, scored: Path) -> dict[str, float]:
+    """A job for two_ranks: the dev scores of a checkpoint, by all ranks together."""
+
+    job = finetuning({"data_dir": data_dir, "checkpoint": checkpoint}).job(Path("unused"))
+    run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
+    run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))
+    return job.evaluator(run).evaluate(read_directory(scored, job.task).parameters)
+
+
+def test_dev_scores_are_equal_to_the_last_digit_on_two_ranks(files, whole, two_ranks):
+    expected = evaluations(whole)[1]
+    assert expected["step"] == 2 * AN_EPOCH
+    assert 0.5 < expected["held_out_accuracy"] < 1  # so that an example counted twice would show
+    answers = two_ranks.run(evaluate_rank, *files.values(), path_of(whole, expected["step"]))
+    assert [answer.value for answer in answers] == [{"accuracy": expected["held_out_accuracy"]}] * 2
+
+
+def numbered(directory: Path, examples: int) -> Path:
+    """A table of texts with a number each, which tells how often they say good."""
+    random = np.random.default_rng(5)
+    lines = ["text,score"]
+    for _ in range(examples):
+        words = random.choice(["good", "bad", "the", "film", "is"], random.integers(2, 9)).tolist()
+        lines.append(f"{' '.join(words)},{words.count('good') / 2}")
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{examples}.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def regression(directory: Path) -> TextData:
+    files = Files(None, numbered(directory, 200), (numbered(directory, 37),), (numbered(directory, 5),))
+    return own_data("regression", files, ("text",), "score")
+
+
+@pytest.mark.slow
+def test_correlations_of_1_2_and_3_ranks_are_equal_to_the_last_digit(files, tmp_path):
+    job = TextFinetuning(regression(tmp_path), files["checkpoint"]).job(tmp_path / "run", 1, FAST)
+    job.output_dir.mkdir()
+    train(job, World())
+    expected = [line for line in logged(tmp_path / "run") if "held_out_pearson" in line][-1]
     script = f"""
 from pathlib import Path
+from types import SimpleNamespace
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect
-from bert_horovod.finetuning.classifier import classification_job
-from bert_horovod.finetuning.glue import TASKS
-from bert_horovod.finetuning.initialisation import finetuning_recipe
+from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.training.hooks.evaluation import Evaluator
+from tests.finetuning.test_classifier import FAST, regression
 world = connect(launch())
-job = classification_job("sst2", Path({str(files["data_dir"])!r}), Path({str(files["checkpoint"])!r}), Path("unused"))
-parameters = read_directory(Path({str(path_of(whole, 20))!r}), job.task).parameters
-held_out = job.dataset.open(0, "held_out")
-evaluator = Evaluator(job.task, job.recipe.model, ComputePolicy(), held_out, held_out.count, 4, world)
-print("ACCURACY", repr(evaluator.evaluate(parameters)["accuracy"]), flush=True)
+job = TextFinetuning(regression(Path({str(tmp_path)!r})), Path({str(files["checkpoint"])!r})).job(
+    Path("unused"), 1, FAST, world.size)
+run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
+run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))
+parameters = read_directory(Path({str(newest(tmp_path / "run"))!r}), job.task).parameters
+print("SCORES", sorted(job.evaluator(run).evaluate(parameters).items()), flush=True)
 world.shutdown()
 """
-    done = run_ranks(ranks, script)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = [line.split()[-1] for line in done.stdout.splitlines() if "ACCURACY" in line]
-    expected = evaluations(whole)[1]
-    assert expected["step"] == 20
-    assert 0.5 < expected["held_out_accuracy"] < 1  # so that an example counted twice would show
-    assert found == [repr(expected["held_out_accuracy"])] * ranks
+    wanted = str([(name, expected[f"held_out_{name}"]) for name in ("pearson", "spearman")])
+    for ranks in (2, 3):
+        done = run_ranks(ranks, script)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = [line.partition("SCORES ")[2] for line in done.stdout.splitlines() if "SCORES" in line]
+        assert found == [wanted] * ranks
+
+
+def test_a_regression_learns_and_its_checkpoint_is_one_of_transformers(files, tmp_path):
+    data = regression(tmp_path)
+    (tmp_path / "run").mkdir()
+    job = TextFinetuning(data, files["checkpoint"]).job(tmp_path / "run", 6, FAST)
+    train(job, World())
+    lines = logged(tmp_path / "run")
+    assert [line for line in lines if "held_out_pearson" in line][-1]["held_out_pearson"] > 0.7
+    assert lines[0]["squared_error"] == lines[0]["loss"]
+    theirs = AutoModelForSequenceClassification.from_pretrained(newest(tmp_path / "run"))
+    assert (theirs.config.problem_type, theirs.config.num_labels) == ("regression", 1)
+    written = (tmp_path / "run" / "predictions" / "test.tsv").read_text().splitlines()
+    assert written[0] == "index\tprediction"
+    rows = tokens_of(data.test["test"].examples.texts[0])
+    with torch.no_grad():
+        expected = [float(theirs.eval()(torch.tensor([row])).logits) for row in rows]
+    np.testing.assert_allclose([float(line.split("\t")[1]) for line in written[1:]], expected, rtol=1e-4, atol=1e-4)
+
+
+def tokens_of(texts: list[str]) -> list[list[int]]:
+    """Each text's ids with [CLS] and [SEP]."""
+    examples = tokenised(LabelledTexts((texts,), [0] * len(texts)), Tokenizer(WORDS, lowercase=True))
+    spans = zip(examples.starts[:, 0], examples.counts[:, 0], strict=True)
+    return [[2, *examples.ids[start : start + count].tolist(), 3] for start, count in spans]
 
 
 def test_the_checkpoint_gives_the_same_logits_in_transformers(files, whole):
@@ -136,18 +205,22 @@ def test_the_checkpoint_gives_the_same_logits_in_transformers(files, whole):
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
     job = job_of(files, whole)
-    rows = job.dataset.open(0, "held_out").assemble(np.arange(DEV))
+    source = job.dataset.open(0, "held_out")
+    texts = glue_data("sst2", Files(files["data_dir"])).dev[""].examples.texts[0]
     with torch.no_grad():
-        expected = theirs.eval()(
-            input_ids=torch.tensor(rows["input_ids"], dtype=torch.long),
-            token_type_ids=torch.tensor(rows["token_type_ids"], dtype=torch.long),
-            attention_mask=torch.tensor(rows["sequence_ids"], dtype=torch.long),
-        ).logits.numpy()
+        expected = np.concatenate([theirs.eval()(torch.tensor([row])).logits.numpy() for row in tokens_of(texts)])
     parameters = {name: tf.constant(value) for name, value in read_directory(directory, job.task).parameters.items()}
     forward = Forward(MODEL, cast_weights(parameters, tf.float32), ComputePolicy())
-    logits = job.task.logits(forward, {name: tf.constant(values) for name, values in rows.items()})
-    np.testing.assert_allclose(logits.numpy(), expected, rtol=1e-4, atol=1e-4)
-    assert (expected.argmax(-1) == rows["labels"]).mean() == evaluations(whole)[-1]["held_out_accuracy"]
+    rows = {name: tf.constant(values) for name, values in source.assemble(np.arange(source.count)).items()}
+    logits = source.by_example(job.task.outputs(forward, rows)["logits"].numpy())
+    assert source.count < DEV  # several share a row
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    assert (expected.argmax(-1) == source.labels).mean() == evaluations(whole)[-1]["held_out_accuracy"]
+
+
+def test_the_dev_predictions_of_a_run_have_its_scores(files, whole):
+    found = SCORERS["sst2"](Request(whole / "predictions" / "dev.tsv", files["data_dir"]))
+    assert found == {"accuracy": evaluations(whole)[-1]["held_out_accuracy"]}
 
 
 def test_a_run_may_start_from_a_classifier_of_the_same_labels(files, whole, tmp_path):
@@ -155,38 +228,29 @@ def test_a_run_may_start_from_a_classifier_of_the_same_labels(files, whole, tmp_
     assert job_of(from_itself, tmp_path).init_checkpoint == newest(whole)
 
 
-def verdict(accuracy: float | None, labels: list[int], evaluate_rows: int = 1024) -> list[str]:
-    """What the hook says at the end of a run with this last dev accuracy."""
-    said: list[str] = []
-    recipe = classification_recipe(MODEL, TRAIN, DEV, overrides=[f"execution.evaluate_rows={evaluate_rows}"])
-    run = argparse.Namespace(
-        held_out={} if accuracy is None else {"held_out_accuracy": accuracy},
-        job=argparse.Namespace(dataset=argparse.Namespace(held_out=argparse.Namespace(labels=labels))),
-        task=Classification(("negative", "positive")),
-        recipe=recipe,
-        say=said.append,
-    )
-    DevAccuracy(run).finish()
-    return said
+def notices(files: dict[str, Path]) -> str:
+    return "\n".join(finetuning(files)._notices())
 
 
-def test_the_last_word_is_the_dev_accuracy_and_whether_the_model_has_collapsed():
-    labels = [1] * 444 + [0] * 428
-    assert verdict(765 / 872, labels) == ["dev accuracy 87.73% of 872 examples"]
-    for correct, label in ((444, "positive"), (428, "negative")):
-        first, second = verdict(correct / 872, labels)
-        assert first == f"dev accuracy {correct / 872:.2%} of 872 examples"
-        assert second.startswith(f"collapsed: that is exactly the accuracy of predicting {label!r} for every example")
-    assert len(verdict(445 / 872, labels)) == 1
-    assert verdict(0.5, labels, evaluate_rows=100) == ["dev accuracy 50.00% of 100 examples"]
-    assert verdict(None, labels) == []
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (Classification(("positive", "negative")), "in another order; it is put into this one by name"),
+        (Classification(("good", "bad")), "the head starts afresh: the checkpoint is a BertForSequenceClassification"),
+        (Classification(("a", "b", "c")), "the head starts afresh"),
+        (Regression(), "the head starts afresh"),
+        (Pretraining(True), "the head starts afresh: the checkpoint is a BertForPreTraining"),
+    ],
+)
+def test_what_becomes_of_the_checkpoints_head_is_said(files, tmp_path, task, said):
+    other = write_checkpoint(tmp_path / "other", task)
+    assert said in notices(files | {"checkpoint": other})
+    assert job_of(files | {"checkpoint": other}, tmp_path / "out").init_checkpoint == other
 
 
-def test_the_tasks_of_the_command_are_those_of_the_table():
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    (action,) = (action for action in parser._actions if action.dest == "task")
-    assert tuple(action.choices) == tuple(TASKS)
+def test_labels_and_tokenizer_are_said_and_the_head_only_where_it_is_not_kept(files, whole):
+    said = notices(files | {"checkpoint": whole})
+    assert said == "labels: negative, positive\ntokenizer: the checkpoint's, lower-casing"
 
 
 def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
@@ -198,7 +262,7 @@ def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
     assert (other.phase[0].steps, other.execution.micro_batch) == (527, 16)
     assert classification_recipe(MODEL, 67349, 872, overrides=["phase.0.steps=7"]).phase[0].steps == 7
     large = replace(MODEL, max_position_embeddings=512)
-    assert classification_recipe(large, 67349, 872).phase[0].sequence_length == 64
+    assert classification_recipe(large, 67349, 872).phase[0].sequence_length == 128
 
 
 @pytest.mark.parametrize(
@@ -223,20 +287,35 @@ def test_dropout_may_differ_from_the_checkpoints(files, tmp_path):
 @pytest.mark.parametrize("epochs", [0.0, -1.0, math.inf, math.nan])
 def test_epochs_that_are_none_are_refused(files, tmp_path, epochs):
     with pytest.raises(UserError, match=r"--epochs .*expected more than 0"):
-        classification_job("sst2", output_dir=tmp_path, epochs=epochs, **files)
+        finetuning(files).job(tmp_path, epochs)
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_refused(files, tmp_path):
-    with pytest.raises(UserError, match=r"global_batch = 32 .* there are 64"):
-        job_of(files, tmp_path, world_size=64)
+    match = r"a step has 10 rows of about 3\.4 examples each, but there are 11 ranks.*data\.packing=false"
+    with pytest.raises(UserError, match=match):
+        job_of(files, tmp_path, world_size=11)
+    assert job_of(files, tmp_path, "data.packing=false", world_size=11).recipe.phase[0].global_batch == 32
+
+
+def test_a_step_has_about_32_examples_however_they_are_packed(files, tmp_path):
+    packed, alone = job_of(files, tmp_path).recipe, job_of(files, tmp_path, "data.packing=false").recipe
+    assert (packed.phase[0].global_batch, packed.phase[0].steps) == (10, STEPS)
+    assert (alone.phase[0].global_batch, alone.phase[0].steps) == (32, EPOCHS * TRAIN // 32)
+
+
+def test_the_dev_files_are_in_the_datas_hash_so_that_ranks_compare_them(files, tmp_path):
+    other = tmp_path / "glue"
+    shutil.copytree(files["data_dir"], other)
+    lines = (other / "dev.tsv").read_text().splitlines()
+    (other / "dev.tsv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
+    assert finetuning(files).job(tmp_path).dataset.hash == finetuning(files).job(tmp_path).dataset.hash
+    changed = finetuning(files | {"data_dir": other}).job(tmp_path)
+    assert changed.dataset.hash != finetuning(files).job(tmp_path).dataset.hash
 
 
 def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
     with pytest.raises(UserError, match="--checkpoint: there is none at"):
         job_of(files | {"checkpoint": tmp_path / "absent"}, tmp_path)
-    other = write_checkpoint(tmp_path / "other", Classification(("good", "bad")))
-    with pytest.raises(UserError, match=r"classifier of other labels, .*good.*, the task has .*negative"):
-        job_of(files | {"checkpoint": other}, tmp_path)
     without = tmp_path / "without"
     shutil.copytree(files["checkpoint"], without)
     (without / "vocab.txt").unlink()

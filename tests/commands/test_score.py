@@ -1,0 +1,44 @@
+"""The score command, as it is typed."""
+
+import json
+import subprocess
+import sys
+
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands.finetune import GLUE, OWN
+from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.scoring import SCORERS
+from bert_horovod.finetuning.text_data import OWN_TASKS
+from tests.horovod_runs import clean_environment
+
+
+def test_the_tasks_of_the_commands_are_those_of_the_tables():
+    assert tuple(TASKS) == GLUE
+    assert set(GLUE) <= set(SCORERS)
+    assert OWN_TASKS == OWN
+
+
+def test_scores_are_a_json_object(tmp_path, capsys):
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\nb\t0\nc\t1\n")
+    (tmp_path / "p.tsv").write_text("index\tprediction\n0\t1\n1\t1\n2\t1\n")
+    words = ["--task", "sst2", "--predictions", str(tmp_path / "p.tsv"), "--data_dir", str(tmp_path)]
+    assert dispatch(parse(["bert-horovod", "score", *words])) == 0
+    assert json.loads(capsys.readouterr().out) == {"accuracy": 2 / 3}
+
+
+def test_a_mistake_is_one_message(tmp_path, capsys):
+    words = ["--task", "sst2", "--predictions", str(tmp_path / "p.tsv"), "--data_dir", str(tmp_path)]
+    assert dispatch(parse(["bert-horovod", "score", *words])) == 2
+    assert "has no dev.tsv or dev.tsv.gz" in capsys.readouterr().err
+
+
+def test_scoring_imports_no_tensorflow(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
+    (tmp_path / "p.tsv").write_text("index\tprediction\n0\t1\n")
+    program = (
+        "import sys; from bert_horovod.finetuning.scoring import SCORERS, Request; from pathlib import Path; "
+        f"SCORERS['sst2'](Request(Path({str(tmp_path / 'p.tsv')!r}), Path({str(tmp_path)!r}))); "
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=clean_environment(), timeout=60, check=False)
+    assert done.returncode == 0

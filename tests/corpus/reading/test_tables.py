@@ -1,0 +1,128 @@
+"""Tables of texts are read to the letter: TSV without quoting, CSV with it, JSON Lines."""
+
+import bz2
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.corpus.reading.tables import kind_of, read_table, table_text
+from bert_horovod.errors import DamagedData, UserError
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_in_tsv_quotes_are_text_and_so_are_line_ends_of_other_readers(tmp_path):
+    text = 'sentence\tlabel\n"an open quote\t1\nit \'s "fine" \t0\na\u2028b\x85c\x0cd\t1\n'
+    table = read_table(written(tmp_path / "train.tsv", text))
+    assert table.columns == ["sentence", "label"]
+    assert table.rows == [
+        (2, ['"an open quote', "1"]),
+        (3, ['it \'s "fine" ', "0"]),
+        (4, ["a\u2028b\x85c\x0cd", "1"]),
+    ]
+
+
+def test_compressed_files_line_ends_of_windows_and_a_byte_order_mark_are_read(tmp_path):
+    text = "\ufeffsentence\tlabel\r\ngood\t1\r\nbad\t0"
+    for name, packed in (("a.tsv.gz", gzip.compress(text.encode())), ("a.tsv.bz2", bz2.compress(text.encode()))):
+        (tmp_path / name).write_bytes(packed)
+        assert read_table(tmp_path / name).columns == ["sentence", "label"]
+        assert read_table(tmp_path / name).rows == [(2, ["good", "1"]), (3, ["bad", "0"])]
+
+
+def test_csv_has_quoted_fields_with_commas_quotes_and_line_ends(tmp_path):
+    text = 'label,text\n1,"good, ""really"" good"\n0,"bad\nand long"\n\n1,plain\n'
+    table = read_table(written(tmp_path / "a.csv", text))
+    assert [fields for _, fields in table.rows] == [
+        ["1", 'good, "really" good'],
+        ["0", "bad\nand long"],
+        ["1", "plain"],
+    ]
+    assert [number for number, _ in table.rows][:2] == [2, 3]
+
+
+def test_json_lines_have_texts_and_numbers_and_keys_in_any_order(tmp_path):
+    text = '{"text": "a\\tb", "label": 1, "score": 2.5}\n\n{"label": true, "score": 0, "text": "c", "more": []}\n'
+    table = read_table(written(tmp_path / "a.jsonl", text))
+    assert table.columns == ["text", "label", "score"]
+    assert table.rows == [(1, ["a\tb", "1", "2.5"]), (3, ["c", "true", "0"])]
+
+
+def test_a_file_without_header_has_the_columns_that_it_is_known_to_have(tmp_path):
+    names = ("source", "label", "mark", "sentence")
+    table = read_table(written(tmp_path / "a.tsv", "x\t1\t\tgood\ny\t0\t*\tbad\n"), headless=names)
+    assert table.columns == list(names)
+    assert table.rows == [(1, ["x", "1", "", "good"]), (2, ["y", "0", "*", "bad"])]
+    assert read_table(written(tmp_path / "b.tsv", "index\tsentence\n0\tgood\n"), headless=names).rows == [
+        (2, ["0", "good"])
+    ]
+
+
+def test_broken_rows_are_skipped_and_counted_where_that_is_wanted(tmp_path):
+    path = written(tmp_path / "a.tsv", "a\tb\n1\t2\n3\n4\t5\t6\n7\t8\n")
+    table = read_table(path, skip_broken=True)
+    assert (table.skipped, [fields for _, fields in table.rows]) == (2, [["1", "2"], ["7", "8"]])
+    with pytest.raises(UserError, match="line 3: 1 fields, expected 2 as in its first line, with tabs"):
+        read_table(path)
+
+
+def test_columns_are_found_by_name(tmp_path):
+    table = read_table(written(tmp_path / "a.tsv", "label\tb\ta\n1\t2\t3\n"))
+    assert table.places(("a", "b")) == [2, 1]
+    with pytest.raises(
+        UserError, match=r"no column 'c', its columns are \['label', 'b', 'a'\]; expected a, c, with tabs"
+    ):
+        table.places(("a", "c"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("a.tsv", "a\tb\n", "no rows under its header"),
+        ("a.tsv", "a\ta\n1\t2\n", "two columns have one name"),
+        ("a.csv", 'a,b\n1,"2\n', "line 2: no CSV"),
+        ("a.csv", 'a,b\n1,"2"3\n', "line 2: no CSV"),
+        ("a.csv", "a,b\n1\n", "line 2: 1 fields, expected 2 .* commas"),
+        ("a.jsonl", '{"a": 1}\nb\n', "line 2: no JSON"),
+        ("a.jsonl", "[1]\n", "line 1: .*expected an object in each line"),
+        ("a.jsonl", '{"a": 1}\n{"b": 1}\n', "line 2: no 'a' in it"),
+        ("a.jsonl", '{"a": null}\n', "line 1: 'a' is None; expected text or a number"),
+        ("a.jsonl", '{"a": "\\ud800"}\n', "line 1: 'a' is .*expected text or a number"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path, name, text, match):
+    with pytest.raises(UserError, match=match):
+        read_table(written(tmp_path / name, text))
+
+
+def test_bytes_that_are_no_utf8_damaged_compression_and_a_missing_file_are_refused(tmp_path):
+    (tmp_path / "a.tsv").write_bytes("a\tb\ncaf\xe9\t1\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"line 2, .*not UTF-8"):
+        read_table(tmp_path / "a.tsv")
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"a\tb\ngood\t1\n" * 100)[:-9])
+    with pytest.raises(DamagedData, match="truncated or damaged"):
+        read_table(tmp_path / "a.tsv.gz")
+    with pytest.raises(UserError, match="cannot read"):
+        read_table(tmp_path / "absent.tsv")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.tsv"])
+def test_what_is_written_is_read_again(tmp_path, name):
+    rows = [["0", 'a "b", c'], ["1", "d"]]
+    table = read_table(written(tmp_path / name, table_text(tmp_path / name, ["index", "text"], rows)))
+    assert table.columns == ["index", "text"]
+    assert [fields for _, fields in table.rows] == rows
+
+
+def test_tabs_and_line_ends_within_a_written_tsv_field_become_blanks(tmp_path):
+    assert table_text(Path("a.tsv"), ["x"], [["a\tb\nc"]]) == "x\na b c\n"
+    assert [kind_of(Path(name)) for name in ("a.CSV.gz", "a.ndjson", "a.json.zst", "a.txt")] == [
+        "csv",
+        "json",
+        "json",
+        "tsv",
+    ]

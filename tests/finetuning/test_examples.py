@@ -1,0 +1,113 @@
+"""Labelled files are read as their task's format says, and one that is not so is refused by what is wrong."""
+
+import pytest
+
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.examples import (
+    Format,
+    find_split,
+    glue_format,
+    learn_labels,
+    read_labelled,
+    read_unlabelled,
+    refuse_one_label,
+)
+from bert_horovod.finetuning.glue import TASKS
+
+OWN = Format(("text",), "label", None)
+REAL = Format(("text",), "label", {})
+
+
+def written(path, text: str):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_columns_go_by_name_and_pairs_have_two_texts(tmp_path):
+    text = "label\tindex\tsentence2\tsentence1\nnot_entailment\t0\tB\tA\nentailment\t1\tD\tC\n"
+    split = read_labelled(written(tmp_path / "train.tsv", text), glue_format(TASKS["rte"]))
+    assert split.examples == ((["A", "C"], ["B", "D"]), [1, 0])
+
+
+def test_labels_are_words_or_numbers_and_their_order_is_the_tables(tmp_path):
+    text = "sentence1\tsentence2\tgold_label\n" + "".join(
+        f"A\tB\t{label}\n" for label in ("neutral", "contradiction", "entailment")
+    )
+    assert read_labelled(written(tmp_path / "a.tsv", text), glue_format(TASKS["mnli"])).examples.labels == [2, 0, 1]
+    text = "sentence1\tsentence2\tlabel\nA\tB\t1\nA\tB\t0\n"
+    assert read_labelled(written(tmp_path / "b.tsv", text), glue_format(TASKS["wnli"])).examples.labels == [1, 0]
+
+
+def test_labels_are_learned_sorted_numbers_by_their_value(tmp_path):
+    path = written(tmp_path / "a.csv", "text,label\na,10\nb,9\nc,-1\nd,9\n")
+    form = learn_labels(path, OWN)
+    assert list(form.labels) == ["-1", "9", "10"]
+    assert read_labelled(path, form).examples.labels == [2, 1, 0, 1]
+    words = learn_labels(written(tmp_path / "b.csv", "text,label\na,yes\nb,no\nc,3\n"), OWN)
+    assert list(words.labels) == ["3", "no", "yes"]
+
+
+def test_a_label_that_train_has_not_is_named_with_its_line(tmp_path):
+    form = learn_labels(written(tmp_path / "train.csv", "text,label\na,yes\nb,no\n"), OWN)
+    dev = written(tmp_path / "dev.csv", "text,label\na,yes\nb,maybe\n")
+    with pytest.raises(UserError, match=r"dev\.csv, line 3: the label is 'maybe', expected one of no, yes"):
+        read_labelled(dev, form)
+
+
+def test_real_numbers_are_read_and_what_is_none_is_refused(tmp_path):
+    assert read_labelled(written(tmp_path / "a.csv", "text,label\na,2.5\nb,-1\n"), REAL).examples.labels == [2.5, -1.0]
+    for value in ("high", "nan", "inf", ""):
+        path = written(tmp_path / "b.csv", f"text,label\na,2.5\nb,{value}\n")
+        with pytest.raises(UserError, match=r"line 3: the label is .*, expected a number"):
+            read_labelled(path, REAL)
+
+
+def test_a_column_of_thousands_of_different_values_is_no_label(tmp_path):
+    rows = "".join(f"a,{number}\n" for number in range(10_001))
+    with pytest.raises(UserError, match="10,001 different labels"):
+        learn_labels(written(tmp_path / "a.csv", f"text,label\n{rows}"), OWN)
+
+
+def test_a_test_file_is_refused_as_train_and_read_row_by_row_as_test(tmp_path):
+    path = written(tmp_path / "test.tsv", "index\tsentence\n0\tgood\n1\t\n")
+    for name in ("cola", "sst2"):
+        with pytest.raises(UserError, match=r"no column 'label', .*a test file has no labels"):
+            read_labelled(path, glue_format(TASKS[name]))
+    split = read_unlabelled(path, ("sentence",))
+    assert split.examples.texts == (["good", ""],)
+    assert split.empty == 1
+
+
+def test_broken_rows_of_qqp_are_skipped_and_counted(tmp_path):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    path = written(tmp_path / "train.tsv", f"{header}0\t1\t2\tA\tB\t1\n5\t6\tbroken\n3\t4\t5\tC\tD\t0\n")
+    split = read_labelled(path, glue_format(TASKS["qqp"]))
+    assert (split.skipped, split.examples.labels) == (1, [1, 0])
+
+
+def test_empty_texts_are_counted(tmp_path):
+    text = "sentence1\tsentence2\tlabel\nA\t \tentailment\n\t\tentailment\nA\tB\tnot_entailment\n"
+    assert read_labelled(written(tmp_path / "a.tsv", text), glue_format(TASKS["rte"])).empty == 2
+
+
+@pytest.mark.parametrize(("rows", "form"), [("a,1\nb,1\n", OWN), ("a,1.0\nb,1\n", REAL)])
+def test_train_data_of_one_label_are_refused(tmp_path, rows, form):
+    path = written(tmp_path / "a.csv", f"text,label\n{rows}")
+    form = form if form.labels is not None else learn_labels(path, form)
+    with pytest.raises(UserError, match=r"all 2 examples have the label .*1.*; expected at least two"):
+        refuse_one_label(read_labelled(path, form), form)
+
+
+@pytest.mark.parametrize("value", ["2", "", "positive", "01"])
+def test_a_label_that_the_task_has_not_is_refused(tmp_path, value):
+    path = written(tmp_path / "train.tsv", f"sentence\tlabel\ngood\t{value}\n")
+    with pytest.raises(UserError, match=r"line 2: the label is .*, expected one of 0, 1"):
+        read_labelled(path, glue_format(TASKS["sst2"]))
+
+
+def test_a_split_is_found_plain_or_compressed(tmp_path):
+    with pytest.raises(UserError, match=r"has no dev\.tsv or dev\.tsv\.gz; expected the directory SST-2"):
+        find_split(tmp_path, "SST-2", "dev")
+    path = tmp_path / "dev.tsv.gz"
+    path.touch()
+    assert find_split(tmp_path, "SST-2", "dev") == path

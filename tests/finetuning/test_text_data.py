@@ -1,0 +1,108 @@
+"""The files of a task are found, read and checked together; GLUE's real files have as many rows as GLUE says."""
+
+import pytest
+
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.text_data import Files, glue_data, own_data
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.regression import Regression
+
+# Rows of train, of the dev files and of the test files; those of QNLI's train and of MNLI and QQP are samples.
+REAL = {
+    "cola": (8551, [1043], {"CoLA": 1063}),
+    "sst2": (67349, [872], {"SST-2": 1821}),
+    "mrpc": (3668, [408], {"MRPC": 1725}),
+    "stsb": (5749, [1500], {"STS-B": 1379}),
+    "qqp": (8999, [1000], {}),
+    "mnli": (8999, [1000, 1000], {}),
+    "qnli": (8999, [5463], {"QNLI": 5463}),
+    "rte": (2490, [277], {"RTE": 3000}),
+    "wnli": (635, [71], {"WNLI": 146}),
+}
+TITLES = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "qqp": "QQP", "mnli": "MNLI"}
+TITLES |= {"qnli": "QNLI", "rte": "RTE", "wnli": "WNLI"}
+
+
+def real_files(shared_data, name: str) -> Files:
+    directory = shared_data / "finetune" / "glue" / TITLES[name]
+    train = directory / "train-sample.tsv.gz"
+    dev = [directory / f"{split}-sample.tsv.gz" for split in ("dev", "dev_matched", "dev_mismatched")]
+    return Files(
+        directory,
+        train if train.is_file() else None,
+        tuple(path for path in dev if path.is_file()) if name in ("qqp", "mnli") else (),
+    )
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_real_files_have_as_many_rows_as_glue_says(shared_data, name):
+    data = glue_data(name, real_files(shared_data, name))
+    assert len(data.train.examples.labels) == REAL[name][0]
+    assert [len(split.examples.labels) for split in data.dev.values()] == REAL[name][1]
+    assert {title: len(split.examples.texts[0]) for title, split in data.test.items()} == REAL[name][2]
+    assert data.notices() == []
+
+
+def test_mnli_is_read_with_its_official_columns_and_both_dev_sets(shared_data):
+    official = shared_data / "finetune" / "glue" / "MNLI" / "official-columns"
+    files = Files(None, official / "train.tsv.gz", (official / "dev_matched.tsv.gz",) * 2)
+    data = glue_data("mnli", files)
+    assert data.train.examples.texts[0][0] == "Price caps may sound more attractive with every passing rate case."
+    assert data.task == Classification(("contradiction", "entailment", "neutral"), ("sentence1", "sentence2"))
+    assert list(data.dev) == ["", "_mismatched"]
+
+
+def toy(tmp_path, **files: str) -> Files:
+    paths = {}
+    for name, text in files.items():
+        paths[name] = tmp_path / f"{name}.csv"
+        paths[name].write_text(text, encoding="utf-8")
+    return Files(None, paths["train"], *((paths[name],) if name in paths else () for name in ("dev", "test")))
+
+
+def test_own_files_have_named_columns_and_their_labels_are_learned(tmp_path):
+    files = toy(tmp_path, train="a,b,c\nx,,no\nz,w,yes\n", dev="c,b,a\nyes,1,2\n", test="a,b\np,q\n")
+    data = own_data("classification", files, ("a", "b"), "c")
+    assert data.task == Classification(("no", "yes"), ("a", "b"))
+    assert data.dev[""].examples == ((["2"], ["1"]), [1])
+    assert data.test["test"].examples.texts == (["p"], ["q"])
+    assert data.metrics == ("accuracy",)
+    (notice,) = data.notices()
+    assert "1 examples have an empty text" in notice
+
+
+def test_a_regression_learns_real_numbers(tmp_path):
+    data = own_data("regression", toy(tmp_path, train="t,s\nx,1\nz,2.5\n", dev="t,s\nx,1\n"), ("t",), "s")
+    assert data.task == Regression("s", ("t",))
+    assert data.metrics == ("pearson", "spearman")
+
+
+@pytest.mark.parametrize(
+    ("files", "columns", "match"),
+    [
+        ({"train": "a,c\nx,1\ny,2\n"}, ("a",), "expected --train_file, one --dev_file"),
+        ({"train": "a,c\nx,1\ny,2\n", "dev": "a,c\nx,1\n"}, ("a", "b", "d"), "--text_columns a,b,d: expected one name"),
+        ({"train": "a,c\nx,1\ny,2\n", "dev": "a,c\nx,1\n"}, ("b",), "no column 'b'"),
+        ({"train": "a,c\nx,1\ny,1\n", "dev": "a,c\nx,1\n"}, ("a",), "all 2 examples have the label '1'"),
+    ],
+)
+def test_own_files_that_cannot_serve_are_refused(tmp_path, files, columns, match):
+    with pytest.raises(UserError, match=match):
+        own_data("classification", toy(tmp_path, **files), columns, "c")
+
+
+def test_glues_files_that_are_not_there_are_asked_for(tmp_path):
+    with pytest.raises(UserError, match="expected --data_dir, the directory SST-2 of GLUE's download, or --train_file"):
+        glue_data("sst2", Files())
+    with pytest.raises(UserError, match="--dev_file is given 2 times; SST-2 has dev"):
+        glue_data("sst2", Files(None, tmp_path / "a.tsv", (tmp_path / "a.tsv",) * 2))
+
+
+def test_broken_rows_are_told_of(tmp_path):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    path = tmp_path / "train.tsv"
+    path.write_text(f"{header}0\t1\t2\tA\tB\t1\n5\t6\tbroken\n3\t4\t5\tC\tD\t0\n", encoding="utf-8")
+    data = glue_data("qqp", Files(None, path, (path,)))
+    assert [notice.partition(": ")[2] for notice in data.notices()] == [
+        "1 broken rows are skipped: they lack fields"
+    ] * 2

@@ -1,0 +1,21 @@
+"""What a head's outputs say: one function for evaluation, submissions and predictions."""
+
+import numpy as np
+import pytest
+
+from bert_horovod.inference.text_answers import answers, probabilities
+
+
+def test_the_likeliest_label_is_the_first_of_equal_ones():
+    assert answers(np.array([[1, 3, 2], [5, 5, 0]], np.float32), 3).tolist() == [1, 0]
+
+
+def test_a_real_number_is_the_shortest_decimal_that_means_it():
+    assert answers(np.array([[4.87], [0.1]], np.float32), 0).tolist() == [4.87, 0.1]
+
+
+def test_probabilities_are_the_softmax_and_large_logits_do_not_overflow():
+    found = probabilities(np.array([[0, np.log(3)], [1000, 0]], np.float32))
+    assert found.dtype == np.float64
+    assert found[0].tolist() == pytest.approx([0.25, 0.75])
+    assert found[1].tolist() == [1, 0]

@@ -1,0 +1,141 @@
+"""A fine-tuned checkpoint answers for files and lines: what transformers computes of the same texts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.inference.text_predictor import TextPredictor, text_task
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.tasks.regression import Regression
+from tests.toy_glue import write_checkpoint
+
+TASK = Classification(("negative", "neutral", "positive"), ("first", "second"))
+PAIRS = [("the film is good", "is it"), ("bad", ""), ("a plot and a hero .", "the film was poor ."), ("fine", "a film")]
+# [CLS] A [SEP] B [SEP] of each, as ids of tests.toy_glue.WORDS, and the types.
+IDS = [
+    [2, 9, 11, 13, 5, 3, 13, 1, 3],
+    [2, 7, 3, 3],
+    [2, 10, 12, 16, 10, 19, 18, 3, 9, 11, 14, 8, 18, 3],
+    [2, 6, 3, 10, 11, 3],
+]
+
+
+def quiet(done: int, of: int) -> None:
+    assert 0 < done <= of
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("predictor") / "classifier", TASK)
+
+
+@pytest.fixture(scope="module")
+def predictor(directory) -> TextPredictor:
+    return open_predictor(directory, Options())
+
+
+@pytest.fixture(scope="module")
+def expected(directory) -> np.ndarray:
+    theirs = AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    rows = []
+    with torch.no_grad():
+        for ids in IDS:
+            types = np.cumsum(np.array(ids) == 3) - (np.array(ids) == 3) > 0
+            inputs = {"input_ids": torch.tensor([ids]), "token_type_ids": torch.tensor(types[None].astype(np.int64))}
+            rows.append(torch.softmax(theirs(**inputs).logits, -1)[0].numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "tsv"])
+def test_a_files_answers_are_those_of_transformers(tmp_path, predictor, expected, suffix):
+    source, output = tmp_path / "in.csv", tmp_path / f"out.{suffix}"
+    source.write_text("second,first\n" + "".join(f"{b},{a}\n" for a, b in PAIRS), encoding="utf-8")
+    assert predictor.predict_file(source, output, quiet) == f"4 predictions: {output}"
+    text = output.read_text(encoding="utf-8").splitlines()
+    if suffix == "jsonl":
+        lines = [list(json.loads(line).values()) for line in text]
+    else:
+        separator = {"csv": ",", "tsv": "\t"}[suffix]
+        heading, *lines = (line.split(separator) for line in text)
+        assert heading == ["index", "prediction", *(f"probability_{label}" for label in TASK.labels)]
+    assert [int(line[0]) for line in lines] == [0, 1, 2, 3]
+    assert [line[1] for line in lines] == [TASK.labels[number] for number in expected.argmax(-1)]
+    assert np.ptp(expected, axis=0).max() > 0.01  # pairs differ, so that equality says something
+    np.testing.assert_allclose([[float(share) for share in line[2:]] for line in lines], expected, atol=1e-5)
+
+
+def test_a_lines_answer_is_that_of_the_file(predictor, expected):
+    for (first, second), shares in zip(PAIRS, expected, strict=True):
+        label, *found = predictor.predict_line(f"{first}\t{second}").split("\t")
+        assert label == TASK.labels[shares.argmax()]
+        assert [text.split("=")[0] for text in found] == list(TASK.labels)
+        np.testing.assert_allclose([float(text.split("=")[1]) for text in found], shares, atol=1e-4)
+
+
+def test_a_line_with_another_number_of_texts_is_refused(predictor):
+    with pytest.raises(UserError, match="has 1 texts; expected two texts a line, with a tab between"):
+        predictor.predict_line("good")
+
+
+def test_a_longer_text_is_cut_and_an_empty_one_answered(tmp_path):
+    path = write_checkpoint(tmp_path / "model", Classification(("no", "yes"), ("text",)))
+    found = open_predictor(path, Options(sequence_length=8))
+    assert found.predict_line("good " * 6) == found.predict_line("good " * 90)
+    assert found.predict_line("").split("\t")[0] in ("no", "yes")
+
+
+def test_a_regression_answers_with_a_number(tmp_path):
+    found = open_predictor(write_checkpoint(tmp_path / "model", Regression("score", ("text",))), Options())
+    (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text": "bad film"}\n')
+    found.predict_file(tmp_path / "in.jsonl", tmp_path / "out.tsv", quiet)
+    lines = (tmp_path / "out.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    numbers = [float(line.split("\t")[1]) for line in lines[1:]]
+    assert numbers[0] == pytest.approx(float(found.predict_line("good")), rel=1e-4)
+    assert numbers[0] != numbers[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (Options(text_columns=("other",)), "no column 'other'"),
+        (Options(sequence_length=4), "--sequence_length 4: expected 8 to 32"),
+        (Options(sequence_length=64), "--sequence_length 64: expected 8 to 32"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path, directory, options, match):
+    (tmp_path / "in.csv").write_text("first,second\na,b\n")
+    with pytest.raises(UserError, match=match):
+        open_predictor(directory, options).predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
+
+
+def test_checkpoints_that_cannot_answer_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"is a 'BertForPreTraining'; expected BertForSequenceClassification"):
+        open_predictor(write_checkpoint(tmp_path / "pretrained", Pretraining(True)), Options())
+    without = write_checkpoint(tmp_path / "without", TASK)
+    config = json.loads((without / "config.json").read_text())
+    (without / "config.json").write_text(json.dumps(config | {"id2label": {"0": "no", "1": "yes"}}))
+    with pytest.raises(DamagedData, match="classifier"):
+        open_predictor(without, Options())
+    (without / "config.json").write_text(json.dumps(config | {"id2label": {"1": "no", "2": "yes"}}))
+    with pytest.raises(DamagedData, match=r"id2label .* expected names by numbers from 0"):
+        open_predictor(without, Options())
+
+
+def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for(tmp_path):
+    found = open_predictor(write_checkpoint(tmp_path / "model", Classification(("no", "yes"))), Options())
+    (tmp_path / "in.csv").write_text("a\nb\n")
+    with pytest.raises(UserError, match="--text_columns"):
+        found.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
+
+
+def test_a_checkpoint_without_names_has_two_labels_as_transformers_leaves_them_out():
+    assert text_task({}) == Classification(("LABEL_0", "LABEL_1"))
+    assert text_task({"id2label": {"0": "x"}}) == Regression("x")
