@@ -6,6 +6,7 @@ A file that is damaged is made again. Of several processes on a host one tokenis
 import hashlib
 import json
 import os
+import sys
 import uuid
 from pathlib import Path
 
@@ -52,6 +53,8 @@ def open_spans(
     try:
         if (found := _read(path, texts)) is not None:
             return found, None
+        count = len(texts.questions)
+        print(f"tokenising {count:,} questions, to be kept in {directory}", file=sys.stderr, flush=True)
         found = tokenised_spans(texts, tokenizer)
         try:
             _write(path, found)

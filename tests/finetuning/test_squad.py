@@ -196,7 +196,8 @@ def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_pat
     lost = [paragraph("the film", (f"lost{number}", "plot", "good"), marked=True) for number in range(3)]
     (tmp_path / "data").mkdir()
     write_json(tmp_path / "data" / "train-v2.0.json", paragraphs + lost, "2.0")
-    write_json(tmp_path / "data" / "dev-v2.0.json", paragraphs, "2.0")
+    empty = paragraph("", ("empty", "plot", None), marked=True)
+    write_json(tmp_path / "data" / "dev-v2.0.json", [*paragraphs, empty], "2.0")
     train_rank(World(), tmp_path / "data", classifier, tmp_path / "out", "phase.0.steps=10")
     said = capfd.readouterr().out
     assert "SQuAD 2.0: train-v2.0.json and dev-v2.0.json" in said
@@ -204,7 +205,7 @@ def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_pat
     assert "the checkpoint is of BertForSequenceClassification, whose own head is left out" in said
     assert "train: 11 questions in 8 windows in 2 rows" in said
     assert "a step of 8 rows has about 32 windows" in said
-    assert "dev set: exact match 100.00, F1 100.00, of 8 questions" in said
+    assert "dev set: exact match 100.00, F1 100.00, of 9 questions" in said
     assert "collapsed: nothing is answered to every question" in said
 
 

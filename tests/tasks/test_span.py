@@ -84,6 +84,15 @@ def tensors(packed: bool) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in rows(packed).items()}
 
 
+def test_a_directory_that_transformers_has_saved_is_read_with_its_head(theirs, directory, transformers, tmp_path):
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_bytes((directory / "vocab.txt").read_bytes())
+    found, expected = (read_directory(place, Span()).parameters for place in (tmp_path, directory))
+    assert found.keys() == expected.keys() == Span().parameters(MODEL).keys()
+    assert all(np.array_equal(found[name], expected[name]) for name in found)
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_logits_are_those_of_transformers(forward, theirs, packed):
     outputs = Span(packed).outputs(forward, tensors(packed))
