@@ -223,6 +223,42 @@ def test_the_dev_predictions_of_a_run_have_its_scores(files, whole):
     assert found == {"accuracy": evaluations(whole)[-1]["held_out_accuracy"]}
 
 
+def write_mnli(directory: Path) -> Path:
+    """Toy files of MNLI: train, two dev and two test files, the latter without labels."""
+    random = np.random.default_rng(6)
+    directory.mkdir()
+    splits = {"train": 40, "dev_matched": 9, "dev_mismatched": 7, "test_matched": 5, "test_mismatched": 3}
+    for split, count in splits.items():
+        labelled = not split.startswith("test")
+        lines = ["index\tsentence1\tsentence2" + "\tgold_label" * labelled]
+        for number in range(count):
+            texts = [" ".join(random.choice(WORDS[5:], random.integers(1, 6))) for _ in range(2)]
+            label = [("entailment", "neutral", "contradiction")[number % 3]] * labelled
+            lines.append("\t".join([str(number), *texts, *label]))
+        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return directory
+
+
+def test_both_dev_sets_of_mnli_are_scored_and_both_test_sets_predicted(files, tmp_path, capsys):
+    data_dir = write_mnli(tmp_path / "glue")
+    (tmp_path / "run").mkdir()
+    job = TextFinetuning(glue_data("mnli", Files(data_dir)), files["checkpoint"]).job(tmp_path / "run", 2, FAST)
+    train(job, World())
+    last = evaluations(tmp_path / "run")[-1]
+    predictions = tmp_path / "run" / "predictions"
+    for split, name in (("dev", "held_out_accuracy"), ("dev_mismatched", "held_out_accuracy_mismatched")):
+        gold = data_dir / ("dev_matched.tsv" if split == "dev" else "dev_mismatched.tsv")
+        assert SCORERS["mnli"](Request(predictions / f"{split}.tsv", dev_file=gold)) == {"accuracy": last[name]}
+    for title, count in (("MNLI-m", 5), ("MNLI-mm", 3)):
+        header, *rows = (predictions / f"{title}.tsv").read_text().splitlines()
+        assert header == "index\tprediction"
+        assert [row.split("\t")[0] for row in rows] == [str(number) for number in range(count)]
+        assert {row.split("\t")[1] for row in rows} <= {"contradiction", "entailment", "neutral"}
+    said = capsys.readouterr().out
+    assert "labels: contradiction, entailment, neutral" in said
+    assert "dev_mismatched.tsv: accuracy" in said
+
+
 def test_a_run_may_start_from_a_classifier_of_the_same_labels(files, whole, tmp_path):
     from_itself = files | {"checkpoint": whole}
     assert job_of(from_itself, tmp_path).init_checkpoint == newest(whole)
