@@ -207,25 +207,37 @@ class AnswersHook(Hook):
         run = self.run
         if run.state.progress.step < run.last_step:
             return
-        found = {name.removeprefix("held_out_"): value for name, value in run.held_out.items()}
-        if self._scores.answers is None:  # nothing was left to train: the files may be missing
-            rows = run.job.dataset.open(len(run.recipe.phase) - 1, "held_out")
-            found = self._scores(rows, run_outputs(run)(run.state.parameters, rows))
+        if self._scores.answers is None:  # nothing was left to train, but the files may be missing
+            self._answer()
         answers = self._scores.answers
         if run.world.rank == 0:
             write_answers(run.job.output_dir, self._scores.questions.ids, answers)
-        exact = found.get("exact_match", found.get("exact"))
-        run.say(f"dev set: exact match {exact:.2f}, F1 {found['f1']:.2f}, of {len(answers):,} questions")
-        if "best_f1" in found:
-            run.say(
-                f"best thresholds: --null_score_threshold {found['best_f1_thresh']} gives F1 {found['best_f1']:.2f}, "
-                f"{found['best_exact_thresh']} exact match {found['best_exact']:.2f}"
-            )
+        self._say_scores({name.removeprefix("held_out_"): value for name, value in run.held_out.items()})
         texts = {answer.best.text for answer in answers}
         if len(answers) > 1 and len(texts) == 1:
             run.say(
                 f"collapsed: {f'{texts.pop()!r} is answered' if any(texts) else 'nothing is answered'} to every "
                 "question; try another data.seed, a lower learning rate or more epochs"
+            )
+
+    def _answer(self) -> None:
+        run = self.run
+        rows = run.job.dataset.open(len(run.recipe.phase) - 1, "held_out")
+
+        def progress(done: int, of: int) -> None:
+            run.doing(f"predicting, {done} of {of} rows")
+
+        scores = self._scores(rows, run_outputs(run)(run.state.parameters, rows, progress))
+        run.held_out = {f"held_out_{name}": value for name, value in scores.items()}
+
+    def _say_scores(self, found: dict[str, float]) -> None:
+        exact = found.get("exact_match", found.get("exact"))
+        count = len(self._scores.answers)
+        self.run.say(f"dev set: exact match {exact:.2f}, F1 {found['f1']:.2f}, of {count:,} questions")
+        if "best_f1" in found:
+            self.run.say(
+                f"best thresholds: --null_score_threshold {found['best_f1_thresh']} gives F1 {found['best_f1']:.2f}, "
+                f"{found['best_exact_thresh']} exact match {found['best_exact']:.2f}"
             )
 
 
