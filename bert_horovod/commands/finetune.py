@@ -3,6 +3,7 @@
 GLUE:            bert-horovod finetune --task sst2 --data_dir GLUE/SST-2 --checkpoint C --output_dir O
 Files of yours:  bert-horovod finetune --task classification --train_file T.csv --dev_file D.csv --text_columns text
                  --label_column label --checkpoint C --output_dir O
+SQuAD:           bert-horovod finetune --task squad --data_dir SQUAD --checkpoint C --output_dir O
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- finetune --task sst2 ...
 """
 
@@ -14,15 +15,20 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
+from bert_horovod.errors import UserError
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
     from bert_horovod.collectives.world import World
+    from bert_horovod.finetuning.classifier import TextFinetuning
+    from bert_horovod.finetuning.squad import SquadFinetuning
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 OWN = ("classification", "regression")
+SQUAD = "squad"  # of both versions: the data say which
+SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         required=True,
-        choices=(*GLUE, *OWN),
+        choices=(*GLUE, SQUAD, *OWN),
         metavar="TASK",
-        help=f"of GLUE: {', '.join(GLUE)}; on files of your own: {', '.join(OWN)}",
+        help=f"of GLUE: {', '.join(GLUE)}; {SQUAD}, 1.1 or 2.0; on files of your own: {', '.join(OWN)}",
     )
     parser.add_argument(
-        "--data_dir", type=Path, metavar="DIR", help="GLUE's directory of the task: train.tsv, dev.tsv, ... or .gz"
+        "--data_dir",
+        type=Path,
+        metavar="DIR",
+        help="GLUE's directory of the task: train.tsv, dev.tsv, ...; SQuAD's: train-v1.1.json, dev-v1.1.json; or .gz",
     )
     for split in ("train", "dev", "test"):
         parser.add_argument(
@@ -60,9 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=CHECKPOINT,
     )
-    parser.add_argument(
-        "--epochs", type=float, default=3.0, metavar="N", help="over the train examples (default: %(default)s)"
-    )
+    parser.add_argument("--epochs", type=float, metavar="N", help="over the train examples (default: 3, for squad 2)")
     parser.add_argument(
         "--seeds",
         metavar="N",
@@ -72,6 +79,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--learning_rates", metavar="A,B", help="several runs, likewise: each rate with each seed; scores.json sums up"
     )
     add_run(parser)
+    squad = parser.add_argument_group("for --task squad only")
+    squad.add_argument(
+        "--doc_stride", type=int, metavar="N", help="tokens from one window of a context to the next (default: 128)"
+    )
+    squad.add_argument(
+        "--null_score_threshold",
+        type=float,
+        metavar="X",
+        help="of SQuAD 2.0: no answer where null odds, a difference of logits, are above (default: 0)",
+    )
+    squad.add_argument(
+        "--index_dir",
+        type=Path,
+        metavar="DIR",
+        help="where tokens are kept for the next start (default: index/ beside the train file)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,19 +105,40 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
-    from bert_horovod.finetuning.classifier import TextFinetuning
     from bert_horovod.finetuning.sweep import variants
 
     made_of = variants(arguments.seeds, arguments.learning_rates)
-    finetuning = TextFinetuning(_data(arguments), arguments.checkpoint)
-    finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
+    finetuning = _squad(arguments) if arguments.task == SQUAD else _text(arguments, launched)
     settings = [(arguments.output_dir, [])]
     if made_of:
         settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
+    if arguments.epochs is not None:
+        options["epochs"] = arguments.epochs
     return [
-        finetuning.job(output_dir, arguments.epochs, [*arguments.overrides, *more], launched.size, **options)
+        finetuning.job(output_dir, overrides=[*arguments.overrides, *more], world_size=launched.size, **options)
         for output_dir, more in settings
     ]
+
+
+def _text(arguments: argparse.Namespace, launched: "Launch") -> "TextFinetuning":
+    from bert_horovod.finetuning.classifier import TextFinetuning
+
+    for name in SQUAD_ONLY:
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
+    finetuning = TextFinetuning(_data(arguments), arguments.checkpoint)
+    finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
+    return finetuning
+
+
+def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
+    from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
+
+    if arguments.test_file or len(arguments.dev_file) > 1:
+        raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
+    given = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
+    files = arguments.data_dir, arguments.train_file, *(arguments.dev_file or [None])
+    return SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given))
 
 
 def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:

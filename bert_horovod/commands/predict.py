@@ -1,7 +1,10 @@
-"""Let a fine-tuned checkpoint answer: labels with probabilities, or numbers, for the texts of a file or of lines.
+"""Let a fine-tuned checkpoint answer: labels with probabilities, numbers, or parts of a context.
 
 bert-horovod predict --checkpoint RUN --input texts.csv --output answers.csv
 echo "a fine film" | bert-horovod predict --checkpoint RUN --input -
+
+Question answering takes SQuAD's files (.json) and tables with the columns question and context. An output that ends
+in .json gets texts by the questions' ids, to be scored; a directory gets the files that fine-tuning writes.
 """
 
 import argparse
@@ -25,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         required=True,
         metavar="FILE",
-        help="TSV, CSV or JSON Lines; -: lines of standard input, answered as they come, two texts with a tab between",
+        help="TSV, CSV or JSON Lines (.jsonl), SQuAD's .json; -: lines of standard input, answered as they come, two "
+        "texts with a tab between",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="TSV, CSV or JSON Lines, by its suffix; not with -")
     parser.add_argument(
@@ -33,6 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sequence_length", type=int, metavar="N", help="tokens of an example, at most (default: as it was trained)"
+    )
+    parser.add_argument(
+        "--doc_stride", type=int, metavar="N", help="of question answering: from one window to the next (as trained)"
+    )
+    parser.add_argument(
+        "--null_score_threshold",
+        type=float,
+        metavar="X",
+        help="of question answering: no answer where null odds are above (default: 0, where it was trained to abstain)",
     )
 
 
@@ -49,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int | None:
 
     columns = tuple(arguments.text_columns.split(",")) if arguments.text_columns else ()
     use_devices(0, 1, 0)
-    predictor = open_predictor(arguments.checkpoint, Options(columns, arguments.sequence_length))
+    options = Options(columns, arguments.sequence_length, arguments.doc_stride, arguments.null_score_threshold)
+    predictor = open_predictor(arguments.checkpoint, options)
     if lines:
         for line in sys.stdin:
             print(predictor.predict_line(line.rstrip("\r\n")), flush=True)

@@ -1,32 +1,54 @@
 """Score a file of predictions by a task's official metrics.
 
 bert-horovod score --task sst2 --predictions RUN/predictions/dev.tsv --data_dir GLUE/SST-2
+bert-horovod score --task squad --predictions RUN/predictions.json --data_dir SQUAD
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.commands.finetune import GLUE
+from bert_horovod.commands.finetune import GLUE, SQUAD
+from bert_horovod.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--task", required=True, choices=GLUE, metavar="TASK", help=", ".join(GLUE))
+    parser.add_argument("--task", required=True, choices=(*GLUE, SQUAD), metavar="TASK", help=", ".join((*GLUE, SQUAD)))
     parser.add_argument(
         "--predictions",
         required=True,
         type=Path,
         metavar="FILE",
-        help="of GLUE: index and prediction, as it is submitted",
+        help="of GLUE: index and prediction, as it is submitted; of SQuAD: a JSON object, texts by the questions' ids",
     )
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="with the dev file, as GLUE names it")
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
+    parser.add_argument(
+        "--null_odds", type=Path, metavar="FILE", help="of SQuAD 2.0: a JSON object, numbers by the questions' ids"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="X",
+        help="of the null odds: above it no answer is taken, whatever was predicted (default: 1, as the official one)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the metrics as a JSON object."""
     from bert_horovod.finetuning.scoring import SCORERS, Request
 
-    request = Request(arguments.predictions, arguments.data_dir, arguments.dev_file)
+    for name in ("null_odds", "threshold"):
+        if getattr(arguments, name) is not None and arguments.task != SQUAD:
+            raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
+    if arguments.threshold is not None and arguments.null_odds is None:
+        raise UserError("--threshold is of --null_odds; give these too")
+    request = Request(
+        arguments.predictions,
+        arguments.data_dir,
+        arguments.dev_file,
+        arguments.null_odds,
+        1.0 if arguments.threshold is None else arguments.threshold,
+    )
     print(json.dumps(SCORERS[arguments.task](request)))

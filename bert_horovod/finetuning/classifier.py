@@ -7,10 +7,9 @@ import numpy as np
 
 from bert_horovod.batches.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.examples import Split
-from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint
+from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
 from bert_horovod.finetuning.outcome import Outcome
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData
@@ -70,7 +69,7 @@ class TextFinetuning:
         recipe = finetuning_recipe(
             self.directory, self.model, defaults, train.count, dev.count, epochs, overrides, world_size
         )
-        _refuse_few_rows(recipe, mean, world_size)
+        refuse_few_rows(recipe, mean, "examples", world_size)
         check_size(recipe, self.task.parameters(recipe.model), world_size)
         return Job(
             recipe,
@@ -139,13 +138,3 @@ def _step_notice(recipe: Recipe, train: LabelledRows) -> str:
         f"{len(train.labels):,} train examples in {train.count:,} rows ({mean:.2f} a row): a step of {batch} rows has "
         f"about {batch * mean:.0f} examples"
     )
-
-
-def _refuse_few_rows(recipe: Recipe, mean: float, world_size: int) -> None:
-    batch = recipe.phase[0].global_batch
-    if batch < world_size:
-        raise UserError(
-            f"a step has {batch} rows of about {mean:.1f} examples each, but there are {world_size} ranks, and each "
-            f"needs a row; start at most {batch} ranks, set phase.0.global_batch={world_size} (about "
-            f"{world_size * mean:.0f} examples a step), or data.packing=false for rows of one example"
-        )

@@ -81,6 +81,17 @@ def finetuning_recipe(
     return recipe
 
 
+def refuse_few_rows(recipe: Recipe, mean: float, what: str, world_size: int) -> None:
+    """Raise UserError where ranks cannot share a step's rows, each of `mean` examples (`what`: their name)."""
+    batch = recipe.phase[0].global_batch
+    if batch < world_size:
+        raise UserError(
+            f"a step has {batch} rows of about {mean:.1f} {what} each, but there are {world_size} ranks, and each "
+            f"needs a row; start at most {batch} ranks, set phase.0.global_batch={world_size} (about "
+            f"{world_size * mean:.0f} {what} a step), or data.packing=false for rows of one each"
+        )
+
+
 def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": dataclasses.asdict(model),

@@ -4,14 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
 from bert_horovod.corpus.reading.tables import read_table
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import find_split, glue_format, read_labelled
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.scores import score
+from bert_horovod.finetuning.squad_scores import squad_scores
+from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.storage.reading import shown
 
 
@@ -22,6 +26,8 @@ class Request:
     predictions: Path
     data_dir: Path | None = None  # with the gold file, as its task names it
     dev_file: Path | None = None  # the gold file itself
+    null_odds: Path | None = None  # of SQuAD 2.0
+    threshold: float = 1.0  # of the null odds: above it there is no answer, whatever was predicted
 
 
 def score_glue(name: str, request: Request) -> dict[str, float]:
@@ -69,7 +75,42 @@ def score_glue(name: str, request: Request) -> dict[str, float]:
     return score(np.array(found), labels, task.metrics)
 
 
+def score_squad(request: Request) -> dict[str, float]:
+    """The metrics of predictions for SQuAD: 1.1's or 2.0's, as the dev file says.
+
+    Raises:
+        ReportedError: a file is not what it should be, or they do not fit together.
+    """
+    if request.dev_file is None and request.data_dir is None:
+        raise UserError("expected --data_dir, with dev-v1.1.json or dev-v2.0.json, or --dev_file")
+    questions = read_squad(request.dev_file or find_squad_file(request.data_dir, "dev"), scored=True)
+    if request.null_odds is not None and not questions.version_2:
+        raise UserError(
+            f"--null_odds {request.null_odds}: {questions.path} is SQuAD 1.1, where every question has an answer "
+            "(2.0 has is_impossible); leave it out, or give the dev file of 2.0"
+        )
+    predictions = _by_id(request.predictions, questions.ids, str, "a text")
+    odds = None
+    if request.null_odds is not None:
+        odds = _by_id(request.null_odds, questions.ids, (int, float), "a number")
+        if missing := [number for number in questions.ids if number not in odds]:
+            raise UserError(f"{request.null_odds} has no value for {len(missing):,} questions, such as {missing[0]}")
+    return squad_scores(questions, predictions, odds, request.threshold)
+
+
+def _by_id(path: Path, ids: list[str], kind: type | tuple[type, ...], expected: str) -> dict[str, Any]:
+    """What a JSON object has for each question; at least one of these must be in it."""
+    found = read_json(path)
+    for number, value in found.items():
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UserError(f"{path}: {shown(number)} has {shown(value)}; expected {expected} for each question's id")
+    if found.keys().isdisjoint(ids):
+        raise UserError(f"{path} has none of the dev file's {len(ids):,} questions; expected an object by their ids")
+    return found
+
+
 SCORERS: dict[str, Callable[[Request], dict[str, float]]] = {name: partial(score_glue, name) for name in TASKS}
+SCORERS["squad"] = score_squad
 
 
 def _index(text: str, count: int) -> int | None:

@@ -14,6 +14,7 @@ from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.outcome import DEV_PREDICTIONS
+from bert_horovod.inference.answers import PREDICTIONS
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.job import Job
@@ -156,7 +157,8 @@ def _scores(job: Job, world: World) -> dict[str, float] | None:
 def _last_scores(job: Job) -> dict[str, float] | None:
     last = min(job.recipe.total_steps, job.max_steps or job.recipe.total_steps)
     path = job.output_dir / "metrics.jsonl"
-    if not path_of(job.output_dir, last).is_dir() or not (job.output_dir / DEV_PREDICTIONS).is_file():
+    written = any((job.output_dir / name).is_file() for name in (DEV_PREDICTIONS, PREDICTIONS))
+    if not path_of(job.output_dir, last).is_dir() or not written:
         return None
     prefix, found = "held_out_", None
     for text in path.read_text(encoding="utf-8").splitlines():

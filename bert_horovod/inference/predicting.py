@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Protocol
 
 from bert_horovod.errors import UserError
+from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.runs.checkpoint import find_checkpoint
 from bert_horovod.storage.reading import shown
+from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD
 from bert_horovod.tasks.text_head import ARCHITECTURE as TEXT_HEAD
 
 Progress = Callable[[int, int], None]  # rows that are done, of how many
@@ -21,6 +23,8 @@ class Options:
 
     text_columns: tuple[str, ...] = ()  # of tables; (): as the checkpoint says
     sequence_length: int | None = None  # tokens of an example, at most; None: as the checkpoint was trained
+    doc_stride: int | None = None  # of question answering: tokens from one window of a context to the next
+    null_score_threshold: float | None = None  # of question answering: no answer where the null odds are above
 
 
 class Predictor(Protocol):
@@ -33,7 +37,10 @@ class Predictor(Protocol):
         """The answer for a line of standard input, as a line."""
 
 
-PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {TEXT_HEAD: TextPredictor}  # by architecture
+PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architecture
+    TEXT_HEAD: TextPredictor,
+    SPAN_HEAD: SpanPredictor,
+}
 
 
 def open_predictor(checkpoint: Path, options: Options) -> Predictor:

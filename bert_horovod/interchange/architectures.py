@@ -11,7 +11,7 @@ from bert_horovod.model.parameters import (
     encoder_shapes,
     masked_token_head_shapes,
     pair_head_shapes,
-    span_shapes,
+    span_head_shapes,
 )
 from bert_horovod.recipe.sections import Model
 
@@ -65,7 +65,7 @@ class Architecture:
 
     def _head(self, model: Model) -> Shapes:
         if self.name == ANSWERS:
-            return span_shapes(model)
+            return span_head_shapes(model)
         if self.name == CLASSIFICATION:
             return classifier_shapes(model, len(self.labels))
         pairs = pair_head_shapes(model) if self.name == PRETRAINING else {}
@@ -98,7 +98,7 @@ def default_labels(count: int) -> tuple[str, ...]:
 def part_of_a_head(model: Model, names: Collection[str]) -> str | None:
     """A parameter that is missing of a head, or of the pooler, that is there in part; None if all are whole."""
     pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys()
-    groups = [pooler, *(head(model) for head in (masked_token_head_shapes, pair_head_shapes, span_shapes))]
+    groups = [pooler, *(head(model) for head in (masked_token_head_shapes, pair_head_shapes, span_head_shapes))]
     for group in (*groups, classifier_shapes(model, 1)):
         present = [name for name in group if name in names]
         if present and len(present) < len(group):

@@ -19,10 +19,10 @@ from bert_horovod.interchange.huggingface import Pretrained, model_of
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
 from bert_horovod.interchange.tokenizer_files import read_casing, read_json, read_vocabulary
 from bert_horovod.model.parameters import (
-    ANSWER_SPAN,
     CLASSIFIER,
     DECODER_BIAS,
     PAIR_CLASSIFIER,
+    SPAN_HEAD,
     encoder_shapes,
     pretraining_shapes,
 )
@@ -38,7 +38,7 @@ _WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 # The heads whose weight is no dense kernel: [out, in] already.
 _OUTPUT_WEIGHTS = {
     PAIR_CLASSIFIER: "cls/seq_relationship/output_",
-    ANSWER_SPAN: "cls/squad/output_",
+    SPAN_HEAD: "cls/squad/output_",
     CLASSIFIER: "output_",
 }
 
@@ -188,7 +188,7 @@ def _is_kernel(variable: str) -> bool:
 
 
 def _possible(model: Model) -> list[str]:
-    heads = [f"{head}.{kind}" for head in (ANSWER_SPAN, CLASSIFIER) for kind in ("weight", "bias")]
+    heads = [f"{head}.{kind}" for head in (SPAN_HEAD, CLASSIFIER) for kind in ("weight", "bias")]
     return [*pretraining_shapes(model, pairs=True), *heads]
 
 

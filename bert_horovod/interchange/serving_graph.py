@@ -9,7 +9,7 @@ from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASK
 from bert_horovod.model import encoder, heads, plain
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import ANSWER_SPAN, CLASSIFIER
+from bert_horovod.model.parameters import CLASSIFIER, SPAN_HEAD
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
@@ -77,7 +77,7 @@ def trained_outputs(
     flat, first, name = tf.reshape(hidden, [count * length, -1]), hidden[:, 0], architecture.name
     outputs = {"last_hidden_state": hidden}
     if name == ANSWERS:
-        start, end = tf.unstack(tf.reshape(dense(flat, *forward.affine(ANSWER_SPAN)), [count, length, 2]), axis=-1)
+        start, end = tf.unstack(tf.reshape(dense(flat, *forward.affine(SPAN_HEAD)), [count, length, 2]), axis=-1)
         outputs = {"start_logits": start, "end_logits": end}
     elif name == CLASSIFICATION:
         outputs = {"logits": dense(heads.pooled(forward, first), *forward.affine(CLASSIFIER))}

@@ -35,7 +35,7 @@ PAIR_CLASSIFIER = "cls.seq_relationship"
 TRANSFORM = "cls.predictions.transform.dense"
 TRANSFORM_NORM = "cls.predictions.transform.LayerNorm"
 CLASSIFIER = "classifier"
-ANSWER_SPAN = "qa_outputs"
+SPAN_HEAD = "qa_outputs"
 # Of a layer; layer_prefix goes before.
 QUERY = "attention.self.query"
 KEY = "attention.self.key"
@@ -94,9 +94,9 @@ def classifier_shapes(model: Model, labels: int) -> Shapes:
     return _dense(CLASSIFIER, labels, model.hidden_size)
 
 
-def span_shapes(model: Model) -> Shapes:
-    """Shapes of Hugging Face's BertForQuestionAnswering head: row 0 scores starts of the answer, row 1 its ends."""
-    return _dense(ANSWER_SPAN, 2, model.hidden_size)
+def span_head_shapes(model: Model) -> Shapes:
+    """Shapes of Hugging Face's BertForQuestionAnswering head: rows for start and end; it reads every position."""
+    return _dense(SPAN_HEAD, 2, model.hidden_size)
 
 
 def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[str, np.ndarray]:

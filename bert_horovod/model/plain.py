@@ -12,7 +12,6 @@ import math
 import tensorflow as tf
 
 from bert_horovod.model.parameters import (
-    ANSWER_SPAN,
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
     CLASSIFIER,
@@ -26,6 +25,7 @@ from bert_horovod.model.parameters import (
     POOLER,
     POSITION_EMBEDDINGS,
     QUERY,
+    SPAN_HEAD,
     TOKEN_TYPE_EMBEDDINGS,
     TRANSFORM,
     TRANSFORM_NORM,
@@ -104,7 +104,7 @@ def classifier_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
 
 def span_logits(parameters: Parameters, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Scores of each place as the answer's start, and as its end, from the last layer's output: [..., length] both."""
-    start, end = tf.unstack(_dense(parameters, ANSWER_SPAN, hidden), axis=-1)
+    start, end = tf.unstack(_dense(parameters, SPAN_HEAD, hidden), axis=-1)
     return start, end
 
 

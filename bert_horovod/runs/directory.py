@@ -16,7 +16,8 @@ from bert_horovod.storage.writing import lock, share_lock, write_atomically
 FORMAT = 1
 LOCK_PATIENCE_S = 10  # the time that the ranks of a run that was killed may take to end
 _DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # or links to some, on a larger disk
-CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", ".lock", *_DIRECTORIES)
+_ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # to a dev set's questions
+CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", ".lock", *_ANSWERS, *_DIRECTORIES)
 
 
 @dataclass(frozen=True)

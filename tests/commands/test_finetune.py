@@ -69,6 +69,12 @@ def test_mistakes_are_refused_before_anything_is_written(files, tmp_path):
     refuse(files, output_dir, "unknown key phase.0.rate", "--set", "phase.0.rate=1")
 
 
+def test_flags_of_another_task_are_refused(files, tmp_path):
+    refuse(files, tmp_path / "out", "--doc_stride is for --task squad, not for --task sst2", "--doc_stride", "64")
+    refuse(files, tmp_path / "out", "takes one --dev_file and no --test_file", "--task", "squad", "--test_file", "t")
+    refuse(files, tmp_path / "out", r"has no train-v1\.1\.json", "--task", "squad")
+
+
 def test_a_task_that_is_not_there_is_refused(files, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         parse(["bert-horovod", *(word.replace("sst2", "sst3") for word in words(files, tmp_path))])

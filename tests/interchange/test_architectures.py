@@ -10,7 +10,7 @@ from bert_horovod.interchange.architectures import (
     part_of_a_head,
     whole_heads,
 )
-from bert_horovod.model.parameters import classifier_shapes, encoder_shapes, pretraining_shapes, span_shapes
+from bert_horovod.model.parameters import classifier_shapes, encoder_shapes, pretraining_shapes, span_head_shapes
 from tests.toy_glue import MODEL
 
 
@@ -22,7 +22,7 @@ def test_a_class_is_found_again_in_its_own_parameters(name):
 
 
 def test_the_richest_comes_first_and_heads_on_a_pooler_need_one():
-    shapes = pretraining_shapes(MODEL, False) | span_shapes(MODEL) | classifier_shapes(MODEL, 3)
+    shapes = pretraining_shapes(MODEL, False) | span_head_shapes(MODEL) | classifier_shapes(MODEL, 3)
     assert [found.name for found in whole_heads(MODEL, shapes)] == [ANSWERS, "BertForMaskedLM", "BertModel"]
     shapes |= encoder_shapes(MODEL, pooler=True)
     names = [found.name for found in whole_heads(MODEL, shapes)]

@@ -1,0 +1,97 @@
+"""Tokenised questions, kept on the disk: one file, named by the hash of all that they depend on.
+
+A file that is damaged is made again. Of several processes on a host one tokenises, the others wait and read.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from bert_horovod.batches.spans import SpanTexts, SpanTokens, tokenised_spans
+from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.storage.writing import lock
+
+_FORMAT = 1
+_PATIENCE_S = 1800
+_DTYPES = (np.int32, np.int32, np.int32, np.int64, np.int32, np.int64, np.int64, np.int64)  # of SpanTokens
+
+
+def open_spans(
+    texts: SpanTexts, vocabulary: list[str], lowercase: bool, directory: Path
+) -> tuple[SpanTokens, str | None]:
+    """Tokenise questions, or read what was kept of them.
+
+    Args:
+        texts: the questions.
+        vocabulary, lowercase: the tokenizer's.
+        directory: where they are kept; made if need be.
+
+    Returns:
+        The tokens, and why they could not be kept, if so.
+
+    Raises:
+        UserError: another process has held the directory for half an hour.
+    """
+    settings = [_FORMAT, tokenizers.__version__, vocabulary, lowercase, texts]
+    name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
+    path = directory / f"spans-{name}.npz"
+    if (found := _read(path, texts)) is not None:
+        return found, None
+    tokenizer = LocatingTokenizer(vocabulary, lowercase)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        refusal = f"another process has tokenised into {directory} for {_PATIENCE_S} s; end it, or give --index_dir"
+        held = lock(directory / ".lock", refusal, _PATIENCE_S)
+    except OSError as error:
+        return tokenised_spans(texts, tokenizer), _not_kept(directory, error)
+    try:
+        if (found := _read(path, texts)) is not None:
+            return found, None
+        count = len(texts.questions)
+        print(f"tokenising {count:,} questions, to be kept in {directory}", file=sys.stderr, flush=True)
+        found = tokenised_spans(texts, tokenizer)
+        try:
+            _write(path, found)
+        except OSError as error:
+            return found, _not_kept(directory, error)
+        return found, None
+    finally:
+        os.close(held)
+
+
+def _not_kept(directory: Path, error: OSError) -> str:
+    return (
+        f"the tokens of the questions cannot be kept in {directory} ({error.strerror}), so each start makes them "
+        "again; name a directory that can be written with --index_dir"
+    )
+
+
+def _read(path: Path, texts: SpanTexts) -> SpanTokens | None:
+    """What the file holds; None where there is none, or a damaged one."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = SpanTokens(*(file[name] for name in SpanTokens._fields))
+    except Exception:  # NumPy gives damaged headers to Python's parser, which has many ways to fail
+        return None
+    counts = (len(found.context_starts) - 1, len(found.question_starts) - 1, *found.answers.shape)
+    fits = [array.dtype for array in found] == [np.dtype(dtype) for dtype in _DTYPES]
+    fits &= counts == (len(texts.contexts), len(texts.questions), len(texts.questions), 2)
+    return found if fits else None
+
+
+def _write(path: Path, tokens: SpanTokens) -> None:
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with open(temporary, "xb") as file:
+            np.savez(file, **tokens._asdict())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,168 @@
+"""Questions as rows: windows of question and context, each row a pure function of (seed, position).
+
+With packing several windows share a row, each attending only to itself; their lengths are packed once (packing.py), and
+windows of equal length change places every epoch (packed_order.py).
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bert_horovod.batches.layout import lay_out
+from bert_horovod.batches.order import stream_seed
+from bert_horovod.batches.packed_order import PackedOrder
+from bert_horovod.batches.packing import Templates, pack, single
+from bert_horovod.batches.span_windows import SPECIAL_TOKENS, STRIDE, SpanWindows, cut_spans
+from bert_horovod.batches.spans import SpanTokens
+from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.recipe.sections import Recipe
+
+# Streams of the recipe's seed, apart from those of batches/rows.py and labelled.py; phase i trains on the second + i.
+_HELD_OUT_STREAM, _PHASE_STREAM = 300, 301
+
+
+def templates_of(windows: SpanWindows, sequence_length: int, packing: bool) -> Templates:
+    """How windows share rows; their rows together are an epoch's."""
+    histogram = np.bincount(windows.lengths, minlength=sequence_length + 1)
+    return pack(histogram, sequence_length) if packing else single(histogram)
+
+
+class SpanRows:
+    """The rows of a split, endless, in random access; see batches.source.Source.
+
+    Args:
+        tokens: the questions.
+        windows: of these, at least one.
+        special: the vocabulary's special ids.
+        sequence_length: positions per row, L; that of the windows.
+        seed: orders the rows.
+        packing: whether several windows share a row.
+    """
+
+    def __init__(
+        self,
+        tokens: SpanTokens,
+        windows: SpanWindows,
+        special: SpecialIds,
+        sequence_length: int,
+        seed: int = 0,
+        packing: bool = True,
+    ) -> None:
+        self.tokens, self.windows = tokens, windows
+        self._order = PackedOrder(templates_of(windows, sequence_length, packing), sequence_length, seed)
+        self._by_length = np.argsort(windows.lengths, kind="stable")
+        self._length_start = np.searchsorted(windows.lengths[self._by_length], np.arange(sequence_length + 1))
+        self.count = self._order.count
+        self.slots = {"windows": self._order.slots}
+        self._ids = np.concatenate((tokens.question_ids, tokens.context_ids))
+        self._question_start = tokens.question_starts[windows.question]
+        self._context_start = (
+            len(tokens.question_ids) + tokens.context_starts[tokens.context_of[windows.question]] + windows.start
+        )
+        self._special = special
+        self._length = sequence_length
+
+    def members(self, positions: np.ndarray) -> np.ndarray:
+        """The numbers of the windows that rows hold: int64 [R, S] for positions int64 [R]; -1: none."""
+        lengths, numbers = self._order.sequences(positions)
+        present = numbers >= 0
+        members = np.full(lengths.shape, -1, np.int64)
+        members[present] = self._by_length[self._length_start[lengths[present]] + numbers[present]]
+        return members
+
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the windows stand in the first epoch: row and place of [CLS] in it, int64 [windows] each."""
+        members = self.members(np.arange(self.count))
+        lengths = np.where(members >= 0, self.windows.lengths[members], 0)
+        starts = np.cumsum(lengths, axis=1) - lengths
+        row, place = np.zeros((2, len(self.windows.question)), np.int64)
+        row[members[members >= 0]] = np.nonzero(members >= 0)[0]
+        place[members[members >= 0]] = starts[members >= 0]
+        return row, place
+
+    def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """Make the rows at these positions; a position of -1 makes a row of padding with weight zero.
+
+        A window is [CLS] question [SEP] context [SEP]. With R = len(positions), L = sequence_length, S windows per
+        row, at most:
+
+            input_ids        int32   [R, L]  [PAD] where there is nothing
+            token_type_ids   int32   [R, L]  1: context with its [SEP], else 0
+            position_ids     int32   [R, L]  place in the window, from 0; 0 at padding
+            sequence_ids     int32   [R, L]  1..S: which window of the row, attending to itself only; 0: padding
+            start_positions  int32   [R, S]  place in the row of the answer's first token, of [CLS] where the window has
+                                             not all of it; 0 where there is no window
+            end_positions    int32   [R, S]  of its last
+            weights          float32 [R, S]  1: a window, 0: none
+        """
+        members = self.members(positions)
+        real = members >= 0
+        windows = SpanWindows(*(np.where(real, column[members], 0) for column in self.windows))
+        lengths = np.where(real, windows.question_count + windows.count + SPECIAL_TOKENS, 0)
+        layout = lay_out(windows.question_count, lengths, self._length)
+        ids = layout.ids(self._special)
+        # From the place in the window to the place in `self._ids`, of either segment's text.
+        to_question = np.where(real, self._question_start[members], 0) - 1
+        to_context = np.where(real, self._context_start[members], 0) - windows.question_count - 2
+        source = layout.place + np.where(layout.is_second, layout.spread(to_context), layout.spread(to_question))
+        ids[layout.is_text] = self._ids[source[layout.is_text]]
+        return {
+            "input_ids": ids,
+            "token_type_ids": layout.is_second.astype(np.int32),
+            "position_ids": layout.place.astype(np.int32),
+            "sequence_ids": layout.sequence_ids.astype(np.int32),
+            "start_positions": (layout.starts + windows.answer_start).astype(np.int32),
+            "end_positions": (layout.starts + windows.answer_end).astype(np.int32),
+            "weights": real.astype(np.float32),
+        }
+
+
+@dataclass(frozen=True)
+class SpanDataset:
+    """Questions as what a run reads; see batches.source.Dataset.
+
+    Args:
+        path: where the texts are from.
+        vocabulary, lowercase: the tokenizer's.
+        recipe: the run's; it gives sequence lengths, packing and the seed.
+        train, held_out: the questions; train has at least one window.
+        stride: tokens from one window's begin to the next.
+
+    Raises:
+        UserError: the vocabulary lacks a special token.
+    """
+
+    path: Path
+    vocabulary: list[str]
+    lowercase: bool
+    recipe: Recipe
+    train: SpanTokens
+    held_out: SpanTokens
+    stride: int = STRIDE
+
+    def __post_init__(self) -> None:
+        special_ids(self.vocabulary)
+
+    @cached_property
+    def hash(self) -> str:
+        digest = hashlib.sha256(f"{self.vocabulary} {self.lowercase} {self.stride}".encode())
+        for array in (*self.train, *self.held_out):
+            digest.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    @property
+    def tokens(self) -> int:
+        return len(self.train.context_ids) + len(self.held_out.context_ids)
+
+    def open(self, phase: int, split: str, build: bool = True) -> SpanRows:
+        tokens, stream = self.held_out, _HELD_OUT_STREAM
+        if split == "train":
+            tokens, stream = self.train, _PHASE_STREAM + phase
+        length, data = self.recipe.phase[phase].sequence_length, self.recipe.data
+        windows = cut_spans(tokens, length, self.stride)
+        return SpanRows(
+            tokens, windows, special_ids(self.vocabulary), length, stream_seed(data.seed, stream), data.packing
+        )

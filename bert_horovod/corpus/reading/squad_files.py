@@ -1,0 +1,129 @@
+"""SQuAD's files: JSON of versions 1.1 and 2.0, plain or compressed; 2.0 is known by its `is_impossible`."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.storage.reading import shown
+
+_LARGEST_BYTES = 1 << 30  # of a file, unpacked; SQuAD's have at most 45 MB
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_KINDS = {list: "a list", str: "a text", dict: "an object", int: "a whole number", bool: "true or false"}
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A file's questions, in its order."""
+
+    path: Path
+    contexts: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    context_of: list[int] = field(default_factory=list)
+    answers: list[list[tuple[str, int]]] = field(default_factory=list)  # text, first character in the context
+    impossible: list[bool] = field(default_factory=list)  # marked as without an answer
+    version_2: bool = False  # questions may have no answer
+
+
+def find_squad_file(data_dir: Path, split: str) -> Path:
+    """The file of a split, "train" or "dev", of either version; raises UserError where there is none or both."""
+    names = [f"{split}-v{version}.json{suffix}" for version in ("1.1", "2.0") for suffix in ("", ".gz")]
+    found = [data_dir / name for name in names if (data_dir / name).is_file()]
+    versions = {path.name[: len(split) + 5] for path in found}
+    if not found:
+        raise UserError(
+            f"--data_dir {data_dir} has no {', '.join(names[:-1])} or {names[-1]}; expected SQuAD's files, or name one "
+            f"with --{split}_file"
+        )
+    if len(versions) > 1:
+        raise UserError(
+            f"--data_dir {data_dir} has both {' and '.join(path.name for path in found)}; name the one that is meant "
+            f"with --{split}_file"
+        )
+    return found[0]
+
+
+def read_squad(path: Path, scored: bool = False) -> Questions:
+    """Read and check a file in SQuAD's format.
+
+    Args:
+        path: its name may end in .gz, .bz2, .xz or .zst.
+        scored: whether each question must say what the right answers are.
+
+    Raises:
+        UserError: it cannot be read, is no JSON, or is not as SQuAD's files are.
+        DamagedData: it is compressed and damaged.
+    """
+    data = _member(path, _read_json(path), "the file", "data", list)
+    found = Questions(path)
+    seen: set[str] = set()
+    marked = False
+    for i, article in enumerate(data):
+        for j, paragraph in enumerate(_member(path, article, f"data[{i}]", "paragraphs", list)):
+            place = f"data[{i}].paragraphs[{j}]"
+            found.contexts.append(_member(path, paragraph, place, "context", str))
+            for k, question in enumerate(_member(path, paragraph, place, "qas", list)):
+                at = f"{place}.qas[{k}]"
+                number = _member(path, question, at, "id", str)
+                if number in seen:
+                    raise UserError(f"{path}: {at} has the id {shown(number)} of another question; expected each once")
+                seen.add(number)
+                marked |= "is_impossible" in question
+                impossible = "is_impossible" in question and _member(path, question, at, "is_impossible", bool)
+                found.ids.append(number)
+                found.questions.append(_member(path, question, at, "question", str))
+                found.context_of.append(len(found.contexts) - 1)
+                found.answers.append(_answers(path, question, at, scored))
+                found.impossible.append(impossible)
+                if scored and not marked and not found.answers[-1]:
+                    raise UserError(
+                        f"{path}: {at} (id {shown(number)}) has no answers and is not marked as is_impossible; "
+                        "expected at least one, or SQuAD 2.0's is_impossible"
+                    )
+    if not found.ids:
+        raise UserError(f"{path} has no questions; expected a file in SQuAD's format")
+    return Questions(**(vars(found) | {"version_2": marked}))
+
+
+def _answers(path: Path, question: dict[str, Any], at: str, required: bool) -> list[tuple[str, int]]:
+    if "answers" not in question and not required:
+        return []
+    answers = []
+    for number, answer in enumerate(_member(path, question, at, "answers", list)):
+        place = f"{at}.answers[{number}]"
+        begin = _member(path, answer, place, "answer_start", int)
+        answers.append((_member(path, answer, place, "text", str), begin))
+    return answers
+
+
+def _member(path: Path, value: Any, place: str, key: str, kind: type) -> Any:
+    if type(value) is not dict:
+        raise UserError(f"{path}: {place} is {shown(value)}, expected an object with {key!r}, as SQuAD's files have it")
+    if key not in value:
+        raise UserError(f"{path}: {place} has no {key!r}; expected a file in SQuAD's format")
+    if type(value[key]) is not kind:
+        raise UserError(f"{path}: {key!r} of {place} is {shown(value[key])}, expected {_KINDS[kind]}")
+    if kind is str and (found := _SURROGATE.search(value[key])):
+        raise UserError(f"{path}: {key!r} of {place} holds half a character, {found[0]!a}; expected Unicode text")
+    return value[key]
+
+
+def _read_json(path: Path) -> Any:
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file; expected one in SQuAD's format")
+    content = bytearray()
+    with SourceReader(SourceFile(path, path.name, path.stat().st_size)) as reader:
+        for _, block in reader.blocks():
+            content += block
+            if len(content) > _LARGEST_BYTES:
+                raise UserError(f"{path} has more than {_LARGEST_BYTES >> 20} MiB; split it into several files")
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except RecursionError as error:
+        raise DamagedData(f"{path} is damaged: it is nested too deeply") from error
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise DamagedData(f"{path} is damaged: expected JSON in UTF-8: {error}") from error

@@ -1,0 +1,263 @@
+"""Fine-tuning for SQuAD: the job that the loop trains, its recipe, its scores, and the files that it leaves."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+from bert_horovod.batches.span_cache import open_spans
+from bert_horovod.batches.span_rows import SpanDataset, SpanRows, templates_of
+from bert_horovod.batches.span_windows import STRIDE, cut_spans
+from bert_horovod.batches.spans import NOT_FOUND, SpanTokens, span_texts
+from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
+from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
+from bert_horovod.finetuning.squad_scores import squad_scores
+from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
+from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.tasks.span import ARCHITECTURE, Span
+from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.job import Job
+from bert_horovod.training.run import Run
+from bert_horovod.training.start import check_size
+
+PHASE = {"sequence_length": 384, "learning_rate": 3e-5, "warmup": 0.1}
+WINDOWS = 32  # of a step, about
+_PAYS = 1.1  # windows a row, from which on packing is worth it
+_PRETRAINING = ("BertForPreTraining", "BertForMaskedLM", "BertModel")
+
+
+@dataclass(frozen=True)
+class SquadOptions:
+    """What is asked beside the recipe."""
+
+    doc_stride: int = STRIDE  # tokens from one window of a context to the next
+    null_score_threshold: float = 0.0  # of SQuAD 2.0: no answer where the null odds are above
+    index_dir: Path | None = None  # where tokens are kept; None: index/ beside the train file
+
+
+class SquadFinetuning:
+    """A checkpoint and the questions that it is fine-tuned on, checked; makes the jobs of one or several runs.
+
+    Args:
+        checkpoint: a Hugging Face BERT directory, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+        data_dir: with the files train-v1.1.json and dev-v1.1.json or v2.0's, plain or .gz.
+        train_file, dev_file: in place of those.
+        options: of the task.
+
+    Raises:
+        ReportedError: checkpoint, data or an option is not what it should be.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        data_dir: Path | None = None,
+        train_file: Path | None = None,
+        dev_file: Path | None = None,
+        options: SquadOptions = SquadOptions(),
+    ) -> None:
+        if options.doc_stride < 1:
+            raise UserError(f"--doc_stride {options.doc_stride}: expected at least 1 token")
+        if not math.isfinite(options.null_score_threshold):
+            raise UserError(f"--null_score_threshold {options.null_score_threshold}: expected a finite number")
+        self.options = options
+        self.directory, found = open_checkpoint(checkpoint)
+        self.model, self.vocabulary, self.lowercase = found.model, found.vocabulary, found.lowercase
+        special_ids(self.vocabulary)
+        self.train = read_squad(_file(data_dir, "train", train_file), scored=True)
+        self.dev = read_squad(_file(data_dir, "dev", dev_file), scored=True)
+        _refuse_mixed_versions(self.train, self.dev)
+
+    def job(
+        self,
+        output_dir: Path,
+        epochs: float = 2.0,
+        overrides: list[str] | tuple[str, ...] = (),
+        world_size: int = 1,
+        **options,
+    ) -> Job:
+        """A run, checked.
+
+        Args:
+            output_dir: the run's.
+            epochs: over the train windows.
+            overrides: settings of the recipe, as `section.key=value`; a global_batch is in rows.
+            world_size: ranks.
+            options: further fields of Job.
+
+        Raises:
+            UserError: a setting is not what it should be, or does not fit the checkpoint or the data.
+        """
+        settings = first_settings(self.model, PHASE, overrides)
+        length = settings.phase[0].sequence_length
+        train, dev = (cut_spans(tokens, length, self.options.doc_stride) for tokens in self._tokens)
+        count = len(train.question)
+        if not count:
+            raise UserError(
+                f"{self.train.path}: no answer of its {len(self.train.ids):,} questions is in its context at "
+                "answer_start, so that there is nothing to train on"
+            )
+        pays = count > _PAYS * templates_of(train, length, True).rows.sum()
+        overrides = [f"data.packing={str(bool(pays)).lower()}", *overrides]
+        packing = first_settings(self.model, PHASE, overrides).data.packing
+        rows, dev_rows = (int(templates_of(windows, length, packing).rows.sum()) for windows in (train, dev))
+        phase = PHASE | {"global_batch": max(1, round(WINDOWS * rows / count))}
+        recipe = finetuning_recipe(self.directory, self.model, phase, rows, dev_rows, epochs, overrides, world_size)
+        refuse_few_rows(recipe, count / rows, "windows", world_size)
+        task = Span(packing, self.train.version_2, self.options.doc_stride)
+        check_size(recipe, task.parameters(recipe.model), world_size)
+        scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))
+        return Job(
+            recipe,
+            task,
+            SpanDataset(
+                self.train.path.parent,
+                self.vocabulary,
+                self.lowercase,
+                recipe,
+                *self._tokens,
+                self.options.doc_stride,
+            ),
+            output_dir,
+            init_checkpoint=self.directory,
+            evaluator=partial(DevScores, scores),
+            hooks=(partial(AnswersHook, scores, self._notices()),),
+            **options,
+        )
+
+    @cached_property
+    def _opened(self) -> list[tuple[SpanTokens, str | None]]:
+        directory = self.options.index_dir or self.train.path.parent / "index"
+        texts = span_texts(self.train), span_texts(self.dev, labelled=False)
+        return [open_spans(some, self.vocabulary, self.lowercase, directory) for some in texts]
+
+    @property
+    def _tokens(self) -> tuple[SpanTokens, ...]:
+        """Of train and dev."""
+        return tuple(tokens for tokens, _ in self._opened)
+
+    def _notices(self) -> list[str]:
+        said = [f"SQuAD {'2.0' if self.train.version_2 else '1.1'}: {self.train.path.name} and {self.dev.path.name}"]
+        said += [problem for _, problem in self._opened[:1] if problem]
+        skipped = np.count_nonzero(self._tokens[0].answers[:, 0] == NOT_FOUND)
+        if skipped:
+            said.append(
+                f"{skipped:,} train questions are skipped: their answer is not in their context at answer_start"
+            )
+        architectures = read_json(self.directory / "config.json").get("architectures") or ["no class of model"]
+        if architectures[0] != ARCHITECTURE:
+            other = "" if architectures[0] in _PRETRAINING else ", whose own head is left out"
+            said.append(f"the answers' head starts afresh: the checkpoint is of {str(architectures[0])[:100]}{other}")
+        return said
+
+
+class DevAnswers:
+    """Scores a dev set's outputs, and remembers the answers.
+
+    Args:
+        questions: the dev set's, with their right answers.
+        rules: how answers are chosen.
+    """
+
+    def __init__(self, questions: Questions, rules: AnswerRules) -> None:
+        self.questions, self._rules = questions, rules
+        self.answers: list[Answers] | None = None  # the last evaluation's
+
+    def __call__(self, source: SpanRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """The official scores, and in version 2.0 those of the best thresholds."""
+        self.answers = find_answers(source, outputs, self.questions.contexts, self._rules)
+        predictions = {
+            number: answer.best.text for number, answer in zip(self.questions.ids, self.answers, strict=True)
+        }
+        scores = squad_scores(self.questions, predictions)
+        scores = {name: value for name, value in scores.items() if not name.endswith("total")}
+        if not self.questions.version_2:
+            return scores
+        # The best thresholds are found on what would be answered where nothing abstains.
+        odds = {number: answer.null_odds for number, answer in zip(self.questions.ids, self.answers, strict=True)}
+        never = {
+            number: next((one.text for one in answer.n_best if one.text), "")
+            for number, answer in zip(self.questions.ids, self.answers, strict=True)
+        }
+        best = squad_scores(self.questions, never, odds)
+        return scores | {name: value for name, value in best.items() if name.startswith("best_")}
+
+
+class AnswersHook(Hook):
+    """Says what is trained on, writes the dev set's answers at the end, and whether they are one and the same."""
+
+    def __init__(self, scores: DevAnswers, notices: list[str], run: Run) -> None:
+        super().__init__(run)
+        self._scores, self._notices = scores, notices
+
+    def phase(self) -> None:
+        train, dev = self.run.phase.source, self.run.phase.held_out
+        for notice in (*self._notices, f"train: {_size(train)}", f"dev: {_size(dev)}"):
+            self.run.say(notice)
+        batch, mean = self.run.phase.settings.global_batch, len(train.windows.question) / train.count
+        self.run.say(f"a step of {batch} rows has about {batch * mean:.0f} windows")
+
+    def finish(self) -> None:
+        self.settle()
+        run = self.run
+        if run.state.progress.step < run.last_step:
+            return
+        if self._scores.answers is None:  # nothing was left to train, but the files may be missing
+            self._answer()
+        answers = self._scores.answers
+        if run.world.rank == 0:
+            write_answers(run.job.output_dir, self._scores.questions.ids, answers)
+        self._say_scores({name.removeprefix("held_out_"): value for name, value in run.held_out.items()})
+        texts = {answer.best.text for answer in answers}
+        if len(answers) > 1 and len(texts) == 1:
+            run.say(
+                f"collapsed: {f'{texts.pop()!r} is answered' if any(texts) else 'nothing is answered'} to every "
+                "question; try another data.seed, a lower learning rate or more epochs"
+            )
+
+    def _answer(self) -> None:
+        run = self.run
+        rows = run.job.dataset.open(len(run.recipe.phase) - 1, "held_out")
+
+        def progress(done: int, of: int) -> None:
+            run.doing(f"predicting, {done} of {of} rows")
+
+        scores = self._scores(rows, run_outputs(run)(run.state.parameters, rows, progress))
+        run.held_out = {f"held_out_{name}": value for name, value in scores.items()}
+
+    def _say_scores(self, found: dict[str, float]) -> None:
+        exact = found.get("exact_match", found.get("exact"))
+        count = len(self._scores.answers)
+        self.run.say(f"dev set: exact match {exact:.2f}, F1 {found['f1']:.2f}, of {count:,} questions")
+        if "best_f1" in found:
+            self.run.say(
+                f"best thresholds: --null_score_threshold {found['best_f1_thresh']} gives F1 {found['best_f1']:.2f}, "
+                f"{found['best_exact_thresh']} exact match {found['best_exact']:.2f}"
+            )
+
+
+def _file(data_dir: Path | None, split: str, file: Path | None) -> Path:
+    if file is not None:
+        return file
+    if data_dir is None:
+        raise UserError(f"expected --data_dir, or --{split}_file")
+    return find_squad_file(data_dir, split)
+
+
+def _refuse_mixed_versions(train: Questions, dev: Questions) -> None:
+    if train.version_2 != dev.version_2:
+        versions = ["2.0" if questions.version_2 else "1.1" for questions in (train, dev)]
+        raise UserError(
+            f"{train.path} is SQuAD {versions[0]} and {dev.path} is {versions[1]} (2.0 has is_impossible); expected "
+            "one version: name the files with --train_file and --dev_file"
+        )
+
+
+def _size(rows: SpanRows) -> str:
+    questions, windows = len(rows.tokens.answers), len(rows.windows.question)
+    return f"{questions:,} questions in {windows:,} windows in {rows.count:,} rows"

@@ -1,0 +1,137 @@
+"""SQuAD's official scores: what evaluate-v1.1.py and evaluate-v2.0.py compute, to the last digit.
+
+Sums are taken in the official order, because another order changes the last digits.
+"""
+
+import collections
+import re
+import string
+from typing import NamedTuple
+
+from bert_horovod.corpus.reading.squad_files import Questions
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    """A text as it is compared: lower case, no ASCII punctuation, no English articles, one blank between words."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def f1(prediction: str, answer: str, both_empty: float = 0.0) -> float:
+    """Harmonic mean of precision and recall of the words that two normalised texts share.
+
+    `both_empty`: the score where neither has a word: 1 in version 2.0, 0 in version 1.1.
+    """
+    predicted, expected = prediction.split(), answer.split()
+    if not predicted and not expected:
+        return both_empty
+    shared = sum((collections.Counter(predicted) & collections.Counter(expected)).values())
+    if not shared:
+        return 0.0
+    precision, recall = 1.0 * shared / len(predicted), 1.0 * shared / len(expected)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def squad_scores(
+    questions: Questions,
+    predictions: dict[str, str],
+    null_odds: dict[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """The official scores, in percent; which version's, the questions decide.
+
+    Args:
+        questions: with their right answers.
+        predictions: text by the question's id; "": no answer.
+        null_odds: for version 2.0: larger values speak for "no answer".
+        threshold: where null_odds is above it, "no answer" is taken, whatever was predicted.
+
+    Returns:
+        Version 1.1: exact_match, f1; a question without a prediction counts as wrong. Version 2.0: exact, f1, total,
+        and the same with HasAns_ and NoAns_ in front for questions with and without an answer; with null_odds also
+        best_exact, best_exact_thresh, best_f1, best_f1_thresh. A question without a prediction is left out.
+    """
+    if not questions.version_2:
+        return _first_version(questions, predictions)
+    return _second_version(questions, predictions, null_odds, threshold)
+
+
+def _first_version(questions: Questions, predictions: dict[str, str]) -> dict[str, float]:
+    exact = f1_sum = 0
+    for number, answers in zip(questions.ids, questions.answers, strict=True):
+        if number in predictions:
+            prediction = normalise(predictions[number])
+            expected = [normalise(text) for text, _ in answers]
+            exact += max(prediction == answer for answer in expected)
+            f1_sum += max(f1(prediction, answer) for answer in expected)
+    total = len(questions.ids)
+    return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1_sum / total}
+
+
+class _Scores(NamedTuple):
+    """What questions score by id, in the file's order."""
+
+    exact: dict[str, float]
+    f1: dict[str, float]
+
+
+def _second_version(
+    questions: Questions, predictions: dict[str, str], null_odds: dict[str, float] | None, threshold: float
+) -> dict[str, float]:
+    raw, answerable = _Scores({}, {}), {}
+    for number, answers in zip(questions.ids, questions.answers, strict=True):
+        answerable[number] = bool(answers)
+        if number not in predictions:
+            continue
+        prediction = normalise(predictions[number])
+        expected = [text for text in (normalise(text) for text, _ in answers) if text] or [""]
+        raw.exact[number] = max(int(prediction == answer) for answer in expected)
+        raw.f1[number] = max(f1(prediction, answer, both_empty=1.0) for answer in expected)
+    odds = null_odds or dict.fromkeys(questions.ids, 0.0)
+
+    def abstaining(scores: dict[str, float]) -> dict[str, float]:
+        return {
+            number: float(not answerable[number]) if odds[number] > threshold else score
+            for number, score in scores.items()
+        }
+
+    scores = _Scores(*map(abstaining, raw))
+    found = _means(scores, list(scores.exact), "")
+    for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
+        numbers = [number for number in scores.exact if answerable[number] == wanted]
+        if numbers:
+            found |= _means(scores, numbers, prefix)
+    if null_odds is not None and raw.exact:
+        for name, values in raw._asdict().items():
+            best, best_threshold = _best(predictions, values, odds, answerable)
+            found |= {f"best_{name}": best, f"best_{name}_thresh": best_threshold}
+    return found
+
+
+def _means(scores: _Scores, numbers: list[str], prefix: str) -> dict[str, float]:
+    total = len(numbers)
+    means = {
+        f"{prefix}{name}": 100.0 * sum(values[number] for number in numbers) / max(1, total)
+        for name, values in scores._asdict().items()
+    }
+    return means | {f"{prefix}total": total}
+
+
+def _best(
+    predictions: dict[str, str], scores: dict[str, float], odds: dict[str, float], answerable: dict[str, bool]
+) -> tuple[float, float]:
+    """The best mean score that a threshold for the null odds can reach, in percent, and the first such threshold."""
+    current = best = sum(1 for number in answerable if not answerable[number])
+    threshold = 0.0
+    for number in sorted(odds, key=odds.__getitem__):
+        if number not in scores:
+            continue
+        if answerable[number]:
+            current += scores[number]
+        else:
+            current += -1 if predictions[number] else 0
+        if current > best:
+            best, threshold = current, odds[number]
+    return 100.0 * best / len(scores), threshold

@@ -1,0 +1,225 @@
+"""Answers from the logits of windows: the n-best list of Google's run_squad.py, cut verbatim out of the context.
+
+One function serves evaluation and prediction. Only positions of a window's own tokens compete, packed or not.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_horovod.batches.span_rows import SpanRows
+from bert_horovod.batches.span_windows import SpanWindows
+from bert_horovod.storage.writing import write_atomically
+
+# The null odds of a question without any candidate: above every difference of logits, and a number that JSON has.
+NO_CANDIDATE_ODDS = 1e9
+PREDICTIONS = "predictions.json"  # the last file that a run writes
+_WINDOWS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class AnswerRules:
+    """How answers are chosen."""
+
+    may_abstain: bool  # whether "" is an answer, as in SQuAD 2.0
+    null_score_threshold: float = 0.0  # "" where the null odds are above
+    n_best: int = 20  # best starts and ends of a window, and answers listed
+    most_answer_tokens: int = 30
+
+
+class Answer(NamedTuple):
+    """A part of the context, or "" for no answer."""
+
+    text: str
+    begin: int  # first character (code point) in the context
+    end: int  # one past the last
+    probability: float  # softmax over the sums of logits of a question's list
+    start_logit: float
+    end_logit: float
+
+
+class Answers(NamedTuple):
+    """What is answered to one question."""
+
+    best: Answer
+    n_best: list[Answer]  # different texts, best sum of logits first
+    null_odds: float | None  # logits' sum of [CLS] minus that of the best non-empty answer; None: "" is no answer
+
+
+def find_answers(
+    rows: SpanRows, outputs: dict[str, np.ndarray], contexts: list[str], rules: AnswerRules
+) -> list[Answers]:
+    """The answers to all questions of some rows, in the questions' order.
+
+    Args:
+        rows: of these questions, each with at least one window.
+        outputs: of all rows: start_logits and end_logits, float32 [rows.count, length].
+        contexts: as text; `rows.tokens.context_of` says which is a question's.
+        rules: how answers are chosen.
+    """
+    row, place = rows.places()
+    found: list[Answers] = []
+    for chunk in _chunks(rows.windows.question):
+        windows = SpanWindows(*(column[chunk] for column in rows.windows))
+        logits = [_logits_of(outputs[f"{side}_logits"], row[chunk], place[chunk], windows) for side in ("start", "end")]
+        found += _answers(rows, windows, *logits, contexts, rules)
+    return found
+
+
+def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> None:
+    """Write predictions.json, nbest_predictions.json and, in version 2.0, null_odds.json, as run_squad.py does.
+
+    Raises ReportedError where a file cannot be written.
+    """
+
+    def write(name: str, content: dict[str, Any]) -> None:
+        write_atomically(directory / name, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
+
+    fields = ("text", "probability", "start_logit", "end_logit")
+    n_best = ([{name: getattr(one, name) for name in fields} for one in answer.n_best] for answer in answers)
+    write("nbest_predictions.json", dict(zip(ids, n_best, strict=True)))
+    if answers[0].null_odds is not None:
+        odds = (answer.null_odds for answer in answers)
+        write("null_odds.json", dict(zip(ids, odds, strict=True)))
+    write(PREDICTIONS, {number: answer.best.text for number, answer in zip(ids, answers, strict=True)})
+
+
+def _chunks(question: np.ndarray) -> Iterator[slice]:
+    """Parts of the windows, each of whole questions."""
+    first = 0
+    while first < len(question):
+        last = min(first + _WINDOWS_AT_ONCE, len(question))
+        last = int(np.searchsorted(question, question[last - 1], side="right"))
+        yield slice(first, last)
+        first = last
+
+
+def _logits_of(logits: np.ndarray, row: np.ndarray, place: np.ndarray, windows: SpanWindows) -> np.ndarray:
+    """The windows' own logits: float64 [windows, longest], -inf behind their ends."""
+    position = np.arange(windows.lengths.max())
+    own = position < windows.lengths[:, None]
+    column = np.where(own, place[:, None] + position, 0)
+    return np.where(own, logits[row[:, None], column].astype(np.float64), -np.inf)
+
+
+def _answers(
+    rows: SpanRows, windows: SpanWindows, start: np.ndarray, end: np.ndarray, contexts: list[str], rules: AnswerRules
+) -> Iterator[Answers]:
+    tokens = rows.tokens
+    window, first, last, start_logit, end_logit = _candidates(windows, start, end, rules)
+    order = np.lexsort((-(start_logit + end_logit), windows.question[window]))  # stable, as Python's sort is
+    window, first, last, start_logit, end_logit = (
+        column[order] for column in (window, first, last, start_logit, end_logit)
+    )
+    # From positions in the window to tokens, and to characters of the context.
+    base = tokens.context_starts[tokens.context_of[windows.question]] + windows.start - windows.question_count - 2
+    begins, ends = tokens.begins[base[window] + first].tolist(), tokens.ends[base[window] + last].tolist()
+    null_window = np.lexsort((start[:, 0] + end[:, 0], windows.question))
+    questions, first_window = np.unique(windows.question, return_index=True)
+    nulls = np.stack((start[:, 0], end[:, 0]), 1)[null_window[first_window]].tolist()
+    bounds = np.searchsorted(windows.question[window], np.append(questions, questions[-1] + 1)).tolist()
+    starts, stops = start_logit.tolist(), end_logit.tolist()
+    for number, question in enumerate(questions.tolist()):
+        context = contexts[int(tokens.context_of[question])]
+        candidates = (
+            (begins[i], ends[i], starts[i], stops[i], context) for i in range(bounds[number], bounds[number + 1])
+        )
+        yield _of_question(candidates, nulls[number], rules)
+
+
+def _candidates(windows: SpanWindows, start: np.ndarray, end: np.ndarray, rules: AnswerRules) -> tuple[np.ndarray, ...]:
+    """Spans that may be answers, in the order of windows, then of starts and ends from the best logit on.
+
+    Returns:
+        window: int64 [spans], its number in `windows`.
+        first, last: int64 [spans], positions in the window.
+        start_logit, end_logit: float64 [spans].
+    """
+    best_start, best_end = (np.argsort(-logits, axis=1, kind="stable")[:, : rules.n_best] for logits in (start, end))
+    context_begin = (windows.question_count + 2)[:, None]
+    context_end = context_begin + windows.count[:, None]
+    start_fits = (best_start >= context_begin) & (best_start < context_end)
+    start_fits &= _has_most_context(windows, best_start - context_begin)
+    end_fits = (best_end >= context_begin) & (best_end < context_end)
+    behind = best_end[:, None, :] - best_start[:, :, None]
+    fits = start_fits[:, :, None] & end_fits[:, None, :] & (behind >= 0) & (behind < rules.most_answer_tokens)
+    window, i, j = np.nonzero(fits)
+    first, last = best_start[window, i], best_end[window, j]
+    return window, first, last, start[window, first], end[window, last]
+
+
+def _has_most_context(windows: SpanWindows, place: np.ndarray) -> np.ndarray:
+    """Whether no other window of the question shows a token with more context around it.
+
+    Context is the smaller of the tokens before and behind, plus 0.01 * tokens of the window; the first window wins a
+    tie.
+
+    Args:
+        windows: of whole questions.
+        place: tokens' places in their window's part of the context, int64 [windows, places].
+    """
+    token = windows.start[:, None] + place
+
+    def context(window: np.ndarray) -> np.ndarray:
+        """As seen in another window for each; -1 where it does not show the token."""
+        begin, count = windows.start[window][:, None], windows.count[window][:, None]
+        before, behind = token - begin, begin + count - 1 - token
+        return np.where((before >= 0) & (behind >= 0), np.minimum(before, behind) + 0.01 * count, -1.0)
+
+    numbers = np.arange(len(windows.start))
+    own = context(numbers)
+    most = np.ones(place.shape, bool)
+    distance = 1
+    while distance < len(numbers):
+        later = np.minimum(numbers + distance, len(numbers) - 1)
+        pairs = (later == numbers + distance) & (windows.question[later] == windows.question)
+        if not (pairs & (windows.start[later] < windows.start + windows.count)).any():
+            break
+        most &= ~(pairs[:, None] & (context(later) > own))
+        earlier = np.maximum(numbers - distance, 0)
+        pairs = (earlier == numbers - distance) & (windows.question[earlier] == windows.question)
+        most &= ~(pairs[:, None] & (context(earlier) >= own))
+        distance += 1
+    return most
+
+
+def _of_question(
+    candidates: Iterator[tuple[int, int, float, float, str]], null: tuple[float, float], rules: AnswerRules
+) -> Answers:
+    """The n-best list of one question.
+
+    Args:
+        candidates: begin, end, start and end logit, context; best first.
+        null: [CLS]'s start and end logit in the window where their sum is smallest.
+        rules: how answers are chosen.
+    """
+    found: dict[str, tuple[int, int, float, float]] = {}
+    for begin, end, start_logit, end_logit, context in candidates:
+        if len(found) == rules.n_best:
+            break
+        if rules.may_abstain and "" not in found and start_logit + end_logit < sum(null):
+            found[""] = (0, 0, *null)
+            if len(found) == rules.n_best:
+                break
+        found.setdefault(context[begin:end], (begin, end, start_logit, end_logit))
+    if rules.may_abstain or not found:
+        found.setdefault("", (0, 0, *null))
+    sums = np.array([start_logit + end_logit for _, _, start_logit, end_logit in found.values()])
+    shares = np.exp(sums - sums.max())
+    probabilities = (shares / shares.sum()).tolist()
+    n_best = [
+        Answer(text, begin, end, probability, start_logit, end_logit)
+        for (text, (begin, end, start_logit, end_logit)), probability in zip(found.items(), probabilities, strict=True)
+    ]
+    if not rules.may_abstain:
+        return Answers(n_best[0], n_best, None)
+    empty = next(answer for answer in n_best if not answer.text)
+    best = next((answer for answer in n_best if answer.text), None)
+    if best is None:
+        return Answers(empty, n_best, NO_CANDIDATE_ODDS)
+    odds = sum(null) - best.start_logit - best.end_logit
+    return Answers(empty if odds > rules.null_score_threshold else best, n_best, odds)

@@ -1,0 +1,173 @@
+"""Question answering at work: SQuAD's files, tables of questions and contexts, and lines as they come."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.batches.span_rows import SpanRows
+from bert_horovod.batches.span_windows import STRIDE, cut_spans
+from bert_horovod.batches.spans import SpanTexts, tokenised_spans
+from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.sources import COMPRESSIONS
+from bert_horovod.corpus.reading.squad_files import Questions, read_squad
+from bert_horovod.corpus.reading.tables import read_table, table_text
+from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
+from bert_horovod.inference.outputs import RowOutputs, block_rows
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.runs.checkpoint import recorded_length
+from bert_horovod.storage.writing import write_atomically
+from bert_horovod.tasks.span import Span
+
+if TYPE_CHECKING:
+    from bert_horovod.inference.predicting import Options, Progress
+
+_LENGTH = 384  # positions of a row, where nothing says what the checkpoint was trained at
+_SHORTEST = 16  # of a row for a line; longer ones are powers of two, so that few graphs are traced
+_QUESTIONS_AT_ONCE = 1024
+_COLUMNS = ("question", "context")
+
+
+class SpanPredictor:
+    """See inference.predicting.Predictor.
+
+    Args:
+        directory: a Hugging Face BertForQuestionAnswering, with its vocabulary.
+        options: the user's.
+
+    Raises:
+        ReportedError: it is damaged, has no vocabulary or no head, or an option does not fit it.
+    """
+
+    def __init__(self, directory: Path, options: "Options") -> None:
+        config = read_json(directory / "config.json")
+        self._task = Span()
+        found = read_directory(directory, self._task)
+        if missing := sorted(self._task.parameters(found.model).keys() - found.parameters.keys()):
+            raise DamagedData(f"{directory} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
+        if found.vocabulary is None:
+            raise UserError(f"--checkpoint {directory} has no vocabulary; expected vocab.txt beside config.json")
+        most = found.model.max_position_embeddings
+        self._length = options.sequence_length or min(most, recorded_length(directory) or _LENGTH)
+        if not 16 <= self._length <= most:
+            raise UserError(f"--sequence_length {self._length}: expected 16 to {most}, the model's positions")
+        self._stride = config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
+        if type(self._stride) is not int or self._stride < 1:
+            raise UserError(f"--doc_stride {self._stride}: expected at least 1 token")
+        self._columns = options.text_columns or _COLUMNS
+        if len(self._columns) != 2:
+            raise UserError(f"--text_columns {','.join(self._columns)}: expected two, of question and context")
+        self._threshold = options.null_score_threshold
+        # None: the checkpoint does not say; then SQuAD's file decides.
+        self._may_abstain = True if self._threshold is not None else config.get("version_2_with_negative")
+        self._special = special_ids(found.vocabulary)
+        self._tokenizer = LocatingTokenizer(found.vocabulary, found.lowercase)
+        self._model = found.model
+        self._parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+        self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
+
+    def predict_file(self, source: Path, output: Path, progress: "Progress") -> str:
+        """Answer the questions of a file.
+
+        A .json file is in SQuAD's format (plain or compressed), others are tables with a question and a context in
+        each row. An `output` that ends in .json gets texts by id, to be scored; a directory gets the files that
+        write_answers makes; anything else is a table: id (of a table's row: its number), answer, probability, begin
+        and end in the context, and null odds where "" is an answer.
+
+        Raises:
+            UserError: `source` is no such file, or `output` cannot be written.
+        """
+        questions = read_squad(source) if _is_squad(source) else self._table(source)
+        rules = self._rules(questions.version_2)
+        answers = list(self._in_parts(questions, rules, progress))
+        try:
+            if output.suffix == ".json":
+                texts = {number: one.best.text for number, one in zip(questions.ids, answers, strict=True)}
+                write_atomically(output, json.dumps(texts, indent=4, ensure_ascii=False) + "\n")
+            elif output.is_dir():
+                write_answers(output, questions.ids, answers)
+            else:
+                write_atomically(output, _text(output, questions, answers, rules))
+        except OSError as error:
+            raise file_error(error, f"cannot write --output {output}: {error.strerror}") from error
+        return f"{len(answers):,} answers: {output}"
+
+    def predict_line(self, line: str) -> str:
+        """The answer, its probability, and its place in the context; a line is question and context, a tab between."""
+        sides = line.split("\t")
+        if len(sides) != 2:
+            raise UserError(
+                f"the line {line[:50]!r} has {len(sides)} texts; expected question and context, a tab between"
+            )
+        texts = SpanTexts([sides[1]], [sides[0]], [0], [None])
+        tokens = tokenised_spans(texts, self._tokenizer)
+        needed = int(cut_spans(tokens, self._length, self._stride).lengths.max())
+        length = _SHORTEST
+        while length < needed and length < self._length:
+            length *= 2
+        (found,) = self._answers(texts, self._rules(False), min(length, self._length), packing=False)
+        best = found.best
+        return f"{best.text}\tprobability={best.probability:.4f}\tcharacters={best.begin}-{best.end}"
+
+    def _rules(self, of_file: bool) -> AnswerRules:
+        may_abstain = of_file if self._may_abstain is None else bool(self._may_abstain)
+        return AnswerRules(may_abstain, self._threshold or 0.0)
+
+    def _table(self, source: Path) -> Questions:
+        table = read_table(source)
+        question, context = table.places(self._columns)
+        rows = [fields for _, fields in table.rows]
+        count = len(rows)
+        return Questions(
+            source,
+            [fields[context] for fields in rows],
+            [str(number) for number in range(count)],
+            [fields[question] for fields in rows],
+            list(range(count)),
+            [[]] * count,
+            [False] * count,
+        )
+
+    def _in_parts(self, questions: Questions, rules: AnswerRules, progress: "Progress") -> Iterator[Answers]:
+        count = len(questions.ids)
+        for first in range(0, count, _QUESTIONS_AT_ONCE):
+            last = min(first + _QUESTIONS_AT_ONCE, count)
+            context_of = questions.context_of[first:last]
+            texts = SpanTexts(
+                questions.contexts[context_of[0] : context_of[-1] + 1],
+                questions.questions[first:last],
+                [number - context_of[0] for number in context_of],
+                [None] * (last - first),
+            )
+            yield from self._answers(texts, rules, self._length, packing=True)
+            progress(last, count)
+
+    def _answers(self, texts: SpanTexts, rules: AnswerRules, length: int, packing: bool) -> list[Answers]:
+        tokens = tokenised_spans(texts, self._tokenizer)
+        rows = SpanRows(tokens, cut_spans(tokens, length, self._stride), self._special, length, packing=packing)
+        if length not in self._outputs:
+            at_once = block_rows(length) if packing else 1
+            self._outputs[length] = RowOutputs(self._task, self._model, ComputePolicy(), at_once, World())
+        return find_answers(rows, self._outputs[length](self._parameters, rows), texts.contexts, rules)
+
+
+def _is_squad(path: Path) -> bool:
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower() == ".json"
+
+
+def _text(output: Path, questions: Questions, answers: list[Answers], rules: AnswerRules) -> str:
+    columns = ["id", "answer", "probability", "begin", "end", *(["null_odds"] if rules.may_abstain else [])]
+    rows: list[list[Any]] = []
+    for number, found in zip(questions.ids, answers, strict=True):
+        best = found.best
+        odds = [found.null_odds] if rules.may_abstain else []
+        rows.append([number, best.text, np.round(best.probability, 6).item(), best.begin, best.end, *odds])
+    return table_text(output, columns, rows)

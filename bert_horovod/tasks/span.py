@@ -1,0 +1,87 @@
+"""Extractive question answering, as Hugging Face's BertForQuestionAnswering does it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.batches.span_windows import STRIDE
+from bert_horovod.costs.products import HEAD, Product, matrix_products
+from bert_horovod.model.encoder import encode
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.layers import dense
+from bert_horovod.model.parameters import SPAN_HEAD, Shapes, encoder_shapes, span_head_shapes
+from bert_horovod.recipe.sections import Model
+
+ARCHITECTURE = "BertForQuestionAnswering"
+
+
+@dataclass(frozen=True)
+class Span:
+    """See tasks.base.Task; rows are those of batches/span_rows.py.
+
+    `packed`: several windows share a row, and the softmax is over a window's own tokens; else it is over all positions
+    of the row, padding included, as Google's run_squad.py has it. `may_abstain`: questions may have no answer, as in
+    SQuAD 2.0. `stride`: tokens from one window's begin to the next.
+    """
+
+    packed: bool = True
+    may_abstain: bool = False
+    stride: int = STRIDE
+    counts = ("windows",)
+    sum_names = ("start_loss", "end_loss", "span_correct")
+
+    def parameters(self, model: Model) -> Shapes:
+        return encoder_shapes(model, pooler=False) | span_head_shapes(model)
+
+    def configuration(self, model: Model) -> dict[str, Any]:
+        return {
+            "architectures": [ARCHITECTURE],
+            "version_2_with_negative": self.may_abstain,
+            "doc_stride": self.stride,
+        }
+
+    def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
+        every_position = matrix_products(model, rows, length, masked_slots=length, sequences=0, pairs=False)
+        return [
+            *(product for product in every_position if not product.name.startswith(HEAD)),
+            Product(f"{HEAD}span", 1, 1, rows * length, 2, model.hidden_size),
+        ]
+
+    def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
+        return {"windows": np.count_nonzero(batch["weights"])}
+
+    def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        rows, length = batch["input_ids"].shape
+        hidden = tf.reshape(encode(forward, batch)[-1], [-1, forward.model.hidden_size])
+        logits = tf.reshape(tf.cast(dense(hidden, *forward.affine(SPAN_HEAD)), tf.float32), [rows, length, 2])
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+
+    def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        outputs, weights = self.outputs(forward, batch), batch["weights"]
+        losses, correct = [], weights
+        for side in ("start", "end"):
+            logits, labels = self._by_window(outputs[f"{side}_logits"], batch), batch[f"{side}_positions"]
+            losses.append(tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits) * weights))
+            correct *= tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
+        return dict(zip(self.sum_names, (*losses, tf.reduce_sum(correct)), strict=True))
+
+    def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
+        return (sums["start_loss"] + sums["end_loss"]) / (2 * counts["windows"])
+
+    def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
+        windows = counts["windows"]
+        return {
+            "start_loss": sums["start_loss"] / windows,
+            "end_loss": sums["end_loss"] / windows,
+            "span_accuracy": sums["span_correct"] / windows,
+        }
+
+    def _by_window(self, logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Each window's logits: [rows, length] to [rows, windows of a row, length]; -1e9 at other windows' tokens."""
+        logits = logits[:, None, :]
+        if not self.packed:
+            return logits
+        windows = 1 + tf.range(batch["weights"].shape[1])
+        return tf.where(tf.equal(batch["sequence_ids"][:, None, :], windows[:, None]), logits, -1e9)

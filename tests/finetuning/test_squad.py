@@ -1,0 +1,258 @@
+"""SQuAD is fine-tuned by the real loop: it learns, ranks agree to the last digit, resume is exact, files are left."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.collectives.world import World
+from bert_horovod.corpus.reading.squad_files import read_squad
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.squad import PHASE, SquadFinetuning, SquadOptions
+from bert_horovod.finetuning.squad_scores import squad_scores
+from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.span import Span
+from bert_horovod.training.loop import train
+from tests.horovod_runs import run_ranks
+from tests.toy_glue import write_checkpoint
+from tests.toy_runs import logged, metrics, newest
+from tests.toy_squad import DEV, STRIDE, job_of, paragraph, train_rank, write_json, write_squad
+
+FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("toy") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("squad")
+    return {version: write_squad(directory / version, version) for version in ("1.1", "2.0")}
+
+
+@pytest.fixture(scope="module")
+def runs(data, checkpoint, tmp_path_factory) -> dict[str, Path]:
+    """Whole runs by version; that of 1.1 is packed."""
+    found = {}
+    for version, overrides in (("1.1", ["data.packing=true"]), ("2.0", [])):
+        found[version] = tmp_path_factory.mktemp("whole") / "out"
+        train_rank(World(), data[version], checkpoint, found[version], *overrides)
+    return found
+
+
+def own_values(output_dir: Path) -> list[tuple]:
+    names = ("step", "epoch", "loss", "start_loss", "end_loss", "span_accuracy", "gradient_norm")
+    return [tuple(line[name] for name in names) for line in metrics(output_dir)]
+
+
+def evaluations(output_dir: Path) -> list[dict]:
+    return [line for line in logged(output_dir) if "held_out_f1" in line]
+
+
+def answers(output_dir: Path, name: str = "predictions.json") -> dict:
+    return json.loads((output_dir / name).read_text(encoding="utf-8"))
+
+
+def test_version_1_is_learned_and_its_scores_are_the_official_ones_of_its_predictions(data, runs):
+    found = evaluations(runs["1.1"])
+    assert len(found) == 3
+    losses = [line["loss"] for line in metrics(runs["1.1"])]
+    assert found[-1]["held_out_exact_match"] > 80
+    assert losses[-1] < 0.3 * losses[0]
+    questions = read_squad(data["1.1"] / "dev-v1.1.json")
+    scores = squad_scores(questions, answers(runs["1.1"]))
+    assert {f"held_out_{name}": value for name, value in scores.items()} == {
+        name: value for name, value in found[-1].items() if name.startswith("held_out")
+    }
+    n_best = answers(runs["1.1"], "nbest_predictions.json")
+    for number, best, context in zip(questions.ids, answers(runs["1.1"]).values(), questions.contexts, strict=True):
+        assert best == n_best[number][0]["text"]
+        assert all(one["text"] in context for one in n_best[number])
+        assert math.isclose(sum(one["probability"] for one in n_best[number]), 1, rel_tol=1e-9)
+    assert not (runs["1.1"] / "null_odds.json").exists()
+
+
+def test_version_2_is_noticed_and_learns_to_abstain(data, runs):
+    found = evaluations(runs["2.0"])[-1]
+    questions = read_squad(data["2.0"] / "dev-v2.0.json")
+    scores = squad_scores(questions, answers(runs["2.0"]))
+    assert (scores["HasAns_total"], scores["NoAns_total"]) == (13, 8)
+    for name in ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"):
+        assert found[f"held_out_{name}"] == scores[name]
+    assert found["held_out_best_exact"] > 80
+    odds = answers(runs["2.0"], "null_odds.json")
+    assert {number: odds[number] > 0 for number in odds} == {
+        number: not text for number, text in answers(runs["2.0"]).items()
+    }
+    config = json.loads((newest(runs["2.0"]) / "config.json").read_text())
+    assert (config["architectures"], config["version_2_with_negative"]) == (["BertForQuestionAnswering"], True)
+
+
+def test_the_best_threshold_gives_the_best_score(data, runs, checkpoint, tmp_path):
+    best = evaluations(runs["2.0"])[-1]
+    shutil.copytree(runs["2.0"], tmp_path / "out")
+    job = job_of(data["2.0"], checkpoint, tmp_path / "out", threshold=best["held_out_best_f1_thresh"])
+    train(job, World())
+    scores = squad_scores(read_squad(data["2.0"] / "dev-v2.0.json"), answers(tmp_path / "out"))
+    assert scores["f1"] == pytest.approx(best["held_out_best_f1"], abs=1e-9)
+
+
+def test_packing_puts_each_window_into_an_epoch_once_and_steps_follow(data, runs, checkpoint, tmp_path):
+    packed = job_of(data["1.1"], checkpoint, tmp_path / "a", "data.packing=true")
+    plain = job_of(data["1.1"], checkpoint, tmp_path / "b", "data.packing=false")
+    rows = [job.dataset.open(0, "train") for job in (packed, plain)]
+    windows = len(rows[0].windows.question)
+    assert windows == rows[1].count > rows[0].count
+    assert plain.recipe.phase[0].global_batch == 32
+    assert packed.recipe.phase[0].global_batch == round(32 * rows[0].count / windows)
+    assert packed.recipe.total_steps == math.ceil(3 * rows[0].count / packed.recipe.phase[0].global_batch)
+    assert (packed.task.packed, plain.task.packed) == (True, False)
+    assert packed.dataset.open(0, "held_out").count == packed.recipe.execution.evaluate_rows
+
+
+def test_rows_are_packed_where_it_pays_and_settings_decide(checkpoint, tmp_path):
+    (tmp_path / "data").mkdir()
+    for split, count in (("train", 30), ("dev", 2)):
+        short = [paragraph("the good film", (f"{split}{i}", "plot", "good")) for i in range(count)]
+        write_json(tmp_path / "data" / f"{split}-v1.1.json", short)
+    job = job_of(tmp_path / "data", checkpoint, tmp_path / "a")
+    assert job.recipe.data.packing
+    assert job.task.packed
+    assert job.dataset.open(0, "train").slots == {"windows": 4}
+    long = SquadFinetuning(checkpoint, tmp_path / "data").job(tmp_path / "b", overrides=["phase.0.sequence_length=8"])
+    assert not long.recipe.data.packing
+
+
+@pytest.mark.slow
+def test_micro_batches_change_nothing_beyond_rounding(data, runs, checkpoint, tmp_path):
+    train_rank(
+        World(), data["1.1"], checkpoint, tmp_path / "out", "data.packing=true", "execution.micro_batch=7", max_steps=8
+    )
+    for one, other in zip(own_values(runs["1.1"])[:8], own_values(tmp_path / "out"), strict=True):
+        assert math.isclose(one[2], other[2], rel_tol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(data, runs, checkpoint, tmp_path):
+    for steps in (5, 20):
+        train_rank(World(), data["1.1"], checkpoint, tmp_path / "out", "data.packing=true", max_steps=steps)
+    assert own_values(tmp_path / "out") == own_values(runs["1.1"])[:20]
+
+
+def without_answers(run: Path, copy: Path) -> Path:
+    """A finished run whose answers are lost: who starts it again answers the dev set, and trains nothing."""
+    shutil.copytree(run, copy)
+    for name in FILES:
+        (copy / name).unlink(missing_ok=True)
+    return copy
+
+
+def test_defect_5_two_ranks_answer_each_question_once_and_as_one_rank_does(two_ranks, data, runs, checkpoint, tmp_path):
+    again = without_answers(runs["2.0"], tmp_path / "out")
+    two_ranks.run(train_rank, data["2.0"], checkpoint, again)
+    for name in FILES:
+        assert (again / name).read_bytes() == (runs["2.0"] / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_defect_5_three_ranks_answer_as_one_rank_does(data, runs, checkpoint, tmp_path):
+    again = without_answers(runs["2.0"], tmp_path / "out")
+    script = f"""
+from pathlib import Path
+from bert_horovod.collectives.launched import launch
+from bert_horovod.collectives.world import connect
+from tests.toy_squad import train_rank
+world = connect(launch())
+train_rank(world, Path({str(data["2.0"])!r}), Path({str(checkpoint)!r}), Path({str(again)!r}))
+world.shutdown()
+"""
+    run_ranks(3, script)
+    for name in FILES:
+        assert (again / name).read_bytes() == (runs["2.0"] / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_defect_6_two_ranks_train_as_one_and_evaluate_a_dev_set_of_one_window(two_ranks, checkpoint, tmp_path):
+    data_dir = write_squad(tmp_path / "data", dev=1)
+    write_json(data_dir / "dev-v1.1.json", [paragraph("the good film", ("a", "plot", "good"))])
+    train_rank(World(), data_dir, checkpoint, tmp_path / "one", epochs=0.3)
+    two_ranks.run(train_rank, data_dir, checkpoint, tmp_path / "two", epochs=0.3)
+    pairs = list(zip(own_values(tmp_path / "one"), own_values(tmp_path / "two"), strict=True))
+    assert len(pairs) > 3
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+    assert answers(tmp_path / "one") == answers(tmp_path / "two")
+
+
+def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_path, capfd):
+    classifier = write_checkpoint(tmp_path / "classifier", Classification(("good", "bad")))
+    paragraphs = [paragraph("the film", (f"q{number}", "plot", None), marked=True) for number in range(8)]
+    lost = [paragraph("the film", (f"lost{number}", "plot", "good"), marked=True) for number in range(3)]
+    (tmp_path / "data").mkdir()
+    write_json(tmp_path / "data" / "train-v2.0.json", paragraphs + lost, "2.0")
+    empty = paragraph("", ("empty", "plot", None), marked=True)
+    write_json(tmp_path / "data" / "dev-v2.0.json", [*paragraphs, empty], "2.0")
+    train_rank(World(), tmp_path / "data", classifier, tmp_path / "out", "phase.0.steps=10")
+    said = capfd.readouterr().out
+    assert "SQuAD 2.0: train-v2.0.json and dev-v2.0.json" in said
+    assert "3 train questions are skipped: their answer is not in their context" in said
+    assert "the checkpoint is of BertForSequenceClassification, whose own head is left out" in said
+    assert "train: 11 questions in 8 windows in 2 rows" in said
+    assert "a step of 8 rows has about 32 windows" in said
+    assert "dev set: exact match 100.00, F1 100.00, of 9 questions" in said
+    assert "collapsed: nothing is answered to every question" in said
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_answers_is_gone_on_from(data, runs, tmp_path, capfd):
+    train_rank(World(), data["1.1"], newest(runs["1.1"]), tmp_path / "out", max_steps=1)
+    assert metrics(tmp_path / "out")[0]["loss"] < 0.5 * own_values(runs["1.1"])[0][2]
+    assert "starts afresh" not in capfd.readouterr().out
+
+
+def test_defaults_are_googles(checkpoint, data, tmp_path):
+    job = SquadFinetuning(checkpoint, data["1.1"]).job(tmp_path / "out")
+    phase, optimizer = job.recipe.phase[0], job.recipe.optimizer
+    assert (PHASE["sequence_length"], phase.sequence_length) == (384, 32)  # the toy model has 32 positions
+    assert (phase.learning_rate, phase.warmup, optimizer.name, optimizer.bias_correction) == (3e-5, 0.1, "adamw", True)
+    assert job.recipe.total_steps == math.ceil(2 * job.dataset.open(0, "train").count / phase.global_batch)
+    assert (job.dataset.stride, job.task) == (128, Span(job.recipe.data.packing))
+
+
+def test_another_stride_is_another_run(data, checkpoint, runs):
+    job = job_of(data["1.1"], checkpoint, runs["1.1"], "data.packing=true")
+    other = SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(STRIDE + 1)).job(runs["1.1"])
+    assert job.dataset.hash != other.dataset.hash
+
+
+def test_mistakes_are_refused(data, checkpoint, tmp_path):
+    def refuse(match: str, *files: Path | None, options: SquadOptions = SquadOptions(), **more) -> None:  # noqa: B008
+        with pytest.raises(UserError, match=match):
+            SquadFinetuning(checkpoint, *files, options=options).job(tmp_path / "out", **more)
+
+    refuse("--doc_stride 0: expected at least 1", data["1.1"], options=SquadOptions(doc_stride=0))
+    refuse("--null_score_threshold nan", data["1.1"], options=SquadOptions(null_score_threshold=math.nan))
+    refuse("expected --data_dir, or --train_file", None)
+    refuse(
+        r"train-v1\.1\.json is SQuAD 1\.1 and .*dev-v2\.0\.json is 2\.0",
+        data["1.1"],
+        None,
+        data["2.0"] / "dev-v2.0.json",
+    )
+    refuse("there are 64 ranks", data["1.1"], world_size=64)
+    refuse("--epochs 0: expected more than 0", data["1.1"], epochs=0)
+    nowhere = write_json(tmp_path / "nowhere.json", [paragraph("a film", ("q", "plot", "good"))])
+    refuse("no answer of its 1 questions is in its context", data["1.1"], nowhere)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_ended_by_max_steps_answers_too(data, checkpoint, tmp_path):
+    train_rank(World(), data["2.0"], checkpoint, tmp_path / "out", max_steps=2)
+    assert path_of(tmp_path / "out", 2).is_dir()
+    assert len(answers(tmp_path / "out")) == DEV
