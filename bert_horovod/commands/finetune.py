@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
+from bert_horovod.recipe.sections import GLUE_TASKS
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
-GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 OWN = ("classification", "regression")
 
 
@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         required=True,
-        choices=(*GLUE, *OWN),
+        choices=(*GLUE_TASKS, *OWN),
         metavar="TASK",
-        help=f"of GLUE: {', '.join(GLUE)}; on files of your own: {', '.join(OWN)}",
+        help=f"of GLUE: {', '.join(GLUE_TASKS)}; on files of your own: {', '.join(OWN)}",
     )
     parser.add_argument(
         "--data_dir", type=Path, metavar="DIR", help="GLUE's directory of the task: train.tsv, dev.tsv, ... or .gz"

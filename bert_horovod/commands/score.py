@@ -7,12 +7,12 @@ import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.commands.finetune import GLUE
+from bert_horovod.recipe.sections import GLUE_TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--task", required=True, choices=GLUE, metavar="TASK", help=", ".join(GLUE))
+    parser.add_argument("--task", required=True, choices=GLUE_TASKS, metavar="TASK", help=", ".join(GLUE_TASKS))
     parser.add_argument(
         "--predictions",
         required=True,
