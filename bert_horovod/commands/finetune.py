@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import GLUE_TASKS
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from bert_horovod.finetuning.text_data import TextData
     from bert_horovod.training.job import Job
 
-GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 OWN = ("classification", "regression")
 SQUAD = "squad"  # of both versions: the data say which
 SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         required=True,
-        choices=(*GLUE, SQUAD, *OWN),
+        choices=(*GLUE_TASKS, SQUAD, *OWN),
         metavar="TASK",
-        help=f"of GLUE: {', '.join(GLUE)}; {SQUAD}, 1.1 or 2.0; on files of your own: {', '.join(OWN)}",
+        help=f"of GLUE: {', '.join(GLUE_TASKS)}; {SQUAD}, 1.1 or 2.0; on files of your own: {', '.join(OWN)}",
     )
     parser.add_argument(
         "--data_dir",

@@ -6,15 +6,19 @@ To stop:         touch O/stop      (every rank saves at the same step)
 """
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import CHECKPOINT
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
+from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import load_recipe
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
+    from bert_horovod.finetuning.probing import ProbeHook
     from bert_horovod.training.job import Job
 
 
@@ -27,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--init_checkpoint", type=Path, metavar="PATH", help=f"to start from: {CHECKPOINT}")
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
+    )
+    parser.add_argument(
+        "--probe_dir", type=Path, metavar="DIR", help="GLUE's directory of the task that execution.probe names"
     )
     add_run(parser)
 
@@ -43,6 +50,13 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.training.start import check_recipe, load_initial
 
     recipe, start = load_recipe(arguments.recipe, arguments.overrides), arguments.init_checkpoint
+    if bool(recipe.execution.probe) != bool(arguments.probe_dir):
+        raise UserError(
+            f"execution.probe = {recipe.execution.probe!r} and --probe_dir {arguments.probe_dir or 'missing'}: "
+            "expected both, a task and its files, or neither"
+        )
+    if start and launched.rank == 0:  # the others are given what rank 0 reads
+        start = find_checkpoint(start, "--init_checkpoint")
     # One process a host reads its host's copy once: a damaged byte would else be trained on.
     store = (verify if launched.local_rank == 0 else open_store)(arguments.data_dir)
     check_recipe(recipe, store, launched.size)
@@ -51,9 +65,19 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         store,
         arguments.output_dir,
         arguments.index_dir,
-        init_checkpoint=find_checkpoint(start, "--init_checkpoint") if start else None,
+        init_checkpoint=start,
+        hooks=_probe(recipe.execution.probe, arguments.probe_dir),
         **options,
     )
     if job.init_checkpoint and launched.rank == 0:
         load_initial(job.init_checkpoint, recipe.model, job.task, job.dataset)
     return job
+
+
+def _probe(task: str, data_dir: Path | None) -> "tuple[Callable[..., ProbeHook], ...]":
+    if not task:
+        return ()
+    from bert_horovod.finetuning.probing import ProbeHook
+    from bert_horovod.finetuning.text_data import Files, glue_data
+
+    return (partial(ProbeHook, glue_data(task, Files(data_dir))),)

@@ -8,13 +8,16 @@ import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.commands.finetune import GLUE, SQUAD
+from bert_horovod.commands.finetune import SQUAD
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import GLUE_TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--task", required=True, choices=(*GLUE, SQUAD), metavar="TASK", help=", ".join((*GLUE, SQUAD)))
+    parser.add_argument(
+        "--task", required=True, choices=(*GLUE_TASKS, SQUAD), metavar="TASK", help=", ".join((*GLUE_TASKS, SQUAD))
+    )
     parser.add_argument(
         "--predictions",
         required=True,

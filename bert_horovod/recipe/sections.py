@@ -182,6 +182,9 @@ class Phase:
     hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
 
 
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+
+
 @dataclass(frozen=True)
 class Execution:
     """How the work is done: changes speed, memory and logging, never the result beyond rounding."""
@@ -216,6 +219,9 @@ class Execution:
     stall_s: float = setting(600.0, above=0)  # longest time for one thing (a step, a save), then the run ends
     evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at the end only
     evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
+    # Task of GLUE on which a copy of the parameters is fine-tuned shortly after each evaluation, its scores in
+    # metrics.jsonl; pretrain needs --probe_dir then
+    probe: str = setting("", choices=("", *GLUE_TASKS))
     tensorboard: bool = setting(True)  # write the metrics to output_dir/tensorboard too
     profile_steps: tuple[int, ...] = setting(())  # [first, last] step traced to output_dir/tensorboard; []: none
     timeline: tuple[int, ...] = setting(())  # [first, last] step whose all-reduces go to output_dir/timeline; []: none

@@ -54,6 +54,7 @@ class Run:
         self.held_out: dict[str, float] = {}  # the last evaluation's means
         self.rollbacks = (-1, 0)  # the step that was gone back to, and how often
         self._stop_signal = False
+        self._handlers: dict[int, Any] = {}  # those before this run's; another run's, where this one is within it
         agreement = self.recipe.exchange.agreement
         if self.last_step % agreement:
             raise UserError(
@@ -86,7 +87,7 @@ class Run:
         if first_step >= self.last_step:
             self.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._on_signal)
+            self._handlers[number] = signal.signal(number, self._on_signal)
 
     def open_phase(self, number: int, begin: int) -> None:
         """Open the rows of a phase, on all ranks alike."""
@@ -158,6 +159,11 @@ class Run:
             self.journal.close()
         if hasattr(self, "console"):
             self.console.close()
+        for number, handler in self._handlers.items():
+            if callable(handler):  # else SIGTERM would end a process that is about to end in order
+                signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._stop_signal = True
+        if callable(outer := self._handlers.get(number)):
+            outer(number, frame)

@@ -1,0 +1,80 @@
+"""How good is each checkpoint of a run for a task? Short fine-tunings, one a checkpoint; again to resume.
+
+One process:     bert-horovod probe RUN --task sst2 --data_dir GLUE/SST-2
+Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- probe RUN --task sst2 --data_dir GLUE/SST-2
+
+The curve tells when more pre-training stops paying. While a run trains, execution.probe does the same.
+"""
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.ranks import train_as_rank
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import GLUE_TASKS
+
+if TYPE_CHECKING:
+    from bert_horovod.collectives.launched import Launch
+    from bert_horovod.collectives.world import World
+    from bert_horovod.training.job import Job
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="output_dir of a pre-training")
+    parser.add_argument("--task", required=True, choices=GLUE_TASKS, help="of GLUE")
+    parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR", help="GLUE's directory of the task")
+    parser.add_argument(
+        "--output_dir", type=Path, metavar="DIR", help="of the fine-tunings and scores.json (default: RUN/probe/TASK)"
+    )
+    add_overrides(parser)
+    parser.set_defaults(max_steps=None, stop_before=None)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check everything, join the other ranks, fine-tune a copy of each checkpoint, and print the scores."""
+    arguments.output_dir = arguments.output_dir or arguments.run_dir / "probe" / arguments.task
+    return train_as_rank(arguments, _jobs, partial(_probe_all, arguments))
+
+
+def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
+    from bert_horovod.finetuning.classifier import TextFinetuning
+    from bert_horovod.finetuning.probing import probe_job
+    from bert_horovod.finetuning.text_data import Files, glue_data
+    from bert_horovod.runs.checkpoint import paths, paths_in
+
+    checkpoints = paths(arguments.run_dir)
+    if not checkpoints:
+        raise UserError(
+            f"{paths_in(arguments.run_dir)} has no checkpoint; expected the output_dir of a pre-training (which keeps "
+            "more than the newest with execution.keep_checkpoints or keep_every_hours)"
+        )
+    data = glue_data(arguments.task, Files(arguments.data_dir))
+    jobs = []
+    for checkpoint in checkpoints:
+        finetuning = TextFinetuning(data, checkpoint)
+        if not jobs:
+            finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
+        output_dir = arguments.output_dir / checkpoint.name
+        jobs.append(probe_job(finetuning, output_dir, arguments.overrides, launched.size, **options))
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    return jobs
+
+
+def _probe_all(arguments: argparse.Namespace, jobs: "list[Job]", world: "World") -> None:
+    from bert_horovod.finetuning.probing import probe_all
+    from bert_horovod.measuring.tables import lines
+    from bert_horovod.storage.writing import write_atomically
+
+    found = probe_all(jobs, world)
+    if world.rank or found is None:
+        return
+    names = list(found[0][1])
+    write_atomically(arguments.output_dir / "scores.json", json.dumps(dict(found), indent=1) + "\n")
+    table = [["checkpoint", *(name.replace("_", " ") for name in names)]]
+    table += [[checkpoint, *(f"{scores[name]:.4f}" for name in names)] for checkpoint, scores in found]
+    print(f"\n{lines(table)}\n{arguments.output_dir / 'scores.json'}")

@@ -1,0 +1,36 @@
+"""The command `probe`: each checkpoint of a run is fine-tuned once, and what is asked wrongly is said."""
+
+import json
+
+import pytest
+
+from bert_horovod.__main__ import dispatch, parse
+from tests.horovod_runs import run_script
+from tests.toy_glue import write_glue
+from tests.toy_runs import train
+
+SHORT = ["--set", "phase.0.steps=2", "--set", "execution.evaluate_steps=2", "--set", "execution.xla='off'"]
+
+
+@pytest.mark.slow
+def test_each_checkpoint_of_a_run_is_probed_once(store, tmp_path):
+    run = train(store, tmp_path / "run", phase={"steps": 4}, execution={"checkpoint_steps": 2})
+    glue = write_glue(tmp_path / "glue", 40, 10)
+    words = ("-m", "bert_horovod", "probe", run, "--task", "sst2", "--data_dir", glue, *SHORT)
+    done = run_script(1, *map(str, words))
+    assert done.returncode == 0, done.stderr
+    scores = json.loads((run / "probe" / "sst2" / "scores.json").read_text())
+    assert list(scores) == ["step-00000002", "step-00000004"]
+    assert all(0 <= found["accuracy"] <= 1 for found in scores.values())
+    assert "step-00000004" in done.stdout
+    assert not list((run / "probe").glob("**/optimizer.safetensors"))
+    before = {path: path.stat().st_mtime_ns for path in (run / "probe").glob("**/metrics.jsonl")}
+    assert run_script(1, *map(str, words)).returncode == 0
+    assert before == {path: path.stat().st_mtime_ns for path in (run / "probe").glob("**/metrics.jsonl")}
+
+
+def test_a_directory_without_checkpoints_is_refused(tmp_path, capsys):
+    glue = write_glue(tmp_path / "glue", 40, 10)
+    words = ("probe", tmp_path, "--task", "sst2", "--data_dir", glue)
+    assert dispatch(parse(["bert-horovod", *map(str, words)])) == 2
+    assert "has no checkpoint; expected the output_dir of a pre-training" in capsys.readouterr().err
