@@ -33,7 +33,11 @@ from bert_horovod.runtime.quiet import import_tensorflow
 WARM_UP = 6  # steps, the first of which compile
 EXAMPLES = 32  # of a step, about
 OURS = {"packed rows": {"packing": True}, "padded to the maximum": {"packing": False}}
-THEIRS = [(precision, compiled) for precision in ("float32", "bfloat16") for compiled in (False, True)]
+PEERS = {  # precision of transformers' contestants, and whether they are compiled
+    "all": [(precision, compiled) for precision in ("float32", "bfloat16") for compiled in (False, True)],
+    "eager": [(precision, False) for precision in ("float32", "bfloat16")],
+    "none": [],
+}
 
 
 def data_of(task: str, data_dir: Path, train_file: Path | None) -> Any:
@@ -95,9 +99,9 @@ def commands(arguments: argparse.Namespace, tokens: Path, labels: int) -> Iterat
     for name, own in OURS.items():
         yield name, [sys.executable, str(Path(__file__).resolve()), "--contestant", json.dumps(shape | own)]
     python = sys.executable
-    if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+    if arguments.peer != "none" and not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         python = str(environment("hugging_face", arguments.environments))
-    for precision, compiled in THEIRS:
+    for precision, compiled in PEERS[arguments.peer]:
         own = {"precision": precision, "compiled": compiled, "tokens": str(tokens), "labels": labels}
         own |= {"examples": EXAMPLES}
         program = PROJECT / "benchmarks" / "peers" / "hugging_face_finetuning.py"
@@ -185,6 +189,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory, or an output_dir")
     parser.add_argument("--threads", type=int, default=2, help="of each contestant (default: %(default)s)")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="ours")
+    parser.add_argument("--peer", default="all", choices=tuple(PEERS), help="transformers (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="of a round (default: %(default)s)")
     parser.add_argument(

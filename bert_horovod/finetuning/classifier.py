@@ -40,6 +40,11 @@ class TextFinetuning:
         self.data, self.task = data, data.task
         self.directory, found = open_checkpoint(checkpoint)
         self.model, self.vocabulary, self.lowercase = found.model, found.vocabulary, found.lowercase
+        if len(data.format.columns) > 1 and self.model.type_vocab_size < 2:
+            raise UserError(
+                f"--checkpoint {self.directory} has type_vocab_size = 1, so that it cannot tell the two texts of a "
+                "pair apart; expected 2: take another checkpoint"
+            )
 
     def job(
         self,
@@ -64,7 +69,7 @@ class TextFinetuning:
         settings = first_settings(self.model, PHASE, overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         mean = len(train.labels) / train.count  # examples a row
-        batch = max(1, round(EXAMPLES / mean))
+        batch = max(1, min(train.count, round(EXAMPLES / mean)))
         defaults = PHASE | {"global_batch": batch}
         recipe = finetuning_recipe(
             self.directory, self.model, defaults, train.count, dev.count, epochs, overrides, world_size

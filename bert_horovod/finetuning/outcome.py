@@ -11,7 +11,8 @@ from bert_horovod.batches.labelled import LabelledTokens
 from bert_horovod.corpus.reading.tables import table_text
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.finetuning.dev_scores import run_outputs
-from bert_horovod.finetuning.scores import constant_like
+from bert_horovod.finetuning.examples import Split
+from bert_horovod.finetuning.scores import constant_like, score
 from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.inference.outputs import RowOutputs
 from bert_horovod.inference.text_answers import answers
@@ -51,47 +52,46 @@ class Outcome(Hook):
             self.run.say(notice)
 
     def finish(self) -> None:
-        run = self.run
-        self._say_scores()
+        run, data = self.run, self._data
         if run.state.progress.step >= run.last_step:
-            for name in (*self._test, *reversed(self._data.dev)):
-                self._predict(name)
+            for name in self._test:
+                self._predict(name, name, self._test[name])
+            for suffix, split in reversed(list(data.dev.items())):
+                found = self._predict(f"dev{suffix}", f"held_out{suffix}", run.job.dataset.splits[f"held_out{suffix}"])
+                self._say_scores(split, score(found, np.array(split.examples.labels), data.metrics))
+        elif run.held_out:
+            for suffix, split in data.dev.items():
+                self._say_scores(split, {name: run.held_out[f"held_out_{name}{suffix}"] for name in data.metrics})
 
-    def _say_scores(self) -> None:
-        """Say the last dev scores, and whether they are exactly those of one answer for all."""
-        run, data = self.run, self._data
-        if not run.held_out:
-            return
-        for suffix, split in data.dev.items():
-            scores = {name: run.held_out[f"held_out_{name}{suffix}"] for name in data.metrics}
-            text = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
-            run.say(f"{split.path.name}: {text}, of {len(split.examples.labels):,} examples")
-            labels = list(data.format.labels.values())
-            constant = constant_like(scores, np.array(split.examples.labels), len(labels))
-            if constant is not None:
-                answer = repr(labels[constant]) if labels else "one number"
-                undefined = "; a correlation that is undefined is given as 0" if 0.0 in scores.values() else ""
-                run.say(
-                    f"collapsed: these are exactly the scores of predicting {answer} for every example{undefined}; "
-                    "try another data.seed, a lower learning rate or more epochs"
-                )
+    def _say_scores(self, split: Split, scores: dict[str, float]) -> None:
+        """Say dev scores, and whether they are exactly those of one answer for all."""
+        text = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
+        self.run.say(f"{split.path.name}: {text}, of {len(split.examples.labels):,} examples")
+        labels = list(self._data.format.labels.values())
+        constant = constant_like(scores, np.array(split.examples.labels), len(labels))
+        if constant is not None:
+            answer = repr(labels[constant]) if labels else "one number"
+            undefined = "; a correlation that is undefined is given as 0" if 0.0 in scores.values() else ""
+            self.run.say(
+                f"collapsed: these are exactly the scores of predicting {answer} for every example{undefined}; "
+                "try another data.seed, a lower learning rate or more epochs"
+            )
 
-    def _predict(self, name: str) -> None:
-        """Write what is predicted for a dev file, by its suffix, or a test file, by its name; all ranks compute."""
+    def _predict(self, stem: str, what: str, tokens: LabelledTokens) -> np.ndarray:
+        """What is predicted for some examples, computed by all ranks and written by rank 0."""
         run, data = self.run, self._data
-        dev = name in data.dev
-        tokens = run.job.dataset.splits[f"held_out{name}"] if dev else self._test[name]
         rows = run.job.dataset.rows(len(run.recipe.phase) - 1, tokens)
 
         def progress(done: int, of: int) -> None:
-            run.doing(f"predicting, {done} of {of} rows")
+            run.doing(f"predicting {what}, {done} of {of} rows")
 
         logits = rows.by_example(self._outputs(run.state.parameters, rows, progress)["logits"])
-        if run.world.rank:
-            return
-        path = (run.job.output_dir / DEV_PREDICTIONS).with_stem(f"dev{name}" if dev else name)
-        write_predictions(path, answers(logits, len(data.format.labels)), list(data.format.labels))
-        run.say(f"predictions: {path}")
+        found = answers(logits, len(data.format.labels))
+        if run.world.rank == 0:
+            path = (run.job.output_dir / DEV_PREDICTIONS).with_stem(stem)
+            write_predictions(path, found, list(data.format.labels))
+            run.say(f"predictions: {path}")
+        return found
 
 
 def write_predictions(path: Path, found: np.ndarray, values: list[str]) -> None:

@@ -257,6 +257,12 @@ def test_both_dev_sets_of_mnli_are_scored_and_both_test_sets_predicted(files, tm
     said = capsys.readouterr().out
     assert "labels: contradiction, entailment, neutral" in said
     assert "dev_mismatched.tsv: accuracy" in said
+    train(job, World())  # it is finished
+    again = capsys.readouterr().out
+    assert "nothing to do" in again
+    scores = [line for line in said.splitlines() if "tsv: accuracy" in line]
+    assert len(scores) == 2
+    assert all(line in again for line in scores)
 
 
 def test_a_run_may_start_from_a_classifier_of_the_same_labels(files, whole, tmp_path):
@@ -357,6 +363,13 @@ def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
     (without / "vocab.txt").unlink()
     with pytest.raises(UserError, match=r"has no vocabulary; expected vocab\.txt"):
         job_of(files | {"checkpoint": without}, tmp_path)
+
+
+def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
+    one = write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1))
+    assert job_of(files | {"checkpoint": one}, tmp_path).recipe.model.type_vocab_size == 1
+    with pytest.raises(UserError, match="type_vocab_size = 1, so that it cannot tell the two texts of a pair apart"):
+        TextFinetuning(glue_data("mnli", Files(write_mnli(tmp_path / "glue"))), one)
 
 
 def test_a_checkpoint_without_pooler_serves_and_vocabulary_and_case_are_its_own(files, tmp_path):
