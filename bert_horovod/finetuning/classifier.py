@@ -40,6 +40,11 @@ class TextFinetuning:
         self.data, self.task = data, data.task
         self.directory, found = open_checkpoint(checkpoint)
         self.model, self.vocabulary, self.lowercase = found.model, found.vocabulary, found.lowercase
+        if len(data.format.columns) > 1 and self.model.type_vocab_size < 2:
+            raise UserError(
+                f"--checkpoint {self.directory} has type_vocab_size = 1, so that it cannot tell the two texts of a "
+                "pair apart; expected 2: take another checkpoint"
+            )
 
     def job(
         self,

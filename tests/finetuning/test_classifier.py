@@ -365,6 +365,13 @@ def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
         job_of(files | {"checkpoint": without}, tmp_path)
 
 
+def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
+    one = write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1))
+    assert job_of(files | {"checkpoint": one}, tmp_path).recipe.model.type_vocab_size == 1
+    with pytest.raises(UserError, match="type_vocab_size = 1, so that it cannot tell the two texts of a pair apart"):
+        TextFinetuning(glue_data("mnli", Files(write_mnli(tmp_path / "glue"))), one)
+
+
 def test_a_checkpoint_without_pooler_serves_and_vocabulary_and_case_are_its_own(files, tmp_path):
     without = write_checkpoint(tmp_path / "model", Pretraining(False))
     job = job_of(files | {"checkpoint": without}, tmp_path)

@@ -37,13 +37,19 @@ def data(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def runs(data, checkpoint, tmp_path_factory) -> dict[str, Path]:
-    """Whole runs by version; that of 1.1 is packed."""
-    found = {}
-    for version, overrides in (("1.1", ["data.packing=true"]), ("2.0", [])):
-        found[version] = tmp_path_factory.mktemp("whole") / "out"
-        train_rank(World(), data[version], checkpoint, found[version], *overrides)
-    return found
+def first(data, checkpoint, tmp_path_factory) -> Path:
+    """A whole run on version 1.1, packed."""
+    output_dir = tmp_path_factory.mktemp("first") / "out"
+    train_rank(World(), data["1.1"], checkpoint, output_dir, "data.packing=true")
+    return output_dir
+
+
+@pytest.fixture(scope="module")
+def second(data, checkpoint, tmp_path_factory) -> Path:
+    """A whole run on version 2.0."""
+    output_dir = tmp_path_factory.mktemp("second") / "out"
+    train_rank(World(), data["2.0"], checkpoint, output_dir)
+    return output_dir
 
 
 def own_values(output_dir: Path) -> list[tuple]:
@@ -59,51 +65,52 @@ def answers(output_dir: Path, name: str = "predictions.json") -> dict:
     return json.loads((output_dir / name).read_text(encoding="utf-8"))
 
 
-def test_version_1_is_learned_and_its_scores_are_the_official_ones_of_its_predictions(data, runs):
-    found = evaluations(runs["1.1"])
+@pytest.mark.slow
+def test_version_1_is_learned_and_its_scores_are_the_official_ones_of_its_predictions(data, first):
+    found = evaluations(first)
     assert len(found) == 3
-    losses = [line["loss"] for line in metrics(runs["1.1"])]
+    losses = [line["loss"] for line in metrics(first)]
     assert found[-1]["held_out_exact_match"] > 80
     assert losses[-1] < 0.3 * losses[0]
     questions = read_squad(data["1.1"] / "dev-v1.1.json")
-    scores = squad_scores(questions, answers(runs["1.1"]))
+    scores = squad_scores(questions, answers(first))
     assert {f"held_out_{name}": value for name, value in scores.items()} == {
         name: value for name, value in found[-1].items() if name.startswith("held_out")
     }
-    n_best = answers(runs["1.1"], "nbest_predictions.json")
-    for number, best, context in zip(questions.ids, answers(runs["1.1"]).values(), questions.contexts, strict=True):
+    n_best = answers(first, "nbest_predictions.json")
+    for number, best, context in zip(questions.ids, answers(first).values(), questions.contexts, strict=True):
         assert best == n_best[number][0]["text"]
         assert all(one["text"] in context for one in n_best[number])
         assert math.isclose(sum(one["probability"] for one in n_best[number]), 1, rel_tol=1e-9)
-    assert not (runs["1.1"] / "null_odds.json").exists()
+    assert not (first / "null_odds.json").exists()
 
 
-def test_version_2_is_noticed_and_learns_to_abstain(data, runs):
-    found = evaluations(runs["2.0"])[-1]
+def test_version_2_is_noticed_and_learns_to_abstain(data, second):
+    found = evaluations(second)[-1]
     questions = read_squad(data["2.0"] / "dev-v2.0.json")
-    scores = squad_scores(questions, answers(runs["2.0"]))
+    scores = squad_scores(questions, answers(second))
     assert (scores["HasAns_total"], scores["NoAns_total"]) == (13, 8)
     for name in ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"):
         assert found[f"held_out_{name}"] == scores[name]
     assert found["held_out_best_exact"] > 80
-    odds = answers(runs["2.0"], "null_odds.json")
+    odds = answers(second, "null_odds.json")
     assert {number: odds[number] > 0 for number in odds} == {
-        number: not text for number, text in answers(runs["2.0"]).items()
+        number: not text for number, text in answers(second).items()
     }
-    config = json.loads((newest(runs["2.0"]) / "config.json").read_text())
+    config = json.loads((newest(second) / "config.json").read_text())
     assert (config["architectures"], config["version_2_with_negative"]) == (["BertForQuestionAnswering"], True)
 
 
-def test_the_best_threshold_gives_the_best_score(data, runs, checkpoint, tmp_path):
-    best = evaluations(runs["2.0"])[-1]
-    shutil.copytree(runs["2.0"], tmp_path / "out")
+def test_the_best_threshold_gives_the_best_score(data, second, checkpoint, tmp_path):
+    best = evaluations(second)[-1]
+    shutil.copytree(second, tmp_path / "out")
     job = job_of(data["2.0"], checkpoint, tmp_path / "out", threshold=best["held_out_best_f1_thresh"])
     train(job, World())
     scores = squad_scores(read_squad(data["2.0"] / "dev-v2.0.json"), answers(tmp_path / "out"))
     assert scores["f1"] == pytest.approx(best["held_out_best_f1"], abs=1e-9)
 
 
-def test_packing_puts_each_window_into_an_epoch_once_and_steps_follow(data, runs, checkpoint, tmp_path):
+def test_packing_puts_each_window_into_an_epoch_once_and_steps_follow(data, checkpoint, tmp_path):
     packed = job_of(data["1.1"], checkpoint, tmp_path / "a", "data.packing=true")
     plain = job_of(data["1.1"], checkpoint, tmp_path / "b", "data.packing=false")
     rows = [job.dataset.open(0, "train") for job in (packed, plain)]
@@ -130,19 +137,19 @@ def test_rows_are_packed_where_it_pays_and_settings_decide(checkpoint, tmp_path)
 
 
 @pytest.mark.slow
-def test_micro_batches_change_nothing_beyond_rounding(data, runs, checkpoint, tmp_path):
+def test_micro_batches_change_nothing_beyond_rounding(data, first, checkpoint, tmp_path):
     train_rank(
         World(), data["1.1"], checkpoint, tmp_path / "out", "data.packing=true", "execution.micro_batch=7", max_steps=8
     )
-    for one, other in zip(own_values(runs["1.1"])[:8], own_values(tmp_path / "out"), strict=True):
+    for one, other in zip(own_values(first)[:8], own_values(tmp_path / "out"), strict=True):
         assert math.isclose(one[2], other[2], rel_tol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(data, runs, checkpoint, tmp_path):
+def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(data, first, checkpoint, tmp_path):
     for steps in (5, 20):
         train_rank(World(), data["1.1"], checkpoint, tmp_path / "out", "data.packing=true", max_steps=steps)
-    assert own_values(tmp_path / "out") == own_values(runs["1.1"])[:20]
+    assert own_values(tmp_path / "out") == own_values(first)[:20]
 
 
 def without_answers(run: Path, copy: Path) -> Path:
@@ -153,16 +160,18 @@ def without_answers(run: Path, copy: Path) -> Path:
     return copy
 
 
-def test_defect_5_two_ranks_answer_each_question_once_and_as_one_rank_does(two_ranks, data, runs, checkpoint, tmp_path):
-    again = without_answers(runs["2.0"], tmp_path / "out")
+def test_defect_5_two_ranks_answer_each_question_once_and_as_one_rank_does(
+    two_ranks, data, second, checkpoint, tmp_path
+):
+    again = without_answers(second, tmp_path / "out")
     two_ranks.run(train_rank, data["2.0"], checkpoint, again)
     for name in FILES:
-        assert (again / name).read_bytes() == (runs["2.0"] / name).read_bytes()
+        assert (again / name).read_bytes() == (second / name).read_bytes()
 
 
 @pytest.mark.slow
-def test_defect_5_three_ranks_answer_as_one_rank_does(data, runs, checkpoint, tmp_path):
-    again = without_answers(runs["2.0"], tmp_path / "out")
+def test_defect_5_three_ranks_answer_as_one_rank_does(data, second, checkpoint, tmp_path):
+    again = without_answers(second, tmp_path / "out")
     script = f"""
 from pathlib import Path
 from bert_horovod.collectives.launched import launch
@@ -174,7 +183,7 @@ world.shutdown()
 """
     run_ranks(3, script)
     for name in FILES:
-        assert (again / name).read_bytes() == (runs["2.0"] / name).read_bytes()
+        assert (again / name).read_bytes() == (second / name).read_bytes()
 
 
 @pytest.mark.slow
@@ -210,9 +219,9 @@ def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_checkpoint_with_answers_is_gone_on_from(data, runs, tmp_path, capfd):
-    train_rank(World(), data["1.1"], newest(runs["1.1"]), tmp_path / "out", max_steps=1)
-    assert metrics(tmp_path / "out")[0]["loss"] < 0.5 * own_values(runs["1.1"])[0][2]
+def test_a_checkpoint_with_answers_is_gone_on_from(data, first, tmp_path, capfd):
+    train_rank(World(), data["1.1"], newest(first), tmp_path / "out", max_steps=1)
+    assert metrics(tmp_path / "out")[0]["loss"] < 0.5 * own_values(first)[0][2]
     assert "starts afresh" not in capfd.readouterr().out
 
 
@@ -225,9 +234,9 @@ def test_defaults_are_googles(checkpoint, data, tmp_path):
     assert (job.dataset.stride, job.task) == (128, Span(job.recipe.data.packing))
 
 
-def test_another_stride_is_another_run(data, checkpoint, runs):
-    job = job_of(data["1.1"], checkpoint, runs["1.1"], "data.packing=true")
-    other = SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(STRIDE + 1)).job(runs["1.1"])
+def test_another_stride_is_another_run(data, checkpoint, tmp_path):
+    job = job_of(data["1.1"], checkpoint, tmp_path / "out")
+    other = SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(STRIDE + 1)).job(tmp_path / "out")
     assert job.dataset.hash != other.dataset.hash
 
 
