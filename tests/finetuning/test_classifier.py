@@ -126,14 +126,16 @@ def test_dev_scores_are_equal_to_the_last_digit_on_two_ranks(files, whole, two_r
 
 
 def numbered(directory: Path, examples: int) -> Path:
-    """A table of texts with a number each, which tells how often they say good."""
+    """A table of texts with a number each, which tells how often they say good; made if it is not there."""
+    path = directory / f"{examples}.csv"
+    if path.exists():  # ranks must not write what others read
+        return path
     random = np.random.default_rng(5)
     lines = ["text,score"]
     for _ in range(examples):
         words = random.choice(["good", "bad", "the", "film", "is"], random.integers(2, 9)).tolist()
         lines.append(f"{' '.join(words)},{words.count('good') / 2}")
     directory.mkdir(exist_ok=True)
-    path = directory / f"{examples}.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
