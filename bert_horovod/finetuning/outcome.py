@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_horovod.batches.labelled import LabelledTokens
-from bert_horovod.corpus.reading.tables import table_text
+from bert_horovod.corpus.reading.table_files import table_text
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.finetuning.dev_scores import run_outputs
 from bert_horovod.finetuning.examples import Split

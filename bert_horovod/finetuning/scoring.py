@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.corpus.reading.squad_files import find_squad_file, read_squad
-from bert_horovod.corpus.reading.tables import read_table
+from bert_horovod.corpus.reading.table_files import read_table
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import find_split, glue_format, read_labelled
 from bert_horovod.finetuning.glue import TASKS

@@ -16,7 +16,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.sources import COMPRESSIONS
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
-from bert_horovod.corpus.reading.tables import read_table, table_text
+from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.outputs import RowOutputs, block_rows

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_horovod.batches.labelled import LabelledRows, LabelledTexts, tokenised
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
-from bert_horovod.corpus.reading.tables import read_table, table_text
+from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.inference.outputs import RowOutputs, block_rows

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.corpus.reading.tables import kind_of, read_table, table_text
+from bert_horovod.corpus.reading.table_files import kind_of, read_table, table_text
 from bert_horovod.errors import DamagedData, UserError
 
 
