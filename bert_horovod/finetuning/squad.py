@@ -69,6 +69,11 @@ class SquadFinetuning:
         self.directory, found = open_checkpoint(checkpoint)
         self.model, self.vocabulary, self.lowercase = found.model, found.vocabulary, found.lowercase
         special_ids(self.vocabulary)
+        if self.model.type_vocab_size < 2:
+            raise UserError(
+                f"--checkpoint {self.directory} has type_vocab_size = 1, so that it cannot tell question and context "
+                "apart; expected 2: take another checkpoint"
+            )
         self.train = read_squad(_file(data_dir, "train", train_file), scored=True)
         self.dev = read_squad(_file(data_dir, "dev", dev_file), scored=True)
         _refuse_mixed_versions(self.train, self.dev)

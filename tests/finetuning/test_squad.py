@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.span import Span
 from bert_horovod.training.loop import train
 from tests.horovod_runs import run_ranks
-from tests.toy_glue import write_checkpoint
+from tests.toy_glue import MODEL, write_checkpoint
 from tests.toy_runs import logged, metrics, newest
 from tests.toy_squad import DEV, STRIDE, job_of, paragraph, train_rank, write_json, write_squad
 
@@ -256,6 +257,8 @@ def test_mistakes_are_refused(data, checkpoint, tmp_path):
     )
     refuse("there are 64 ranks", data["1.1"], world_size=64)
     refuse("--epochs 0: expected more than 0", data["1.1"], epochs=0)
+    with pytest.raises(UserError, match="type_vocab_size = 1"):
+        SquadFinetuning(write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1)), data["1.1"])
     nowhere = write_json(tmp_path / "nowhere.json", [paragraph("a film", ("q", "plot", "good"))])
     refuse("no answer of its 1 questions is in its context", data["1.1"], nowhere)
 
