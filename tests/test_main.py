@@ -133,10 +133,12 @@ FLAGS = {
         "--output_dir": REQUIRED,
         "--init_checkpoint": None,
         "--index_dir": None,
+        "--probe_dir": None,
         "--max_steps": None,
         "--stop_before": None,
         "--set": [],
     },
+    "probe": {"RUN": REQUIRED, "--task": REQUIRED, "--data_dir": REQUIRED, "--output_dir": None, "--set": []},
     "score": {
         "--task": REQUIRED,
         "--predictions": REQUIRED,
