@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 

@@ -16,7 +16,7 @@ checkpoint computes; else nothing is left of it.
 import argparse
 from pathlib import Path
 
-from bert_horovod.commands.shared.flags import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.runtime.quiet import import_tensorflow
 
 

@@ -6,7 +6,7 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 import argparse
 from pathlib import Path
 
-from bert_horovod.commands.shared.flags import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 

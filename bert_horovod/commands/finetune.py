@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS

@@ -5,6 +5,8 @@ import importlib.metadata
 import logging
 from pathlib import Path
 
+import tensorflow as tf
+
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.exported import ONNX_FILE
 from bert_horovod.interchange.serving_graph import Served
@@ -40,11 +42,31 @@ def write_onnx(directory: Path, served: Served) -> None:
             f"--format onnx: the model has {size / 1e9:.1f} GB of parameters, an ONNX file holds 2 GB; export a "
             "savedmodel"
         )
+    import onnx
     import tf2onnx
+
+    # The graph is converted with parameters as inputs, which become initializers here: with constants in their place
+    # tf2onnx needs 30 times their size in memory.
+    names = {f"parameter_{i}": name for i, name in enumerate(served.parameters)}
+    specs = [
+        tf.TensorSpec(value.shape, value.dtype, key)
+        for key, value in zip(names, served.parameters.values(), strict=True)
+    ]
+
+    @tf.function(input_signature=[*served.signature, *specs], autograph=False)
+    def function(ids: tf.Tensor, mask: tf.Tensor, types: tf.Tensor, *values: tf.Tensor) -> dict[str, tf.Tensor]:
+        return served.outputs(ids, mask, types, dict(zip(served.parameters, values, strict=True)))
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     with native_messages_held_back(), contextlib.redirect_stdout(None):
-        model, _ = tf2onnx.convert.from_function(served.serve, input_signature=served.signature, opset=OPSET)
+        model, _ = tf2onnx.convert.from_function(function, input_signature=function.input_signature, opset=OPSET)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    inputs = [value for value in model.graph.input if value.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    for name, variable in served.parameters.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(variable.numpy(), name))
     for value in (*model.graph.input, *model.graph.output):
         for axis, dimension in zip(_AXES, value.type.tensor_type.shape.dim, strict=False):
             if not dimension.HasField("dim_value"):

@@ -34,14 +34,26 @@ class Served(tf.Module):
         self.architecture, self.model = architecture, model
         self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
         self.signature = [tf.TensorSpec([None, None], dtype, name) for name in INPUTS]
-        self.serve: Callable = tf.function(self.outputs, input_signature=self.signature, autograph=False)
+        # A lambda, because the signature has three inputs alone.
+        self.serve: Callable = tf.function(
+            lambda input_ids, attention_mask, token_type_ids: self.outputs(input_ids, attention_mask, token_type_ids),
+            input_signature=self.signature,
+            autograph=False,
+        )
 
     def outputs(
-        self, input_ids: tf.Tensor, attention_mask: tf.Tensor, token_type_ids: tf.Tensor
+        self,
+        input_ids: tf.Tensor,
+        attention_mask: tf.Tensor,
+        token_type_ids: tf.Tensor,
+        parameters: dict[str, tf.Tensor] | None = None,
     ) -> dict[str, tf.Tensor]:
-        """The outputs by Hugging Face's names; per-token outputs mean nothing at padding."""
+        """The outputs by Hugging Face's names; per-token outputs mean nothing at padding.
+
+        `parameters`: in place of the model's variables.
+        """
         ids, mask, types = (tf.cast(tensor, tf.int32) for tensor in (input_ids, attention_mask, token_type_ids))
-        parameters = self.parameters
+        parameters = parameters or self.parameters
         hidden = plain.encode(self.model, parameters, plain.single_sequences(ids, types, mask))[-1]
         name, first = self.architecture.name, hidden[:, 0]
         if name == ANSWERS:

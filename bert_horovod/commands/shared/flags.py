@@ -8,11 +8,6 @@ from bert_horovod.measuring.configuration import SHORTEST_ROW, SIZES, size_recip
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 
-CHECKPOINT = (  # the help of every flag that takes a checkpoint
-    "a Hugging Face BERT directory, a TF1 checkpoint of Google's (its prefix or directory), or a run's output_dir (its "
-    "newest checkpoint)"
-)
-
 
 def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
     """Declare --set KEY=VALUE; recipe.loading.load_recipe reads what it gathers in `overrides`."""
