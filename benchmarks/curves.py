@@ -45,16 +45,47 @@ COMMON = (
     f"phase.0.steps={STEPS}",
     "optimizer.beta_2=0.999",
     f"execution.micro_batch={ROWS // RANKS}",
-    "execution.evaluate_steps=100",
-    "execution.checkpoint_steps=100",
+    "execution.evaluate_steps=80",
+    "execution.checkpoint_steps=400",
+    "execution.consistency_steps=400",
     "execution.keep_checkpoints=1",
 )
+# A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
+DENSE = "exchange.dense=0.3"
+LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 # By name, in the order in which they are trained: what a curve changes.
 CURVES: dict[str, tuple[str, ...]] = {
     BASELINE: (),
-    "float32, beta_2 0.98": ("optimizer.beta_2=0.98",),
-    "float32, rate 2e-3": ("phase.0.learning_rate=2e-3",),
     "float16": ("numerics.wire=float16",),
+    "1-bit Adam": ("exchange.method=onebit_adam", DENSE),
+    "int8": ("numerics.wire=int8",),
+    "local AdamW, 8": ("exchange.method=parameters", "exchange.interval=8"),
+    "float16, K = 4": (
+        "numerics.wire=float16",
+        f"phase.0.global_batch={4 * ROWS}",
+        f"phase.0.steps={STEPS // 4}",
+        "phase.0.learning_rate=2e-3",
+        "execution.evaluate_steps=20",
+        "execution.checkpoint_steps=100",
+        "execution.consistency_steps=100",
+    ),
+    "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", DENSE),
+    "LAMB": LAMB,
+    "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", DENSE),
+    "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
+    "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", DENSE),
+    "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
+    "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", "exchange.dense=0.1"),
+    "local AdamW, 40": ("exchange.method=parameters", "exchange.interval=40"),
+    "local AdamW, 8, rate 2e-3": (
+        "exchange.method=parameters",
+        "exchange.interval=8",
+        "phase.0.learning_rate=2e-3",
+    ),
+    "float32, rate 2e-3": ("phase.0.learning_rate=2e-3",),
+    "float32, beta_2 0.98": ("optimizer.beta_2=0.98",),
+    "float32, seed 2": ("data.seed=2",),
+    "1-bit Adam, seed 2": ("exchange.method=onebit_adam", DENSE, "data.seed=2"),
 }
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
@@ -93,7 +124,7 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
 
     Raises RunError if the run failed.
     """
-    directory = work / key
+    directory, steps = work / key, recipe_of(name).phase[0].steps
     words = ["horovodrun", "-np", str(RANKS), sys.executable, str(PROJECT / "run" / "run_pretraining.py")]
     words += ["--recipe", str(RECIPE), "--data_dir", str(data_dir), "--output_dir", str(directory)]
     for override in (*COMMON, *CURVES[name]):
@@ -106,8 +137,8 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
         code = run.wait()
     lines = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
-    if code or not held_out or held_out[-1][0] != STEPS:
-        raise RunError(f"{name}: ended with {code} before step {STEPS}; see {work / f'{key}.log'}; again to resume")
+    if code or not held_out or held_out[-1][0] != steps:
+        raise RunError(f"{name}: ended with {code} before step {steps}; see {work / f'{key}.log'}; again to resume")
     trained = [line for line in lines if "loss" in line]
     curve = {
         "name": name,
@@ -146,7 +177,7 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
                 "loss": last,
                 "behind": last - goal if goal is not None else None,
                 "steps": steps,
-                "wire_gb": curve["wire_bytes"] * (steps or STEPS) / 1e9,
+                "wire_gb": curve["wire_bytes"] * (steps or curve["held_out"][-1][0]) / 1e9,
                 "step_s": taken,
                 "hours": steps * taken / 3600 if steps and taken else None,
             }
