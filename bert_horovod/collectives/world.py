@@ -159,11 +159,12 @@ class HorovodWorld(World):
         return result
 
     def in_flight(self) -> list[str]:
-        counts = self._counts.copy()
-        for group in self._hosts or ():
-            counts |= group._counts
-        begun = {name: tf.raw_ops.ReadVariableOp(resource=count, dtype=tf.int64) for name, count in counts.items()}
-        return [name for name, count in begun.items() if count.numpy() % 2]
+        begun = {
+            name: tf.raw_ops.ReadVariableOp(resource=count, dtype=tf.int64)
+            for name, count in self._counts.copy().items()
+        }
+        mine = [name for name, count in begun.items() if count.numpy() % 2]
+        return mine + [name for group in self._hosts or () if group is not self for name in group.in_flight()]
 
     def barrier(self) -> None:
         self.all_reduce(tf.zeros([1]), "barrier").numpy()

@@ -29,6 +29,8 @@ def collectives(world: World) -> dict[str, np.ndarray]:
     found["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
     found["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
     found["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
+    found["hosts"] = np.array([world.hosts.inside.size, world.hosts.across.size])
+    found["in_flight"] = np.array(world.in_flight(), dtype=str)  # once hosts are known: groups are asked too
     ring = partial(world.all_reduce, name="link")
     found["link"] = np.array(measure_link(world, ring, tf.float16, 2))
     return found

@@ -110,6 +110,12 @@ def test_all_to_all_gives_each_rank_its_share_of_every_ranks_tensor(ranks):
         np.testing.assert_array_equal(found["all_to_all"], np.concatenate(shares))
 
 
+def test_nothing_is_in_flight_between_collectives_in_any_group(ranks):
+    for found in ranks:
+        assert list(found["hosts"]) == [1, RANKS]
+        assert found["in_flight"].size == 0
+
+
 def test_one_process_works_without_horovod_and_two_are_told_to_build_it(monkeypatch):
     for name in knobs(Execution()):
         monkeypatch.setenv(name, "0")  # what connect() would set for good

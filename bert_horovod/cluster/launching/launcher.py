@@ -196,13 +196,20 @@ class _Ranks:
                 self.begun[rank, error] = whole
 
     def _show(self, rank: int, error: bool, line: str) -> None:
-        """Print a line of rank 0, keep one of another."""
-        self.traceback |= rank == 0 and line.startswith("Traceback (most recent call last)")
-        if rank or self.traceback:
+        """Print a line of rank 0, keep one of another.
+
+        What rank 0 says on standard error from a traceback on is kept too: these may be its last words, of which
+        only those of the rank that ended first are told. If it prints more, it lives.
+        """
+        self.traceback |= error and rank == 0 and line.startswith("Traceback (most recent call last)")
+        if rank or (error and self.traceback):
             self.lines[rank].append(line)
         elif error:
             _print_error(line)
         else:
+            if self.traceback:
+                _print_error("".join(self.lines.pop(0)))
+                self.traceback = False
             print(line, end="", flush=True)
             if not self.began:
                 self.began = True

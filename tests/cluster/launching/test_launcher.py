@@ -242,3 +242,10 @@ OWN = "[1]<stderr>:Traceback (most recent call last):\n[1]<stderr>:MemoryError\n
 def test_a_rank_that_others_made_end_is_not_blamed(capfd, lines, message):
     take([SHUT_DOWN, *lines])._explain(1)
     assert f"{message} ended first" in capfd.readouterr().err
+
+
+def test_a_rank_that_prints_on_after_a_traceback_is_heard(capfd):
+    take([SHUT_DOWN, "[0]<stdout>:step 1/9\n", "[0]<stderr>:world: 2 ranks\n"])
+    output, errors = capfd.readouterr()
+    assert output == "step 1/9\n"
+    assert errors.endswith("Horovod has been shut down.\nworld: 2 ranks\n")
