@@ -51,13 +51,13 @@ COMMON = (
     "execution.keep_checkpoints=1",
 )
 # A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
-DENSE = "exchange.dense=0.3"
+DENSE = ("numerics.wire=float16", "exchange.dense=0.3")
 LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 # By name, in the order in which they are trained: what a curve changes.
 CURVES: dict[str, tuple[str, ...]] = {
     BASELINE: (),
     "float16": ("numerics.wire=float16",),
-    "1-bit Adam": ("exchange.method=onebit_adam", DENSE),
+    "1-bit Adam": ("exchange.method=onebit_adam", *DENSE),
     "int8": ("numerics.wire=int8",),
     "local AdamW, 8": ("exchange.method=parameters", "exchange.interval=8"),
     "float16, K = 4": (
@@ -69,13 +69,13 @@ CURVES: dict[str, tuple[str, ...]] = {
         "execution.checkpoint_steps=100",
         "execution.consistency_steps=100",
     ),
-    "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", DENSE),
+    "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", *DENSE),
     "LAMB": LAMB,
-    "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", DENSE),
+    "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", *DENSE),
     "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
-    "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", DENSE),
+    "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
     "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
-    "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", "exchange.dense=0.1"),
+    "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
     "local AdamW, 40": ("exchange.method=parameters", "exchange.interval=40"),
     "local AdamW, 8, rate 2e-3": (
         "exchange.method=parameters",
@@ -85,7 +85,7 @@ CURVES: dict[str, tuple[str, ...]] = {
     "float32, rate 2e-3": ("phase.0.learning_rate=2e-3",),
     "float32, beta_2 0.98": ("optimizer.beta_2=0.98",),
     "float32, seed 2": ("data.seed=2",),
-    "1-bit Adam, seed 2": ("exchange.method=onebit_adam", DENSE, "data.seed=2"),
+    "1-bit Adam, seed 2": ("exchange.method=onebit_adam", *DENSE, "data.seed=2"),
 }
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
