@@ -5,9 +5,9 @@ python benchmarks/curves.py --data_dir STORE --work DIR                 train wh
 python benchmarks/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
 python benchmarks/curves.py --step_times FILE                           the table alone, with hours on a link
 
-Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE is
-what `benchmarks/scaling.py --model mini --rows 32 --compute real --json` measured on a shaped link. Hours to a loss are
-steps to it times seconds a step.
+Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE has
+what `benchmarks/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link. Hours to
+a loss are steps to it times seconds a step; a dense stage's steps take as long as those of float16.
 
 A curve lies in benchmarks/curves/ under the hash of what decides it: the recipe's settings that are not defaults, the
 store and the number of ranks. A run that was stopped goes on where it was: its directory in DIR bears the same hash.
@@ -94,6 +94,7 @@ COLUMNS = {
     "wire_gb": ("GB sent by a rank", "{:.1f}".format),
     "step_s": ("step s", "{:.3f}".format),
     "hours": ("hours to its loss", "{:.2f}".format),
+    "hours_whole": ("hours of all steps", "{:.2f}".format),
 }
 
 
@@ -163,14 +164,25 @@ def steps_to(loss: float, curve: list[list[float]]) -> float | None:
     return None
 
 
+def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
+    """How long so many steps of a curve take; None where its step's seconds are not known."""
+    taken, of_all = step_s.get(curve["name"]), curve["held_out"][-1][0]
+    if taken is None:
+        return None
+    settings = dict(setting.split("=", 1) for setting in curve["settings"])
+    dense = min(steps, float(settings.get("exchange.dense", 0)) * of_all)
+    return unit * (dense * step_s["float16"] + (steps - dense) * taken)
+
+
 def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[str, Any]]:
     """The table's lines."""
     baseline = next((curve for curve in curves if curve["name"] == BASELINE), None)
     goal = baseline["held_out"][-1][1] if baseline else None
     result = []
     for curve in curves:
-        last, taken = curve["held_out"][-1][1], step_s.get(curve["name"])
+        last = curve["held_out"][-1][1]
         steps = steps_to(goal, curve["held_out"]) if goal is not None else None
+        seconds = seconds_of(steps or curve["held_out"][-1][0], curve, step_s)
         result.append(
             {
                 "configuration": curve["name"],
@@ -178,8 +190,9 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
                 "behind": last - goal if goal is not None else None,
                 "steps": steps,
                 "wire_gb": curve["wire_bytes"] * (steps or curve["held_out"][-1][0]) / 1e9,
-                "step_s": taken,
-                "hours": steps * taken / 3600 if steps and taken else None,
+                "step_s": step_s.get(curve["name"]),
+                "hours": seconds / 3600 if seconds and steps else None,
+                "hours_whole": seconds_of(curve["held_out"][-1][0], curve, step_s, 1 / 3600),
             }
         )
     return result
