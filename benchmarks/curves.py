@@ -5,9 +5,9 @@ python benchmarks/curves.py --data_dir STORE --work DIR                 train wh
 python benchmarks/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
 python benchmarks/curves.py --step_times FILE                           the table alone, with hours on a link
 
-Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE has
-what `benchmarks/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link. Hours to
-a loss are steps to it times seconds a step; a dense stage's steps take as long as those of float16.
+Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE
+has what `benchmarks/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link.
+Hours to a loss are steps to it times seconds a step; a dense stage's steps take as long as those of float16.
 
 A curve lies in benchmarks/curves/ under the hash of what decides it: the recipe's settings that are not defaults, the
 store and the number of ranks. A run that was stopped goes on where it was: its directory in DIR bears the same hash.
