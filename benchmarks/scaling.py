@@ -7,7 +7,8 @@ python benchmarks/scaling.py --compute real --micro_batches 1 --micro_batches 4
 
 The hosts share this machine's cores, so their compute must not depend on how many they are. --compute delay: all
 contestants sleep, for forward, each layer's backward and the update, what our step took on one core over --speed,
-and give out gradients of the real shapes as they would come. --compute real: one thread a host, each host on
+and give out gradients of the real shapes as they would come. What is done to gradients themselves (adding up, norm,
+casts) is real. --compute real: one thread a host, each host on
 a core of its own. Peers are this package's model and update under plain Horovod (its tape, its defaults) and Hugging
 Face's BERT in PyTorch's DistributedDataParallel over Gloo; with several micro-batches both reduce once a step.
 

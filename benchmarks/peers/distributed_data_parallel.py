@@ -11,6 +11,7 @@ benchmarks/scaling.py.
 
 import contextlib
 import dataclasses
+import math
 import os
 import sys
 import time
@@ -103,7 +104,10 @@ def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 class Delayed(torch.nn.Module):
-    """A network that sleeps; what it gives out as gradients are the parameters."""
+    """A network that sleeps; a step's gradients sum up to the parameters.
+
+    The first micro-batch gives out the parameters, the others zeros, which are really added.
+    """
 
     def __init__(self, network: torch.nn.Module, profile: dict) -> None:
         super().__init__()
@@ -114,35 +118,38 @@ class Delayed(torch.nn.Module):
             [parameter for name, parameter in named.items() if ranks.part_of(name, last) == part]
             for part in range(last + 2)
         ]
+        self.zeros = [[torch.zeros_like(parameter) for parameter in part] for part in self.parts]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x is a scalar that wants a gradient."""
+    def forward(self, x: torch.Tensor, k: int) -> torch.Tensor:
+        """x is a scalar that wants a gradient, k the micro-batch's number."""
         time.sleep(self.forward_s)
-        for seconds, parameters in reversed(list(zip(self.backward_s, self.parts, strict=True))):
-            x = _Part.apply(x, seconds, *parameters)
+        gradients = self.zeros if k else self.parts
+        for part in reversed(list(zip(self.backward_s, gradients, self.parts, strict=True))):
+            x = _Part.apply(x, *part[:2], *part[2])
         return x
 
 
 class _Part(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, seconds, *parameters):
-        ctx.seconds, ctx.parameters = seconds, parameters
+    def forward(ctx, x, seconds, gradients, *parameters):
+        ctx.seconds, ctx.gradients = seconds, gradients
         return x.clone()
 
     @staticmethod
     def backward(ctx, dx):
         time.sleep(ctx.seconds)
-        return dx.clone(), None, *(parameter.detach() for parameter in ctx.parameters)
+        return dx.clone(), None, None, *(gradient.detach() for gradient in ctx.gradients)
 
 
 def delayed_step(parallel: DistributedDataParallel, profile: dict):
-    """A step that sleeps."""
-    before = (arguments.micro_batches - 1) * ranks.micro_batch_s(profile)
+    """A step that sleeps where it would compute or update; adding gradients up and their norm are real, as in ours."""
+    last = arguments.micro_batches - 1
 
     def step(communicate: bool) -> None:
-        time.sleep(before)
-        with contextlib.nullcontext() if communicate else parallel.no_sync():
-            parallel(torch.zeros([], requires_grad=True)).backward()
+        for k in range(last + 1):
+            with contextlib.nullcontext() if communicate and k == last else parallel.no_sync():
+                parallel(torch.zeros([], requires_grad=True), k).backward()
+        torch.nn.utils.clip_grad_norm_(parallel.parameters(), math.inf)  # inf: values stay
         time.sleep(profile["update_s"])
         parallel.zero_grad()
 

@@ -82,7 +82,7 @@ class LabelledRows:
         sides = examples.counts.shape[1]
         kept = truncated(examples.counts, sequence_length - 1 - sides)
         missing = np.zeros((self.count, 2 - sides), np.int64)
-        self._ids, self._labels = np.append(examples.ids, np.int32(special.pad)), examples.labels
+        self._ids, self.labels = np.append(examples.ids, np.int32(special.pad)), examples.labels
         self._starts = np.concatenate((examples.starts, missing), axis=1)
         self._kept = np.concatenate((kept, missing), axis=1)
         self._pairs = sides == 2
@@ -128,7 +128,7 @@ class LabelledRows:
             "token_type_ids": is_second.astype(np.int32),
             "position_ids": np.where(present, place, 0).astype(np.int32),
             "sequence_ids": present.astype(np.int32),
-            "labels": np.where(real, self._labels[number], 0).astype(np.int32),
+            "labels": np.where(real, self.labels[number], 0).astype(np.int32),
             "weights": real.astype(np.float32),
         }
 

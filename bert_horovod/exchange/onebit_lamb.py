@@ -145,7 +145,8 @@ class _Recording:
 
         rule = Rule("limited_lamb", ("m", "v"), lamb.RULE.next_slots, lamb.RULE.directions, rates, adaptive=True)
         done = self._updater.apply(grouped, norm, inputs, rule)
-        self._mean_ratio.assign(moving_average(self._mean_ratio.read_value(), tf.concat(ratios, 0), RATIO_DECAY))
+        if ratios:  # none where a benchmark's updater sleeps instead of updating
+            self._mean_ratio.assign(moving_average(self._mean_ratio.read_value(), tf.concat(ratios, 0), RATIO_DECAY))
         return done
 
 

@@ -27,7 +27,8 @@ class Signs:
 
     Args:
         groups: whole numbers from 0 [blocks]: blocks of the same number share a scale; None: each has its own.
-        numbers: how many numbers of each block count, the rest being padding [blocks]; None: all.
+        numbers: how many numbers of each block count [blocks]; None: all. The rest is padding, for which nothing is
+            owed: its errors would come back in a scale that they are no part of, and grow with every step.
         root_mean_square: the scale is that of the numbers, instead of their mean magnitude.
         fused: whether XLA compiles it; without, it is several times slower.
     """
@@ -44,11 +45,21 @@ class Signs:
 
     def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """See encodings.Encoding."""
-        rows = values.shape[0]
-        sums = self._compiled(_block_square_sums if self._root_mean_square else _block_sums)(values)
+        return self._encode(values)
+
+    def encode_owing(self, values: tf.Tensor, owed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See encodings.encode_owing."""
+        return self._encode(values, owed)
+
+    def _encode(self, *terms: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """What is sent of the terms' sum, and what `_pack` gives beside the bits."""
+        rows = terms[0].shape[0]
+        if self._numbers is not None and np.any(self._numbers % BLOCK):
+            terms = tuple(self._unpadded(term) for term in terms)
+        sums = self._compiled(_block_square_sums if self._root_mean_square else _block_sums)(*terms)
         scales = tf.cast(tf.reshape(self._scales(tf.reshape(sums, [-1])), [rows, -1]), tf.bfloat16)
-        packed, stands_for = self._compiled(_pack)(values, scales)
-        return tf.concat([packed, tf.reshape(tf.bitcast(scales, tf.uint8), [rows, -1])], 1), stands_for
+        packed, rest = self._compiled(_pack)(scales, *terms)
+        return tf.concat([packed, tf.reshape(tf.bitcast(scales, tf.uint8), [rows, -1])], 1), rest
 
     def decode(self, sent: tf.Tensor) -> tf.Tensor:
         """See encodings.Encoding."""
@@ -57,6 +68,11 @@ class Signs:
     def sent_bytes(self, numbers: int) -> int:
         """See encodings.Encoding."""
         return numbers // 8 + numbers // BLOCK * _SCALE_BYTES
+
+    def _unpadded(self, values: tf.Tensor) -> tf.Tensor:
+        blocks = tf.reshape(values, [-1, BLOCK])
+        counts = tf.range(BLOCK) < tf.constant(self._numbers, tf.int32)[:, None]
+        return tf.reshape(tf.where(counts, blocks, 0.0), values.shape)
 
     def _scales(self, sums: tf.Tensor) -> tf.Tensor:
         """Float32 [blocks] of sums of magnitudes, or of squares, [blocks]."""
@@ -73,14 +89,14 @@ class Signs:
         return tf.sqrt(scales) if self._root_mean_square else scales
 
 
-def _block_sums(values: tf.Tensor) -> tf.Tensor:
-    """Sums of magnitudes, float32 [rows, n] to [rows, blocks]."""
-    return _sums(tf.abs(values))
+def _block_sums(*terms: tf.Tensor) -> tf.Tensor:
+    """Sums of magnitudes of the terms' sum, float32 [rows, n] to [rows, blocks]."""
+    return _sums(tf.abs(functools.reduce(tf.add, terms)))
 
 
-def _block_square_sums(values: tf.Tensor) -> tf.Tensor:
+def _block_square_sums(*terms: tf.Tensor) -> tf.Tensor:
     """Sums of squares, likewise."""
-    return _sums(tf.square(values))
+    return _sums(tf.square(functools.reduce(tf.add, terms)))
 
 
 def _sums(values: tf.Tensor) -> tf.Tensor:
@@ -88,8 +104,13 @@ def _sums(values: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(functools.reduce(tf.add, tf.unstack(runs, axis=2)), 2)
 
 
-def _pack(values: tf.Tensor, scales: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Bits, uint8 [rows, n / 8], of float32 [rows, n], and what they stand for with scales [rows, blocks]."""
+def _pack(scales: tf.Tensor, values: tf.Tensor, owed: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Bits, uint8 [rows, n / 8], of values + owed, float32 [rows, n], with scales [rows, blocks].
+
+    Beside them, float32 [rows, n]: what they stand for or, where something is owed, what is owed then.
+    """
+    if owed is not None:
+        values += owed
     rows = values.shape[0]
     eighths = tf.unstack(tf.reshape(values, [rows, 8, -1]), axis=1)
     shifted = [
@@ -97,9 +118,9 @@ def _pack(values: tf.Tensor, scales: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     ]
     scales = tf.cast(scales, tf.float32)[:, :, None]
     blocks = tf.reshape(values, [rows, -1, BLOCK])
-    return functools.reduce(tf.bitwise.bitwise_or, shifted), tf.reshape(
-        tf.where(blocks >= 0, scales, -scales), [rows, -1]
-    )
+    stands_for = tf.where(blocks >= 0, scales, -scales)
+    rest = stands_for if owed is None else blocks - stands_for
+    return functools.reduce(tf.bitwise.bitwise_or, shifted), tf.reshape(rest, [rows, -1])
 
 
 def _decode(sent: tf.Tensor) -> tf.Tensor:

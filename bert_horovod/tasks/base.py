@@ -44,3 +44,10 @@ class Task(Protocol):
 
     def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
         """Means for people, by the names that metrics.jsonl has; the loss is not among them."""
+
+
+class PredictingTask(Task, Protocol):
+    """A task whose model answers questions about rows, as every fine-tuned one does."""
+
+    def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """What a prediction is made of, float32 [rows, ...] each, by Hugging Face's names, such as "logits"."""

@@ -61,6 +61,9 @@ class Classification:
         x = dropped(x, rate, random_bytes(x.shape.as_list(), rate, site, forward.dropout))
         return tf.cast(dense(x, *forward.affine(CLASSIFIER)), tf.float32)
 
+    def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {"logits": self.logits(forward, batch)}
+
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         found = label_sums(self.logits(forward, batch), batch["labels"], batch["weights"])
         return dict(zip(self.sum_names, found, strict=True))

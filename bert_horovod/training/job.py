@@ -24,6 +24,7 @@ class Job:
     init_checkpoint: Path | None = None
     max_steps: int | None = None  # counted from the run's beginning; the schedule does not notice
     stop_at: float | None = None  # in seconds since the epoch; rank 0's counts
+    evaluator: Callable[..., Any] | None = None  # made of the Run; None: the task's means (hooks/evaluation.py)
     hooks: tuple[Callable[..., Any], ...] = ()  # made of the Run, beside its own (hooks.base.Hook)
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_horovod.costs.link import NUMBER_BYTES
 from bert_horovod.exchange.encodings import BLOCK, Float16, Int8, encode_owing
+from bert_horovod.exchange.signs import Signs
 
 ROWS, NUMBERS = 2, 6 * BLOCK
 
@@ -51,7 +52,7 @@ def test_float16_sends_halves():
     np.testing.assert_array_equal(Float16().encode(sent)[0], sent)  # halves as they are
 
 
-@pytest.mark.parametrize("encoding", [Float16(), Int8()])
+@pytest.mark.parametrize("encoding", [Float16(), Int8(), Signs(), Signs(root_mean_square=True)])
 def test_what_is_owed_is_what_was_not_sent(encoding):
     values, owed = numbers(), numbers()[::-1] / 3
     sent, then = encode_owing(encoding, tf.constant(values), tf.constant(owed))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_horovod.exchange.encodings import BLOCK
 from bert_horovod.exchange.signs import Signs
@@ -51,6 +52,23 @@ def test_padding_does_not_count():
     values[0, BLOCK + 3 :] = 0
     *_, arrived = encoded(values, numbers=np.array([BLOCK, 3]))
     np.testing.assert_allclose(np.abs(arrived[0, BLOCK]), np.abs(values[0, BLOCK : BLOCK + 3]).mean(), rtol=2.0**-8)
+
+
+@pytest.mark.parametrize("groups", [None, np.zeros(2, np.int32)])
+@pytest.mark.parametrize("square", [False, True])
+def test_what_is_owed_for_padding_does_not_come_back(groups, square):
+    counted = 3
+    signs = Signs(groups, np.array([0, counted]), square)
+    values = numbers(1, 2)
+    values[0, :BLOCK] = values[0, BLOCK + counted :] = 0
+    owed, total = np.zeros_like(values), np.zeros_like(values)
+    for _ in range(50):
+        sent, owed = signs.encode_owing(tf.constant(values), owed)
+        total += signs.decode(sent).numpy()
+    real = slice(BLOCK, BLOCK + counted)
+    largest = np.abs(values).max()
+    assert np.abs(owed.numpy()[0, real]).max() < 10 * largest
+    np.testing.assert_allclose(total[0, real] / 50, values[0, real], atol=10 * largest / 50)
 
 
 @pytest.mark.parametrize("square", [False, True])

@@ -16,8 +16,9 @@ from transformers import AutoModelForSequenceClassification
 from bert_horovod.collectives.world import World
 from bert_horovod.commands.finetune import add_arguments
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.classifier import DevAccuracy, classification_job, classification_recipe
+from bert_horovod.finetuning.classifier import PHASE, DevAccuracy, classification_job
 from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.initialisation import finetuning_recipe
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
@@ -45,6 +46,10 @@ FAST = (
 def files(tmp_path_factory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("toy")
     return {"data_dir": write_glue(directory / "glue"), "checkpoint": write_checkpoint(directory / "checkpoint")}
+
+
+def classification_recipe(*sizes, epochs=3.0, **options):
+    return finetuning_recipe(Path("checkpoint"), sizes[0], PHASE, *sizes[1:], epochs, **options)
 
 
 def job_of(files: dict[str, Path], output_dir: Path, *overrides: str, **options) -> Job:
@@ -104,6 +109,7 @@ from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect
 from bert_horovod.finetuning.classifier import classification_job
 from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.initialisation import finetuning_recipe
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.training.hooks.evaluation import Evaluator

@@ -1,6 +1,7 @@
 """Communication off, overlapped and held back: arithmetic, and real ranks that sleep instead of computing."""
 
 import json
+import math
 import time
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.contestants import METHODS
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
@@ -16,11 +18,11 @@ from bert_horovod.measuring.communication import hidden_share, measure
 from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of, read_delays
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
-from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.training.step import StepTimes
 from tests.horovod_runs import run_ranks
-from tests.toys import toy_recipe
+from tests.toys import toy_recipe, toy_recipe_table
 
 DELAYS = {"forward_s": 0.2, "head_s": 0.1, "layers_s": [0.15, 0.15], "embeddings_s": 0.05, "update_s": 0.02}
 COMMAND = "import sys; from bert_horovod.__main__ import main; sys.argv[0] = 'bert-horovod'; main()"
@@ -97,6 +99,18 @@ def measure_comm(world: World, recipe: Recipe, *arguments: Any) -> dict:
 def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(two_ranks):
     found = two_ranks.run(measure_comm, RECIPE, 2, DELAYS)[0].value
     assert_measured(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_the_scaling_benchmark_is_measured(two_ranks, method):
+    settings, _, steps, warm_up = METHODS[method]
+    recipe = recipe_from_table(toy_recipe_table(execution={"micro_batch": 16, "bucket_bytes": 20000}), settings)
+    quick = DELAYS | {"forward_s": 0.01, "head_s": 0.01, "layers_s": [0.01, 0.01], "embeddings_s": 0.01}
+    found = two_ranks.run(measure_comm, recipe, steps, quick, None, warm_up)[0].value
+    everything = 4 * sum(math.prod(shape) for shape in pretraining_shapes(recipe.model, pairs=True).values())
+    assert 0 < found["wire_bytes"] < everything
+    assert found["step_s"]["overlapped"] > 0.05
 
 
 @pytest.mark.slow

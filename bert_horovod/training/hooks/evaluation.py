@@ -1,4 +1,4 @@
-"""Losses and accuracies on held-out rows."""
+"""Metrics of held-out rows."""
 
 import numpy as np
 import tensorflow as tf
@@ -68,10 +68,13 @@ class Evaluator:
 
 
 class EvaluationHook(Hook):
-    """Evaluates every execution.evaluate_steps steps and at the end of a phase."""
+    """Evaluates every execution.evaluate_steps steps and at a phase's end, by the job's evaluator if it has one."""
 
     def phase(self) -> None:
         run, execution = self.run, self.run.recipe.execution
+        if run.job.evaluator:
+            self._evaluator = run.job.evaluator(run)
+            return
         self._evaluator = Evaluator(
             run.task,
             run.recipe.model,
