@@ -134,7 +134,9 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
     environment = os.environ | {"PATH": path(), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with (work / f"{key}.log").open("a") as log:
         run = subprocess.Popen(words, cwd=PROJECT, env=environment, stdout=log, stderr=log)
-        signal.signal(signal.SIGTERM, lambda *_: (directory / "stop").touch())
+        signal.signal(
+            signal.SIGTERM, lambda *_: (directory / "stop").touch() if directory.is_dir() else run.terminate()
+        )
         code = run.wait()
     lines = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
