@@ -138,7 +138,9 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
             signal.SIGTERM, lambda *_: (directory / "stop").touch() if directory.is_dir() else run.terminate()
         )
         code = run.wait()
-    lines = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    metrics = directory / "metrics.jsonl"
+    texts = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else []
+    lines = [json.loads(text) for text in texts]
     held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
     if code or not held_out or held_out[-1][0] != steps:
         raise RunError(f"{name}: ended with {code} before step {steps}; see {work / f'{key}.log'}; again to resume")
