@@ -5,9 +5,9 @@ python benchmarks/curves.py --data_dir STORE --work DIR                 train wh
 python benchmarks/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
 python benchmarks/curves.py --step_times FILE                           the table alone, with hours on a link
 
-Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE is
-what `benchmarks/scaling.py --model mini --rows 32 --compute real --json` measured on a shaped link. Hours to a loss are
-steps to it times seconds a step.
+Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE
+has what `benchmarks/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link.
+Hours to a loss are steps to it times seconds a step; a dense stage's steps take as long as those of float16.
 
 A curve lies in benchmarks/curves/ under the hash of what decides it: the recipe's settings that are not defaults, the
 store and the number of ranks. A run that was stopped goes on where it was: its directory in DIR bears the same hash.
@@ -45,16 +45,47 @@ COMMON = (
     f"phase.0.steps={STEPS}",
     "optimizer.beta_2=0.999",
     f"execution.micro_batch={ROWS // RANKS}",
-    "execution.evaluate_steps=100",
-    "execution.checkpoint_steps=100",
+    "execution.evaluate_steps=80",
+    "execution.checkpoint_steps=400",
+    "execution.consistency_steps=400",
     "execution.keep_checkpoints=1",
 )
+# A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
+DENSE = ("numerics.wire=float16", "exchange.dense=0.3")
+LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 # By name, in the order in which they are trained: what a curve changes.
 CURVES: dict[str, tuple[str, ...]] = {
     BASELINE: (),
-    "float32, beta_2 0.98": ("optimizer.beta_2=0.98",),
-    "float32, rate 2e-3": ("phase.0.learning_rate=2e-3",),
     "float16": ("numerics.wire=float16",),
+    "1-bit Adam": ("exchange.method=onebit_adam", *DENSE),
+    "int8": ("numerics.wire=int8",),
+    "local AdamW, 8": ("exchange.method=parameters", "exchange.interval=8"),
+    "float16, K = 4": (
+        "numerics.wire=float16",
+        f"phase.0.global_batch={4 * ROWS}",
+        f"phase.0.steps={STEPS // 4}",
+        "phase.0.learning_rate=2e-3",
+        "execution.evaluate_steps=20",
+        "execution.checkpoint_steps=100",
+        "execution.consistency_steps=100",
+    ),
+    "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", *DENSE),
+    "LAMB": LAMB,
+    "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", *DENSE),
+    "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
+    "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
+    "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
+    "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
+    "local AdamW, 40": ("exchange.method=parameters", "exchange.interval=40"),
+    "local AdamW, 8, rate 2e-3": (
+        "exchange.method=parameters",
+        "exchange.interval=8",
+        "phase.0.learning_rate=2e-3",
+    ),
+    "float32, rate 2e-3": ("phase.0.learning_rate=2e-3",),
+    "float32, beta_2 0.98": ("optimizer.beta_2=0.98",),
+    "float32, seed 2": ("data.seed=2",),
+    "1-bit Adam, seed 2": ("exchange.method=onebit_adam", *DENSE, "data.seed=2"),
 }
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
@@ -63,6 +94,7 @@ COLUMNS = {
     "wire_gb": ("GB sent by a rank", "{:.1f}".format),
     "step_s": ("step s", "{:.3f}".format),
     "hours": ("hours to its loss", "{:.2f}".format),
+    "hours_whole": ("hours of all steps", "{:.2f}".format),
 }
 
 
@@ -93,7 +125,7 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
 
     Raises RunError if the run failed.
     """
-    directory = work / key
+    directory, steps = work / key, recipe_of(name).phase[0].steps
     words = ["horovodrun", "-np", str(RANKS), sys.executable, str(PROJECT / "run" / "run_pretraining.py")]
     words += ["--recipe", str(RECIPE), "--data_dir", str(data_dir), "--output_dir", str(directory)]
     for override in (*COMMON, *CURVES[name]):
@@ -102,12 +134,16 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
     environment = os.environ | {"PATH": path(), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with (work / f"{key}.log").open("a") as log:
         run = subprocess.Popen(words, cwd=PROJECT, env=environment, stdout=log, stderr=log)
-        signal.signal(signal.SIGTERM, lambda *_: (directory / "stop").touch())
+        signal.signal(
+            signal.SIGTERM, lambda *_: (directory / "stop").touch() if directory.is_dir() else run.terminate()
+        )
         code = run.wait()
-    lines = [json.loads(text) for text in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    metrics = directory / "metrics.jsonl"
+    texts = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else []
+    lines = [json.loads(text) for text in texts]
     held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
-    if code or not held_out or held_out[-1][0] != STEPS:
-        raise RunError(f"{name}: ended with {code} before step {STEPS}; see {work / f'{key}.log'}; again to resume")
+    if code or not held_out or held_out[-1][0] != steps:
+        raise RunError(f"{name}: ended with {code} before step {steps}; see {work / f'{key}.log'}; again to resume")
     trained = [line for line in lines if "loss" in line]
     curve = {
         "name": name,
@@ -132,23 +168,35 @@ def steps_to(loss: float, curve: list[list[float]]) -> float | None:
     return None
 
 
+def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
+    """How long so many steps of a curve take; None where its step's seconds are not known."""
+    taken, of_all = step_s.get(curve["name"]), curve["held_out"][-1][0]
+    if taken is None:
+        return None
+    settings = dict(setting.split("=", 1) for setting in curve["settings"])
+    dense = min(steps, float(settings.get("exchange.dense", 0)) * of_all)
+    return unit * (dense * step_s["float16"] + (steps - dense) * taken)
+
+
 def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[str, Any]]:
     """The table's lines."""
     baseline = next((curve for curve in curves if curve["name"] == BASELINE), None)
     goal = baseline["held_out"][-1][1] if baseline else None
     result = []
     for curve in curves:
-        last, taken = curve["held_out"][-1][1], step_s.get(curve["name"])
+        last = curve["held_out"][-1][1]
         steps = steps_to(goal, curve["held_out"]) if goal is not None else None
+        seconds = seconds_of(steps or curve["held_out"][-1][0], curve, step_s)
         result.append(
             {
                 "configuration": curve["name"],
                 "loss": last,
                 "behind": last - goal if goal is not None else None,
                 "steps": steps,
-                "wire_gb": curve["wire_bytes"] * (steps or STEPS) / 1e9,
-                "step_s": taken,
-                "hours": steps * taken / 3600 if steps and taken else None,
+                "wire_gb": curve["wire_bytes"] * (steps or curve["held_out"][-1][0]) / 1e9,
+                "step_s": step_s.get(curve["name"]),
+                "hours": seconds / 3600 if seconds and steps else None,
+                "hours_whole": seconds_of(curve["held_out"][-1][0], curve, step_s, 1 / 3600),
             }
         )
     return result
