@@ -144,8 +144,7 @@ def _rows_of(found: Pretrained, first: list[str], second: list[str] | None = Non
     texts = LabelledTexts((first, second) if second else (first,), [0] * len(first))
     tokens = tokenised(texts, Tokenizer(found.vocabulary, found.lowercase))
     length = min(_TEXT_LENGTH, found.model.max_position_embeddings)
-    rows = LabelledRows(tokens, special_ids(found.vocabulary), length, seed=0)
-    positions = np.arange(len(first))
-    made = rows.assemble(positions[np.argsort(rows.examples(positions))])
+    rows = LabelledRows(tokens, special_ids(found.vocabulary), length, seed=0, packing=False)
+    made = rows.assemble(np.argsort(rows.examples(np.arange(len(first)))[:, 0]))
     names = {"input_ids": "input_ids", "attention_mask": "sequence_ids", "token_type_ids": "token_type_ids"}
     return {name: made[source] for name, source in names.items()}

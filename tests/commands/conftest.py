@@ -56,3 +56,10 @@ def toys(tmp_path) -> Toys:
     vocabulary.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     prepare([str(tmp_path / "text")], vocabulary, tmp_path / "store", settings=Settings(held_out=0.5))
     return Toys(write_checkpoint(tmp_path / "checkpoint"), tmp_path / "store")
+
+
+@pytest.fixture(autouse=True)
+def devices_are_taken(monkeypatch):
+    """Commands that run in this process find TensorFlow's devices taken: other tests have used them."""
+    for place in ("runtime.devices", "finetuning.classifier"):
+        monkeypatch.setattr(f"bert_horovod.{place}.use_devices", lambda *arguments: None)

@@ -68,13 +68,13 @@ class CompressedMean:
         padding = RANKS * self.part - self.count
         sent = []
         for rank, moment in enumerate(moments):
-            y = np.pad(moment / RANKS, (0, padding)) + self.worker[rank]
+            y = np.where(self.real, np.pad(moment / RANKS, (0, padding)) + self.worker[rank], 0)
             sent.append(self.encoded(y, 0))
             self.worker[rank] = y - sent[-1]
         result = []
         for rank in range(RANKS):
             place = slice(rank * self.part, (rank + 1) * self.part)
-            z = sum(each[place] for each in sent) + self.server[place]
+            z = np.where(self.real[place], sum(each[place] for each in sent) + self.server[place], 0)
             result.append(self.encoded(z, rank * self.part))
             self.server[place] = z - result[-1]
         return np.concatenate(result)[: self.count]
