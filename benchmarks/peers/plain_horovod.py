@@ -28,12 +28,11 @@ from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
 from bert_horovod.model.parameters import decays, initial_values, pretraining_shapes
-from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.optimizers.applying import clip_factor
 from bert_horovod.optimizers.applying import update as apply_rule
 from bert_horovod.optimizers.rules import rule
-from bert_horovod.training.step import as_tensors, xla_mode
+from bert_horovod.training.step import as_tensors, compute_policy
 
 
 def main() -> None:
@@ -61,7 +60,7 @@ def main() -> None:
 def real_step(parameters: dict[str, tf.Variable]):
     """A step that computes; the last micro-batch's gradients are summed with the others' before Horovod has them."""
     count = arguments.micro_batches
-    policy = ComputePolicy(tf.float32, xla_mode(recipe))
+    policy = compute_policy(recipe)
     accumulators = {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} if count > 1 else {}
     slots = {
         slot: {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} for slot in ("m", "v")
