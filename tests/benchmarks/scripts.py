@@ -18,7 +18,7 @@ def run_script(name: str, *words: object) -> subprocess.CompletedProcess:
     """Run benchmarks/<name>.py with these arguments, without a GPU."""
     command = [sys.executable, DIRECTORY / f"{name}.py", *map(str, words)]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=False)
 
 
 def run_here(name: str, *words: object) -> subprocess.CompletedProcess:

@@ -21,6 +21,7 @@ def test_a_run_that_was_killed_three_times_equals_one_that_was_not():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(960)
 def test_what_ranks_keep_alone_survives_kills_too():
     pytest.importorskip("horovod")
     signs = ("optimizer.name=adamw", "exchange.method=onebit_adam", "exchange.dense=0.3")
