@@ -101,7 +101,8 @@ def measure(
                 "latency_s": expectation.link.latency_s,
                 "bytes_per_s": expectation.link.bytes_per_s(world.size),
             },
-            "predicted_s": step_s["off"] + expectation.exposed_s,
+            # Of gradients, bucket by bucket; other methods send something else.
+            "predicted_s": step_s["off"] + expectation.exposed_s if recipe.exchange.method == "gradients" else None,
             "floor_s": expectation.floor_s,
             "reduction": expectation.plan.reduction,
             "bucket_bytes": expectation.bucket_bytes,

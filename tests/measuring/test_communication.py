@@ -111,6 +111,7 @@ def test_every_method_of_the_scaling_benchmark_is_measured(two_ranks, method):
     everything = 4 * sum(math.prod(shape) for shape in pretraining_shapes(recipe.model, pairs=True).values())
     assert 0 < found["wire_bytes"] < everything
     assert found["step_s"]["overlapped"] > 0.05
+    assert found["predicted_s"] is None  # the prediction is of gradients
 
 
 @pytest.mark.slow

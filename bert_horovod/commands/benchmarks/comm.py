@@ -77,12 +77,14 @@ def _text(found: dict) -> str:
         return text
     link, buckets = found["link"], [f"{size / 1e6:.1f}" for size in found["bucket_bytes"]]
     rows_sent = f", then {found['rows']} looked-up rows" if found["rows"] else ""
+    predicted = ""
+    if found["predicted_s"] is not None:
+        predicted = f"\npredicted: {found['predicted_s']:.4f} s, of which {1e3 * found['floor_s']:.1f} ms come after "
+        predicted += "backward in any plan"
     return (
         f"{text}\n"
         f"buckets: {' + '.join(buckets)} MB{rows_sent}; {found['wire_bytes'] / 1e6:.1f} MB sent by a rank in a step\n"
         f"link: {1e3 * link['latency_s']:.2f} ms, {8e-9 * link['bytes_per_s']:.3f} Gb/s\n"
         f"of the time of all-reduces {found['hidden_share']:.1%} lies before backward's end; "
-        f"waited {1e3 * found['reduce_wait_s']:.1f} ms after it\n"
-        f"predicted: {found['predicted_s']:.4f} s, of which {1e3 * found['floor_s']:.1f} ms come after backward "
-        "in any plan"
+        f"waited {1e3 * found['reduce_wait_s']:.1f} ms after it{predicted}"
     )
