@@ -149,10 +149,7 @@ class LabelledRows:
         )
         ids = np.where(layout.is_text, self._ids[np.where(layout.is_text, source, -1)], layout.ids(self._special))
         return {
-            "input_ids": ids,
-            "token_type_ids": layout.is_second.astype(np.int32),
-            "position_ids": layout.place.astype(np.int32),
-            "sequence_ids": layout.sequence_ids.astype(np.int32),
+            **layout.inputs(ids),
             "cls_positions": layout.starts.astype(np.int32),
             self._label_name: np.where(real, self.labels[number], 0).astype(self._label_dtype),
             "weights": real.astype(np.float32),

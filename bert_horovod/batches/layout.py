@@ -34,6 +34,15 @@ class Layout(NamedTuple):
         ids[self.is_separator] = special.sep
         return ids
 
+    def inputs(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """What the encoder reads of rows with these ids, int32 [R, L] each; see batches.source.Source."""
+        return {
+            "input_ids": ids,
+            "token_type_ids": self.is_second.astype(np.int32),
+            "position_ids": self.place.astype(np.int32),
+            "sequence_ids": self.sequence_ids.astype(np.int32),
+        }
+
 
 def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int) -> Layout:
     """Lay sequences into rows.

@@ -138,10 +138,7 @@ class Rows:
         labels[found.row, found.slot] = found.wrong
         weights[found.row, found.slot] = (found.second_count > 0) | (self._pair == "none")
         return {
-            "input_ids": ids,
-            "token_type_ids": layout.is_second.astype(np.int32),
-            "position_ids": layout.place.astype(np.int32),
-            "sequence_ids": layout.sequence_ids.astype(np.int32),
+            **layout.inputs(ids),
             "masked_positions": masked.positions,
             "masked_ids": masked.ids,
             "masked_weights": masked.weights,

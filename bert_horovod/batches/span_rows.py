@@ -110,10 +110,7 @@ class SpanRows:
         source = layout.place + np.where(layout.is_second, layout.spread(to_context), layout.spread(to_question))
         ids[layout.is_text] = self._ids[source[layout.is_text]]
         return {
-            "input_ids": ids,
-            "token_type_ids": layout.is_second.astype(np.int32),
-            "position_ids": layout.place.astype(np.int32),
-            "sequence_ids": layout.sequence_ids.astype(np.int32),
+            **layout.inputs(ids),
             "start_positions": (layout.starts + windows.answer_start).astype(np.int32),
             "end_positions": (layout.starts + windows.answer_end).astype(np.int32),
             "weights": real.astype(np.float32),

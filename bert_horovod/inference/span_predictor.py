@@ -17,13 +17,12 @@ from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.sources import COMPRESSIONS
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.corpus.reading.table_files import read_table, table_text
-from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.errors import UserError, file_error
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
+from bert_horovod.inference.fine_tuned import read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
-from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.runs.checkpoint import recorded_length
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.span import Span
 
@@ -50,15 +49,9 @@ class SpanPredictor:
     def __init__(self, directory: Path, options: "Options") -> None:
         config = read_json(directory / "config.json")
         self._task = Span()
-        found = read_directory(directory, self._task)
-        if missing := sorted(self._task.parameters(found.model).keys() - found.parameters.keys()):
-            raise DamagedData(f"{directory} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
-        if found.vocabulary is None:
-            raise UserError(f"--checkpoint {directory} has no vocabulary; expected vocab.txt beside config.json")
+        found = read_fine_tuned(directory, self._task)
         most = found.model.max_position_embeddings
-        self._length = options.sequence_length or min(most, recorded_length(directory) or _LENGTH)
-        if not 16 <= self._length <= most:
-            raise UserError(f"--sequence_length {self._length}: expected 16 to {most}, the model's positions")
+        self._length = row_length(directory, options.sequence_length, most, usual=_LENGTH, least=16)
         self._stride = config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
         if type(self._stride) is not int or self._stride < 1:
             raise UserError(f"--doc_stride {self._stride}: expected at least 1 token")

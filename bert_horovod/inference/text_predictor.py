@@ -12,12 +12,11 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.inference.fine_tuned import read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.text_answers import answers, probabilities
-from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.runs.checkpoint import recorded_length
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
@@ -42,16 +41,10 @@ class TextPredictor:
     def __init__(self, directory: Path, options: "Options") -> None:
         config = read_json(directory / "config.json")
         self.task = text_task(config)
-        found = read_directory(directory, self.task)
-        if missing := sorted(self.task.parameters(found.model).keys() - found.parameters.keys()):
-            raise DamagedData(f"{directory} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
-        if found.vocabulary is None:
-            raise UserError(f"--checkpoint {directory} has no vocabulary; expected vocab.txt beside config.json")
+        found = read_fine_tuned(directory, self.task)
         self._columns = options.text_columns or self.task.text_columns
         most = found.model.max_position_embeddings
-        self._length = options.sequence_length or min(most, recorded_length(directory) or most)
-        if not 8 <= self._length <= most:
-            raise UserError(f"--sequence_length {self._length}: expected 8 to {most}, the model's positions")
+        self._length = row_length(directory, options.sequence_length, most, usual=most, least=8)
         self._special = special_ids(found.vocabulary)
         self._tokenizer = Tokenizer(found.vocabulary, found.lowercase)
         self._model = found.model
