@@ -181,6 +181,10 @@ class Saver:
             self._begin(self._snapshot)
             self._settle()
 
+    def close(self) -> None:
+        """Wait for what is being written, whatever becomes of it: the run ends, for another reason."""
+        self._thread.shutdown()
+
     def _begin(self, snapshot: Snapshot) -> None:
         self._snapshot, self._retry_at = snapshot, None
         self._writing = self._thread.submit(write, self._output_dir, snapshot, self._recipe, self._task, self._dataset)

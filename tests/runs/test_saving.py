@@ -74,6 +74,22 @@ def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):
     assert said == []
 
 
+def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, store, monkeypatch):
+    may_go_on = threading.Event()
+    write = saving.write
+
+    def late(*arguments):
+        may_go_on.wait()
+        return write(*arguments)
+
+    monkeypatch.setattr(saving, "write", late)
+    it, _ = saver(tmp_path, store)
+    it.save(random_state(5), POSITION)
+    threading.Timer(0.2, may_go_on.set).start()
+    it.close()
+    assert names(tmp_path) == ["step-00000005"]
+
+
 def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
     writer, said = saver(small_disk, store)

@@ -45,6 +45,10 @@ class CheckpointHook(Hook):
     def rolled_back(self) -> None:
         self._saved_step = self.run.state.progress.step
 
+    def close(self) -> None:
+        if self._saver is not None:
+            self._saver.close()
+
     def _save(self) -> None:
         run = self.run
         progress = run.state.progress
