@@ -9,6 +9,7 @@ from bert_horovod.batches.labelled import LabelledDataset, LabelledRows, Labelle
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores
+from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
 from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
 from bert_horovod.finetuning.outcome import Outcome
@@ -17,8 +18,13 @@ from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.inference.text_answers import answers
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.devices import use_devices
+from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.multiverse import MultiverseClassification
+from bert_horovod.tasks.regression import Regression
+from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import check_size
 
@@ -76,17 +82,27 @@ class TextFinetuning:
             self.directory, self.model, defaults, train.count, dev.count, epochs, overrides, world_size
         )
         refuse_few_rows(recipe, mean, "examples", world_size)
-        check_size(recipe, self.task.parameters(recipe.model), world_size)
+        task, hooks = self._with_heads(recipe)
+        check_size(recipe, task.parameters(recipe.model), world_size)
         return Job(
             recipe,
-            self.task,
+            task,
             self._dataset(recipe),
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, self._score, more=dict(list(self._dev_splits.items())[1:])),
-            hooks=(partial(Outcome, self.data, self.test, (*self._notices(), _step_notice(recipe, train))),),
+            hooks=(*hooks, partial(Outcome, self.data, self.test, (*self._notices(), _step_notice(recipe, train)))),
             **options,
         )
+
+    def _with_heads(self, recipe: Recipe) -> tuple[Task, tuple[type[Hook], ...]]:
+        """The task with as many heads as the recipe says, and what several of them need."""
+        if isinstance(self.task, Regression):
+            refuse_heads(recipe, "a regression")
+        heads, weight = recipe.objective.heads, recipe.objective.orthogonality
+        if heads == 1:
+            return self.task, ()
+        return MultiverseClassification(self.task.labels, self.task.text_columns, heads, weight), (Elimination,)
 
     def use_devices(self, local_rank: int, local_size: int, overrides: list[str] | tuple[str, ...]) -> None:
         """Give this rank its device before `job` tokenises, since the tokenizer is TensorFlow's; as use_devices."""

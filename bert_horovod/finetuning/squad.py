@@ -19,6 +19,7 @@ from bert_horovod.finetuning.initialisation import finetuning_recipe, first_sett
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
@@ -114,6 +115,7 @@ class SquadFinetuning:
         phase = PHASE | {"global_batch": max(1, round(WINDOWS * rows / count))}
         recipe = finetuning_recipe(self.directory, self.model, phase, rows, dev_rows, epochs, overrides, world_size)
         refuse_few_rows(recipe, count / rows, "windows", world_size)
+        refuse_heads(recipe, "question answering")
         task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task.parameters(recipe.model), world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))

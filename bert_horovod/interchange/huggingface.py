@@ -32,6 +32,7 @@ from bert_horovod.model.parameters import (
     DECODER_BIAS,
     DECODER_BIAS_COPY,
     DECODER_WEIGHT_COPY,
+    MORE_CLASSIFIERS,
     WORD_EMBEDDINGS,
     Shapes,
     encoder_shapes,
@@ -132,6 +133,8 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
             if labels is not None:
                 theirs = (len(labels), *shapes[name][1:])
                 tensors[name] = np.ascontiguousarray(_checked_tensor(directory, name, values, theirs)[labels])
+        elif name.startswith(MORE_CLASSIFIERS) and values.shape != shapes.get(name):
+            continue  # of a training with another number of heads
         elif name in shapes or name in copies:
             tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
         elif name.startswith(BERT):

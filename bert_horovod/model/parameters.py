@@ -35,6 +35,7 @@ PAIR_CLASSIFIER = "cls.seq_relationship"
 TRANSFORM = "cls.predictions.transform.dense"
 TRANSFORM_NORM = "cls.predictions.transform.LayerNorm"
 CLASSIFIER = "classifier"
+MORE_CLASSIFIERS = "multiverse"  # further classifiers of a training, one below the other; see tasks/multiverse.py
 SPAN_HEAD = "qa_outputs"
 # Of a layer; layer_prefix goes before.
 QUERY = "attention.self.query"
@@ -92,6 +93,11 @@ def pair_head_shapes(model: Model) -> Shapes:
 def classifier_shapes(model: Model, labels: int) -> Shapes:
     """Shapes of Hugging Face's BertForSequenceClassification head for so many labels; it reads the pooler's output."""
     return _dense(CLASSIFIER, labels, model.hidden_size)
+
+
+def more_classifier_shapes(model: Model, labels: int, heads: int) -> Shapes:
+    """Shapes of so many further classifiers that are trained beside the one of `classifier_shapes`."""
+    return _dense(MORE_CLASSIFIERS, heads * labels, model.hidden_size)
 
 
 def span_head_shapes(model: Model) -> Shapes:

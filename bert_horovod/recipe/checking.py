@@ -39,3 +39,9 @@ def check_combinations(recipe: Recipe) -> None:
         if phase.warmup + phase.hold > 1:
             raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")
     check_exchange(recipe)
+
+
+def refuse_heads(recipe: Recipe, what: str) -> None:
+    """Raise UserError if the recipe wants several heads, which only a classification has."""
+    if recipe.objective.heads > 1:
+        raise UserError(f"objective.heads = {recipe.objective.heads}: {what} has one head; expected 1")

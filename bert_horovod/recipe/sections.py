@@ -55,6 +55,10 @@ class Objective:
     pair: str = setting("next_sentence", choices=("next_sentence", "sentence_order", "none"))
     masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # of the ordinary tokens of a sequence
     whole_word_masking: bool = setting(False)  # a word's pieces are masked all or none
+    # Of a classification: heads for Maximal Multiverse Learning, see docs/finetuning.md; 1: the plain classifier
+    heads: int = setting(1, minimum=1, maximum=256)
+    orthogonality: float = setting(1.0, minimum=0)  # nats of loss where all heads have the same weight vectors
+    elimination: float = setting(0.005, minimum=0)  # a head whose mean loss is this share above the mean of all ends
 
     @property
     def pairs(self) -> bool:

@@ -28,6 +28,7 @@ class Progress:
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
     exchange: dict[str, Any] = field(default_factory=dict)  # what the exchange method remembers: see its file
+    task: dict[str, list[float]] = field(default_factory=dict)  # vectors that the task's loss reads: see its file
     ranks_with_parts: int = 0  # ranks of which the checkpoint has what each keeps alone: see runs/rank_parts.py
 
     def count(self, finite: bool, numerics: Numerics) -> float:

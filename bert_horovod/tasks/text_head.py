@@ -33,7 +33,13 @@ def text_products(model: Model, rows: int, length: int, examples: int, outputs: 
 
 
 def text_outputs(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
-    """The head's outputs, float32 [rows, examples, outputs]; the last layer is computed at each [CLS] only.
+    """The head's outputs, float32 [rows, examples, outputs]; arguments are those of text_features."""
+    x = dense(text_features(forward, batch), *forward.affine(CLASSIFIER))
+    return tf.reshape(tf.cast(x, tf.float32), [*batch["cls_positions"].shape, x.shape[-1]])
+
+
+def text_features(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
+    """What heads read: pooled and dropped, [rows * examples, hidden]; the last layer is computed at each [CLS] only.
 
     Args:
       forward: sizes, cast weights, policy, dropout.
@@ -44,6 +50,4 @@ def text_outputs(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
     x, rate = pooled(forward, tf.reshape(hidden, [-1, model.hidden_size])), model.hidden_dropout_prob
     # The encoder's dropout sites are 0 for the embeddings and SITES_PER_LAYER for each layer; this one comes next.
     site = 1 + SITES_PER_LAYER * model.num_hidden_layers
-    x = dropped(x, rate, random_bytes(hidden.shape.as_list(), rate, site, forward.dropout))
-    x = tf.cast(dense(x, *forward.affine(CLASSIFIER)), tf.float32)
-    return tf.reshape(x, [*batch["cls_positions"].shape, x.shape[-1]])
+    return dropped(x, rate, random_bytes(hidden.shape.as_list(), rate, site, forward.dropout))

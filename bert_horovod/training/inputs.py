@@ -88,5 +88,6 @@ def step_inputs(
         {name: tf.constant(value, tf.float32) for name, value in counts.items()},
         tf.constant(scale, tf.float32),
         tf.constant(key, tf.uint64),
+        {name: tf.constant(values, tf.float32) for name, values in progress.task.items()},
         UpdateInputs(tf.constant(learning_rate, tf.float32), tf.constant(progress.updates + 1, tf.float32)),
     )

@@ -36,6 +36,7 @@ class StepInputs(NamedTuple):
     counts: dict[str, tf.Tensor]  # the task's, over all ranks: float32 scalars
     backward_scale: tf.Tensor  # float32 scalar: backward runs on the loss times this; gradients are divided by it
     dropout_key: tf.Tensor  # uint64 [1]
+    task: dict[str, tf.Tensor]  # Progress.task, float32: the task's loss finds them in each micro-batch
     update: UpdateInputs
 
 
@@ -144,7 +145,7 @@ class TrainStep:
         forward = Forward(self._model, weights, self._policy, DropoutState(inputs.dropout_key, first_row))
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            sums = self._task.sums(forward, batch)
+            sums = self._task.sums(forward, batch | inputs.task)
             loss = self._task.loss(sums, inputs.counts) * inputs.backward_scale
         gradients, lookups = parameter_gradients(tape.gradient(loss, weights), self.shapes)
         if self._policy.dtype == tf.float16:

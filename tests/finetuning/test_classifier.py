@@ -32,7 +32,7 @@ from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests.horovod_runs import run_ranks
-from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, write_checkpoint, write_glue
+from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, write_checkpoint
 from tests.toy_runs import logged, metrics, newest
 
 EPOCHS = 4
@@ -44,12 +44,6 @@ FAST = (
     "execution.keep_checkpoints=9",
     "execution.tensorboard=false",
 )
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory) -> dict[str, Path]:
-    directory = tmp_path_factory.mktemp("toy")
-    return {"data_dir": write_glue(directory / "glue"), "checkpoint": write_checkpoint(directory / "checkpoint")}
 
 
 def classification_recipe(*sizes, epochs=3.0, **options):

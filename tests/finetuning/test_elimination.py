@@ -1,0 +1,101 @@
+"""Weak heads end, the same ones on every rank and after a resume; one head is the plain classifier."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
+from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.elimination import survivors
+from bert_horovod.finetuning.text_data import Files, own_data
+from bert_horovod.inference.predicting import Options
+from bert_horovod.inference.text_predictor import TextPredictor
+from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.model.parameters import CLASSIFIER, MORE_CLASSIFIERS
+from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.training.job import pretraining_job
+from bert_horovod.training.loop import train
+from tests.finetuning.test_classifier import job_of, numbered
+from tests.toy_runs import metrics
+from tests.toys import toy_recipe
+
+HEADS = "objective.heads=6"
+STRICT = "objective.elimination=0.0"
+
+
+def remembered(output_dir: Path, step: int) -> dict[str, list[float]]:
+    text = (path_of(output_dir, step) / "training" / "state.json").read_text(encoding="utf-8")
+    return json.loads(text)["progress"]["task"]
+
+
+def test_heads_above_the_mean_end_but_never_the_first():
+    assert survivors([1, 1, 1, 1], [2.0, 1.0, 1.0, 1.2], 0.0) == [1, 1, 1, 1]
+    assert survivors([1, 1, 1, 1], [2.0, 1.0, 1.0, 1.4], 0.0) == [1, 1, 1, 0]
+    assert survivors([1, 1, 0, 1], [2.0, 1.0, 0.1, 1.4], 0.0) == [1, 1, 0, 1]
+    assert survivors([1, 1, 1], [1.0, 1.0, 1.1], 0.05) == [1, 1, 0]
+    assert survivors([1, 1, 1], [1.0, 1.0, 1.1], 0.1) == [1, 1, 1]
+
+
+def test_heads_become_orthogonal_and_some_end(files, tmp_path):
+    train(job_of(files, tmp_path, HEADS, STRICT, max_steps=20), World())
+    lines = metrics(tmp_path)
+    assert lines[-1]["similarity"] < lines[0]["similarity"] / 2
+    alive = [line["heads"] for line in lines]
+    assert alive[0] == 6 > alive[-1] >= 1
+    assert alive == sorted(alive, reverse=True)
+    predictor = TextPredictor(path_of(tmp_path, 20), Options())
+    assert predictor.predict_line("the film is good").startswith("positive")
+    kept = read_directory(path_of(tmp_path, 20), Classification(("negative", "positive"))).parameters
+    assert f"{CLASSIFIER}.weight" in kept
+    assert not any(name.startswith(MORE_CLASSIFIERS) for name in kept)
+
+
+def test_a_resumed_run_keeps_the_choice_bit_for_bit(files, tmp_path):
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    train(job_of(files, tmp_path / "whole", HEADS, STRICT, max_steps=14), World())
+    train(job_of(files, tmp_path / "cut", HEADS, STRICT, max_steps=9), World())
+    ended = remembered(tmp_path / "cut", 9)["alive_heads"]
+    assert sum(ended) < 6
+    train(job_of(files, tmp_path / "cut", HEADS, STRICT, max_steps=14), World())
+    assert remembered(tmp_path / "cut", 14) == remembered(tmp_path / "whole", 14)
+    weights = [(path_of(tmp_path / name, 14) / "model.safetensors").read_bytes() for name in ("cut", "whole")]
+    assert weights[0] == weights[1]
+
+
+def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path) -> None:
+    """A job for two_ranks."""
+    files = {"data_dir": data_dir, "checkpoint": checkpoint}
+    train(job_of(files, output_dir, HEADS, STRICT, max_steps=12, world_size=2), world)
+
+
+def test_two_ranks_end_the_same_heads_as_one(files, two_ranks, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    train(job_of(files, tmp_path / "one", HEADS, STRICT, max_steps=12), World())
+    two_ranks.run(train_rank, *files.values(), tmp_path / "two")
+    one, two = (remembered(tmp_path / name, 12) for name in ("one", "two"))
+    assert one["alive_heads"] == two["alive_heads"]
+    assert sum(one["alive_heads"]) < 6
+    np.testing.assert_allclose(one["head_losses"], two["head_losses"], rtol=1e-5)
+
+
+def test_one_head_is_the_plain_classifier(files):
+    job = job_of(files, Path("unused"), "objective.heads=1")
+    assert type(job.task) is Classification
+    assert len(job.hooks) == len(job_of(files, Path("unused")).hooks)
+
+
+def test_only_a_classification_has_several_heads(files, store, tmp_path):
+    with pytest.raises(UserError, match=r"objective.heads = 6: pre-training has one head"):
+        pretraining_job(toy_recipe(objective={"heads": 6}), store, tmp_path)
+    several = Files(None, numbered(tmp_path / "numbers", 40), (numbered(tmp_path / "numbers", 20),))
+    regression = TextFinetuning(own_data("regression", several, ("text",), "score"), files["checkpoint"])
+    with pytest.raises(UserError, match=r"objective.heads = 6: a regression has one head"):
+        regression.job(tmp_path, overrides=[HEADS])
+    with pytest.raises(UserError, match=r"objective.heads = 0: expected at least 1"):
+        job_of(files, tmp_path, "objective.heads=0")
