@@ -48,13 +48,16 @@ SQUAD = "squad"
 EPOCHS = {"mrpc": 3, "rte": 3, "sst2": 1, "qnli": 3, "mnli": 3, SQUAD: 1}
 SEEDS = {task: 1 if task == SQUAD else 3 for task in EPOCHS}
 RATE = 3e-4
-COMMON = (  # the checkpoint may have been pre-trained without dropout
+WHAT = (  # the checkpoint may have been pre-trained without dropout
     "model.hidden_dropout_prob=0.1",
     "model.attention_probs_dropout_prob=0.1",
     "numerics.precision=float32",
+)
+HOW = (
     "execution.threads=1",
     "execution.tensorboard=false",
     "execution.keep_checkpoints=1",
+    "execution.stall_s=604800",  # whoever needs the machine may pause a measurement (SIGSTOP) for days
 )
 OURS, THEIRS = ("pretrained", "fresh"), "transformers"
 STARTS = (*OURS, THEIRS)
@@ -119,7 +122,7 @@ def key_of(question: Question, checkpoint: Path, files: Files, max_steps: int | 
     program = THEIRS if question.start == THEIRS else "ours"
     contents = [_hash(path) for path in (checkpoint / "model.safetensors", files.train, *files.dev)]
     task = question.task
-    what = [task, program, EPOCHS[task], SEEDS[task], RATE, COMMON, contents, max_steps]
+    what = [task, program, EPOCHS[task], SEEDS[task], RATE, WHAT, contents, max_steps]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
 
 
@@ -237,7 +240,7 @@ def command(question: Question, key: str, arguments: argparse.Namespace) -> list
     words = ["-m", "bert_horovod", "finetune", *words, "--epochs", str(EPOCHS[task])]
     words += ["--seeds", str(SEEDS[task]), "--learning_rates", str(RATE)]
     words += ["--index_dir", str(arguments.work / "index")] if task == SQUAD else []
-    return words + [word for setting in COMMON for word in ("--set", setting)]
+    return words + [word for setting in (*WHAT, *HOW) for word in ("--set", setting)]
 
 
 def run_theirs(argv: list[str]) -> None:
@@ -252,7 +255,7 @@ def run_theirs(argv: list[str]) -> None:
     parser.add_argument("--task")
     parser.add_argument("--max_steps", type=int)
     asked = parser.parse_args(argv)
-    task, settings = asked.task, (*COMMON, f"phase.0.learning_rate={RATE}")
+    task, settings = asked.task, (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
     finetuning = text_finetuning(task, Files(asked.train_file, tuple(asked.dev_file)), asked.checkpoint)
     seeds, epochs = SEEDS[task], EPOCHS[task]
     found = fine_tune(finetuning, asked.output_dir, asked.contestant, seeds, epochs, settings, asked.max_steps)
@@ -266,7 +269,7 @@ def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
     from bert_horovod.finetuning.text_data import glue_data
 
     finetuning = TextFinetuning(glue_data(task, Named(None, files.train, files.dev)), checkpoint)
-    finetuning.use_devices(0, 1, COMMON)
+    finetuning.use_devices(0, 1, HOW)
     return finetuning
 
 
@@ -278,7 +281,7 @@ def answer_of(question: Question, key: str, arguments: argparse.Namespace) -> di
     if question.start in OURS:
         examples = EPOCHS[task] * examples_of(task, files)
         found["runs"] = [run | pace(output_dir / Path(run["output_dir"]).name, examples) for run in found["runs"]]
-    settings = {"epochs": EPOCHS[task], "phase.0.learning_rate": RATE, "examples a step": EXAMPLES, "set": COMMON}
+    settings = {"epochs": EPOCHS[task], "phase.0.learning_rate": RATE, "examples a step": EXAMPLES, "set": WHAT}
     kept = {name: [run[name] for run in found["runs"]] for name in ("seed", "scores", "minutes", "examples_per_s")}
     names = [path.name for path in (files.train, *files.dev)]
     return {"task": task, "start": question.start, "files": names, "settings": settings, **kept}
@@ -341,7 +344,7 @@ def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
     told = []
     for task in tasks:
         finetuning = text_finetuning(task, files_of(task, arguments.data, None), arguments.checkpoint)
-        settings = (*COMMON, f"phase.0.learning_rate={RATE}")
+        settings = (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
         with tempfile.TemporaryDirectory(dir=arguments.work) as work:
             pairs = first_losses(finetuning, Path(work), peer_python(arguments.environments), settings)
         apart = max(abs(our - their) for our, their in pairs)
