@@ -32,6 +32,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 
 WARM_UP = 6  # steps, the first of which compile
 EXAMPLES = 32  # of a step, about
+PEER = PROJECT / "benchmarks" / "peers" / "hugging_face_finetuning.py"
 OURS = {"packed rows": {"packing": True}, "padded to the maximum": {"packing": False}}
 PEERS = {  # precision of transformers' contestants, and whether they are compiled
     "all": [(precision, compiled) for precision in ("float32", "bfloat16") for compiled in (False, True)],
@@ -86,6 +87,13 @@ def run_ours(shape: dict[str, Any]) -> None:
         print(json.dumps(seconds), flush=True)
 
 
+def peer_python(environments: Path) -> str:
+    """A Python with transformers: this one, or that of a virtual environment, which is made if it is not there."""
+    if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        return sys.executable
+    return str(environment("hugging_face", environments))
+
+
 def commands(arguments: argparse.Namespace, tokens: Path, labels: int) -> Iterator[tuple[str, list[str]]]:
     """Name and command of each contestant."""
     shape = {
@@ -98,15 +106,12 @@ def commands(arguments: argparse.Namespace, tokens: Path, labels: int) -> Iterat
     }
     for name, own in OURS.items():
         yield name, [sys.executable, str(Path(__file__).resolve()), "--contestant", json.dumps(shape | own)]
-    python = sys.executable
-    if arguments.peer != "none" and not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
-        python = str(environment("hugging_face", arguments.environments))
+    python = peer_python(arguments.environments) if arguments.peer != "none" else sys.executable
     for precision, compiled in PEERS[arguments.peer]:
         own = {"precision": precision, "compiled": compiled, "tokens": str(tokens), "labels": labels}
         own |= {"examples": EXAMPLES}
-        program = PROJECT / "benchmarks" / "peers" / "hugging_face_finetuning.py"
         name = f"transformers, {precision}, {'compiled' if compiled else 'eager'}"
-        yield name, [python, str(program), json.dumps(shape | own)]
+        yield name, [python, str(PEER), json.dumps(shape | own)]
 
 
 def compete(arguments: argparse.Namespace, tokens: Path, labels: int) -> dict[str, list[float]]:
@@ -149,6 +154,14 @@ def report(found: dict[str, list[float]]) -> str:
     return lines(cells)
 
 
+def padded(source: Any) -> dict[str, np.ndarray]:
+    """The examples of rows of one each, in the examples' order, as a peer pads them: ids, types, counts and labels."""
+    rows = source.assemble(np.arange(source.count))
+    ids, types = (source.by_example(rows[name][:, None]) for name in ("input_ids", "token_type_ids"))
+    counts = source.by_example(np.count_nonzero(rows["sequence_ids"], axis=1)[:, None])
+    return {"ids": ids, "types": types, "counts": counts, "labels": source.labels}
+
+
 def write_tokens(arguments: argparse.Namespace, path: Path) -> tuple[int, str]:
     """Write the examples' token ids for the peer; returns the number of labels and what the data are like."""
     import_tensorflow()
@@ -161,15 +174,9 @@ def write_tokens(arguments: argparse.Namespace, path: Path) -> tuple[int, str]:
     finetuning = TextFinetuning(data, arguments.checkpoint)
     length = first_settings(finetuning.model, PHASE).phase[0].sequence_length
     source = finetuning.job(Path("unused"), overrides=["data.packing=false"]).dataset.open(0, "train")
-    rows = source.assemble(np.arange(source.count))
-    counts = np.count_nonzero(rows["sequence_ids"], axis=1)
-    np.savez(
-        path,
-        ids=rows["input_ids"],
-        types=rows["token_type_ids"],
-        counts=counts,
-        labels=rows.get("labels", rows.get("targets"))[:, 0],
-    )
+    tokens = padded(source)
+    counts = tokens["counts"]
+    np.savez(path, **{f"train_{name}": values for name, values in tokens.items()})
     packed = finetuning.job(Path("unused"))
     described = (
         f"{arguments.task}, {len(counts):,} examples of {counts.mean():.1f} tokens in the mean, at most {length}; "

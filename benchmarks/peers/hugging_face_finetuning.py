@@ -1,64 +1,131 @@
-"""transformers' fine-tuning of a classifier, timed on request; benchmarks/finetuning.py says how.
+"""transformers' fine-tuning of a classifier; benchmarks/finetuning.py times it, pretraining_gain.py trains with it.
 
-Batches are those of its Trainer with group_by_length: LengthGroupedSampler, padded to the longest example.
+Batches are those of its Trainer with group_by_length: LengthGroupedSampler, padded to the longest example. The settings
+are AdamW with weight decay 0.01, but not of LayerNorm and biases, epsilon 1e-6, and gradients clipped to 1.0.
+
+The argument is a JSON object. With "steps", a JSON file, it trains a step for each of the file's "rates", on the
+examples that "batches" has for each or else on its own choice, answers losses, seconds and examples of the steps, and
+writes the logits of "splits" into "logits". Without, it answers seconds an example of as many steps as a line of
+standard input asks for.
 """
 
 import json
 import sys
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+SAID = 100  # steps between two lines of progress
+
+
+class Finetuning:
+    """A model, its optimizer, and the token ids of the splits."""
+
+    def __init__(self, shape: dict) -> None:
+        torch.set_num_threads(shape["threads"])
+        torch.manual_seed(shape.get("seed", 0))
+        self.network = AutoModelForSequenceClassification.from_pretrained(
+            shape["checkpoint"],
+            num_labels=shape["labels"],
+            attn_implementation="sdpa",
+            ignore_mismatched_sizes=True,
+        ).train()
+        decayed, others = [], []
+        for name, parameter in self.network.named_parameters():
+            (others if name.endswith(".bias") or "LayerNorm" in name else decayed).append(parameter)
+        groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=2e-5, eps=1e-6, fused=True)
+        self._narrow = shape["precision"] != "float32"
+        self._run = torch.compile(self.network, dynamic=True) if shape["compiled"] else self.network
+        self._data = dict(np.load(shape["tokens"]))
+        self._examples = shape["examples"]
+
+    def step(self, chosen: list[int]) -> float:
+        """Train on these examples; the loss."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._narrow):
+            loss = self._run(**self._batch("train", chosen)).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+    def batches(self) -> Iterator[list[int]]:
+        """The numbers of the examples of each step, epoch after epoch."""
+        while True:
+            order = list(LengthGroupedSampler(self._examples, lengths=self._data["train_counts"].tolist()))
+            for start in range(0, len(order), self._examples):
+                yield order[start : start + self._examples]
+
+    def logits(self, split: str) -> np.ndarray:
+        """Of all examples of a split, in their order: [examples, labels]."""
+        order = np.argsort(self._data[f"{split}_counts"], kind="stable")
+        self.network.eval()
+        with torch.no_grad():
+            parts = [
+                self.network(**self._batch(split, order[start : start + self._examples])).logits.numpy()
+                for start in range(0, len(order), self._examples)
+            ]
+        return np.concatenate(parts)[np.argsort(order)]
+
+    def _batch(self, split: str, chosen: list[int] | np.ndarray) -> dict[str, torch.Tensor]:
+        ids, types, counts, labels = (
+            self._data[f"{split}_{name}"][chosen] for name in ("ids", "types", "counts", "labels")
+        )
+        longest = counts.max()
+        batch = {
+            "input_ids": ids[:, :longest].astype(np.int64),
+            "token_type_ids": types[:, :longest].astype(np.int64),
+            "attention_mask": (np.arange(longest) < counts[:, None]).astype(np.int64),
+            "labels": labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64),
+        }
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+
+def train(finetuning: Finetuning, rates: list[float], batches: Iterator[list[int]]) -> dict[str, list]:
+    """Train a step for each rate; losses, seconds and examples of the steps."""
+    found: dict[str, list] = {"losses": [], "seconds": [], "examples": []}
+    for number, rate in enumerate(rates):
+        for group in finetuning.optimizer.param_groups:
+            group["lr"] = rate
+        started = time.perf_counter()
+        chosen = next(batches)
+        found["losses"].append(finetuning.step(chosen))
+        found["seconds"].append(time.perf_counter() - started)
+        found["examples"].append(len(chosen))
+        if (number + 1) % SAID == 0:
+            pace = sum(found["examples"][-SAID:]) / sum(found["seconds"][-SAID:])
+            left = sum(found["seconds"][-SAID:]) / SAID * (len(rates) - number - 1)
+            words = f"step {number + 1:,} of {len(rates):,}, loss {found['losses'][-1]:.4f}"
+            print(f"{words}, {pace:.1f} examples/s, {left / 60:.0f} min left", file=sys.stderr, flush=True)
+    return found
+
 
 def main() -> None:
     shape = json.loads(sys.argv[1])
-    torch.set_num_threads(shape["threads"])
-    torch.manual_seed(0)
-    network = AutoModelForSequenceClassification.from_pretrained(
-        shape["checkpoint"], num_labels=shape["labels"], attn_implementation="sdpa", ignore_mismatched_sizes=True
-    ).train()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-5, weight_decay=0.01, fused=True)
-    narrow = shape["precision"] != "float32"
-    compiled = torch.compile(network, dynamic=True) if shape["compiled"] else network
-    batches = _batches(dict(np.load(shape["tokens"])), shape["examples"])
-
-    def step() -> int:
-        batch = {name: torch.from_numpy(values) for name, values in next(batches).items()}
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
-            loss = compiled(**batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
-        return len(batch["labels"])
-
+    finetuning = Finetuning(shape)
+    if "steps" in shape:
+        with open(shape["steps"], encoding="utf-8") as file:
+            steps = json.load(file)
+        batches = iter(steps["batches"]) if "batches" in steps else finetuning.batches()
+        found = train(finetuning, steps["rates"], batches)
+        if shape["splits"]:
+            np.savez(shape["logits"], **{split: finetuning.logits(split) for split in shape["splits"]})
+        print(json.dumps(found), flush=True)
+        return
+    batches = finetuning.batches()
     for line in sys.stdin:
         seconds = []
         for _ in range(int(line)):
             started = time.perf_counter()
-            examples = step()
-            seconds.append((time.perf_counter() - started) / examples)
+            chosen = next(batches)
+            finetuning.step(chosen)
+            seconds.append((time.perf_counter() - started) / len(chosen))
         print(json.dumps(seconds), flush=True)
-
-
-def _batches(data: dict, examples: int):
-    counts = data["counts"].tolist()
-    while True:
-        order = list(LengthGroupedSampler(examples, lengths=counts))
-        for start in range(0, len(order) - examples + 1, examples):
-            chosen = order[start : start + examples]
-            longest = max(counts[number] for number in chosen)
-            labels = data["labels"][chosen]
-            yield {
-                "input_ids": data["ids"][chosen, :longest].astype(np.int64),
-                "token_type_ids": data["types"][chosen, :longest].astype(np.int64),
-                "attention_mask": (np.arange(longest) < data["counts"][chosen][:, None]).astype(np.int64),
-                "labels": labels if labels.dtype.kind == "f" else labels.astype(np.int64),
-            }
 
 
 if __name__ == "__main__":

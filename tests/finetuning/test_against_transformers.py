@@ -1,0 +1,42 @@
+"""A fine-tuning without dropout has the losses of transformers', step by step, on the same examples."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.text_data import Files, glue_data
+from tests.toy_glue import write_checkpoint, write_glue
+
+SETTINGS = ("phase.0.learning_rate=1e-2", "execution.xla='off'", "execution.tensorboard=false")
+
+
+@pytest.fixture(scope="module")
+def finetuning(tmp_path_factory) -> TextFinetuning:
+    directory = tmp_path_factory.mktemp("toy")
+    data = glue_data("sst2", Files(write_glue(directory / "glue")))
+    return TextFinetuning(data, write_checkpoint(directory / "checkpoint"))
+
+
+def losses(finetuning: TextFinetuning, work: Path, *more: str) -> np.ndarray:
+    """Ours and theirs: [2, steps]."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from benchmarks.against_transformers import first_losses
+
+    return np.array(first_losses(finetuning, work, overrides=(*SETTINGS, *more))).T
+
+
+def test_the_losses_of_the_first_20_steps_are_those_of_transformers(finetuning, tmp_path):
+    ours, theirs = losses(finetuning, tmp_path)
+    assert len(ours) == 20
+    assert np.ptp(ours) > 0.03  # the steps do change what is learned
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_without_bias_correction_they_are_not(finetuning, tmp_path):
+    ours, theirs = losses(finetuning, tmp_path, "optimizer.bias_correction=false")
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=0, atol=1e-4)
+    assert np.abs(ours - theirs).max() > 1e-2
