@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -21,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         required=True,
         type=Path,
-        metavar="DIR",
-        help="fine-tuned Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+        metavar="PATH",
+        help=f"fine-tuned: {CHECKPOINT}",
     )
     parser.add_argument(
         "--input",

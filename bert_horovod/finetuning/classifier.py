@@ -16,7 +16,7 @@ from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.inference.text_answers import answers
 from bert_horovod.interchange.labels import head_rows
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.devices import use_devices
 from bert_horovod.training.job import Job
@@ -31,7 +31,7 @@ class TextFinetuning:
 
     Args:
         data: the task and its files.
-        checkpoint: a Hugging Face BERT directory, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+        checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
 
     Raises:
         ReportedError: the checkpoint is not what it should be.
@@ -123,8 +123,7 @@ class TextFinetuning:
 
     def _notices(self) -> list[str]:
         said = self.data.notices()
-        path = self.directory / "config.json"
-        config = read_json(path) if path.is_file() else {}  # a checkpoint of Google's has none
+        config = read_configuration(self.directory)
         ours = self.task.configuration(self.model)
         rows = head_rows(config, ours)
         theirs = f"{(config.get('architectures') or ['no class of model'])[0]}"

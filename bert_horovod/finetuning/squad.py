@@ -18,7 +18,7 @@ from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
 from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
@@ -44,7 +44,7 @@ class SquadFinetuning:
     """A checkpoint and the questions that it is fine-tuned on, checked; makes the jobs of one or several runs.
 
     Args:
-        checkpoint: a Hugging Face BERT directory, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+        checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
         data_dir: with the files train-v1.1.json and dev-v1.1.json or v2.0's, plain or .gz.
         train_file, dev_file: in place of those.
         options: of the task.
@@ -154,7 +154,7 @@ class SquadFinetuning:
             said.append(
                 f"{skipped:,} train questions are skipped: their answer is not in their context at answer_start"
             )
-        architectures = read_json(self.directory / "config.json").get("architectures") or ["no class of model"]
+        architectures = read_configuration(self.directory).get("architectures") or ["no class of model"]
         if architectures[0] != ARCHITECTURE:
             other = "" if architectures[0] in _PRETRAINING else ", whose own head is left out"
             said.append(f"the answers' head starts afresh: the checkpoint is of {str(architectures[0])[:100]}{other}")
