@@ -10,7 +10,14 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.examples import Split
-from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
+from bert_horovod.finetuning.initialisation import (
+    default_batch,
+    finetuning_recipe,
+    first_settings,
+    open_checkpoint,
+    refuse_few_rows,
+    step_notice,
+)
 from bert_horovod.finetuning.outcome import Outcome
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData
@@ -70,13 +77,14 @@ class TextFinetuning:
         settings = first_settings(self.model, PHASE, overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         mean = len(train.labels) / train.count  # examples a row
-        batch = max(1, min(train.count, round(EXAMPLES / mean)))
-        defaults = PHASE | {"global_batch": batch}
+        defaults = PHASE | {"global_batch": default_batch(EXAMPLES, train.count, mean, world_size)}
         recipe = finetuning_recipe(
             self.directory, self.model, defaults, train.count, dev.count, epochs, overrides, world_size
         )
-        refuse_few_rows(recipe, mean, "examples", world_size)
+        refuse_few_rows(recipe, train.count, mean, "examples", world_size)
         check_size(recipe, self.task.parameters(recipe.model), world_size)
+        packed = f"{len(train.labels):,} train examples in {train.count:,} rows ({mean:.2f} a row)"
+        step = step_notice(recipe, EXAMPLES, mean, "examples", world_size)
         return Job(
             recipe,
             self.task,
@@ -84,7 +92,7 @@ class TextFinetuning:
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, self._score, more=dict(list(self._dev_splits.items())[1:])),
-            hooks=(partial(Outcome, self.data, self.test, (*self._notices(), _step_notice(recipe, train))),),
+            hooks=(partial(Outcome, self.data, self.test, (*self._notices(), packed, step)),),
             **options,
         )
 
@@ -135,11 +143,3 @@ class TextFinetuning:
             said.append("labels: " + ", ".join(self.data.format.labels.values())[:300])
         said.append(f"tokenizer: the checkpoint's, {'lower-casing' if self.lowercase else 'with case'}")
         return said
-
-
-def _step_notice(recipe: Recipe, train: LabelledRows) -> str:
-    batch, mean = recipe.phase[0].global_batch, len(train.labels) / train.count
-    return (
-        f"{len(train.labels):,} train examples in {train.count:,} rows ({mean:.2f} a row): a step of {batch} rows has "
-        f"about {batch * mean:.0f} examples"
-    )

@@ -15,7 +15,14 @@ from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
-from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
+from bert_horovod.finetuning.initialisation import (
+    default_batch,
+    finetuning_recipe,
+    first_settings,
+    open_checkpoint,
+    refuse_few_rows,
+    step_notice,
+)
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
@@ -111,11 +118,13 @@ class SquadFinetuning:
         overrides = [f"data.packing={str(bool(pays)).lower()}", *overrides]
         packing = first_settings(self.model, PHASE, overrides).data.packing
         rows, dev_rows = (int(templates_of(windows, length, packing).rows.sum()) for windows in (train, dev))
-        phase = PHASE | {"global_batch": max(1, round(WINDOWS * rows / count))}
+        mean = count / rows  # windows a row
+        phase = PHASE | {"global_batch": default_batch(WINDOWS, rows, mean, world_size)}
         recipe = finetuning_recipe(self.directory, self.model, phase, rows, dev_rows, epochs, overrides, world_size)
-        refuse_few_rows(recipe, count / rows, "windows", world_size)
+        refuse_few_rows(recipe, rows, mean, "windows", world_size)
         task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task.parameters(recipe.model), world_size)
+        step = step_notice(recipe, WINDOWS, mean, "windows", world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))
         return Job(
             recipe,
@@ -131,7 +140,7 @@ class SquadFinetuning:
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, scores),
-            hooks=(partial(AnswersHook, scores, self._notices()),),
+            hooks=(partial(AnswersHook, scores, self._notices(), step),),
             **options,
         )
 
@@ -196,16 +205,14 @@ class DevAnswers:
 class AnswersHook(Hook):
     """Says what is trained on, writes the dev set's answers at the end, and whether they are one and the same."""
 
-    def __init__(self, scores: DevAnswers, notices: list[str], run: Run) -> None:
+    def __init__(self, scores: DevAnswers, notices: list[str], step: str, run: Run) -> None:
         super().__init__(run)
-        self._scores, self._notices = scores, notices
+        self._scores, self._notices, self._step = scores, notices, step
 
     def phase(self) -> None:
         train, dev = self.run.phase.source, self.run.phase.held_out
-        for notice in (*self._notices, f"train: {_size(train)}", f"dev: {_size(dev)}"):
+        for notice in (*self._notices, f"train: {_size(train)}", f"dev: {_size(dev)}", self._step):
             self.run.say(notice)
-        batch, mean = self.run.phase.settings.global_batch, len(train.windows.question) / train.count
-        self.run.say(f"a step of {batch} rows has about {batch * mean:.0f} windows")
 
     def finish(self) -> None:
         self.settle()

@@ -214,7 +214,7 @@ def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_pat
     assert "3 train questions are skipped: their answer is not in their context" in said
     assert "the checkpoint is of BertForSequenceClassification, whose own head is left out" in said
     assert "train: 11 questions in 8 windows in 2 rows" in said
-    assert "a step of 8 rows has about 32 windows" in said
+    assert "a step of 2 rows has about 8 windows" in said
     assert "dev set: exact match 100.00, F1 100.00, of 9 questions" in said
     assert "collapsed: nothing is answered to every question" in said
 
@@ -255,7 +255,10 @@ def test_mistakes_are_refused(data, checkpoint, tmp_path):
         None,
         data["2.0"] / "dev-v2.0.json",
     )
-    refuse("there are 64 ranks", data["1.1"], world_size=64)
+    few = r"phase\.0\.global_batch=3: a step has 3 rows .*there are 4 ranks.*start at most 3 ranks"
+    refuse(few, data["1.1"], world_size=4, overrides=["phase.0.global_batch=3"])
+    rows = SquadFinetuning(checkpoint, data["1.1"]).job(tmp_path / "out").dataset.open(0, "train").count
+    refuse(rf"but {rows + 1} ranks, and each needs a row; start at most {rows} ranks", data["1.1"], world_size=rows + 1)
     refuse("--epochs 0: expected more than 0", data["1.1"], epochs=0)
     with pytest.raises(UserError, match="type_vocab_size = 1"):
         SquadFinetuning(write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1)), data["1.1"])
