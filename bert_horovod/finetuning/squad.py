@@ -23,6 +23,7 @@ from bert_horovod.finetuning.initialisation import (
     refuse_few_rows,
     step_notice,
 )
+from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
@@ -140,7 +141,7 @@ class SquadFinetuning:
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, scores),
-            hooks=(partial(AnswersHook, scores, self._notices(), step),),
+            hooks=(partial(AnswersHook, scores, self.train, self._notices(), step),),
             **options,
         )
 
@@ -205,9 +206,12 @@ class DevAnswers:
 class AnswersHook(Hook):
     """Says what is trained on, writes the dev set's answers at the end, and whether they are one and the same."""
 
-    def __init__(self, scores: DevAnswers, notices: list[str], step: str, run: Run) -> None:
+    def __init__(self, scores: DevAnswers, train: Questions, notices: list[str], step: str, run: Run) -> None:
         super().__init__(run)
         self._scores, self._notices, self._step = scores, notices, step
+        files = {"train": train, "dev": scores.questions}
+        contents = {name: (each.path, vars(each) | {"path": ""}) for name, each in files.items()}
+        require_same_files(contents, run.world)
 
     def phase(self) -> None:
         train, dev = self.run.phase.source, self.run.phase.held_out
