@@ -21,10 +21,13 @@ from bert_horovod.finetuning.classifier import PHASE, TextFinetuning
 from bert_horovod.finetuning.initialisation import finetuning_recipe, step_notice
 from bert_horovod.finetuning.scoring import SCORERS, Request
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data, own_data
-from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.model.forward import Forward
+from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.recipe.loading import differences
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining
@@ -370,6 +373,38 @@ def test_two_ranks_share_a_train_set_of_two_rows(files, two_ranks, tmp_path):
     assert [line["step"] for line in metrics(tmp_path / "run")] == [1, 2]
     written = (tmp_path / "run" / "predictions" / "dev.tsv").read_text().splitlines()
     assert len(written) == 1 + 5
+
+
+@pytest.mark.parametrize("ranks", [2, 10])
+def test_defect_8_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks(files, tmp_path, ranks):
+    one, several = job_of(files, tmp_path).recipe, job_of(files, tmp_path, world_size=ranks).recipe
+    assert differences(one, several) == []
+    assert several.phase[0].learning_rate == 8e-3
+    assert several.execution.micro_batch == 10 // ranks < one.execution.micro_batch
+
+
+def test_defect_10_predict_answers_with_what_evaluation_wrote(files, whole, tmp_path):
+    open_predictor(whole, Options()).predict_file(files["data_dir"] / "dev.tsv", tmp_path / "out.tsv", lambda *_: None)
+    written, said = (
+        path.read_text().splitlines() for path in (whole / "predictions" / "dev.tsv", tmp_path / "out.tsv")
+    )
+    numbers = {"negative": "0", "positive": "1"}
+    assert [numbers[line.split("\t")[1]] for line in said[1:]] == [line.split("\t")[1] for line in written[1:]]
+    assert len(said) == 1 + DEV
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_defect_12_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path, lowercase):
+    task = Classification(("negative", "positive"), ("sentence",))
+    directory = tmp_path / ("cased" if lowercase else "uncased")
+    parameters = initial_values(task.parameters(MODEL), 0.2, 1)
+    write_directory(directory, MODEL, task, parameters, WORDS, lowercase)
+    made = finetuning(files | {"checkpoint": directory})
+    assert made.job(tmp_path / "out").dataset.lowercase == lowercase
+    assert ("tokenizer: the checkpoint's, " + ("lower-casing" if lowercase else "with case")) in made._notices()
+    predictor = open_predictor(directory, Options())
+    assert (predictor.predict_line("GOOD film") == predictor.predict_line("good film")) == lowercase
+    assert (predictor.predict_line("GOOD film") == predictor.predict_line("zzz film")) != lowercase
 
 
 def test_why_a_step_has_more_examples_than_usual_is_said(files, tmp_path):
