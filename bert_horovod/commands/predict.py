@@ -69,11 +69,17 @@ def run(arguments: argparse.Namespace) -> int | None:
         for line in sys.stdin:
             print(predictor.predict_line(line.rstrip("\r\n")), flush=True)
         return
-    with tqdm(unit=" rows", desc="predicting", file=sys.stderr) as bar:
+    bars: list[tqdm] = []  # one, from the first row on: a mistake in the file is a message alone
 
-        def progress(done: int, of: int) -> None:
-            bar.total = of
-            bar.update(done - bar.n)
+    def progress(done: int, of: int) -> None:
+        if not bars:
+            bars.append(tqdm(total=of, unit=" rows", desc="predicting", file=sys.stderr))
+        bars[0].total = of
+        bars[0].update(done - bars[0].n)
 
+    try:
         said = predictor.predict_file(Path(arguments.input), arguments.output, progress)
+    finally:
+        for bar in bars:
+            bar.close()
     print(said)

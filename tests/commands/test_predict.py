@@ -46,7 +46,9 @@ def test_mistakes_are_one_message_and_nothing_is_written(checkpoint, tmp_path, c
     assert "cannot read" in capsys.readouterr().err
     (tmp_path / "in.tsv").write_text("sentence\ngood film\n")
     assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 2
-    assert "no column 'text', its columns are ['sentence']" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no column 'text', its columns are ['sentence']" in said
+    assert said.count("\n") == 1
     assert not (tmp_path / "out.tsv").exists()
 
 
