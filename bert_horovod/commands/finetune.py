@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help={
                 "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz",
                 "dev": "likewise; for mnli twice: matched, mismatched",
-                "test": "likewise, without labels: predictions for it are written at the end",
+                "test": "likewise, without labels: predictions for it are written at the end; for mnli three times: "
+                "matched, mismatched, AX",
             }[split],
         )
     parser.add_argument(

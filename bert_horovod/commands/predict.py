@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -21,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         required=True,
         type=Path,
-        metavar="DIR",
-        help="fine-tuned Hugging Face BERT directory, or a run's output_dir (its newest checkpoint)",
+        metavar="PATH",
+        help=f"fine-tuned: {CHECKPOINT}",
     )
     parser.add_argument(
         "--input",
@@ -68,11 +69,17 @@ def run(arguments: argparse.Namespace) -> int | None:
         for line in sys.stdin:
             print(predictor.predict_line(line.rstrip("\r\n")), flush=True)
         return
-    with tqdm(unit=" rows", desc="predicting", file=sys.stderr) as bar:
+    bars: list[tqdm] = []  # one, from the first row on: a mistake in the file is a message alone
 
-        def progress(done: int, of: int) -> None:
-            bar.total = of
-            bar.update(done - bar.n)
+    def progress(done: int, of: int) -> None:
+        if not bars:
+            bars.append(tqdm(total=of, unit=" rows", desc="predicting", file=sys.stderr))
+        bars[0].total = of
+        bars[0].update(done - bars[0].n)
 
+    try:
         said = predictor.predict_file(Path(arguments.input), arguments.output, progress)
+    finally:
+        for bar in bars:
+            bar.close()
     print(said)

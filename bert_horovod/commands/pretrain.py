@@ -77,7 +77,6 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
 def _probe(task: str, data_dir: Path | None) -> "tuple[Callable[..., ProbeHook], ...]":
     if not task:
         return ()
-    from bert_horovod.finetuning.probing import ProbeHook
-    from bert_horovod.finetuning.text_data import Files, glue_data
+    from bert_horovod.finetuning.probing import ProbeHook, probe_data
 
-    return (partial(ProbeHook, glue_data(task, Files(data_dir))),)
+    return (partial(ProbeHook, probe_data(task, data_dir)),)

@@ -1,4 +1,7 @@
-"""How good is each checkpoint of a run for a task? Short fine-tunings, one a checkpoint; again to resume.
+"""How good is each checkpoint of a run for a task? Each is fine-tuned on a copy; again to resume.
+
+A fine-tuning takes 3 epochs, or 300 steps if that is less. The scores on the dev set are printed as a table, and stand
+in scores.json.
 
 One process:     bert-horovod probe RUN --task sst2 --data_dir GLUE/SST-2
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- probe RUN --task sst2 --data_dir GLUE/SST-2
@@ -43,8 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
     from bert_horovod.finetuning.classifier import TextFinetuning
-    from bert_horovod.finetuning.probing import probe_job
-    from bert_horovod.finetuning.text_data import Files, glue_data
+    from bert_horovod.finetuning.probing import probe_data, probe_job
     from bert_horovod.runs.checkpoint import paths, paths_in
 
     checkpoints = paths(arguments.run_dir)
@@ -53,7 +55,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
             f"{paths_in(arguments.run_dir)} has no checkpoint; expected the output_dir of a pre-training (which keeps "
             "more than the newest with execution.keep_checkpoints or keep_every_hours)"
         )
-    data = glue_data(arguments.task, Files(arguments.data_dir))
+    data = probe_data(arguments.task, arguments.data_dir)
     jobs = []
     for checkpoint in checkpoints:
         finetuning = TextFinetuning(data, checkpoint)

@@ -11,13 +11,20 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
-from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
+from bert_horovod.finetuning.initialisation import (
+    default_batch,
+    finetuning_recipe,
+    first_settings,
+    open_checkpoint,
+    refuse_few_rows,
+    step_notice,
+)
 from bert_horovod.finetuning.outcome import Outcome
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.inference.text_answers import answers
 from bert_horovod.interchange.labels import head_rows
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.devices import use_devices
@@ -37,7 +44,7 @@ class TextFinetuning:
 
     Args:
         data: the task and its files.
-        checkpoint: a Hugging Face BERT directory, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+        checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
 
     Raises:
         ReportedError: the checkpoint is not what it should be.
@@ -76,14 +83,15 @@ class TextFinetuning:
         settings = first_settings(self.model, PHASE, overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         mean = len(train.labels) / train.count  # examples a row
-        batch = max(1, min(train.count, round(EXAMPLES / mean)))
-        defaults = PHASE | {"global_batch": batch}
+        defaults = PHASE | {"global_batch": default_batch(EXAMPLES, train.count, mean, world_size)}
         recipe = finetuning_recipe(
             self.directory, self.model, defaults, train.count, dev.count, epochs, overrides, world_size
         )
-        refuse_few_rows(recipe, mean, "examples", world_size)
+        refuse_few_rows(recipe, train.count, mean, "examples", world_size)
         task, hooks = self._with_heads(recipe)
         check_size(recipe, task.parameters(recipe.model), world_size)
+        packed = f"{len(train.labels):,} train examples in {train.count:,} rows ({mean:.2f} a row)"
+        step = step_notice(recipe, EXAMPLES, mean, "examples", world_size)
         return Job(
             recipe,
             task,
@@ -91,7 +99,7 @@ class TextFinetuning:
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, self._score, more=dict(list(self._dev_splits.items())[1:])),
-            hooks=(*hooks, partial(Outcome, self.data, self.test, (*self._notices(), _step_notice(recipe, train)))),
+            hooks=(*hooks, partial(Outcome, self.data, self.test, (*self._notices(), packed, step))),
             **options,
         )
 
@@ -139,8 +147,7 @@ class TextFinetuning:
 
     def _notices(self) -> list[str]:
         said = self.data.notices()
-        path = self.directory / "config.json"
-        config = read_json(path) if path.is_file() else {}  # a checkpoint of Google's has none
+        config = read_configuration(self.directory)
         ours = self.task.configuration(self.model)
         rows = head_rows(config, ours)
         theirs = f"{(config.get('architectures') or ['no class of model'])[0]}"
@@ -152,11 +159,3 @@ class TextFinetuning:
             said.append("labels: " + ", ".join(self.data.format.labels.values())[:300])
         said.append(f"tokenizer: the checkpoint's, {'lower-casing' if self.lowercase else 'with case'}")
         return said
-
-
-def _step_notice(recipe: Recipe, train: LabelledRows) -> str:
-    batch, mean = recipe.phase[0].global_batch, len(train.labels) / train.count
-    return (
-        f"{len(train.labels):,} train examples in {train.count:,} rows ({mean:.2f} a row): a step of {batch} rows has "
-        f"about {batch * mean:.0f} examples"
-    )

@@ -5,6 +5,14 @@ neutral. Hugging Face's datasets have another; checkpoints say theirs in id2labe
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TestSet(NamedTuple):
+    """Examples without labels."""
+
+    name: str  # of what is submitted
+    files: tuple[str, ...]  # where it may be, from the task's directory, without .tsv; the first that is there
 
 
 @dataclass(frozen=True)
@@ -20,7 +28,12 @@ class GlueTask:
     headless: tuple[str, ...] = ()  # columns of train and dev, where they have no header
     skip_broken: bool = False  # whether train has rows with too few fields
     dev: tuple[str, ...] = ("dev",)  # files, without .tsv
-    test: tuple[tuple[str, str], ...] = (("test", ""),)  # files, and what follows the title in a submission's name
+    test: tuple[TestSet, ...] = ()  # none named: test, submitted under the title
+
+    @property
+    def test_sets(self) -> tuple[TestSet, ...]:
+        """What is predicted where it is there."""
+        return self.test or (TestSet(self.title, ("test",)),)
 
 
 _ENTAILMENT = {"entailment": "entailment", "not_entailment": "not_entailment"}
@@ -59,7 +72,11 @@ TASKS = {
         {name: name for name in ("contradiction", "entailment", "neutral")},
         ("accuracy",),
         dev=("dev_matched", "dev_mismatched"),
-        test=(("test_matched", "-m"), ("test_mismatched", "-mm")),
+        test=(
+            TestSet("MNLI-m", ("test_matched",)),
+            TestSet("MNLI-mm", ("test_mismatched",)),
+            TestSet("AX", ("diagnostic", "../AX/AX", "../AX/diagnostic", "../diagnostic/diagnostic")),
+        ),
     ),
     "qnli": GlueTask("QNLI", ("question", "sentence"), "label", _ENTAILMENT, ("accuracy",)),
     "rte": GlueTask("RTE", _PAIR, "label", _ENTAILMENT, ("accuracy",)),

@@ -81,15 +81,52 @@ def finetuning_recipe(
     return recipe
 
 
-def refuse_few_rows(recipe: Recipe, mean: float, what: str, world_size: int) -> None:
-    """Raise UserError where ranks cannot share a step's rows, each of `mean` examples (`what`: their name)."""
+def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:
+    """Rows of a step where the user does not say: about `usual` examples, at least a row for each rank.
+
+    Args:
+        usual: examples of a step.
+        rows: of an epoch.
+        mean: examples in a row.
+        world_size: ranks.
+    """
+    return min(rows, max(1, world_size, round(usual / mean)))
+
+
+def refuse_few_rows(recipe: Recipe, rows: int, mean: float, what: str, world_size: int) -> None:
+    """Raise UserError where ranks cannot share a step's rows.
+
+    Args:
+        recipe: the run's.
+        rows: of an epoch.
+        mean: examples in a row.
+        what: the name of the examples.
+        world_size: ranks.
+    """
     batch = recipe.phase[0].global_batch
+    packed = recipe.data.packing and mean > 1
+    alone = ", or data.packing=false for rows of one each" if packed else ""
+    if rows < world_size:
+        each = f"in {rows:,} rows of about {mean:.1f} each, " if packed else ""
+        raise UserError(
+            f"there are {round(rows * mean):,} train {what}, {each}but {world_size} ranks, and each needs a row; start "
+            f"at most {rows} ranks{alone}"
+        )
     if batch < world_size:
         raise UserError(
-            f"a step has {batch} rows of about {mean:.1f} {what} each, but there are {world_size} ranks, and each "
-            f"needs a row; start at most {batch} ranks, set phase.0.global_batch={world_size} (about "
-            f"{world_size * mean:.0f} {what} a step), or data.packing=false for rows of one each"
+            f"phase.0.global_batch={batch}: a step has {batch} rows of about {mean:.1f} {what} each, but there are "
+            f"{world_size} ranks, and each needs a row; leave it out, set it to {world_size} or more (about "
+            f"{world_size * mean:.0f} {what} a step), or start at most {batch} ranks{alone}"
         )
+
+
+def step_notice(recipe: Recipe, usual: int, mean: float, what: str, world_size: int) -> str:
+    """What is said of a step at the start; arguments as those of default_batch and refuse_few_rows."""
+    batch = recipe.phase[0].global_batch
+    why = ""
+    if batch == world_size > round(usual / mean):
+        why = f", more than the usual {usual}, because each of the {world_size} ranks needs a row"
+    return f"a step of {batch} rows has about {batch * mean:.0f} {what}{why}"
 
 
 def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:

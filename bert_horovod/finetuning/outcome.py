@@ -1,7 +1,5 @@
 """What a fine-tuning of a classifier or regression tells: its data at the start, scores and predictions at the end."""
 
-import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 
@@ -9,14 +7,14 @@ import numpy as np
 
 from bert_horovod.batches.labelled import LabelledTokens
 from bert_horovod.corpus.reading.table_files import table_text
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.errors import file_error
 from bert_horovod.finetuning.dev_scores import run_outputs
 from bert_horovod.finetuning.examples import Split
+from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.scores import constant_like, score
 from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.inference.outputs import RowOutputs
 from bert_horovod.inference.text_answers import answers
-from bert_horovod.runs.state import ranks_that_differ
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import Run
@@ -37,11 +35,9 @@ class Outcome(Hook):
     def __init__(self, data: TextData, test: dict[str, LabelledTokens], notices: tuple[str, ...], run: Run) -> None:
         super().__init__(run)
         self._data, self._test, self._notices = data, test, notices
-        hashes = json.dumps({name: tokens.hash() for name, tokens in test.items()})
-        if others := ranks_that_differ(run.world, hashlib.sha256(hashes.encode()).digest(), "test files"):
-            raise UserError(
-                f"the test files of ranks {others} are not those of rank 0: every host needs the same copy of them"
-            )
+        splits = {"train": data.train} | {f"dev{suffix}": split for suffix, split in data.dev.items()}
+        splits |= {f"test ({name})": split for name, split in data.test.items()}
+        require_same_files({name: (split.path, split.examples) for name, split in splits.items()}, run.world)
 
     @cached_property
     def _outputs(self) -> RowOutputs:

@@ -6,13 +6,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.sweep import Variant, train_all
-from bert_horovod.finetuning.text_data import TextData
+from bert_horovod.finetuning.text_data import Files, TextData, glue_data
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import paths_in
@@ -23,6 +24,11 @@ from bert_horovod.training.run import Run
 STEPS = 300  # of a probe, at most
 EPOCHS = 3.0  # at most
 _PATIENCE_S = 3600.0  # of the run's watchdog; the probe has one of its own
+
+
+def probe_data(task: str, data_dir: Path) -> TextData:
+    """The train and dev files of a task of GLUE: a probe answers no test file. Raises ReportedError as glue_data."""
+    return replace(glue_data(task, Files(data_dir)), test={})
 
 
 def probe_job(finetuning: TextFinetuning, output_dir: Path, overrides: list[str], world_size: int, **options) -> Job:

@@ -15,10 +15,18 @@ from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
-from bert_horovod.finetuning.initialisation import finetuning_recipe, first_settings, open_checkpoint, refuse_few_rows
+from bert_horovod.finetuning.initialisation import (
+    default_batch,
+    finetuning_recipe,
+    first_settings,
+    open_checkpoint,
+    refuse_few_rows,
+    step_notice,
+)
+from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
@@ -45,7 +53,7 @@ class SquadFinetuning:
     """A checkpoint and the questions that it is fine-tuned on, checked; makes the jobs of one or several runs.
 
     Args:
-        checkpoint: a Hugging Face BERT directory, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+        checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
         data_dir: with the files train-v1.1.json and dev-v1.1.json or v2.0's, plain or .gz.
         train_file, dev_file: in place of those.
         options: of the task.
@@ -112,12 +120,14 @@ class SquadFinetuning:
         overrides = [f"data.packing={str(bool(pays)).lower()}", *overrides]
         packing = first_settings(self.model, PHASE, overrides).data.packing
         rows, dev_rows = (int(templates_of(windows, length, packing).rows.sum()) for windows in (train, dev))
-        phase = PHASE | {"global_batch": max(1, round(WINDOWS * rows / count))}
+        mean = count / rows  # windows a row
+        phase = PHASE | {"global_batch": default_batch(WINDOWS, rows, mean, world_size)}
         recipe = finetuning_recipe(self.directory, self.model, phase, rows, dev_rows, epochs, overrides, world_size)
-        refuse_few_rows(recipe, count / rows, "windows", world_size)
+        refuse_few_rows(recipe, rows, mean, "windows", world_size)
         refuse_heads(recipe, "question answering")
         task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task.parameters(recipe.model), world_size)
+        step = step_notice(recipe, WINDOWS, mean, "windows", world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))
         return Job(
             recipe,
@@ -133,7 +143,7 @@ class SquadFinetuning:
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, scores),
-            hooks=(partial(AnswersHook, scores, self._notices()),),
+            hooks=(partial(AnswersHook, scores, self.train, self._notices(), step),),
             **options,
         )
 
@@ -156,7 +166,7 @@ class SquadFinetuning:
             said.append(
                 f"{skipped:,} train questions are skipped: their answer is not in their context at answer_start"
             )
-        architectures = read_json(self.directory / "config.json").get("architectures") or ["no class of model"]
+        architectures = read_configuration(self.directory).get("architectures") or ["no class of model"]
         if architectures[0] != ARCHITECTURE:
             other = "" if architectures[0] in _PRETRAINING else ", whose own head is left out"
             said.append(f"the answers' head starts afresh: the checkpoint is of {str(architectures[0])[:100]}{other}")
@@ -198,16 +208,17 @@ class DevAnswers:
 class AnswersHook(Hook):
     """Says what is trained on, writes the dev set's answers at the end, and whether they are one and the same."""
 
-    def __init__(self, scores: DevAnswers, notices: list[str], run: Run) -> None:
+    def __init__(self, scores: DevAnswers, train: Questions, notices: list[str], step: str, run: Run) -> None:
         super().__init__(run)
-        self._scores, self._notices = scores, notices
+        self._scores, self._notices, self._step = scores, notices, step
+        files = {"train": train, "dev": scores.questions}
+        contents = {name: (each.path, vars(each) | {"path": ""}) for name, each in files.items()}
+        require_same_files(contents, run.world)
 
     def phase(self) -> None:
         train, dev = self.run.phase.source, self.run.phase.held_out
-        for notice in (*self._notices, f"train: {_size(train)}", f"dev: {_size(dev)}"):
+        for notice in (*self._notices, f"train: {_size(train)}", f"dev: {_size(dev)}", self._step):
             self.run.say(notice)
-        batch, mean = self.run.phase.settings.global_batch, len(train.windows.question) / train.count
-        self.run.say(f"a step of {batch} rows has about {batch * mean:.0f} windows")
 
     def finish(self) -> None:
         self.settle()

@@ -14,7 +14,7 @@ from bert_horovod.finetuning.examples import (
     read_unlabelled,
     refuse_one_label,
 )
-from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.finetuning.glue import TASKS, TestSet
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
 
@@ -80,13 +80,13 @@ def glue_data(name: str, files: Files) -> TextData:
     train_split = read_labelled(train, form)
     refuse_one_label(train_split, form)
     suffixes = ["", *(f"_{split.removeprefix('dev_')}" for split in task.dev[1:])]
-    test = {}
-    for number, (split, suffix) in enumerate(task.test):
-        path = files.test[number] if number < len(files.test) else None
-        if path is None and not files.test and files.data_dir is not None:
-            path = _optional(files.data_dir, split)
-        if path is not None:
-            test[f"{task.title}{suffix}"] = read_unlabelled(path, task.columns)
+    tests = [each.name for each in task.test_sets]
+    if len(files.test) > len(tests):
+        raise UserError(f"--test_file is given {len(files.test)} times; {task.title} has {', '.join(tests)}")
+    found = files.test or [_optional(files.data_dir, each) for each in task.test_sets]
+    test = {
+        name: read_unlabelled(path, task.columns) for name, path in zip(tests, found, strict=False) if path is not None
+    }
     return TextData(
         name,
         form,
@@ -124,5 +124,6 @@ def _directory(files: Files, title: str) -> Path:
     return files.data_dir
 
 
-def _optional(directory: Path, split: str) -> Path | None:
-    return next((path for name in (f"{split}.tsv", f"{split}.tsv.gz") if (path := directory / name).is_file()), None)
+def _optional(directory: Path | None, test: TestSet) -> Path | None:
+    names = (f"{file}{suffix}" for file in test.files for suffix in (".tsv", ".tsv.gz"))
+    return next((path for name in names if directory and (path := directory / name).is_file()), None)

@@ -8,7 +8,7 @@ from typing import Protocol
 from bert_horovod.errors import UserError
 from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.runs.checkpoint import find_checkpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD
@@ -44,18 +44,13 @@ PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architectu
 
 
 def open_predictor(checkpoint: Path, options: Options) -> Predictor:
-    """The predictor for a checkpoint, a Hugging Face directory or a run's output_dir.
+    """The predictor for a checkpoint of any format, or a run's output_dir.
 
     Raises:
         ReportedError: it is none, is damaged, or of a kind that nothing answers for.
     """
     directory = find_checkpoint(checkpoint)
-    if not (directory / "config.json").is_file():
-        raise UserError(
-            f"--checkpoint {directory} is a TF1 checkpoint, which has no names of labels; make a directory of it with: "
-            f"bert-horovod import {directory} DIR"
-        )
-    kinds = read_json(directory / "config.json").get("architectures")
+    kinds = read_configuration(directory).get("architectures")
     kind = kinds[0] if isinstance(kinds, list) and kinds else None
     if kind not in PREDICTORS:
         raise UserError(

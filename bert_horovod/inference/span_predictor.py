@@ -21,7 +21,7 @@ from bert_horovod.errors import UserError, file_error
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.fine_tuned import read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.span import Span
@@ -39,7 +39,7 @@ class SpanPredictor:
     """See inference.predicting.Predictor.
 
     Args:
-        directory: a Hugging Face BertForQuestionAnswering, with its vocabulary.
+        directory: a checkpoint of BertForQuestionAnswering, as read_pretrained takes it, with its vocabulary.
         options: the user's.
 
     Raises:
@@ -47,7 +47,7 @@ class SpanPredictor:
     """
 
     def __init__(self, directory: Path, options: "Options") -> None:
-        config = read_json(directory / "config.json")
+        config = read_configuration(directory)
         self._task = Span()
         found = read_fine_tuned(directory, self._task)
         most = found.model.max_position_embeddings

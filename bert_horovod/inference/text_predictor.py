@@ -15,7 +15,7 @@ from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.inference.fine_tuned import read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.text_answers import answers, probabilities
-from bert_horovod.interchange.tokenizer_files import read_json
+from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.tasks.classification import Classification
@@ -31,7 +31,7 @@ class TextPredictor:
     """See inference.predicting.Predictor.
 
     Args:
-        directory: a Hugging Face BertForSequenceClassification, with its vocabulary.
+        directory: a checkpoint of BertForSequenceClassification, as read_pretrained takes it, with its vocabulary.
         options: the user's.
 
     Raises:
@@ -39,7 +39,7 @@ class TextPredictor:
     """
 
     def __init__(self, directory: Path, options: "Options") -> None:
-        config = read_json(directory / "config.json")
+        config = read_configuration(directory)
         self.task = text_task(config)
         found = read_fine_tuned(directory, self.task)
         self._columns = options.text_columns or self.task.text_columns

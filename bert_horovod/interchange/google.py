@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.interchange.architectures import Architecture, part_of_a_head, whole_heads
+from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, part_of_a_head, whole_heads
 from bert_horovod.interchange.huggingface import Pretrained, model_of
+from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
 from bert_horovod.interchange.tokenizer_files import read_casing, read_json, read_vocabulary
 from bert_horovod.model.parameters import (
@@ -118,6 +119,8 @@ def architectures(prefix: Path) -> list[Architecture]:
 def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
     """Read a checkpoint; heads are those of pre-training and of `task`.
 
+    Labels have no names there: they are LABEL_0 and so on, and a classifier of other labels is left out.
+
     `lowercase`: whether text is to be lower-cased, where the caller knows; else what read_tokenizer finds.
 
     Raises:
@@ -126,6 +129,8 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
     """
     model, found = read_variables(prefix)
     wanted = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
+    if task and not _labels_are(model, found, task):
+        wanted = {name: shape for name, shape in wanted.items() if not name.startswith(f"{CLASSIFIER}.")}
     reader, parameters = _reader(prefix), {}
     for name, shape in wanted.items():
         if name not in found.parameters:
@@ -151,6 +156,12 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
             f"bert-horovod import {prefix} DIR --cased (or --uncased)"
         )
     return Pretrained(model, parameters, vocabulary, lowercase)
+
+
+def _labels_are(model: Model, found: Variables, task: Task | Architecture) -> bool:
+    classifiers = [each for each in whole_heads(model, found.parameters) if each.name == CLASSIFICATION]
+    ours = task.configuration(model)
+    return any(head_rows(each.configuration(model), ours) is not None for each in classifiers)
 
 
 def read_tokenizer(prefix: Path) -> tuple[list[str] | None, bool | None, str]:

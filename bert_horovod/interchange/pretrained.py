@@ -1,13 +1,18 @@
 """Checkpoints of any origin, opened by one function: Hugging Face's directories and Google's TF1 checkpoints."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bert_horovod.interchange import google
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import Pretrained, describe_directory, read_directory, read_model
 from bert_horovod.interchange.safetensors_file import INDEX_FILE, WEIGHTS_FILE
-from bert_horovod.interchange.tokenizer_files import read_lowercase, read_stated_casing, read_vocabulary
+from bert_horovod.interchange.tokenizer_files import (
+    read_json,
+    read_lowercase,
+    read_stated_casing,
+    read_vocabulary,
+)
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 
@@ -62,6 +67,16 @@ def describe(path: Path) -> Contents:
         return Contents(origin, model, shapes, google.architectures(prefix), found.optimizer)
     model, shapes, architectures = describe_directory(path)
     return Contents(f"{path}, a Hugging Face directory", model, shapes, architectures, [])
+
+
+def read_configuration(path: Path) -> dict[str, Any]:
+    """What config.json says of heads and labels; of a TF1 checkpoint what `import` would write there.
+
+    Raises ReportedError as read_pretrained.
+    """
+    if prefix := _google_prefix(path):
+        return google.architectures(prefix)[0].configuration(google.read_variables(prefix)[0])
+    return read_json(path / "config.json")
 
 
 def read_tokenizer(path: Path) -> TokenizerFound:

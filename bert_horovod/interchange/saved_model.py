@@ -27,7 +27,8 @@ def write_text_model(directory: Path, served: Served, found: Pretrained) -> None
     A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label, or
     for a regression `score`; its signature `pairs` takes `text` and `text_pair`. For question answering `question` and
     `context` give `answer`, a part of the context as it is written there, `score` (the sum of its start's and its
-    end's logit) and `null_score` (the same of no answer). Texts beyond the model's length are cut at their ends.
+    end's logit), `null_score` (the same of no answer) and `unread_words`. Texts beyond the model's length are cut at
+    their ends: there are no windows.
 
     Raises UserError for other architectures.
     """
@@ -87,15 +88,27 @@ def _answer(served: Served) -> Callable:
     @_strings("question", "context")
     def answer(question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         texts = served.texts
-        asked, read = texts.tokenize(question), texts.tokenize(context)
+        asked, whole = texts.tokenize(question), texts.tokenize(context)
         longest = min(QUESTION_TOKENS, max((texts.length - 3) // 2, 1))
         asked = asked.cut(tf.fill([asked.ids.nrows()], longest))
         kept = tf.cast(asked.ids.row_lengths(), tf.int32)
-        read = read.cut(texts.length - 3 - kept)
+        read = whole.cut(texts.length - 3 - kept)
         outputs = served.outputs(**texts.pairs(asked, read))
-        return best_answers(outputs["start_logits"], outputs["end_logits"], kept + 2, read, context)
+        found = best_answers(outputs["start_logits"], outputs["end_logits"], kept + 2, read, context)
+        return found | {"unread_words": unread_words(whole, read, context)}
 
     return answer
+
+
+def unread_words(whole: TextTokens, read: TextTokens, texts: tf.Tensor) -> tf.Tensor:
+    """How many words of texts, string [rows], are behind the tokens that were read: int32 [rows]; a cut one counts."""
+    counts, kept = (tf.cast(tokens.ids.row_lengths(), tf.int32) for tokens in (whole, read))
+    lost = kept < counts
+    starts = tf.pad(whole.starts.to_tensor(0), [[0, 0], [0, 1]])
+    first = tf.gather(starts, tf.where(lost, kept, 0)[:, None], batch_dims=1)[:, 0]
+    sizes = tf.strings.length(texts)
+    rest = tf.strings.substr(texts, tf.where(lost, first, 0), tf.where(lost, sizes - first, 0))
+    return tf.cast(tf.strings.split(rest).row_lengths(), tf.int32)
 
 
 def best_answers(

@@ -111,3 +111,5 @@ def test_question_answering_with_its_tokenizer_gives_parts_of_the_context(tmp_pa
     assert [bool(answer) for answer in answers] == [True, False, True]
     assert all(answer in context for answer, context in zip(answers, contexts, strict=True))
     assert tf.math.is_finite(found["score"]).numpy().all()
+    # 32 positions: [CLS], the question cut to 14 tokens, [SEP], 15 of the context, [SEP].
+    assert found["unread_words"].tolist() == [0, 0, 45]

@@ -12,6 +12,7 @@ from bert_horovod.interchange.huggingface import read_directory
 from tests.google_checkpoints import CLASSIFIER, ENCODER, POOLER, PRETRAINING, SQUAD, write_checkpoint
 from tests.interchange.conftest import VOCABULARY, random_model
 from tests.toy_glue import write_glue
+from tests.toy_squad import write_squad
 
 
 def command(*words: object) -> int:
@@ -144,7 +145,7 @@ def test_prepare_fill_mask_and_evaluate_take_it_as_it_is(google, tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_pretrain_and_finetune_take_it_as_it_is(google, tmp_path, capsys):
+def test_pretrain_finetune_and_export_take_it_as_it_is(google, tmp_path, capsys):
     assert prepare(google, tmp_path) == 0
     recipe, store = tmp_path / "recipe.toml", tmp_path / "store"
     recipe.write_text(
@@ -163,6 +164,15 @@ def test_pretrain_and_finetune_take_it_as_it_is(google, tmp_path, capsys):
     assert command("finetune", *start, "--output_dir", tmp_path / "tuned", *fast) == 0
     [made] = (tmp_path / "tuned" / "checkpoints").iterdir()
     assert read_directory(made).vocabulary == VOCABULARY
+
+    write_squad(tmp_path / "squad", train=8, dev=4)
+    start = ("--task", "squad", "--data_dir", tmp_path / "squad", "--checkpoint", google, "--max_steps", 1)
+    assert command("finetune", *start, "--output_dir", tmp_path / "answers", *fast) == 0
+    assert "the answers' head starts afresh: the checkpoint is of BertForPreTraining" in capsys.readouterr().out
+
+    words = ("--format", "savedmodel", "--output", tmp_path / "exported")
+    assert command("export", "--checkpoint", google / "bert_model.ckpt", *words) == 0
+    assert "exported    BertForPreTraining, pooler, masked tokens, sentence pair" in capsys.readouterr().out
 
 
 def test_prepare_takes_a_checkpoints_casing_and_asks_for_a_vocab_txt(tmp_path, capsys):

@@ -1,12 +1,15 @@
 """The predict command, as it is typed."""
 
 import io
+import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.tasks.classification import Classification
+from tests import google_checkpoints as google
 from tests.toy_glue import write_checkpoint
 
 
@@ -43,5 +46,39 @@ def test_mistakes_are_one_message_and_nothing_is_written(checkpoint, tmp_path, c
     assert "cannot read" in capsys.readouterr().err
     (tmp_path / "in.tsv").write_text("sentence\ngood film\n")
     assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 2
-    assert "no column 'text', its columns are ['sentence']" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no column 'text', its columns are ['sentence']" in said
+    assert said.count("\n") == 1
     assert not (tmp_path / "out.tsv").exists()
+
+
+def answers_of(checkpoint: Path, source: Path, output: Path, *more: object) -> str:
+    assert predict(checkpoint, "--input", source, "--output", output, *more) == 0
+    return output.read_text()
+
+
+def imported(checkpoint: Path, directory: Path) -> Path:
+    assert dispatch(parse(["bert-horovod", "import", str(checkpoint), str(directory)])) == 0
+    return directory
+
+
+@pytest.mark.parametrize("named", ["", "bert_model.ckpt"])
+def test_a_tf1_classifier_answers_as_the_directory_that_is_imported_from_it(tmp_path, named):
+    google.write_checkpoint(tmp_path / "uncased", google.ENCODER | google.POOLER | google.CLASSIFIER, adam=True)
+    (tmp_path / "in.csv").write_text("text\nthe cat sat on a mat\na cat\n")
+    given = tmp_path / "in.csv", tmp_path / "out.csv", "--text_columns", "text"
+    found = answers_of(tmp_path / "uncased" / named, *given)
+    assert found.splitlines()[0] == "index,prediction,probability_LABEL_0,probability_LABEL_1,probability_LABEL_2"
+    assert answers_of(imported(tmp_path / "uncased", tmp_path / "made"), *given) == found
+
+
+def test_a_tf1_checkpoint_of_squad_answers_and_one_without_a_head_is_refused(tmp_path, capsys):
+    google.write_checkpoint(tmp_path / "uncased", google.ENCODER | google.SQUAD)
+    (tmp_path / "in.jsonl").write_text(json.dumps({"question": "a cat", "context": "the cat sat on a mat " * 9}))
+    given = tmp_path / "in.jsonl", tmp_path / "out.json", "--doc_stride", 8
+    found = answers_of(tmp_path / "uncased", *given)
+    assert json.loads(found)["0"] in "the cat sat on a mat " * 9
+    assert answers_of(imported(tmp_path / "uncased", tmp_path / "made"), *given) == found
+    google.write_checkpoint(tmp_path / "pretrained")
+    assert predict(tmp_path / "pretrained", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.json") == 2
+    assert "is a 'BertForPreTraining'; expected BertForSequenceClassification or" in capsys.readouterr().err

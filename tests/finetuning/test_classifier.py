@@ -18,13 +18,16 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.classifier import PHASE, TextFinetuning
-from bert_horovod.finetuning.initialisation import finetuning_recipe
+from bert_horovod.finetuning.initialisation import finetuning_recipe, step_notice
 from bert_horovod.finetuning.scoring import SCORERS, Request
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data, own_data
-from bert_horovod.interchange.huggingface import read_directory
+from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.model.forward import Forward
+from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
+from bert_horovod.recipe.loading import differences
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining
@@ -32,7 +35,7 @@ from bert_horovod.tasks.regression import Regression
 from bert_horovod.training.job import Job
 from bert_horovod.training.loop import train
 from tests.horovod_runs import run_ranks
-from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, write_checkpoint
+from tests.toy_glue import DEV, MODEL, TRAIN, WORDS, write_checkpoint, write_glue
 from tests.toy_runs import logged, metrics, newest
 
 EPOCHS = 4
@@ -220,12 +223,19 @@ def test_the_dev_predictions_of_a_run_have_its_scores(files, whole):
 
 
 def write_mnli(directory: Path) -> Path:
-    """Toy files of MNLI: train, two dev and two test files, the latter without labels."""
+    """Toy files of MNLI: train, two dev and three test files, the latter without labels."""
     random = np.random.default_rng(6)
     directory.mkdir()
-    splits = {"train": 40, "dev_matched": 9, "dev_mismatched": 7, "test_matched": 5, "test_mismatched": 3}
+    splits = {
+        "train": 40,
+        "dev_matched": 9,
+        "dev_mismatched": 7,
+        "test_matched": 5,
+        "test_mismatched": 3,
+        "diagnostic": 4,
+    }
     for split, count in splits.items():
-        labelled = not split.startswith("test")
+        labelled = split.startswith(("train", "dev"))
         lines = ["index\tsentence1\tsentence2" + "\tgold_label" * labelled]
         for number in range(count):
             texts = [" ".join(random.choice(WORDS[5:], random.integers(1, 6))) for _ in range(2)]
@@ -235,7 +245,7 @@ def write_mnli(directory: Path) -> Path:
     return directory
 
 
-def test_both_dev_sets_of_mnli_are_scored_and_both_test_sets_predicted(files, tmp_path, capsys):
+def test_both_dev_sets_of_mnli_are_scored_and_its_test_sets_predicted_with_the_diagnostic_one(files, tmp_path, capsys):
     data_dir = write_mnli(tmp_path / "glue")
     (tmp_path / "run").mkdir()
     job = TextFinetuning(glue_data("mnli", Files(data_dir)), files["checkpoint"]).job(tmp_path / "run", 2, FAST)
@@ -245,7 +255,7 @@ def test_both_dev_sets_of_mnli_are_scored_and_both_test_sets_predicted(files, tm
     for split, name in (("dev", "held_out_accuracy"), ("dev_mismatched", "held_out_accuracy_mismatched")):
         gold = data_dir / ("dev_matched.tsv" if split == "dev" else "dev_mismatched.tsv")
         assert SCORERS["mnli"](Request(predictions / f"{split}.tsv", dev_file=gold)) == {"accuracy": last[name]}
-    for title, count in (("MNLI-m", 5), ("MNLI-mm", 3)):
+    for title, count in (("MNLI-m", 5), ("MNLI-mm", 3), ("AX", 4)):
         header, *rows = (predictions / f"{title}.tsv").read_text().splitlines()
         assert header == "index\tprediction"
         assert [row.split("\t")[0] for row in rows] == [str(number) for number in range(count)]
@@ -328,11 +338,76 @@ def test_epochs_that_are_none_are_refused(files, tmp_path, epochs):
         finetuning(files).job(tmp_path, epochs)
 
 
-def test_a_batch_that_the_ranks_cannot_share_is_refused(files, tmp_path):
-    match = r"a step has 10 rows of about 3\.4 examples each, but there are 11 ranks.*data\.packing=false"
+def test_a_step_has_at_least_a_row_for_each_rank_where_no_batch_is_set(files, tmp_path):
+    for ranks, rows in ((1, 10), (10, 10), (11, 11), (95, 95)):
+        assert job_of(files, tmp_path, world_size=ranks).recipe.phase[0].global_batch == rows
+    match = r"320 train examples, in 95 rows of about 3\.4 each, but 96 ranks.*at most 95 ranks, or data\.packing=false"
     with pytest.raises(UserError, match=match):
-        job_of(files, tmp_path, world_size=11)
-    assert job_of(files, tmp_path, "data.packing=false", world_size=11).recipe.phase[0].global_batch == 32
+        job_of(files, tmp_path, world_size=96)
+    assert job_of(files, tmp_path, "data.packing=false", world_size=96).recipe.phase[0].global_batch == 96
+    with pytest.raises(UserError, match="320 train examples, but 321 ranks, and each needs a row; start at most 320"):
+        job_of(files, tmp_path, "data.packing=false", world_size=321)
+    match = r"phase\.0\.global_batch=8: a step has 8 rows .* there are 11 ranks.*leave it out, set it to 11 or more"
+    with pytest.raises(UserError, match=match):
+        job_of(files, tmp_path, "phase.0.global_batch=8", world_size=11)
+
+
+def train_few(world: World, data_dir: Path, checkpoint: Path, output_dir: Path) -> None:
+    """A job for two_ranks."""
+    output_dir.mkdir(parents=True, exist_ok=True)
+    files = {"data_dir": data_dir, "checkpoint": checkpoint}
+    train(job_of(files, output_dir, world_size=world.size, max_steps=2), world)
+
+
+def test_two_ranks_share_a_train_set_of_two_rows(files, two_ranks, tmp_path):
+    few = write_glue(tmp_path / "glue", 6, 5)
+    answers = two_ranks.run(train_few, few, files["checkpoint"], tmp_path / "run")
+    assert "6 train examples in 2 rows (3.00 a row)" in answers[0].said
+    assert "a step of 2 rows has about 6 examples" in answers[0].said
+    assert [line["step"] for line in metrics(tmp_path / "run")] == [1, 2]
+    written = (tmp_path / "run" / "predictions" / "dev.tsv").read_text().splitlines()
+    assert len(written) == 1 + 5
+
+
+@pytest.mark.parametrize("ranks", [2, 10])
+def test_defect_8_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks(files, tmp_path, ranks):
+    one, several = job_of(files, tmp_path).recipe, job_of(files, tmp_path, world_size=ranks).recipe
+    assert differences(one, several) == []
+    assert several.phase[0].learning_rate == 8e-3
+    assert several.execution.micro_batch == 10 // ranks < one.execution.micro_batch
+
+
+def test_defect_10_predict_answers_with_what_evaluation_wrote(files, whole, tmp_path):
+    open_predictor(whole, Options()).predict_file(files["data_dir"] / "dev.tsv", tmp_path / "out.tsv", lambda *_: None)
+    written, said = (
+        path.read_text().splitlines() for path in (whole / "predictions" / "dev.tsv", tmp_path / "out.tsv")
+    )
+    numbers = {"negative": "0", "positive": "1"}
+    assert [numbers[line.split("\t")[1]] for line in said[1:]] == [line.split("\t")[1] for line in written[1:]]
+    assert len(said) == 1 + DEV
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_defect_12_the_tokenizers_own_setting_decides_of_case_not_the_name(files, tmp_path, lowercase):
+    task = Classification(("negative", "positive"), ("sentence",))
+    directory = tmp_path / ("cased" if lowercase else "uncased")
+    parameters = initial_values(task.parameters(MODEL), 0.2, 1)
+    write_directory(directory, MODEL, task, parameters, WORDS, lowercase)
+    made = finetuning(files | {"checkpoint": directory})
+    assert made.job(tmp_path / "out").dataset.lowercase == lowercase
+    assert ("tokenizer: the checkpoint's, " + ("lower-casing" if lowercase else "with case")) in made._notices()
+    predictor = open_predictor(directory, Options())
+    assert (predictor.predict_line("GOOD film") == predictor.predict_line("good film")) == lowercase
+    assert (predictor.predict_line("GOOD film") == predictor.predict_line("zzz film")) != lowercase
+
+
+def test_why_a_step_has_more_examples_than_usual_is_said(files, tmp_path):
+    assert step_notice(job_of(files, tmp_path).recipe, 32, 3.4, "examples", 1) == (
+        "a step of 10 rows has about 34 examples"
+    )
+    assert step_notice(job_of(files, tmp_path, world_size=20).recipe, 32, 3.4, "examples", 20) == (
+        "a step of 20 rows has about 68 examples, more than the usual 32, because each of the 20 ranks needs a row"
+    )
 
 
 def test_a_step_has_about_32_examples_however_they_are_packed(files, tmp_path):

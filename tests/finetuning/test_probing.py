@@ -10,7 +10,7 @@ import pytest
 
 from bert_horovod.collectives.world import World
 from bert_horovod.finetuning.classifier import TextFinetuning
-from bert_horovod.finetuning.probing import STEPS, ProbeHook, probe_job
+from bert_horovod.finetuning.probing import STEPS, ProbeHook, probe_data, probe_job
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.training.hooks.base import Hook
@@ -86,4 +86,7 @@ def test_a_probe_is_short(data, tmp_path):
     finetuning = TextFinetuning(long, write_checkpoint(tmp_path / "checkpoint"))
     recipe = probe_job(finetuning, tmp_path / "run", ["data.packing=false"], 1).recipe
     assert (recipe.total_steps, recipe.execution.evaluate_steps) == (STEPS, STEPS)
+    (tmp_path / "glue" / "test.tsv").write_text("index\tsentence\n0\tgood\n")
+    assert glue_data("sst2", Files(tmp_path / "glue")).test
+    assert not probe_data("sst2", tmp_path / "glue").test
     assert probe_job(finetuning, tmp_path / "run", ["phase.0.steps=5"], 1).recipe.total_steps == 5

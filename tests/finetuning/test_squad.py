@@ -1,5 +1,6 @@
 """SQuAD is fine-tuned by the real loop: it learns, ranks agree to the last digit, resume is exact, files are left."""
 
+import copy
 import json
 import math
 import shutil
@@ -14,6 +15,7 @@ from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.squad import PHASE, SquadFinetuning, SquadOptions
 from bert_horovod.finetuning.squad_scores import squad_scores
+from bert_horovod.inference.predicting import Options, open_predictor
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.span import Span
@@ -111,6 +113,24 @@ def test_the_best_threshold_gives_the_best_score(data, second, checkpoint, tmp_p
     assert scores["f1"] == pytest.approx(best["held_out_best_f1"], abs=1e-9)
 
 
+def test_defect_3_the_best_thresholds_are_of_the_real_null_odds(data, second):
+    odds, n_best = answers(second, "null_odds.json"), answers(second, "nbest_predictions.json")
+    never = {number: next((one["text"] for one in found if one["text"]), "") for number, found in n_best.items()}
+    best = squad_scores(read_squad(data["2.0"] / "dev-v2.0.json"), never, odds)
+    last = evaluations(second)[-1]
+    for name in ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"):
+        assert last[f"held_out_{name}"] == best[name]
+    assert last["held_out_best_f1_thresh"] in set(odds.values()) - {0.0}
+
+
+def test_defect_10_predict_answers_with_what_evaluation_wrote(data, second, tmp_path):
+    predictor = open_predictor(second, Options())
+    predictor.predict_file(data["2.0"] / "dev-v2.0.json", tmp_path, lambda *progress: None)
+    assert answers(tmp_path) == answers(second)
+    odds = answers(second, "null_odds.json")
+    assert answers(tmp_path, "null_odds.json") == pytest.approx(odds, abs=1e-4)
+
+
 def test_packing_puts_each_window_into_an_epoch_once_and_steps_follow(data, checkpoint, tmp_path):
     packed = job_of(data["1.1"], checkpoint, tmp_path / "a", "data.packing=true")
     plain = job_of(data["1.1"], checkpoint, tmp_path / "b", "data.packing=false")
@@ -170,6 +190,23 @@ def test_defect_5_two_ranks_answer_each_question_once_and_as_one_rank_does(
         assert (again / name).read_bytes() == (second / name).read_bytes()
 
 
+def answer_on_two_hosts(world: World, data_dir: Path, checkpoint: Path, output_dirs: list[Path]) -> None:
+    """A job for two_ranks, each as the only rank of its host and with a disk of its own."""
+    alone = copy.copy(world)
+    alone.local_rank, alone.local_size = 0, 1
+    train_rank(alone, data_dir, checkpoint, output_dirs[world.rank])
+
+
+def test_defect_7_work_goes_by_rank_and_rank_0_alone_writes_where_each_host_has_a_local_rank_0(
+    two_ranks, data, second, checkpoint, tmp_path
+):
+    again = without_answers(second, tmp_path / "out")
+    two_ranks.run(answer_on_two_hosts, data["2.0"], checkpoint, [again, tmp_path / "elsewhere"])
+    for name in FILES:
+        assert (again / name).read_bytes() == (second / name).read_bytes()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.slow
 def test_defect_5_three_ranks_answer_as_one_rank_does(data, second, checkpoint, tmp_path):
     again = without_answers(second, tmp_path / "out")
@@ -214,7 +251,7 @@ def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_pat
     assert "3 train questions are skipped: their answer is not in their context" in said
     assert "the checkpoint is of BertForSequenceClassification, whose own head is left out" in said
     assert "train: 11 questions in 8 windows in 2 rows" in said
-    assert "a step of 8 rows has about 32 windows" in said
+    assert "a step of 2 rows has about 8 windows" in said
     assert "dev set: exact match 100.00, F1 100.00, of 9 questions" in said
     assert "collapsed: nothing is answered to every question" in said
 
@@ -255,7 +292,10 @@ def test_mistakes_are_refused(data, checkpoint, tmp_path):
         None,
         data["2.0"] / "dev-v2.0.json",
     )
-    refuse("there are 64 ranks", data["1.1"], world_size=64)
+    few = r"phase\.0\.global_batch=3: a step has 3 rows .*there are 4 ranks.*start at most 3 ranks"
+    refuse(few, data["1.1"], world_size=4, overrides=["phase.0.global_batch=3"])
+    rows = SquadFinetuning(checkpoint, data["1.1"]).job(tmp_path / "out").dataset.open(0, "train").count
+    refuse(rf"but {rows + 1} ranks, and each needs a row; start at most {rows} ranks", data["1.1"], world_size=rows + 1)
     refuse("--epochs 0: expected more than 0", data["1.1"], epochs=0)
     with pytest.raises(UserError, match="type_vocab_size = 1"):
         SquadFinetuning(write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1)), data["1.1"])

@@ -1,5 +1,7 @@
 """The files of a task are found, read and checked together; GLUE's real files have as many rows as GLUE says."""
 
+from pathlib import Path
+
 import pytest
 
 from bert_horovod.errors import UserError
@@ -96,6 +98,30 @@ def test_glues_files_that_are_not_there_are_asked_for(tmp_path):
         glue_data("sst2", Files())
     with pytest.raises(UserError, match="--dev_file is given 2 times; SST-2 has dev"):
         glue_data("sst2", Files(None, tmp_path / "a.tsv", (tmp_path / "a.tsv",) * 2))
+    train = write(tmp_path / "train.tsv", "sentence\tlabel\nx\t0\ny\t1\n")
+    with pytest.raises(UserError, match="--test_file is given 2 times; SST-2 has SST-2"):
+        glue_data("sst2", Files(None, train, (train,), (train,) * 2))
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "place", ["MNLI/diagnostic.tsv", "AX/AX.tsv", "AX/diagnostic.tsv", "diagnostic/diagnostic.tsv"]
+)
+def test_the_diagnostic_set_of_glue_is_found_for_mnli(tmp_path, place):
+    labelled = "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tneutral\n1\ta\tc\tentailment\n"
+    for split in ("train", "dev_matched", "dev_mismatched"):
+        write(tmp_path / "MNLI" / f"{split}.tsv", labelled)
+    assert not glue_data("mnli", Files(tmp_path / "MNLI")).test
+    diagnostic = write(tmp_path / place, 'index\tsentence1\tsentence2\n0\tThe "cat\tsat\n1\ta\tb\n')
+    found = glue_data("mnli", Files(tmp_path / "MNLI")).test
+    assert {name: split.examples.texts for name, split in found.items()} == {"AX": (['The "cat', "a"], ["sat", "b"])}
+    named = glue_data("mnli", Files(tmp_path / "MNLI", test=(diagnostic,) * 3)).test
+    assert list(named) == ["MNLI-m", "MNLI-mm", "AX"]
 
 
 def test_broken_rows_are_told_of(tmp_path):

@@ -13,6 +13,8 @@ from bert_horovod.interchange.google import find_prefix, read_checkpoint
 from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
 from bert_horovod.model import plain
 from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.regression import Regression
 from tests.google_checkpoints import (
     CLASSIFIER,
     CONFIG,
@@ -81,6 +83,20 @@ def test_every_variable_of_every_head_has_its_place(tmp_path, heads, architectur
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("task", "kept"),
+    [
+        (Classification(("LABEL_0", "LABEL_1", "LABEL_2")), True),
+        (Classification(("no", "perhaps", "yes")), False),
+        (Classification(("no", "yes")), False),
+        (Regression(), False),
+    ],
+)
+def test_a_classifier_has_labels_without_names_and_serves_no_others(tmp_path, task, kept):
+    write_checkpoint(tmp_path / "uncased", ENCODER | POOLER | CLASSIFIER)
+    assert ("classifier.weight" in read_pretrained(tmp_path / "uncased", task).parameters) == kept
 
 
 def test_the_expected_outputs_of_googles_own_tiny_checkpoint(shared_data):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_horovod.batches.labelled import truncated
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.interchange.saved_model import best_answers
+from bert_horovod.interchange.saved_model import best_answers, unread_words
 from bert_horovod.interchange.text_graph import TextRows, TextTokens
 from tests.interchange.conftest import VOCABULARY
 
@@ -70,6 +70,14 @@ def test_rows_are_those_of_bert_and_long_pairs_lose_tokens_as_in_training():
         [0, 0, 0, 1, 1, 0, 0],
         [0, 0, 1, 0, 0, 0, 0],
     ]
+
+
+@pytest.mark.parametrize(("kept", "unread"), [(0, [4, 0, 2]), (2, [3, 0, 0]), (4, [1, 0, 0]), (9, [0, 0, 0])])
+def test_words_that_were_not_read_are_counted_and_a_cut_one_is_among_them(kept, unread):
+    texts = tf.constant(["the  cats sat\non ", " \x00 ", "Café the"])
+    whole = TextRows(WORDS, True, 64).tokenize(texts)
+    assert whole.ids.row_lengths().numpy().tolist() == [5, 0, 2]
+    assert unread_words(whole, whole.cut(tf.fill([3], kept)), texts).numpy().tolist() == unread
 
 
 def test_the_best_answer_is_that_of_trying_all():

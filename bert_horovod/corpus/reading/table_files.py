@@ -77,7 +77,9 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
                 )
     if len(set(columns)) < len(columns):
         raise UserError(f"{path}: two columns have one name, {shown(columns)}; rename one")
-    if not rows and columns:
+    if not columns:
+        raise UserError(f"{path} is empty; expected an example in each row, with {_separators(path)}")
+    if not rows:
         raise UserError(f"{path} has no rows{'' if headless else ' under its header'}; expected one for each example")
     return Table(path, columns, rows, skipped)
 
@@ -150,7 +152,9 @@ def _text(path: Path, number: int, name: str, value: Any) -> str:
         return value
     if isinstance(value, int | float):  # true and false too
         return json.dumps(value)
-    raise UserError(f"{path}, line {number}: {name!r} is {shown(value)}; expected text or a number")
+    squad = name == "data" and isinstance(value, list)
+    why = "; a file in SQuAD's format is for question answering alone" if squad else ""
+    raise UserError(f"{path}, line {number}: {name!r} is {shown(value)[:60]}; expected text or a number{why}")
 
 
 def _with_first(first: list[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:

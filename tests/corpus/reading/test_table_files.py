@@ -82,7 +82,10 @@ def test_columns_are_found_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "match"),
     [
+        ("a.tsv", "", "a.tsv is empty; expected an example in each row, with tabs"),
+        ("a.jsonl", "\n", "a.jsonl is empty; expected an example in each row, with an object"),
         ("a.tsv", "a\tb\n", "no rows under its header"),
+        ("a.json", '{"version": "1.1", "data": [{"title": "x"}]}', "'data' is .*; a file in SQuAD's format is for"),
         ("a.tsv", "a\ta\n1\t2\n", "two columns have one name"),
         ("a.csv", 'a,b\n1,"2\n', "line 2: no CSV"),
         ("a.csv", 'a,b\n1,"2"3\n', "line 2: no CSV"),

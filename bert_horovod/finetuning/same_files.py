@@ -1,0 +1,32 @@
+"""All ranks fine-tune on the same files: compared at the start, so that a host's other copy is told by its name."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.collectives.messages import from_all_ranks
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import UserError
+
+
+def require_same_files(files: dict[str, tuple[Path, Any]], world: World) -> None:
+    """Raise UserError, on all ranks, if what was read of a file is not the same on all.
+
+    Args:
+        files: by what they are for, such as "dev", a rank's path and what it has read there, of what JSON can hold.
+        world: the ranks.
+    """
+    mine = {
+        name: [str(path), hashlib.sha256(json.dumps(content).encode()).hexdigest()]
+        for name, (path, content) in files.items()
+    }
+    everyone = from_all_ranks([mine], world, "digests of files")
+    for name in {name: None for of_rank in everyone for name in of_rank}:
+        found = [of_rank.get(name, ["no such file", ""]) for of_rank in everyone]
+        others = [rank for rank, (_, digest) in enumerate(found) if digest != found[0][1]]
+        if others:
+            raise UserError(
+                f"the {name} file of rank{'s' if others[1:] else ''} {', '.join(map(str, others))} "
+                f"({found[others[0]][0]}) is not that of rank 0 ({found[0][0]}): every host needs the same copy of it"
+            )
