@@ -119,6 +119,8 @@ FLAGS = {
     },
     "prepare": {
         "--input": REQUIRED,
+        "--text_field": "text",
+        "--bad_lines": None,
         "--cased": False,
         "--documents": "file",
         "--vocab": REQUIRED,
@@ -148,7 +150,15 @@ FLAGS = {
         "--threshold": None,
     },
     "verify": {"--data_dir": REQUIRED},
-    "vocab": {"--input": REQUIRED, "--cased": False, "--documents": "file", "--size": 30522, "--output": REQUIRED},
+    "vocab": {
+        "--input": REQUIRED,
+        "--text_field": "text",
+        "--bad_lines": None,
+        "--cased": False,
+        "--documents": "file",
+        "--size": 30522,
+        "--output": REQUIRED,
+    },
 }
 
 

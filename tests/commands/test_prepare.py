@@ -1,6 +1,10 @@
 """The prepare command, as it is typed."""
 
+import gzip
+import io
+import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -35,6 +39,48 @@ def test_prepare_verify_and_again(files, capsys):
     assert "all as they were written" in capsys.readouterr().out
     assert command(*words) == 0
     assert "finished already" in capsys.readouterr().out
+
+
+def test_standard_input_makes_the_store_that_the_file_makes_and_leaves_no_copy(files, capsys, monkeypatch):
+    def prepare(content, store):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return command("prepare", "--input", "-", "--vocab", "vocab.txt", "--output_dir", store)
+
+    for name, content in (("standard_input.txt", b"A cat.\n\nA dog."), ("standard_input.jsonl", b'{"text": "A cat."}')):
+        assert prepare(content, "store") == 0
+        (files / name).write_bytes(content)
+        assert command("prepare", "--input", name, "--vocab", "vocab.txt", "--output_dir", "whole") == 0
+        assert sorted(os.listdir("store")) == sorted(os.listdir("whole"))
+        assert (files / "store" / "manifest.json").read_bytes() == (files / "whole" / "manifest.json").read_bytes()
+        shutil.rmtree("store")
+        shutil.rmtree("whole")
+    assert prepare(gzip.compress(b"A cat."), "store") == 2
+    assert "decompress it before" in capsys.readouterr().err
+    assert not os.path.exists("store")
+
+
+def test_bad_lines_are_counted_in_the_manifest_and_warned_about(files, capsys):
+    good = '{"body": "A cat. A dog."}\n'
+    (files / "a.jsonl").write_text(good * 1200 + "{\n" + '{"body": 3}\n' + good, encoding="utf-8")
+    words = ("prepare", "--input", "a.jsonl", "--text_field", "body", "--vocab", "vocab.txt", "--output_dir", "store")
+    assert command(*words) == 0
+    out = capsys.readouterr().out
+    assert "warning: 2 bad lines or rows were passed over; --bad_lines stop names the first" in out
+    manifest = json.loads((files / "store" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["passed_over"] == {"lines that are not JSON objects": 1, "lines without text": 1}
+    assert manifest["settings"]["text_field"] == "body"
+    assert command("inspect", "--data_dir", "store") == 0
+    assert "passed over     1 lines that are not JSON objects, 1 lines without text" in capsys.readouterr().out
+    assert command(*words, "--bad_lines", "stop") == 2
+    assert "bad_lines: None -> stop" in capsys.readouterr().err
+    assert command(*words[:-1], "other", "--bad_lines", "stop") == 2
+    assert "a.jsonl, line 1201: not JSON" in capsys.readouterr().err
+
+
+def test_a_document_without_a_full_stop_is_cut_with_a_warning(files, capsys):
+    (files / "a.txt").write_text("A cat.\n\n" + "dog " * 30_000, encoding="utf-8")
+    assert command("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store") == 0
+    assert "warning: sentences without an end (. ! ?) within 64 KiB were cut" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_error
+from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, verify
@@ -22,7 +23,7 @@ from bert_horovod.storage.writing import lock, write_atomically
 
 _OWN_NAMES = re.compile(
     rf"vocab\.txt|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
-    rf"|\.(vocab\.txt|manifest\.json|plan\.json|{PATTERN})\.partial"
+    rf"|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|manifest\.json|plan\.json|{PATTERN})\.partial"
 )
 
 

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from bert_horovod.corpus.preparing.planning import Settings, ShardTask, plan_tas
 from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
-from bert_horovod.corpus.reading.sources import SourceFile, find_sources
+from bert_horovod.corpus.reading.finding import find_sources, standard_input
+from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
@@ -59,7 +61,8 @@ def prepare(
     """Make a token store of the inputs, go on with an unfinished one, or find that it is there already.
 
     Args:
-        inputs: files, directories and globs, as find_sources takes them.
+        inputs: files, directories and globs, as find_sources takes them; "-" is standard input, which is copied into
+            output_dir while the store is being made.
         vocabulary_path: a WordPiece vocab.txt; copied into the store.
         output_dir: a directory that is new, empty, or holds an unfinished or finished store.
         lowercase: whether the model is uncased.
@@ -77,15 +80,15 @@ def prepare(
     if workers is not None and workers < 1:
         raise UserError(f"--workers {workers}: expected at least 1")
     path = Path(output_dir)
-    sources = find_sources(inputs)
     vocabulary = read_vocabulary(vocabulary_path)
     head = {
         "format": FORMAT,
-        "settings": asdict(settings),
+        "settings": settings.described(),
         "vocabulary": {"sha256": vocabulary_hash(vocabulary), "size": len(vocabulary), "lowercase": lowercase},
     }
     destination.refuse_foreign(path, vocabulary, vocabulary_path)
-    with destination.own(path):
+    with destination.own(path), standard_input(inputs, path) as files:
+        sources = find_sources(files)
         finished, known = destination.finished_store(path, head, sources)
         if finished is not None:
             return Result(path, finished.manifest, _size(path), 0.0, made=False)
@@ -140,6 +143,14 @@ def summary(result: Result) -> str:
     if manifest["passed_over"]:
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(manifest["passed_over"].items()))
         lines.append(f"passed over: {counts}")
+    bad = sum(manifest["passed_over"].get(what, 0) for what in BAD_LINES)
+    if bad:
+        lines.append(f"warning: {bad:,} bad lines or rows were passed over; --bad_lines stop names the first")
+    if CUT in manifest["passed_over"]:
+        lines.append(
+            f"warning: sentences without an end (. ! ?) within {SECTION_BYTES >> 10} KiB were cut: is all of the input "
+            "text?"
+        )
     silent = silent_sources(manifest)
     if silent:
         lines.append(f"warning: {len(silent)} of {len(manifest['sources'])} files gave no text: {some(silent)}")

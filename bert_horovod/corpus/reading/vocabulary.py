@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
+from bert_horovod.corpus.reading.pieces import Piece, piece_reader
+from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
 from bert_horovod.errors import UserError, file_error
@@ -77,7 +78,14 @@ def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
     write_atomically(path, vocabulary_text(vocabulary))
 
 
-def learn_vocabulary(sources: list[SourceFile], size: int, lowercase: bool, documents: str = "file") -> list[str]:
+def learn_vocabulary(
+    sources: list[SourceFile],
+    size: int,
+    lowercase: bool,
+    documents: str = "file",
+    text_field: str = "text",
+    bad_lines: str | None = None,
+) -> list[str]:
     """Learn a WordPiece vocabulary; the same sources give the same vocabulary, byte for byte.
 
     Ids are in this order: the special tokens and 99 unused ones as in Google's vocabularies; single characters by code
@@ -86,20 +94,26 @@ def learn_vocabulary(sources: list[SourceFile], size: int, lowercase: bool, docu
     """
     if size < MINIMUM_SIZE:
         raise UserError(f"--size {size}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too")
-    counts = count_words(sources, lowercase, documents)
+    counts = count_words(sources, lowercase, documents, text_field, bad_lines)
     alphabet = _alphabet(counts, (size - len(_PLACED)) // 3)
     words = {word: count for word, count in sorted(counts.items()) if alphabet.issuperset(word)}
     continuations = sorted({f"##{character}" for word in words for character in word[1:]})
     return _train(words, size, sorted(alphabet), continuations)
 
 
-def count_words(sources: list[SourceFile], lowercase: bool, documents: str) -> Counter[str]:
+def count_words(
+    sources: list[SourceFile],
+    lowercase: bool,
+    documents: str,
+    text_field: str = "text",
+    bad_lines: str | None = None,
+) -> Counter[str]:
     """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are
     none."""
     normalise = Normaliser(lowercase)
     counts: Counter[str] = Counter()
     for source in sources:
-        with SourceReader(source) as reader:
+        with piece_reader(Piece(source, 0, source.bytes), text_field, bad_lines) as reader:
             for section in read_sections(reader, documents):
                 counts.update(_WORD.findall(_lower_ascii(normalise(section.text), lowercase)))
                 if len(counts) > _MAXIMUM_WORDS:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_horovod.corpus.reading.sources import find_sources
+from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.vocabulary import (
     SPECIAL_TOKENS,
@@ -63,7 +63,7 @@ def tied(tmp_path):
 def test_learning_gives_the_same_bytes_in_every_process(tied, tmp_path):
     program = (
         "import sys; from bert_horovod.corpus.reading.vocabulary import learn_vocabulary, write_vocabulary; "
-        "from bert_horovod.corpus.reading.sources import find_sources; "
+        "from bert_horovod.corpus.reading.finding import find_sources; "
         "write_vocabulary(sys.argv[2], learn_vocabulary(find_sources([sys.argv[1]]), 512, True))"
     )
     for i in range(4):
