@@ -81,7 +81,10 @@ def run(arguments: argparse.Namespace) -> None:
     launched = launch()
     if launched.size > 1:
         if launched.launcher == "horovodrun":
-            raise UserError("prepare does not run under horovodrun; start it with mpirun or srun, or with --workers N")
+            raise UserError(
+                "prepare does not run under horovodrun (HOROVOD_RANK and HOROVOD_SIZE are set: unset them if they "
+                "are left over); start it with mpirun or srun, or with --workers N"
+            )
         from bert_horovod.corpus.preparing.pool import mpi_pool
 
         with mpi_pool(launched.size) as executor:

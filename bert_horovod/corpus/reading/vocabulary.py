@@ -11,6 +11,7 @@ from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
 from bert_horovod.errors import UserError, file_error
+from bert_horovod.storage.reading import read_text
 from bert_horovod.storage.writing import write_atomically
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -26,7 +27,7 @@ _TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down ab
 def read_vocabulary(path: str | Path) -> list[str]:
     """Read a vocabulary file, one token a line, its id being its line; raises ReportedError if it cannot serve."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise file_error(
             error,
