@@ -37,7 +37,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         )
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
-    return parser.parse_args(argv[1:])
+    arguments = parser.parse_args(argv[1:])
+    arguments.words = argv[1:]
+    return arguments
 
 
 def dispatch(arguments: argparse.Namespace) -> int:

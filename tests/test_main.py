@@ -141,6 +141,7 @@ FLAGS = {
         "--set": [],
     },
     "probe": {"RUN": REQUIRED, "--task": REQUIRED, "--data_dir": REQUIRED, "--output_dir": None, "--set": []},
+    "resume": {"RUN": REQUIRED},
     "score": {
         "--task": REQUIRED,
         "--predictions": REQUIRED,
@@ -149,6 +150,7 @@ FLAGS = {
         "--null_odds": None,
         "--threshold": None,
     },
+    "status": {"RUN": REQUIRED, "--json": False},
     "verify": {"--data_dir": REQUIRED},
     "vocab": {
         "--input": REQUIRED,

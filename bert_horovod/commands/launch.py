@@ -13,6 +13,8 @@ Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was
 """
 
 import argparse
+import json
+import os
 import socket
 import sys
 
@@ -43,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.cluster.launching.launcher import LaunchPlan
     from bert_horovod.cluster.launching.restarts import launch
     from bert_horovod.errors import UserError
+    from bert_horovod.runs.signs import LAUNCHED_BY
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command or command[0] == "launch":
@@ -75,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             "expected -np N for ranks on this host, or hosts: -hostfile F, -H host:n,... or a scheduler's job"
         )
+    os.environ[LAUNCHED_BY] = json.dumps(arguments.words)
     return launch(
         LaunchPlan(
             ranks=arguments.ranks or sum(hosts.values()),

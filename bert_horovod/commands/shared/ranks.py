@@ -88,6 +88,7 @@ def _train(
     from bert_horovod.collectives.world import connect
     from bert_horovod.costs.link import sums_by_host
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
+    from bert_horovod.runs.signs import record_command
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.loop import train
     from bert_horovod.training.start import untested_versions
@@ -104,6 +105,8 @@ def _train(
         # A rank that is cut off ends by its watchdog.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
+        for job in jobs:
+            record_command(job.output_dir, arguments.words, launched.launcher, launched.size)
     world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
     use_devices(world.local_rank, world.local_size, execution.threads)
     # Until this process ends.
