@@ -231,7 +231,21 @@ def test_the_version_is_the_packages(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pretrian"], "invalid choice: 'pretrian'"),
+        (["pretrian"], "invalid choice: 'pretrian'; did you mean pretrain? expected one of bench, "),
+        (["train"], "did you mean pretrain?"),
+        (["tokenize"], "did you mean prepare?"),
+        (["zzz"], "invalid choice: 'zzz'; expected one of"),
+        (["verify", "--data-dir", "x"], "required: --data_dir; --data-dir: did you mean --data_dir?"),
+        (["verify", "--data", "x"], "--data: did you mean --data_dir?"),
+        (
+            ["verify", "--data_dir", "x", "--dat", "y"],
+            "unrecognized arguments: --dat y; --dat: did you mean --data_dir?",
+        ),
+        (["verify", "--data_dir", ""], "--data_dir: expected a value, found an empty one: is a variable not set?"),
+        (["verify", "--data_dir="], "--data_dir: expected a value, found an empty one"),
+        (["bench", "compte"], "did you mean compute?"),
+        (["bench", "compute", "--lenght", "8"], "--lenght: did you mean --length?"),
+        (["inspect", "--data_dir", "x", "--split", "heldout"], "did you mean held_out?"),
         ([], "required: COMMAND"),
         (["verify"], "required: --data_dir"),
         (["verify", "--data_dir", "x", "--nonsense"], "unrecognized arguments: --nonsense"),

@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.cluster.launching.restarts import launch
     from bert_horovod.errors import UserError
     from bert_horovod.runs.signs import LAUNCHED_BY
+    from bert_horovod.wording import counted
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command or command[0] == "launch":
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         hosts = parse_hosts(arguments.hosts)
     elif found := from_scheduler():
         hosts, source = found
-        print(f"{len(hosts)} hosts, {sum(hosts.values())} slots, from {source}", file=sys.stderr)
+        print(f"{counted(len(hosts), 'host')}, {counted(sum(hosts.values()), 'slot')}, from {source}", file=sys.stderr)
         if (arguments.ranks or 0) > sum(hosts.values()):
             raise UserError(
                 f"-np {arguments.ranks} is more than the slots of the hosts, {sum(hosts.values())} on {len(hosts)}, "
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
     elif arguments.ranks:
-        hosts = {"localhost": arguments.ranks}
+        hosts = parse_hosts(f"localhost:{arguments.ranks}")
     else:
         raise UserError(
             "expected -np N for ranks on this host, or hosts: -hostfile F, -H host:n,... or a scheduler's job"

@@ -18,6 +18,8 @@ TOO_MANY = "-np 9 is more than the slots of the hosts, 4 on 2"
         (["-np", "2", "--", "launch", "-np", "2"], "expected a command to run"),
         (["-np", "0", *PRETRAIN], "-np 0: expected at least 1"),
         (["-np", "two", *PRETRAIN], "invalid int value: 'two'"),
+        (["-np", "99999999999", *PRETRAIN], "expected at most 4096 ranks on a host"),
+        (["-np", "2", "--", "pretrain", "--ouput_dir", "x"], "--ouput_dir: did you mean --output_dir?"),
         (PRETRAIN, "expected -np N for ranks on this host, or hosts"),
         (["-np", "2", "-hostfile", "none", *PRETRAIN], "cannot read the hostfile none"),
         (["-H", "a", *PRETRAIN], "'a' is not of the form host:slots"),

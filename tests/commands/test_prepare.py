@@ -33,8 +33,9 @@ def test_prepare_verify_and_again(files, capsys):
     words = ("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store")
     assert command(*words) == 0
     out = capsys.readouterr().out
-    assert "1 documents, 3 sentences" in out
-    assert "next: bert-horovod pretrain --recipe RECIPE.toml --data_dir store" in out
+    assert "1 document, 3 sentences" in out
+    recipe = "run/recipes/quickstart.toml --set model.vocab_size=79"
+    assert f"next: bert-horovod pretrain --recipe {recipe} --data_dir store" in out
     assert command("verify", "--data_dir", "store") == 0
     assert "all as they were written" in capsys.readouterr().out
     assert command(*words) == 0
@@ -90,6 +91,7 @@ def test_a_document_without_a_full_stop_is_cut_with_a_warning(files, capsys):
         (("--input", "a.txt", "--vocab", "none.txt"), "cannot read the vocabulary none.txt"),
         (("--input", "a.txt", "--vocab", "a.txt"), "an empty line"),
         (("--input", "a.txt", "--vocab", "vocab.txt", "--held_out", "2"), "--held_out 2.0"),
+        (("--input", "a.txt", "--vocab", "vocab.txt", "--workers", "1000000000"), "expected 1 to 4096"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(files, capsys, words, message):

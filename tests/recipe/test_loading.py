@@ -310,7 +310,8 @@ def test_an_override_that_cannot_be_applied_is_refused_in_full(tmp_path, text, o
     [
         ("execution.micro_batch=eight", "execution.micro_batch = 'eight': expected a whole number, found a string"),
         ("execution.micro_batch=", "execution.micro_batch = '': expected a whole number"),
-        ("execution.micro_bach=8", "unknown key execution.micro_bach"),
+        ("execution.micro_bach=8", "unknown key execution.micro_bach; did you mean micro_batch?"),
+        ("execution.microbatch=8", "unknown key execution.microbatch; did you mean micro_batch?"),
         ("exec.micro_batch=8", "unknown key exec;"),
     ],
 )

@@ -90,6 +90,7 @@ def _train(
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
     from bert_horovod.runs.signs import record_command
     from bert_horovod.runtime.devices import use_devices
+    from bert_horovod.runtime.environment import misread_numbers
     from bert_horovod.training.loop import train
     from bert_horovod.training.start import untested_versions
 
@@ -102,6 +103,8 @@ def _train(
     if launched.rank == 0:
         for found in untested_versions():
             print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
+        for found in misread_numbers():
+            print(f"bert-horovod: warning: {found} in the environment: expected a number", file=sys.stderr)
         # A rank that is cut off ends by its watchdog.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
