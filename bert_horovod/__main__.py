@@ -69,6 +69,8 @@ def dispatch(arguments: argparse.Namespace) -> int:
 def main() -> None:
     """The `bert-horovod` command."""
     end_with_launcher()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # names may have bytes and characters that it cannot write
     app.run(dispatch, flags_parser=parse)
 
 

@@ -156,7 +156,7 @@ class Numerics:
         "float32", choices=("float32", "bfloat16", "float16")
     )  # of activations; parameters stay float32
     wire: str = setting("float32", choices=("float32", "float16", "int8"))  # of gradients between ranks
-    initial_loss_scale: float = setting(32768.0, minimum=1, maximum=1 << 50)  # float16 only
+    initial_loss_scale: float = setting(32768.0, minimum=1)  # float16 only
     loss_scale_growth_steps: int = setting(
         2000, minimum=1
     )  # good steps after which the loss scale doubles; float16 only

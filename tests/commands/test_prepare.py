@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from tests.horovod_runs import clean_environment
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.0123456789"
 
@@ -58,6 +59,19 @@ def test_standard_input_makes_the_store_that_the_file_makes_and_leaves_no_copy(f
     assert prepare(gzip.compress(b"A cat."), "store") == 2
     assert "decompress it before" in capsys.readouterr().err
     assert not os.path.exists("store")
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_names_of_any_bytes_and_characters_are_written_in_any_locale(files, locale):
+    os.rename("a.txt", b"caf\xe9.txt")
+    words = [b"--input", b"caf\xe9.txt", b"--vocab", b"vocab.txt", b"--output_dir", "l\u00e4den".encode() + b"\xe9"]
+    environment = clean_environment(LC_ALL=locale, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="")
+    for _ in range(2):  # made, and found finished
+        done = subprocess.run(
+            [sys.executable, "-m", "bert_horovod", "prepare", *words], capture_output=True, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"finished" in done.stdout
 
 
 def test_bad_lines_are_counted_in_the_manifest_and_warned_about(files, capsys):

@@ -61,6 +61,12 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused(files, monkeypatch):
     refuse(files, "global_batch = 32 is a batch that the ranks cannot share: there are 64")
 
 
+def test_a_directory_with_a_name_that_tensorflow_cannot_write_is_refused(files, tmp_path):
+    refuse(
+        files | {"output_dir": tmp_path / os.fsdecode(b"r\xe9sum\xe9")}, "not UTF-8, to which TensorFlow cannot write"
+    )
+
+
 def test_a_missing_recipe_is_refused(files):
     refuse(
         files | {"recipe": files["recipe"].with_name("none.toml")}, "cannot read the recipe .*none.toml: No such file"

@@ -80,6 +80,11 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "recipe.toml").write_text("\ufeff[model]\nnum_hidden_layers = 3\n", encoding="utf-8")
+    assert load_recipe(tmp_path / "recipe.toml").model.num_hidden_layers == 3
+
+
 def refusal(table: dict) -> str:
     with pytest.raises(UserError) as caught:
         recipe_from_table(table)

@@ -86,6 +86,7 @@ def _train(
 ) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
+    from bert_horovod.corpus.reading.finding import writable
     from bert_horovod.costs.link import sums_by_host
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
     from bert_horovod.runs.signs import record_command
@@ -96,6 +97,11 @@ def _train(
 
     if arguments.max_steps is not None and arguments.max_steps < 1:
         raise UserError(f"--max_steps {arguments.max_steps}: expected at least 1")
+    if writable(arguments.output_dir or "") != str(arguments.output_dir or ""):
+        raise UserError(
+            f"--output_dir {writable(arguments.output_dir)} has a name that is not UTF-8, to which TensorFlow cannot "
+            "write; give another name"
+        )
     stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
     jobs = make_jobs(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
     execution = jobs[0].recipe.execution

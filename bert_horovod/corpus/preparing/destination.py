@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_error
-from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME
+from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, verify
@@ -135,7 +135,7 @@ def clear(path: Path) -> None:
 
 
 def _place(source: SourceFile) -> str:
-    return os.path.realpath(source.path)  # names repeat in different directories
+    return writable(os.path.realpath(source.path))  # names repeat in different directories
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:

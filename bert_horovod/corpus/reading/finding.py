@@ -49,9 +49,14 @@ def find_sources(inputs: list[str]) -> list[SourceFile]:
                     f"--input {path} is not a regular file (a pipe, a socket or a device); expected a file, or a "
                     "stream, as in: COMMAND | bert-horovod ... --input -"
                 )
-            source = SourceFile(path, name, status.st_size)
+            source = SourceFile(path, writable(name), status.st_size)
             found.setdefault(os.path.realpath(path), source)
     return list(found.values())
+
+
+def writable(path: str | Path) -> str:
+    """A path as UTF-8 can write it: bytes of a name that are not UTF-8 become escapes, such as \\xe9."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -32,8 +32,8 @@ BAD_LINES = (NOT_TEXT, TOO_LONG)
 _DUMP_PART = re.compile(r"\.xml-p\d+p\d+")  # as Wikimedia names the parts of a dump
 COMPRESSIONS = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".bz2": lambda raw: _Streams(raw, bz2.BZ2Decompressor),
+    ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor, padding=b"\0"),
     ".zst": lambda raw: _ZstandardFile(raw),
 }
 
@@ -239,6 +239,37 @@ def line_offsets(data: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
     for line in data.removesuffix(b"\n").split(b"\n"):
         yield offset, line
         offset += len(line) + 1
+
+
+class _Streams:
+    """Streams of bzip2 or xz, one after another, as a file; unlike Python's own readers it does not take what is no
+    stream for the end of the file: text would be lost without a word where a stream's first bytes are damaged."""
+
+    def __init__(self, raw: io.RawIOBase, make: Callable[[], Any], padding: bytes = b""):
+        """`padding`: the byte that may follow a stream."""
+        self._raw, self._make, self._padding = raw, make, padding
+        self._stream, self._waiting = None, b""
+
+    def read(self, size: int) -> bytes:
+        while True:
+            data = b""
+            if self._stream is None or self._stream.needs_input:
+                data = self._waiting or self._raw.read(1 << 14)
+                self._waiting = b""
+                if not data and self._stream is not None:
+                    raise EOFError("the data ends in the middle of a stream")
+                if not data:
+                    return b""
+            if self._stream is None:
+                data = data.lstrip(self._padding) if self._padding else data
+                if not data:
+                    continue
+                self._stream = self._make()
+            block = self._stream.decompress(data, size)
+            if self._stream.eof:
+                self._waiting, self._stream = self._stream.unused_data, None
+            if block:
+                return block
 
 
 class _ZstandardFile:

@@ -11,13 +11,16 @@ from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
 from bert_horovod.errors import UserError, file_error
-from bert_horovod.storage.reading import read_text
+from bert_horovod.storage.reading import read_text, shown
 from bert_horovod.storage.writing import write_atomically
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Where Google's vocabularies have them: [PAD] is 0, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
 _PLACED = ("[PAD]", *(f"[unused{i}]" for i in range(99)), *SPECIAL_TOKENS[1:])
 MINIMUM_SIZE = 512
+_MAXIMUM_SIZE = 1 << 24  # as of model.vocab_size
+_LIMIT_BYTES = 1 << 30  # of a vocabulary's file
+_MAXIMUM_TOKEN_BYTES = 256  # which tensorflow_text takes
 _COVERAGE = 0.9998  # of all characters, by the ones that get an entry; the ASCII ones that occur always do
 _WORD = re.compile("[^ \n!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]")
 _MAXIMUM_WORDS = 1 << 22  # different words held in memory
@@ -27,7 +30,7 @@ _TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down ab
 def read_vocabulary(path: str | Path) -> list[str]:
     """Read a vocabulary file, one token a line, its id being its line; raises ReportedError if it cannot serve."""
     try:
-        text = read_text(path)
+        text = read_text(path, limit_bytes=_LIMIT_BYTES)
     except OSError as error:
         raise file_error(
             error,
@@ -45,6 +48,16 @@ def read_vocabulary(path: str | Path) -> list[str]:
     for number, token in enumerate(tokens, 1):
         if not token.strip():
             raise UserError(f"the vocabulary {path}, line {number}: an empty line; expected one token a line")
+        if token != token.strip(" \t"):
+            raise UserError(
+                f"the vocabulary {path}, line {number}: {shown(token)} has blanks around it; expected one token a line "
+                "and nothing else: remove them (sed 's/[ \\t]*$//')"
+            )
+        if len(token.encode()) > _MAXIMUM_TOKEN_BYTES:
+            raise UserError(
+                f"the vocabulary {path}, line {number}: a token of {len(token.encode()):,} bytes, {token[:20]!r}...; "
+                f"expected at most {_MAXIMUM_TOKEN_BYTES}: is it a vocabulary?"
+            )
         if lines.setdefault(token, number) != number:
             raise UserError(
                 f"the vocabulary {path}, line {number}: the token {token!r} is also in line "
@@ -93,8 +106,11 @@ def learn_vocabulary(
     point; the same as "##" continuations; then pieces in the order in which they were learned, frequent ones first. A
     small corpus may give fewer than `size` tokens. Raises ReportedError for input that cannot be read or has no words.
     """
-    if size < MINIMUM_SIZE:
-        raise UserError(f"--size {size}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too")
+    if not MINIMUM_SIZE <= size <= _MAXIMUM_SIZE:
+        raise UserError(
+            f"--size {shown(size)}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too, and "
+            f"at most {_MAXIMUM_SIZE:,}"
+        )
     counts = count_words(sources, lowercase, documents, text_field, bad_lines)
     alphabet = _alphabet(counts, (size - len(_PLACED)) // 3)
     words = {word: count for word, count in sorted(counts.items()) if alphabet.issuperset(word)}

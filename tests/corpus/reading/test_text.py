@@ -64,6 +64,28 @@ def test_truncated_and_damaged_compressed_files_are_named(tmp_path, suffix):
             documents(path)
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("garbage", [b"no stream follows", b"BZ", b"\x01"])
+def test_what_follows_compressed_data_and_is_none_is_not_taken_for_the_end(tmp_path, suffix, garbage):
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"One.\n") + garbage)
+    with pytest.raises(DamagedData, match=f"a.txt{suffix} is (truncated or )?damaged"):
+        documents(path)
+
+
+def test_xz_streams_may_be_padded(tmp_path):
+    (tmp_path / "a.txt.xz").write_bytes(lzma.compress(b"One.\n") + bytes(8) + lzma.compress(b"Two.\n") + bytes(4))
+    assert documents(tmp_path / "a.txt.xz") == [["One. Two."]]
+
+
+def test_a_name_that_is_not_utf8_is_written_with_escapes(tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    (tmp_path / name).write_text("One.", encoding="utf-8")
+    [source] = find_sources([str(tmp_path)])
+    assert source.name == "caf\\xe9.txt"
+    assert documents(tmp_path / name) == [["One."]]
+
+
 def test_documents_of_each_format(tmp_path):
     plain = tmp_path / "a.txt"
     plain.write_text("\ufeffA one.\nA two.\n\n\nB one.\n \t\nC one.\nC two.", encoding="utf-8")
