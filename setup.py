@@ -12,6 +12,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+PARQUET = ["pyarrow>=17,<27"]
 ONNX = ["tf2onnx>=1.17,<1.18", "onnx>=1.22,<1.23", "onnxruntime>=1.31,<1.33"]  # tf2onnx 1.16 fails with NumPy 2
 TENSORFLOW = "2.18.1"  # Horovod 0.28.1 builds against TensorFlow 2.15 to 2.18 and fails from 2.19 on
 
@@ -42,8 +43,10 @@ setup(
         "mpi": ["mpi4py>=4.0,<5"],
         "gpu": [f"tensorflow[and-cuda]=={TENSORFLOW}"],
         "onnx": ONNX,
+        "parquet": PARQUET,
         "test": [
             *ONNX,
+            *PARQUET,
             "hypothesis>=6.100,<7",
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",

@@ -6,7 +6,7 @@ python benchmarks/data.py --books DIR --vocab VOCAB.txt [--wikipedia DUMP] [--la
 Every line is a process of its own, held to one core. Its time is that of reading, tokenizing, writing and verifying;
 imports and the loading of the vocabulary are left out, as they do not grow with the text. Memory is what the process
 took at the most, above what it had before the first text (TensorFlow's own). --large also prepares so many bytes of
-text, the books again and again as JSON Lines with a number in each document.
+text, the books again and again with a number in each document, as JSON Lines and as Parquet (zstd, 1,000 rows a group).
 """
 
 import argparse
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
@@ -91,6 +92,18 @@ def write_large(books: Path, path: Path, size: int) -> Path:
     return path
 
 
+def write_parquet(lines: Path, path: Path) -> Path:
+    """The documents of a JSON Lines file as Parquet."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema({"text": pa.string()})
+    with open(lines, encoding="utf-8") as file, parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        while rows := [json.loads(line) for line in islice(file, 1000)]:
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+    return path
+
+
 def _documents(text: str, size: int = 8192) -> list[str]:
     documents, held = [], ""
     for paragraph in text.split("\n\n"):
@@ -103,7 +116,8 @@ def _documents(text: str, size: int = 8192) -> list[str]:
 
 def xml_bytes(dump: Path) -> int:
     """Bytes of a dump's XML."""
-    from bert_horovod.corpus.reading.sources import SourceReader, find_sources
+    from bert_horovod.corpus.reading.finding import find_sources
+    from bert_horovod.corpus.reading.sources import SourceReader
 
     [source] = find_sources([str(dump)])
     with SourceReader(source) as reader:
@@ -143,8 +157,11 @@ def main() -> None:
             )
         if arguments.large:
             path = write_large(books, Path(directory, "large.jsonl"), arguments.large)
-            seconds, size, disk, memory = on_one_core(prepare_alone, str(path), arguments.vocab)
-            line("prepare and verify, generated JSON Lines", size, seconds, disk / size, memory)
+            parquet = write_parquet(path, Path(directory, "large.parquet"))
+            for _ in range(2):  # A B A B
+                for what, file in (("JSON Lines", path), ("Parquet", parquet)):
+                    seconds, size, disk, memory = on_one_core(prepare_alone, str(file), arguments.vocab)
+                    line(f"prepare and verify, generated {what}", size, seconds, disk / size, memory)
     for what, rate in GOOGLE:
         line(f"create_pretraining_data.py, {what} (quoted)", 5.5e6, 5.5 / rate, GOOGLE_BYTES_PER_BYTE)
 

@@ -8,10 +8,10 @@ import signal
 import sys
 
 from absl import app
-from absl.flags import argparse_flags
 
 from bert_horovod import __version__, commands
 from bert_horovod.cluster.launching.rank import end_with_launcher
+from bert_horovod.commands.shared.parser import Parser
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError
 
 
@@ -22,7 +22,7 @@ def command_names() -> list[str]:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse a command line; imports no TensorFlow, so that --help is quick."""
-    parser = argparse_flags.ArgumentParser(prog="bert-horovod", description="BERT pre-training with Horovod.")
+    parser = Parser(prog="bert-horovod", description="BERT pre-training with Horovod.")
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in command_names():
@@ -37,7 +37,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         )
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
-    return parser.parse_args(argv[1:])
+    arguments = parser.parse_args(argv[1:])
+    arguments.words = argv[1:]
+    return arguments
 
 
 def dispatch(arguments: argparse.Namespace) -> int:
@@ -67,6 +69,8 @@ def dispatch(arguments: argparse.Namespace) -> int:
 def main() -> None:
     """The `bert-horovod` command."""
     end_with_launcher()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # names may have bytes and characters that it cannot write
     app.run(dispatch, flags_parser=parse)
 
 

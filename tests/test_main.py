@@ -119,6 +119,8 @@ FLAGS = {
     },
     "prepare": {
         "--input": REQUIRED,
+        "--text_field": "text",
+        "--bad_lines": None,
         "--cased": False,
         "--documents": "file",
         "--vocab": REQUIRED,
@@ -139,6 +141,7 @@ FLAGS = {
         "--set": [],
     },
     "probe": {"RUN": REQUIRED, "--task": REQUIRED, "--data_dir": REQUIRED, "--output_dir": None, "--set": []},
+    "resume": {"RUN": REQUIRED},
     "score": {
         "--task": REQUIRED,
         "--predictions": REQUIRED,
@@ -147,8 +150,17 @@ FLAGS = {
         "--null_odds": None,
         "--threshold": None,
     },
+    "status": {"RUN": REQUIRED, "--json": False},
     "verify": {"--data_dir": REQUIRED},
-    "vocab": {"--input": REQUIRED, "--cased": False, "--documents": "file", "--size": 30522, "--output": REQUIRED},
+    "vocab": {
+        "--input": REQUIRED,
+        "--text_field": "text",
+        "--bad_lines": None,
+        "--cased": False,
+        "--documents": "file",
+        "--size": 30522,
+        "--output": REQUIRED,
+    },
 }
 
 
@@ -219,7 +231,21 @@ def test_the_version_is_the_packages(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["pretrian"], "invalid choice: 'pretrian'"),
+        (["pretrian"], "invalid choice: 'pretrian'; did you mean pretrain? expected one of bench, "),
+        (["train"], "did you mean pretrain?"),
+        (["tokenize"], "did you mean prepare?"),
+        (["zzz"], "invalid choice: 'zzz'; expected one of"),
+        (["verify", "--data-dir", "x"], "required: --data_dir; --data-dir: did you mean --data_dir?"),
+        (["verify", "--data", "x"], "--data: did you mean --data_dir?"),
+        (
+            ["verify", "--data_dir", "x", "--dat", "y"],
+            "unrecognized arguments: --dat y; --dat: did you mean --data_dir?",
+        ),
+        (["verify", "--data_dir", ""], "--data_dir: expected a value, found an empty one: is a variable not set?"),
+        (["verify", "--data_dir="], "--data_dir: expected a value, found an empty one"),
+        (["bench", "compte"], "did you mean compute?"),
+        (["bench", "compute", "--lenght", "8"], "--lenght: did you mean --length?"),
+        (["inspect", "--data_dir", "x", "--split", "heldout"], "did you mean held_out?"),
         ([], "required: COMMAND"),
         (["verify"], "required: --data_dir"),
         (["verify", "--data_dir", "x", "--nonsense"], "unrecognized arguments: --nonsense"),

@@ -1,6 +1,8 @@
 """Who started this process, read from the environment before anything heavy is imported."""
 
 import os
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bert_horovod.errors import UserError
@@ -17,8 +19,15 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
+# The ids from here on are SLURM's own: of a job's script, of the shell that salloc opens.
+_FIRST_RESERVED_STEP = 0xFFFFFFF0
+_HYDRAS_OWN = ("PMI_FD", "PMI_PORT", "MPI_LOCALRANKID")  # set by mpirun of MPICH and Intel MPI, and not by SLURM
+# Where horovodrun's server listens, which every rank asks for the others.
+_SERVER = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+_SERVER_ANSWERS_S = 10
+_MAXIMUM_RANKS = 1 << 20
 # Set by cluster/launching/restarts.py where it could not reach a host to end what a failed attempt has left there.
 RANKS_MAY_LIVE = "BERT_HOROVOD_RANKS_MAY_LIVE"
 
@@ -38,6 +47,8 @@ class Launch:
 def started_by() -> Launch:
     """Read from the environment who started this process, as which rank of how many."""
     for launcher, *names in _LAUNCHERS:
+        if not _is_rank(launcher, names[0], os.environ):
+            continue
         rank, size, local_rank, local_size = (os.environ.get(name, "") for name in names)
         if rank.isdigit() and size.isdigit():
             return Launch(
@@ -60,3 +71,34 @@ def launch() -> Launch:
             "that no run could be repeated; for hosts that fail and come back: bert-horovod launch --restarts N"
         )
     return started_by()
+
+
+def _is_rank(launcher: str, variable: str, environment: Mapping[str, str]) -> bool:
+    """Whether a launcher's variables are about this process: SLURM sets SLURM_PROCID, and perhaps PMI_RANK, for a job's
+    script too, but only the steps of a job are ranks."""
+    step = environment.get("SLURM_STEP_ID", "")
+    in_step = step.isdigit() and int(step) < _FIRST_RESERVED_STEP
+    if launcher == "srun":
+        return in_step
+    in_script = "SLURM_JOB_ID" in environment and not in_step
+    return variable != "PMI_RANK" or not in_script or any(name in environment for name in _HYDRAS_OWN)
+
+
+def check_horovodruns_server(environment: Mapping[str, str] = os.environ) -> None:
+    """Raise UserError where HOROVOD_RANK and HOROVOD_SIZE are left over, with which Horovod would wait for ranks that
+    nobody started."""
+    said = " ".join(f"{name}={environment[name]}" for name in ("HOROVOD_RANK", "HOROVOD_SIZE"))
+    mend = "nothing has started this process as a rank: unset HOROVOD_RANK HOROVOD_SIZE, or start it with horovodrun"
+    rank, size = int(environment["HOROVOD_RANK"]), int(environment["HOROVOD_SIZE"])
+    if not rank < size <= _MAXIMUM_RANKS:
+        raise UserError(f"found {said}, which is no rank of a world; {mend}")
+    address, port = (environment.get(name, "") for name in _SERVER)
+    if not address or not port.isdigit():
+        raise UserError(f"found {said} in the environment, but no {' and '.join(_SERVER)}; {mend}")
+    try:
+        socket.create_connection((address, int(port)), _SERVER_ANSWERS_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"found {said} in the environment, but horovodrun's server at {address}:{port} does not answer ({error}); "
+            f"{mend}"
+        ) from error

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.collectives.launched import Launch
+from bert_horovod.collectives.launched import Launch, check_horovodruns_server
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution
 
@@ -216,6 +216,8 @@ def connect(
     try:
         import horovod.tensorflow as horovod
 
+        if launched.launcher == "horovodrun":
+            check_horovodruns_server()
         inside, across = _host_groups(launched) if by_host else ([], [])
         inside, across = ([horovod.ProcessSet(ranks) for ranks in kind] for kind in (inside, across))
         horovod.init(process_sets=[*inside, *across])

@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 
 from bert_horovod.commands import benchmarks
+from bert_horovod.commands.shared.parser import Parser
 
 
 def benchmark_names() -> list[str]:
@@ -14,7 +15,7 @@ def benchmark_names() -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmarks, each with its flags."""
-    subparsers = parser.add_subparsers(metavar="BENCHMARK", required=True, parser_class=argparse.ArgumentParser)
+    subparsers = parser.add_subparsers(metavar="BENCHMARK", required=True, parser_class=Parser)
     for name in benchmark_names():
         module = importlib.import_module(f"{benchmarks.__name__}.{name}")
         description = module.__doc__.strip()
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=description.splitlines()[0],
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            inherited_absl_flags=None,
         )
         module.add_arguments(subparser)
         subparser.set_defaults(run_benchmark=module.run)

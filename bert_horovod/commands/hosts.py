@@ -16,12 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the hosts, and on standard error what they were read from."""
-    from bert_horovod.cluster.launching.hostfiles import format_hostfile, from_scheduler
+    from bert_horovod.cluster.launching.hostfiles import MAXIMUM_SLOTS, format_hostfile, from_scheduler
     from bert_horovod.errors import UserError
     from bert_horovod.storage.writing import write_atomically
+    from bert_horovod.wording import counted
 
-    if arguments.slots is not None and arguments.slots < 1:
-        raise UserError(f"--slots {arguments.slots}: expected at least 1")
+    if arguments.slots is not None and not 1 <= arguments.slots <= MAXIMUM_SLOTS:
+        raise UserError(f"--slots {arguments.slots}: expected 1 to {MAXIMUM_SLOTS}")
     found = from_scheduler()
     if found is None:
         raise UserError(
@@ -36,4 +37,4 @@ def run(arguments: argparse.Namespace) -> None:
         write_atomically(arguments.output, format_hostfile(hosts))
     else:
         print(format_hostfile(hosts), end="")
-    print(f"{len(hosts)} hosts, {sum(hosts.values())} slots, from {source}", file=sys.stderr)
+    print(f"{counted(len(hosts), 'host')}, {counted(sum(hosts.values()), 'slot')}, from {source}", file=sys.stderr)

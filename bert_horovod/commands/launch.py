@@ -13,6 +13,9 @@ Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was
 """
 
 import argparse
+import json
+import os
+import socket
 import sys
 
 from bert_horovod.commands.shared.flags import add_hosts
@@ -38,10 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the command, find the hosts, run the ranks."""
     from bert_horovod.__main__ import parse
-    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.cluster.launching.hostfiles import LEFT_OVER, from_scheduler, parse_hosts, read_hostfile
     from bert_horovod.cluster.launching.launcher import LaunchPlan
     from bert_horovod.cluster.launching.restarts import launch
     from bert_horovod.errors import UserError
+    from bert_horovod.runs.signs import LAUNCHED_BY
+    from bert_horovod.wording import counted
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command or command[0] == "launch":
@@ -57,13 +62,24 @@ def run(arguments: argparse.Namespace) -> int:
         hosts = parse_hosts(arguments.hosts)
     elif found := from_scheduler():
         hosts, source = found
-        print(f"{len(hosts)} hosts, {sum(hosts.values())} slots, from {source}", file=sys.stderr)
+        print(f"{counted(len(hosts), 'host')}, {counted(sum(hosts.values()), 'slot')}, from {source}", file=sys.stderr)
+        if (arguments.ranks or 0) > sum(hosts.values()):
+            raise UserError(
+                f"-np {arguments.ranks} is more than the slots of the hosts, {sum(hosts.values())} on {len(hosts)}, "
+                f"from {source}; give fewer ranks; {LEFT_OVER}"
+            )
+        if socket.gethostname().partition(".")[0] not in {host.partition(".")[0] for host in hosts}:
+            print(
+                f"bert-horovod: warning: this host, {socket.gethostname()}, is not among them; {LEFT_OVER}",
+                file=sys.stderr,
+            )
     elif arguments.ranks:
-        hosts = {"localhost": arguments.ranks}
+        hosts = parse_hosts(f"localhost:{arguments.ranks}")
     else:
         raise UserError(
             "expected -np N for ranks on this host, or hosts: -hostfile F, -H host:n,... or a scheduler's job"
         )
+    os.environ[LAUNCHED_BY] = json.dumps(arguments.words)
     return launch(
         LaunchPlan(
             ranks=arguments.ranks or sum(hosts.values()),

@@ -1,7 +1,7 @@
 """Turn text into a token store, which is what pretrain reads.
 
-Plain text, JSON Lines (a string field "text") or Wikipedia dumps (.xml, pages-articles), each plain or .gz, .bz2, .xz
-or .zst. Running the same command again on a finished store checks it.
+Plain text, JSON Lines or Wikipedia dumps (.xml, pages-articles), each plain or .gz, .bz2, .xz or .zst; Parquet; a
+directory that `datasets` saved (Arrow). Running the same command again on a finished store checks it.
 """
 
 import argparse
@@ -24,7 +24,19 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="PATH",
-        help="a file, a directory or a glob pattern in quotes; repeatable",
+        help="a file, a directory or a glob pattern in quotes, or - for standard input; repeatable",
+    )
+    parser.add_argument(
+        "--text_field",
+        default="text",
+        metavar="NAME",
+        help="the field of JSON Lines, or the column of Parquet, that holds the text (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--bad_lines",
+        choices=("stop", "skip"),
+        help="what becomes of a line or row that cannot be read; skipped ones are counted in the manifest (default: "
+        "stop among the first 1,000 of a file, then skip)",
     )
     parser.add_argument("--cased", action="store_true", help="keep upper case and accents (default: uncased)")
     parser.add_argument(
@@ -69,7 +81,10 @@ def run(arguments: argparse.Namespace) -> None:
     launched = launch()
     if launched.size > 1:
         if launched.launcher == "horovodrun":
-            raise UserError("prepare does not run under horovodrun; start it with mpirun or srun, or with --workers N")
+            raise UserError(
+                "prepare does not run under horovodrun (HOROVOD_RANK and HOROVOD_SIZE are set: unset them if they "
+                "are left over); start it with mpirun or srun, or with --workers N"
+            )
         from bert_horovod.corpus.preparing.pool import mpi_pool
 
         with mpi_pool(launched.size) as executor:
@@ -84,7 +99,13 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     from bert_horovod.corpus.preparing.preparation import prepare, summary
 
     vocabulary, lowercase = _tokenizer(arguments.vocab, arguments.cased)
-    settings = Settings(arguments.documents, arguments.held_out, arguments.shard_bytes)
+    settings = Settings(
+        documents=arguments.documents,
+        held_out=arguments.held_out,
+        shard_bytes=arguments.shard_bytes,
+        text_field=arguments.text_field,
+        bad_lines=arguments.bad_lines,
+    )
     result = prepare(
         arguments.input,
         vocabulary,

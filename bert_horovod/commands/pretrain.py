@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.store import open_store, verify
     from bert_horovod.runs.checkpoint import find_checkpoint
+    from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.job import pretraining_job
     from bert_horovod.training.start import check_recipe, load_initial
 
@@ -66,7 +67,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         arguments.output_dir,
         arguments.index_dir,
         init_checkpoint=start,
-        hooks=_probe(recipe.execution.probe, arguments.probe_dir),
+        hooks=(EpochHook, *_probe(recipe.execution.probe, arguments.probe_dir)),
         **options,
     )
     if job.init_checkpoint and launched.rank == 0:

@@ -4,7 +4,9 @@ The same text gives the same file, byte for byte. Use the same --cased and --doc
 """
 
 import argparse
+import tempfile
 import time
+from pathlib import Path
 
 from bert_horovod.commands.prepare import add_text_arguments
 
@@ -18,12 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Learn and write the vocabulary."""
-    from bert_horovod.corpus.reading.sources import find_sources
+    from bert_horovod.corpus.reading.finding import find_sources, standard_input
     from bert_horovod.corpus.reading.vocabulary import learn_vocabulary, vocabulary_hash, write_vocabulary
 
     start = time.monotonic()
-    sources = find_sources(arguments.input)
-    vocabulary = learn_vocabulary(sources, arguments.size, not arguments.cased, arguments.documents)
+    with tempfile.TemporaryDirectory() as directory, standard_input(arguments.input, Path(directory)) as files:
+        sources = find_sources(files)
+        vocabulary = learn_vocabulary(
+            sources,
+            arguments.size,
+            not arguments.cased,
+            arguments.documents,
+            arguments.text_field,
+            arguments.bad_lines,
+        )
     write_vocabulary(arguments.output, vocabulary)
     seconds = time.monotonic() - start
     print(

@@ -6,12 +6,14 @@ import numpy as np
 
 from bert_horovod.corpus.statistics import Lengths, LongDocument, measure_lengths, silent_sources, some
 from bert_horovod.corpus.store import Store
+from bert_horovod.wording import counted
 
 _BAR = 40  # characters of the longest bar
 _WORST_SOURCES = 20
 _MUCH_UNKNOWN = 0.05  # of the tokens
 _MOST_TOKENS = 0.5  # in one document
 _MANY_DUPLICATES = 0.1  # of the documents
+_FEW_HELD_OUT = 10_000  # tokens: 1,500 masked ones, of whose losses of about 3 nats the mean is known to 0.08
 _SHORT = 5  # a power of two: documents under 32 tokens are very short
 
 
@@ -72,6 +74,11 @@ def warnings(manifest: dict[str, Any], lengths: Lengths) -> list[str]:
     silent = silent_sources(manifest)
     if silent:
         found.append(f"{len(silent)} of {len(sources)} sources gave no text: {some(silent)}")
+    if 0 < totals["held_out_tokens"] < _FEW_HELD_OUT:
+        found.append(
+            f"{counted(totals['held_out_tokens'], 'token')} are held out, too few to judge by: expected "
+            f"{_FEW_HELD_OUT:,}, on which a loss is known to 0.1 nats; prepare with a larger --held_out, or more text"
+        )
     if not totals["held_out_sections"]:
         found.append("nothing is held out, so that evaluation is impossible; prepare with a larger --held_out")
     duplicates = manifest["duplicates"]["documents"]
@@ -92,9 +99,10 @@ def _totals(manifest: dict[str, Any]) -> list[str]:
         "sentences": f"{totals['sentences']:,}",
         "tokens": f"{totals['tokens']:,}",
         "unknown tokens": f"{totals['unknown_tokens']:,} ({totals['unknown_tokens'] / totals['tokens']:.2%})",
-        "held out": f"{totals['held_out_sections']:,} sections, {totals['held_out_tokens']:,} tokens",
-        "duplicates": f"{duplicates['documents']:,} documents, {duplicates['tokens']:,} tokens: never read",
-        "dropped": f"{totals['dropped_documents']:,} documents without tokens",
+        "held out": f"{counted(totals['held_out_sections'], 'section')}, {counted(totals['held_out_tokens'], 'token')}",
+        "duplicates": f"{counted(duplicates['documents'], 'document')}, {counted(duplicates['tokens'], 'token')}: "
+        "never read",
+        "dropped": f"{counted(totals['dropped_documents'], 'document')} without tokens",
         "passed over": passed_over or "nothing",
         "vocabulary": f"{vocabulary['size']:,} entries, {'uncased' if vocabulary['lowercase'] else 'cased'}",
     }

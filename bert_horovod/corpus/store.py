@@ -76,7 +76,7 @@ def write_shard(directory: Path, shard: Shard, text_bytes: int) -> dict[str, Any
     directory.mkdir()
     for name in ARRAYS:
         with open(directory / f"{name}.npy", "wb") as file:
-            _write_array(file, getattr(shard, name))
+            write_array(file, getattr(shard, name))
             file.flush()
             os.fsync(file.fileno())
     counts = (
@@ -89,7 +89,8 @@ def write_shard(directory: Path, shard: Shard, text_bytes: int) -> dict[str, Any
     return {"name": directory.name, **dict(zip(COUNTS, map(int, counts), strict=True)), "sha256": hash_shard(directory)}
 
 
-def _write_array(file: BinaryIO, array: np.ndarray) -> None:
+def write_array(file: BinaryIO, array: np.ndarray) -> None:
+    """Write an array as a .npy file has it."""
     # As np.save does, whose OSError on a full disk has no errno.
     array = np.ascontiguousarray(array)
     np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
@@ -103,7 +104,7 @@ def write_duplicates(store: Path, documents: np.ndarray) -> str | None:
     if not len(documents):
         return None
     with open(file, "wb") as content:
-        _write_array(content, np.asarray(documents, np.int64))
+        write_array(content, np.asarray(documents, np.int64))
         content.flush()
         os.fsync(content.fileno())
     return hashlib.sha256(file.read_bytes()).hexdigest()

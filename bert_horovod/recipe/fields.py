@@ -9,6 +9,7 @@ from typing import Any
 
 from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import shown
+from bert_horovod.wording import did_you_mean
 
 try:
     import tomllib
@@ -57,7 +58,8 @@ def refuse_unknown(table: dict[str, Any], known: Iterable[str], prefix: str) -> 
     """Raise UserError for the first key of the table that is not known."""
     for key in table:
         if key not in known:
-            raise UserError(f"unknown key {prefix}{key[:200]}; known are: {', '.join(sorted(known))}")
+            question = did_you_mean(key, known)
+            raise UserError(f"unknown key {prefix}{key[:200]}; {question}known are: {', '.join(sorted(known))}")
 
 
 def section_from_table(kind: type, table: dict[str, Any], name: str) -> Any:

@@ -20,7 +20,7 @@ _LIMIT_BYTES = 1 << 20  # of a recipe's text
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
     """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises ReportedError."""
     try:
-        table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES))
+        table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES).removeprefix("\ufeff"))
     except OSError as error:
         raise file_error(error, f"cannot read the recipe {path}: {error.strerror}") from error
     except ValueError as error:

@@ -33,8 +33,8 @@ class Model:
     attention_probs_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
     max_position_embeddings: int = setting(512, minimum=8, maximum=1 << 20)
     type_vocab_size: int = setting(2, minimum=1, maximum=1 << 16)
-    initializer_range: float = setting(0.02, above=0)  # standard deviation of the truncated normal
-    layer_norm_eps: float = setting(1e-12, above=0)
+    initializer_range: float = setting(0.02, above=0, maximum=100)  # standard deviation of the truncated normal
+    layer_norm_eps: float = setting(1e-12, above=0, maximum=1)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,9 @@ class Phase:
     sequence_length: int = setting(128, minimum=8, maximum=(1 << 16) - 1)  # tokens per row
     global_batch: int = setting(256, minimum=1, maximum=1 << 30)  # rows per optimizer step, over all ranks
     steps: int = setting(1000, minimum=1, maximum=1 << 30)  # optimizer steps
-    learning_rate: float = setting(1e-4, above=0)  # peak, for the global batch; never multiplied by the world size
+    learning_rate: float = setting(
+        1e-4, above=0, maximum=1e4
+    )  # peak, for the global batch; never multiplied by the world size
     warmup: float = setting(0.01, minimum=0, maximum=1)  # fraction of the steps
     hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
 
@@ -199,7 +201,9 @@ class Execution:
     xla: str = setting("auto", choices=("auto", "layers", "elementwise", "off"))
     # What backward computes again instead of keeping it: probabilities of attention, or all of each layer
     recompute: str = setting("none", choices=("none", "attention", "layer"))
-    threads: int = setting(0, minimum=0)  # TensorFlow's threads per rank on CPU; 0: cores / ranks on the host
+    threads: int = setting(
+        0, minimum=0, maximum=4096
+    )  # TensorFlow's threads per rank on CPU; 0: cores / ranks on the host
     # float32 bytes of gradients per all-reduce, at most; auto: by the measured link and backward, which may differ from
     # run to run (a resumed run keeps its buckets), and with them the rounding of sums over 3 ranks or more
     bucket_bytes: int | Literal["auto"] = setting("auto", minimum=1)

@@ -9,6 +9,7 @@ from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.rank_parts import remove_waiting
+from bert_horovod.runs.signs import COMMAND, STATUS
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
@@ -17,7 +18,7 @@ FORMAT = 1
 LOCK_PATIENCE_S = 10  # the time that the ranks of a run that was killed may take to end
 _DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # or links to some, on a larger disk
 _ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # to a dev set's questions
-CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", "stop", ".lock", *_ANSWERS, *_DIRECTORIES)
+CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", STATUS, COMMAND, "stop", ".lock", *_ANSWERS, *_DIRECTORIES)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from bert_horovod.training.hooks.divergence import Diverged, DivergenceHook
 from bert_horovod.training.hooks.evaluation import EvaluationHook
 from bert_horovod.training.hooks.metrics import MetricsHook
 from bert_horovod.training.hooks.profile import ProfileHook
+from bert_horovod.training.hooks.signs_of_life import SignHook
 from bert_horovod.training.hooks.timeline import TimelineHook
 from bert_horovod.training.hooks.watchdog import WatchdogHook
 from bert_horovod.training.inputs import StepBatch, step_batches, step_inputs
@@ -27,6 +28,7 @@ from bert_horovod.training.step import TrainStep
 # In the order in which they hear of a step: what may stop the run comes before what writes about it, and what saves
 # comes last.
 HOOKS: tuple[Callable[[Run], Hook], ...] = (
+    SignHook,
     WatchdogHook,
     ProfileHook,
     TimelineHook,

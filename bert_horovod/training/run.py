@@ -85,7 +85,9 @@ class Run:
             self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
             self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say)
         if first_step >= self.last_step:
-            self.say(f"nothing to do: the run is at step {first_step} of {self.last_step}")
+            beyond = f", beyond --max_steps {job.max_steps}, which counts from its beginning"
+            of = f" of {self.last_step}" if first_step == self.last_step else beyond
+            self.say(f"nothing to do: the run is at step {first_step}{of}")
         for number in (signal.SIGTERM, signal.SIGUSR1):
             self._handlers[number] = signal.signal(number, self._on_signal)
 

@@ -1,12 +1,16 @@
 """Who started this process, and whom no world is joined for."""
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bert_horovod.collectives.launched import Launch, launch
+from bert_horovod.collectives.launched import Launch, check_horovodruns_server, launch
+from bert_horovod.collectives.world import connect
+from bert_horovod.errors import UserError
 from tests.horovod_runs import clean_environment
 
 
@@ -35,3 +39,62 @@ def test_horovods_own_word_for_not_elastic_is_taken(monkeypatch):
     monkeypatch.setenv("HOROVOD_RANK", "1")
     monkeypatch.setenv("HOROVOD_SIZE", "2")
     assert launch() == Launch("horovodrun", 1, 2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": server.getsockname()[1]}
+        check_horovodruns_server(STALE | {name: str(value) for name, value in here.items()})
+
+
+STALE = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}
+SERVER = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "9"}  # where nobody listens
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (STALE, "HOROVOD_RANK=0 HOROVOD_SIZE=2 in the environment, but no HOROVOD_GLOO_RENDEZVOUS_ADDR and"),
+        (STALE | SERVER, "horovodrun's server at 127.0.0.1:9 does not answer"),
+        (STALE | SERVER | {"HOROVOD_GLOO_RENDEZVOUS_PORT": "9" * 30}, "does not answer"),
+        (STALE | {"HOROVOD_RANK": "2"}, "is no rank of a world"),
+        (STALE | {"HOROVOD_SIZE": "99999999999"}, "is no rank of a world"),
+    ],
+)
+def test_variables_of_a_launcher_that_is_gone_are_named_and_not_waited_for(variables, message):
+    with pytest.raises(UserError, match=f"{message}.*unset HOROVOD_RANK HOROVOD_SIZE"):
+        check_horovodruns_server(variables)
+
+
+def test_a_world_is_not_waited_for_with_such_variables(monkeypatch):
+    pytest.importorskip("horovod")
+    for name, value in STALE.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="unset HOROVOD_RANK HOROVOD_SIZE"):
+        connect(launch())
+
+
+SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+STEP = SCRIPT | {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
+PMI = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher", "size"),
+    [
+        (SCRIPT, None, 1),
+        (SCRIPT | {"SLURM_STEP_ID": str(0xFFFFFFFB)}, None, 1),  # the job's script, in newer SLURM
+        (SCRIPT | {"SLURM_STEP_ID": str(0xFFFFFFFA), "SLURM_STEP_NUM_TASKS": "2"}, None, 1),  # the shell of salloc
+        (SCRIPT | PMI, None, 1),
+        (STEP, "srun", 2),
+        (STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, "srun", 1),  # srun -n 1 in a larger job
+        (STEP | PMI, "mpirun", 2),
+        (SCRIPT | PMI | {"PMI_FD": "9"}, "mpirun", 2),  # mpirun of MPICH in a job's script
+        (PMI, "mpirun", 2),
+        (SCRIPT | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "mpirun", 2),
+    ],
+)
+def test_only_a_step_of_a_job_is_ranks_and_its_script_is_one_process(monkeypatch, variables, launcher, size):
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI", "OMPI_", "HOROVOD_"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = launch()
+    assert (found.launcher, found.size) == (launcher, size)

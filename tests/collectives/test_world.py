@@ -16,7 +16,7 @@ LAUNCHERS = [
     ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
     ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("mpirun", "PMI_RANK", "PMI_SIZE"),
-    ("srun", "SLURM_PROCID", "SLURM_NTASKS"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 ]
 
 
@@ -32,15 +32,15 @@ def ranks(two_ranks) -> list[dict[str, np.ndarray]]:
 @pytest.fixture
 def environment(monkeypatch):
     """A function that sets variables, in an environment that no launcher has touched."""
-    for _, rank, size in LAUNCHERS:
-        monkeypatch.delenv(rank, raising=False)
-        monkeypatch.delenv(size, raising=False)
+    for _, *names in (*LAUNCHERS, (None, "SLURM_JOB_ID", "SLURM_STEP_ID")):
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
     return lambda **variables: [monkeypatch.setenv(name, value) for name, value in variables.items()]
 
 
 @pytest.mark.parametrize(("launcher", "rank", "size"), LAUNCHERS)
 def test_each_launcher_is_known_by_its_variables(environment, launcher, rank, size):
-    environment(**{rank: "3", size: "8"})
+    environment(**{rank: "3", size: "8"}, SLURM_STEP_ID="0")
     assert launch() == Launch(launcher, 3, 8)
 
 
@@ -54,7 +54,7 @@ def test_the_size_of_an_allocation_alone_is_no_launcher(environment):
 
 
 def test_horovodrun_inside_an_allocation_wins(environment):
-    environment(SLURM_PROCID="0", SLURM_NTASKS="4", HOROVOD_RANK="5", HOROVOD_SIZE="8")
+    environment(SLURM_STEP_ID="0", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="4", HOROVOD_RANK="5", HOROVOD_SIZE="8")
     assert launch() == Launch("horovodrun", 5, 8)
 
 

@@ -23,7 +23,7 @@ def test_a_hostfile_is_written(tmp_path):
     ("flags", "environment", "message"),
     [
         ((), {}, "found no job of SLURM, PBS, LSF or Grid Engine"),
-        (("--slots", "0"), JOB, "--slots 0: expected at least 1"),
+        (("--slots", "0"), JOB, "--slots 0: expected 1 to 4096"),
         (("--output", "/nowhere/hosts"), JOB, "cannot write /nowhere/hosts"),
         ((), {"SLURM_JOB_NODELIST": "node["}, "SLURM_JOB_NODELIST=node["),
     ],

@@ -37,6 +37,10 @@ def warned(tmp_path, capsys):
         assert command(tmp_path / "store") == 0
         out = capsys.readouterr().out
         found = re.findall("^warning: (.*)$", out, re.MULTILINE)
+        few = [warning for warning in found if "too few to judge by: expected 10,000" in warning]
+        found = [warning for warning in found if warning not in few]
+        assert len(few) == (held_out > 0)  # the toys are small
+        out = out if found or not few else out + "nothing looks wrong"
         assert ("nothing looks wrong" in out) == (not found)
         return found
 

@@ -1,10 +1,13 @@
 """bert-horovod launch: what is refused before anything is started, and where hosts come from."""
 
+import socket
+
 import pytest
 
 from tests.horovod_runs import run_command
 
 PRETRAIN = ["--", "pretrain", "--recipe", "none.toml", "--data_dir", "none", "--output_dir", "none"]
+NO_INTERFACE = "this host has no network interface 'nosuch0'; it has lo"
 TOO_MANY = "-np 9 is more than the slots of the hosts, 4 on 2"
 
 
@@ -15,6 +18,8 @@ TOO_MANY = "-np 9 is more than the slots of the hosts, 4 on 2"
         (["-np", "2", "--", "launch", "-np", "2"], "expected a command to run"),
         (["-np", "0", *PRETRAIN], "-np 0: expected at least 1"),
         (["-np", "two", *PRETRAIN], "invalid int value: 'two'"),
+        (["-np", "99999999999", *PRETRAIN], "expected at most 4096 ranks on a host"),
+        (["-np", "2", "--", "pretrain", "--ouput_dir", "x"], "--ouput_dir: did you mean --output_dir?"),
         (PRETRAIN, "expected -np N for ranks on this host, or hosts"),
         (["-np", "2", "-hostfile", "none", *PRETRAIN], "cannot read the hostfile none"),
         (["-H", "a", *PRETRAIN], "'a' is not of the form host:slots"),
@@ -22,10 +27,11 @@ TOO_MANY = "-np 9 is more than the slots of the hosts, 4 on 2"
         (["-np", "2", *PRETRAIN, "--nonsense"], "unrecognized arguments: --nonsense"),
         (["-np", "2", "--", "pretrain"], "the following arguments are required: --recipe"),
         (["-np", "9", "-H", "a:2,b:2", *PRETRAIN], TOO_MANY),
+        (["-np", "1", "--network_interfaces", "lo,nosuch0", *PRETRAIN], NO_INTERFACE),
     ],
 )
 def test_a_mistake_is_seen_before_anything_is_started(flags, message):
-    if message == TOO_MANY:
+    if message in (TOO_MANY, NO_INTERFACE):
         pytest.importorskip("horovod")
     done = run_command("launch", *flags)
     assert (done.returncode, done.stdout) == (2, "")
@@ -38,3 +44,13 @@ def test_in_a_schedulers_job_its_hosts_are_taken():
     done = run_command("launch", "-np", "9", *PRETRAIN, SLURM_JOB_NODELIST="node[1-2]", SLURM_NTASKS_PER_NODE="2")
     assert done.stderr.startswith("2 hosts, 4 slots, from SLURM_JOB_NODELIST, SLURM_NTASKS_PER_NODE\n")
     assert TOO_MANY in done.stderr
+    assert "if the variable is left over from another job, unset it" in done.stderr
+
+
+def test_a_job_that_this_host_is_not_of_gets_a_hint():
+    pytest.importorskip("horovod")
+    flags = ["--network_interfaces", "nosuch0", *PRETRAIN]  # nothing is started
+    done = run_command("launch", *flags, SLURM_JOB_NODELIST="node[1-2]")
+    assert f"warning: this host, {socket.gethostname()}, is not among them; if the variable is left over" in done.stderr
+    here = run_command("launch", *flags, SLURM_JOB_NODELIST=f"{socket.gethostname()},node2")
+    assert "left over" not in here.stderr

@@ -1,12 +1,17 @@
 """The prepare command, as it is typed."""
 
+import gzip
+import io
+import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from tests.horovod_runs import clean_environment
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.0123456789"
 
@@ -29,12 +34,68 @@ def test_prepare_verify_and_again(files, capsys):
     words = ("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store")
     assert command(*words) == 0
     out = capsys.readouterr().out
-    assert "1 documents, 3 sentences" in out
-    assert "next: bert-horovod pretrain --recipe RECIPE.toml --data_dir store" in out
+    assert "1 document, 3 sentences" in out
+    recipe = "run/recipes/quickstart.toml --set model.vocab_size=79"
+    assert f"next: bert-horovod pretrain --recipe {recipe} --data_dir store" in out
     assert command("verify", "--data_dir", "store") == 0
     assert "all as they were written" in capsys.readouterr().out
     assert command(*words) == 0
     assert "finished already" in capsys.readouterr().out
+
+
+def test_standard_input_makes_the_store_that_the_file_makes_and_leaves_no_copy(files, capsys, monkeypatch):
+    def prepare(content, store):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return command("prepare", "--input", "-", "--vocab", "vocab.txt", "--output_dir", store)
+
+    for name, content in (("standard_input.txt", b"A cat.\n\nA dog."), ("standard_input.jsonl", b'{"text": "A cat."}')):
+        assert prepare(content, "store") == 0
+        (files / name).write_bytes(content)
+        assert command("prepare", "--input", name, "--vocab", "vocab.txt", "--output_dir", "whole") == 0
+        assert sorted(os.listdir("store")) == sorted(os.listdir("whole"))
+        assert (files / "store" / "manifest.json").read_bytes() == (files / "whole" / "manifest.json").read_bytes()
+        shutil.rmtree("store")
+        shutil.rmtree("whole")
+    assert prepare(gzip.compress(b"A cat."), "store") == 2
+    assert "decompress it before" in capsys.readouterr().err
+    assert not os.path.exists("store")
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_names_of_any_bytes_and_characters_are_written_in_any_locale(files, locale):
+    os.rename("a.txt", b"caf\xe9.txt")
+    words = [b"--input", b"caf\xe9.txt", b"--vocab", b"vocab.txt", b"--output_dir", "l\u00e4den".encode() + b"\xe9"]
+    environment = clean_environment(LC_ALL=locale, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="")
+    for _ in range(2):  # made, and found finished
+        done = subprocess.run(
+            [sys.executable, "-m", "bert_horovod", "prepare", *words], capture_output=True, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"finished" in done.stdout
+
+
+def test_bad_lines_are_counted_in_the_manifest_and_warned_about(files, capsys):
+    good = '{"body": "A cat. A dog."}\n'
+    (files / "a.jsonl").write_text(good * 1200 + "{\n" + '{"body": 3}\n' + good, encoding="utf-8")
+    words = ("prepare", "--input", "a.jsonl", "--text_field", "body", "--vocab", "vocab.txt", "--output_dir", "store")
+    assert command(*words) == 0
+    out = capsys.readouterr().out
+    assert "warning: 2 bad lines or rows were passed over; --bad_lines stop names the first" in out
+    manifest = json.loads((files / "store" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["passed_over"] == {"lines that are not JSON objects": 1, "lines without text": 1}
+    assert manifest["settings"]["text_field"] == "body"
+    assert command("inspect", "--data_dir", "store") == 0
+    assert "passed over     1 lines that are not JSON objects, 1 lines without text" in capsys.readouterr().out
+    assert command(*words, "--bad_lines", "stop") == 2
+    assert "bad_lines: None -> stop" in capsys.readouterr().err
+    assert command(*words[:-1], "other", "--bad_lines", "stop") == 2
+    assert "a.jsonl, line 1201: not JSON" in capsys.readouterr().err
+
+
+def test_a_document_without_a_full_stop_is_cut_with_a_warning(files, capsys):
+    (files / "a.txt").write_text("A cat.\n\n" + "dog " * 30_000, encoding="utf-8")
+    assert command("prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "store") == 0
+    assert "warning: sentences without an end (. ! ?) within 64 KiB were cut" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -44,6 +105,7 @@ def test_prepare_verify_and_again(files, capsys):
         (("--input", "a.txt", "--vocab", "none.txt"), "cannot read the vocabulary none.txt"),
         (("--input", "a.txt", "--vocab", "a.txt"), "an empty line"),
         (("--input", "a.txt", "--vocab", "vocab.txt", "--held_out", "2"), "--held_out 2.0"),
+        (("--input", "a.txt", "--vocab", "vocab.txt", "--workers", "1000000000"), "expected 1 to 4096"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(files, capsys, words, message):

@@ -45,7 +45,7 @@ def refuse(files: dict[str, Path], match: str, *more: str, error: type[ReportedE
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("phase.0.learning_rat=1", r"unknown key phase\.0\.learning_rat; known are: .*learning_rate"),
+        ("phase.0.learning_rat=1", r"unknown key phase\.0\.learning_rat; did you mean learning_rate\? known are: "),
         ("phase.0.learning_rate=-1", r"phase\.0\.learning_rate = -1\.0: expected more than 0"),
         ("model.num_attention_heads=3", r"num_attention_heads = 3 does not divide model.hidden_size = 32"),
         ("model.vocab_size=30522", r"vocab_size = 30522, but the token store .* vocabulary of 64"),
@@ -59,6 +59,12 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused(files, monkeypatch):
     monkeypatch.setenv("HOROVOD_RANK", "0")
     monkeypatch.setenv("HOROVOD_SIZE", "64")
     refuse(files, "global_batch = 32 is a batch that the ranks cannot share: there are 64")
+
+
+def test_a_directory_with_a_name_that_tensorflow_cannot_write_is_refused(files, tmp_path):
+    refuse(
+        files | {"output_dir": tmp_path / os.fsdecode(b"r\xe9sum\xe9")}, "not UTF-8, to which TensorFlow cannot write"
+    )
 
 
 def test_a_missing_recipe_is_refused(files):

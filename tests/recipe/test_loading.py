@@ -80,6 +80,11 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "recipe.toml").write_text("\ufeff[model]\nnum_hidden_layers = 3\n", encoding="utf-8")
+    assert load_recipe(tmp_path / "recipe.toml").model.num_hidden_layers == 3
+
+
 def refusal(table: dict) -> str:
     with pytest.raises(UserError) as caught:
         recipe_from_table(table)
@@ -310,7 +315,8 @@ def test_an_override_that_cannot_be_applied_is_refused_in_full(tmp_path, text, o
     [
         ("execution.micro_batch=eight", "execution.micro_batch = 'eight': expected a whole number, found a string"),
         ("execution.micro_batch=", "execution.micro_batch = '': expected a whole number"),
-        ("execution.micro_bach=8", "unknown key execution.micro_bach"),
+        ("execution.micro_bach=8", "unknown key execution.micro_bach; did you mean micro_batch?"),
+        ("execution.microbatch=8", "unknown key execution.microbatch; did you mean micro_batch?"),
         ("exec.micro_batch=8", "unknown key exec;"),
     ],
 )

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""run/slurm.sbatch in a real SLURM of one node, made for it: stopped by SIGUSR1, requeued, resumed to the end.
+"""run/slurm.sbatch in a real SLURM of one node, made for it: stopped by SIGUSR1, requeued, resumed to the end;
+and who is a rank there.
 
     python tests/run/slurm_job.py        needs root and Debian's slurm-wlm and munge; about 2 minutes
 
@@ -56,6 +57,7 @@ def main() -> int:
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}:/usr/sbin"
         try:
             start_slurm(directory, environment, daemons)
+            ask_who_is_a_rank(directory, environment)
             run_job(directory, environment)
         finally:
             for daemon in reversed(daemons):
@@ -87,6 +89,19 @@ def start_slurm(directory: Path, environment: dict[str, str], daemons: list[subp
         time.sleep(2)
         assert daemons[-1].poll() is None, (directory / f"{command[0]}.out").read_text()
     wait_for(lambda: "idle" in call(["sinfo", "-h", "-o", "%T"], environment), "an idle node")
+
+
+def ask_who_is_a_rank(directory: Path, environment: dict[str, str]) -> None:
+    """In the script of a job of two tasks a command is one process; under srun it is two ranks; srun -n 1 makes one."""
+    output = directory / "who.out"
+    ask = f"{sys.executable} -c 'from bert_horovod.collectives.launched import launch; print(launch())'"
+    size = ["--ntasks=2", "--nodes=1", f"--output={output}", f"--chdir={PROJECT}"]
+    job = call(["sbatch", "--parsable", *size, f"--wrap={ask}; srun {ask}; srun -n 1 {ask}"], environment).strip()
+    wait_for(lambda: "COMPLETED" in state(job, environment), "the job to end", output.read_text)
+    script, *steps, one = output.read_text().splitlines()
+    assert "launcher=None, rank=0, size=1," in script, script
+    assert [f"launcher='srun', rank={rank}, size=2," in line for rank, line in enumerate(sorted(steps))] == [True] * 2
+    assert "launcher='srun', rank=0, size=1," in one, one
 
 
 def run_job(directory: Path, environment: dict[str, str]) -> None:

@@ -82,7 +82,7 @@ def test_the_pbs_script_saves_before_the_limit(flags, tmp_path):
         code, said, errors = run.end()
     assert code == 0, errors
     assert "asked to stop: saved at step" in said
-    assert "1 hosts, 2 slots, from PBS_NODEFILE" in errors
+    assert "1 host, 2 slots, from PBS_NODEFILE" in errors
 
 
 @pytest.mark.parametrize("script", ["multi_node.sh", "mpi_job.sh"])

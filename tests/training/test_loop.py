@@ -6,9 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.rows import Rows, StoreDataset
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
 from tests.toy_runs import logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
 
@@ -70,6 +71,25 @@ def test_nothing_is_traced_after_the_first_step(store, tmp_path):
 
     train_recipe(toy_recipe(execution={"micro_batch": 8}), store, tmp_path, max_steps=5, hooks=(Counting,))
     assert traces == [2] * 5
+
+
+def test_the_epochs_are_told_and_too_many_of_them_warned_of_once(store, tmp_path, capsys):
+    recipe = toy_recipe(phase={"steps": 4})
+    rows = StoreDataset(store, recipe).open(0, "train").count
+    train_recipe(recipe, store, tmp_path / "few", hooks=(EpochHook,))
+    told = capsys.readouterr()
+    assert f"phase 0: 4 steps are {4 * 32 / rows:.1f} epochs of this token store" in told.out
+    assert "epochs" not in told.err
+    steps = (MANY_EPOCHS + 2) * rows // 32
+    phases = (dataclasses.replace(recipe.phase[0], steps=2), dataclasses.replace(recipe.phase[0], steps=steps))
+    train_recipe(dataclasses.replace(recipe, phase=phases), store, tmp_path / "many", max_steps=3, hooks=(EpochHook,))
+    assert capsys.readouterr().err.count(f"expected at most {MANY_EPOCHS}, as BERT was published with") == 1
+
+
+def test_fewer_max_steps_than_were_done_are_named(store, tmp_path, capsys):
+    train(store, tmp_path, max_steps=4)
+    train(store, tmp_path, max_steps=2)
+    assert "nothing to do: the run is at step 4, beyond --max_steps 2, which counts" in capsys.readouterr().out
 
 
 def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tmp_path):

@@ -3,14 +3,20 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from bert_horovod.errors import UserError
+from bert_horovod.storage.reading import read_text, shown
 
 Hosts = dict[str, int]  # host -> slots, in the order of ranks
 
 _NAME = re.compile(r"[\w.-]+")
+MAXIMUM_SLOTS = 4096  # of a host
+_MAXIMUM_HOSTS = 65536
+_LIMIT_BYTES = 16 << 20  # of a hostfile
+LEFT_OVER = "if the variable is left over from another job, unset it, or say which hosts: -hostfile F or -H host:n,..."
 
 
 def read_hostfile(path: Path) -> Hosts:
@@ -27,7 +33,7 @@ def read_hostfile(path: Path) -> Hosts:
             raise UserError(
                 f"{where} {wrong}; expected `host slots=N` in every line, which is all that horovodrun takes"
             )
-        _add(hosts, match[1], int(match[2]), where)
+        _add(hosts, match[1], match[2], where)
     if not hosts:
         raise UserError(f"{path} names no host; expected lines `host slots=N`")
     return hosts
@@ -40,7 +46,7 @@ def parse_hosts(text: str) -> Hosts:
         match = re.fullmatch(r"([\w.-]+):([0-9]+)", entry.strip())
         if not match:
             raise UserError(f"-H {text}: {entry!r} is not of the form host:slots, as in -H node1:8,node2:8")
-        _add(hosts, match[1], int(match[2]), f"-H {text}")
+        _add(hosts, match[1], match[2], f"-H {text}")
     return hosts
 
 
@@ -58,8 +64,11 @@ def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, 
         if environment.get(variable):
             hosts, source = read(environment[variable], environment)
             if not hosts:
-                raise UserError(f"{variable} names no host: {environment[variable]!r}")
-            return hosts, source
+                raise UserError(f"{variable} names no host: {shown(environment[variable])}")
+            checked: Hosts = {}
+            for host, slots in hosts.items():
+                _add(checked, host, str(slots), f"{variable}={shown(environment[variable])}")
+            return checked, source
     return None
 
 
@@ -69,16 +78,22 @@ def expand_nodelist(text: str) -> list[str]:
     entries = re.findall(r"(?:\[[^\[\]]*\]|[^\[\],])+", text)
     if ",".join(entries) != text:
         raise UserError(f"SLURM_JOB_NODELIST={text}: brackets or commas do not match; expected a form as node[01-03,7]")
-    return [name for entry in entries for name in _expand(entry, text)]
+    names = list(islice((name for entry in entries for name in _expand(entry, text)), _MAXIMUM_HOSTS + 1))
+    if len(names) > _MAXIMUM_HOSTS:
+        raise UserError(
+            f"SLURM_JOB_NODELIST={shown(text)} names more than {_MAXIMUM_HOSTS:,} hosts; expected those of this job; "
+            f"{LEFT_OVER}"
+        )
+    return names
 
 
 def expand_counts(text: str, hosts: int) -> list[int]:
     """The numbers in SLURM's compressed form, 8(x3),4 for 8, 8, 8, 4; one number holds for all; raises UserError."""
     counts: list[int] = []
     for entry in text.split(","):
-        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", entry)
-        if not match or not int(match[1]):
-            raise UserError(f"SLURM says {text} for the tasks of its nodes; expected a form as 8(x3),4")
+        match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", entry)
+        if not match or not int(match[1]) or int(match[2] or 1) > _MAXIMUM_HOSTS:
+            raise UserError(f"SLURM says {shown(text)} for the tasks of its nodes; expected a form as 8(x3),4")
         counts += [int(match[1])] * int(match[2] or 1)
     if len(counts) == 1:
         counts *= hosts
@@ -87,22 +102,21 @@ def expand_counts(text: str, hosts: int) -> list[int]:
     return counts
 
 
-def _expand(entry: str, text: str) -> list[str]:
+def _expand(entry: str, text: str) -> Iterator[str]:
     """All names of one entry: what its brackets hold, multiplied out."""
     head, bracket, rest = entry.partition("[")
     if not bracket:
         if not _NAME.fullmatch(entry):
             raise UserError(f"SLURM_JOB_NODELIST={text}: {entry!r} is not a host's name")
-        return [entry]
+        yield entry
+        return
     numbers, _, tail = rest.partition("]")
-    names = []
     for span in numbers.split(","):
-        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", span)
+        match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", span)
         if not match or int(match[2] or match[1]) < int(match[1]):
             raise UserError(f"SLURM_JOB_NODELIST={text}: {span!r} is not a number or a range of them, such as 01-03")
         for number in range(int(match[1]), int(match[2] or match[1]) + 1):
-            names += _expand(f"{head}{number:0{len(match[1])}}{tail}", text)
-    return names
+            yield from _expand(f"{head}{number:0{len(match[1])}}{tail}", text)
 
 
 def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
@@ -159,16 +173,18 @@ _SCHEDULERS: dict[str, Callable[[str, Mapping[str, str]], tuple[Hosts, str]]] = 
 }
 
 
-def _add(hosts: Hosts, host: str, slots: int, where: str) -> None:
+def _add(hosts: Hosts, host: str, slots: str, where: str) -> None:
     if host in hosts:
         raise UserError(f"{where} names {host} a second time; give all its slots at once")
-    if not slots:
+    if len(slots) > 9 or int(slots) > MAXIMUM_SLOTS:
+        raise UserError(f"{where} gives {host} {shown(slots)} slots; expected at most {MAXIMUM_SLOTS} ranks on a host")
+    if not int(slots):
         raise UserError(f"{where} gives {host} no slot; expected at least 1, or leave the host out")
-    hosts[host] = slots
+    hosts[host] = int(slots)
 
 
 def _read(path: Path, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path, limit_bytes=_LIMIT_BYTES)
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {what} {path}: {getattr(error, 'strerror', error)}") from error
+        raise UserError(f"cannot read {what} {path}: {getattr(error, 'strerror', error)}; expected a file") from error

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -76,6 +77,13 @@ def check(plan: LaunchPlan) -> None:
         raise UserError("found no Horovod, which joins the ranks; run/setup.sh builds it")
     if plan.mpi and shutil.which("mpirun") is None:
         raise UserError("found no mpirun on PATH; load or install Open MPI, or leave --mpi away")
+    existing = [name for _, name in socket.if_nameindex()]
+    for name in filter(None, (plan.network_interfaces or "").split(",")):
+        if name not in existing:
+            raise UserError(
+                f"--network_interfaces {plan.network_interfaces}: this host has no network interface {name!r}; it has "
+                f"{', '.join(existing)}"
+            )
     if plan.ranks > sum(plan.hosts.values()):
         raise UserError(
             f"-np {plan.ranks} is more than the slots of the hosts, {sum(plan.hosts.values())} on {len(plan.hosts)}; "

@@ -86,14 +86,22 @@ def _train(
 ) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
+    from bert_horovod.corpus.reading.finding import writable
     from bert_horovod.costs.link import sums_by_host
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
+    from bert_horovod.runs.signs import record_command
     from bert_horovod.runtime.devices import use_devices
+    from bert_horovod.runtime.environment import misread_numbers
     from bert_horovod.training.loop import train
     from bert_horovod.training.start import untested_versions
 
     if arguments.max_steps is not None and arguments.max_steps < 1:
         raise UserError(f"--max_steps {arguments.max_steps}: expected at least 1")
+    if writable(arguments.output_dir or "") != str(arguments.output_dir or ""):
+        raise UserError(
+            f"--output_dir {writable(arguments.output_dir)} has a name that is not UTF-8, to which TensorFlow cannot "
+            "write; give another name"
+        )
     stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
     jobs = make_jobs(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
     execution = jobs[0].recipe.execution
@@ -101,9 +109,13 @@ def _train(
     if launched.rank == 0:
         for found in untested_versions():
             print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
+        for found in misread_numbers():
+            print(f"bert-horovod: warning: {found} in the environment: expected a number", file=sys.stderr)
         # A rank that is cut off ends by its watchdog.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
+        for job in jobs:
+            record_command(job.output_dir, arguments.words, launched.launcher, launched.size)
     world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
     use_devices(world.local_rank, world.local_size, execution.threads)
     # Until this process ends.

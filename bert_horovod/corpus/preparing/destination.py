@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from bert_horovod.corpus.preparing.parts import PATTERN
 from bert_horovod.corpus.preparing.workers import disk_error
+from bert_horovod.corpus.reading.finding import STANDARD_INPUT_NAME, writable
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.vocabulary import vocabulary_text
 from bert_horovod.corpus.store import Store, verify
@@ -19,10 +20,11 @@ from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.reading import read_json
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, write_atomically
+from bert_horovod.wording import counted
 
 _OWN_NAMES = re.compile(
     rf"vocab\.txt|index|manifest\.json|duplicates\.npy|plan\.json|{PATTERN}|\.lock|\.worker-\d+"
-    rf"|\.(vocab\.txt|manifest\.json|plan\.json|{PATTERN})\.partial"
+    rf"|{STANDARD_INPUT_NAME}\.(txt|jsonl|xml)|\.(vocab\.txt|manifest\.json|plan\.json|{PATTERN})\.partial"
 )
 
 
@@ -51,7 +53,10 @@ def own(path: Path) -> Iterator[None]:
     except BaseException:
         finished = sum(1 for _ in path.glob("shard-*"))
         if finished and (path / "plan.json").exists():
-            print(f"{path}: {finished} finished shards are kept; the same command goes on with them", file=sys.stderr)
+            print(
+                f"{path}: kept {counted(finished, 'finished shard')}; the same command goes on from there",
+                file=sys.stderr,
+            )
         elif not finished:
             clear(path)
             if not was_there:
@@ -130,7 +135,7 @@ def clear(path: Path) -> None:
 
 
 def _place(source: SourceFile) -> str:
-    return os.path.realpath(source.path)  # names repeat in different directories
+    return writable(os.path.realpath(source.path))  # names repeat in different directories
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
@@ -172,7 +177,7 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
 
 def _changed_sources(old: list[dict[str, Any]], sources: list[SourceFile]) -> list[str]:
     if [entry["name"] for entry in old] != [source.name for source in sources]:
-        return [f"sources: {len(old)} files -> {len(sources)} files, or other names or order"]
+        return [f"sources: {counted(len(old), 'file')} -> {counted(len(sources), 'file')}, or other names or order"]
     changed = [source.name for entry, source in zip(old, sources, strict=True) if entry["bytes"] != source.bytes]
     for entry, source in zip(old, sources, strict=True):
         if changed:

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,11 @@ def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) ->
     os.rename(temporary, store / part.name)
     sync(store)
     return part
+
+
+def rewrite_part(directory: Path, part: Part, totals: dict[str, Any], sha256: str) -> None:
+    """Say in a part's directory that its arrays, and with them these fields, have changed."""
+    write_atomically(directory / "part.json", _text(replace(part, totals=totals, sha256=sha256)))
 
 
 def find_parts(store: Path, tasks: Iterable[ShardTask]) -> dict[tuple[str, int], Part]:

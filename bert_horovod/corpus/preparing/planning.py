@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.pieces import Piece, split_source
@@ -24,6 +24,14 @@ class Settings:
     held_out: float = 0.01  # fraction of sections
     shard_bytes: int = 32 << 20  # of text
     section_bytes: int = SECTION_BYTES  # of text, at most
+    text_field: str = "text"  # where objects of JSON Lines and rows of tables have their text
+    bad_lines: str | None = None  # "stop", "skip" or None, as SourceReader takes it
+
+    def described(self) -> dict[str, Any]:
+        """The settings as the manifest has them: without the last two where nobody set them, as stores that are older
+        than these have none either."""
+        unset = {"text_field": "text", "bad_lines": None}
+        return {name: value for name, value in asdict(self).items() if name not in unset or value != unset[name]}
 
     def check(self) -> None:
         """Raise UserError for a value that makes no sense."""
@@ -64,7 +72,7 @@ def plan_tasks(sources: list[SourceFile], head: dict[str, Any]) -> list[ShardTas
     groups: list[list[Piece]] = []
     group_bytes = 0
     for source in sources:
-        factor = _COMPRESSED_TEXT if source.compression else 1
+        factor = _COMPRESSED_TEXT if source.compression or source.path.suffix.lower() == ".parquet" else 1
         for piece in split_source(source, settings["documents"], max(1, settings["shard_bytes"] // factor)):
             text_bytes = (piece.end - piece.begin) * factor
             if not groups or group_bytes + text_bytes > settings["shard_bytes"]:

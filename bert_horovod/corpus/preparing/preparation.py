@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,25 @@ import numpy as np
 from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.preparing import destination
 from bert_horovod.corpus.preparing.duplicates import count_tokens, find_duplicates
+from bert_horovod.corpus.preparing.holding_out import hold_out_more
 from bert_horovod.corpus.preparing.parts import Part, find_parts, missing_parts, number_parts
 from bert_horovod.corpus.preparing.planning import Settings, ShardTask, plan_tasks
 from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
-from bert_horovod.corpus.reading.sources import SourceFile, find_sources
+from bert_horovod.corpus.reading.finding import find_sources, standard_input
+from bert_horovod.corpus.reading.sources import SourceFile
+from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
 from bert_horovod.errors import RunError, UserError
+from bert_horovod.wording import counted
 
+_MAXIMUM_WORKERS = 4096
+# The recipes in run/recipes: the fewest tokens of a store that each is for, its name and vocabulary's size. bert-base
+# is 40 epochs of the first number, as BERT was published with; bert-mini 9 of the second, quickstart 7 of 0.5 M.
+_RECIPES = ((1_000_000_000, "bert-base", 30522), (4_000_000, "bert-mini", 30522), (0, "quickstart", 4096))
 _SMALL_BYTES = 32 << 20  # less is done by one process before others have started
 _TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
 
@@ -59,7 +67,8 @@ def prepare(
     """Make a token store of the inputs, go on with an unfinished one, or find that it is there already.
 
     Args:
-        inputs: files, directories and globs, as find_sources takes them.
+        inputs: files, directories and globs, as find_sources takes them; "-" is standard input, which is copied into
+            output_dir while the store is being made.
         vocabulary_path: a WordPiece vocab.txt; copied into the store.
         output_dir: a directory that is new, empty, or holds an unfinished or finished store.
         lowercase: whether the model is uncased.
@@ -74,18 +83,18 @@ def prepare(
     """
     settings = settings or Settings()
     settings.check()
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers {workers}: expected at least 1")
+    if workers is not None and not 1 <= workers <= _MAXIMUM_WORKERS:
+        raise UserError(f"--workers {workers}: expected 1 to {_MAXIMUM_WORKERS}, about one a core")
     path = Path(output_dir)
-    sources = find_sources(inputs)
     vocabulary = read_vocabulary(vocabulary_path)
     head = {
         "format": FORMAT,
-        "settings": asdict(settings),
+        "settings": settings.described(),
         "vocabulary": {"sha256": vocabulary_hash(vocabulary), "size": len(vocabulary), "lowercase": lowercase},
     }
     destination.refuse_foreign(path, vocabulary, vocabulary_path)
-    with destination.own(path):
+    with destination.own(path), standard_input(inputs, path) as files:
+        sources = find_sources(files)
         finished, known = destination.finished_store(path, head, sources)
         if finished is not None:
             return Result(path, finished.manifest, _size(path), 0.0, made=False)
@@ -126,20 +135,31 @@ def summary(result: Result) -> str:
     unknown = 100 * totals["unknown_tokens"] / totals["tokens"]
     lines = [
         f"{result.path}: {state}",
-        f"{totals['documents']:,} documents, {totals['sentences']:,} sentences, {totals['tokens']:,} tokens "
-        f"({unknown:.2f} % [UNK]), {totals['held_out_sections']:,} of {totals['sections']:,} sections "
-        f"held out, {result.store_bytes / 1e6:,.1f} MB on disk in {len(manifest['shards'])} shards",
+        f"{counted(totals['documents'], 'document')}, {counted(totals['sentences'], 'sentence')}, "
+        f"{counted(totals['tokens'], 'token')} ({unknown:.2f} % [UNK]), held out "
+        f"{totals['held_out_sections']:,} of {counted(totals['sections'], 'section')} with "
+        f"{counted(totals['held_out_tokens'], 'token')}, {result.store_bytes / 1e6:,.1f} MB on disk in "
+        f"{counted(len(manifest['shards']), 'shard')}",
     ]
     duplicates = manifest["duplicates"]
     if duplicates["documents"]:
         lines.append(
-            f"{duplicates['documents']:,} documents ({duplicates['tokens']:,} tokens) repeat others: never read"
+            f"never read, as they repeat others: {counted(duplicates['documents'], 'document')} "
+            f"({counted(duplicates['tokens'], 'token')})"
         )
     if totals["dropped_documents"]:
-        lines.append(f"{totals['dropped_documents']:,} documents had no tokens and were dropped")
+        lines.append(f"dropped: {counted(totals['dropped_documents'], 'document')} without tokens")
     if manifest["passed_over"]:
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(manifest["passed_over"].items()))
         lines.append(f"passed over: {counts}")
+    bad = sum(manifest["passed_over"].get(what, 0) for what in BAD_LINES)
+    if bad:
+        lines.append(f"warning: {bad:,} bad lines or rows were passed over; --bad_lines stop names the first")
+    if CUT in manifest["passed_over"]:
+        lines.append(
+            f"warning: sentences without an end (. ! ?) within {SECTION_BYTES >> 10} KiB were cut: is all of the input "
+            "text?"
+        )
     silent = silent_sources(manifest)
     if silent:
         lines.append(f"warning: {len(silent)} of {len(manifest['sources'])} files gave no text: {some(silent)}")
@@ -149,15 +169,23 @@ def summary(result: Result) -> str:
         lines.append(
             "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
         )
-    lines.append(f"next: bert-horovod pretrain --recipe RECIPE.toml --data_dir {result.path} --output_dir RUN")
+    recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
+    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {result.path} --output_dir RUN")
     return "\n".join(lines)
+
+
+def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
+    """The shipped recipe for a store of so many tokens, and what must be set for its vocabulary, as flags."""
+    name, size = next((name, size) for least, name, size in _RECIPES if tokens >= least)
+    other = "" if size == vocabulary_size else f" --set model.vocab_size={vocabulary_size}"
+    return f"run/recipes/{name}.toml{other}"
 
 
 def _speed(result: Result) -> str:
     megabytes = result.made_bytes / 1e6
-    kept = f"; {result.kept_parts} shards were finished before" if result.kept_parts else ""
+    kept = f"; finished before: {counted(result.kept_parts, 'shard')}" if result.kept_parts else ""
     return (
-        f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s by {result.workers} workers, "
+        f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s by {counted(result.workers, 'worker')}, "
         f"{megabytes / max(result.worker_seconds, 1e-9):.1f} MB/s each once started{kept}; memory of a worker at most "
         f"{result.memory_peak / 1e6:,.0f} MB, of which {result.memory_before / 1e6:,.0f} MB before the first text"
     )
@@ -200,7 +228,8 @@ def _work(
         for number, begin, stop_before in missing_parts(task, kept)
     ]
     if kept:
-        print(f"{path}: {len(kept)} shards are finished already; {len(jobs)} runs of shards are left to make")
+        left = counted(len(jobs), "run")
+        print(f"{path}: finished already: {counted(len(kept), 'shard')}; left to make: {left} of shards")
     jobs += dict.fromkeys(piece.source for task in tasks for piece in task.pieces if not piece.is_whole)
     total = sum(job.task.bytes for job in jobs if isinstance(job, PartsJob))
     if workers is None:
@@ -258,6 +287,10 @@ def _finish(
     entries = number_parts(path, parts)
     shards = [open_shard(path, entry, head["vocabulary"]["size"]) for entry in entries]
     duplicates = find_duplicates(shards)
+    if head["settings"]["held_out"]:
+        filled = [part for part in parts if part.counts["tokens"]]
+        sections, tokens = hold_out_more(path, filled, entries, shards, duplicates)
+        totals.update({"held_out_sections": sections, "held_out_tokens": tokens})
     manifest = {
         **head,
         "sources": described,
@@ -280,7 +313,7 @@ def _refuse_empty(path: Path, parts: list[Part], sources: list[SourceFile]) -> N
         destination.clear(path)
         names = ", ".join(str(source.path) for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
         raise UserError(
-            f"the input yields no tokens ({len(sources)} files: {names}; "
+            f"the input yields no tokens ({counted(len(sources), 'file')}: {names}; "
             f"{sum(source.bytes for source in sources):,} bytes); expected text: look at --input"
         )
 

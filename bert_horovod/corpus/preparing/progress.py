@@ -4,6 +4,8 @@ import sys
 import time
 from types import TracebackType
 
+from bert_horovod.wording import counted
+
 _LINE_EVERY_S = 5.0
 
 
@@ -31,7 +33,7 @@ class ReadingProgress:
     def at(self, done_bytes: int, documents: int) -> None:
         """Say how many bytes and documents are done by now; cheap enough to call often."""
         if self._bar is not None:
-            self._bar.set_postfix_str(f"{documents:,} documents", refresh=False)
+            self._bar.set_postfix_str(counted(documents, "document"), refresh=False)
             self._bar.update(done_bytes - self._done)
         self._done = done_bytes
         now = time.monotonic()
@@ -40,7 +42,7 @@ class ReadingProgress:
             rate = done_bytes / (now - self._start)
             print(
                 f"{self._what}: {done_bytes / 1e6:,.0f} of {self._total / 1e6:,.0f} MB, {rate / 1e6:.1f} MB/s, "
-                f"{documents:,} documents, {documents / (now - self._start):,.0f} a second, "
+                f"{counted(documents, 'document')}, {documents / (now - self._start):,.0f} a second, "
                 f"{max(0, self._total - done_bytes) / rate:,.0f} s left",
                 file=sys.stderr,
                 flush=True,

@@ -118,10 +118,10 @@ class _Reading:
 
     def sections(self) -> Iterator[tuple[Section, int]]:
         """Yield the sections from the job's beginning on, each with its piece's number."""
-        pieces, begin = self._job.task.pieces, self._job.begin
+        pieces, begin, settings = self._job.task.pieces, self._job.begin, self._job.settings
         for number in range(begin.piece, len(pieces)):
             piece = pieces[number]
-            with piece_reader(piece) as self._reader:
+            with piece_reader(piece, settings.text_field, settings.bad_lines) as self._reader:
                 yield from ((section, number) for section in self._sections_of_piece())
                 if piece.is_whole:
                     self._hashes[str(number)] = self._reader.sha256()
@@ -153,6 +153,7 @@ class _Reading:
         size = pieces[begin.piece].end - pieces[begin.piece].begin
         for i, section in enumerate(read_sections(self._reader, self._job.settings.documents, begin.documents)):
             if i < begin.sections:
+                self._reader.passed_over.clear()
                 continue
             piece, documents, sections = self._position
             if section.ends_document:

@@ -1,13 +1,15 @@
 """Parts of one input file, so that several workers can share it: together they hold every document once."""
 
 import bz2
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from bert_horovod.corpus.reading.sources import BLOCK_BYTES, SourceFile, SourceReader
+from bert_horovod.corpus.reading.arrow_files import ArrowReader
+from bert_horovod.corpus.reading.sources import BLOCK_BYTES, SourceFile, SourceReader, line_offsets, text_of
 
 _STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a bz2 stream's first bytes, the latter of an empty one
 _STREAM_HEAD_BYTES = 10
@@ -31,8 +33,8 @@ class Piece:
 def split_source(source: SourceFile, documents: str, piece_bytes: int) -> list[Piece]:
     """Cut a source into pieces of `piece_bytes` on the disk, or into one if its format cannot be cut.
 
-    What can be cut: plain JSON Lines, plain text with documents == "blank_line", plain dumps and dumps in .bz2 that
-    consist of several streams. Nothing else than whether there are several streams is looked at.
+    What can be cut: plain JSON Lines, plain text with documents == "blank_line", Parquet and Arrow files, plain dumps
+    and dumps in .bz2 that consist of several streams. Nothing else than whether there are several streams is looked at.
     """
     if not _can_be_cut(source, documents):
         return [Piece(source, 0, source.bytes)]
@@ -42,18 +44,23 @@ def split_source(source: SourceFile, documents: str, piece_bytes: int) -> list[P
     ]
 
 
-def piece_reader(piece: Piece) -> SourceReader:
-    """Open a piece; what is not the whole of its source has no sha256()."""
-    return SourceReader(piece.source) if piece.is_whole else PartReader(piece)
+def piece_reader(piece: Piece, text_field: str = "text", bad_lines: str | None = "stop") -> SourceReader:
+    """Open a piece, as SourceReader opens a file; what is not the whole of its source has no sha256()."""
+    if piece.source.kind == "arrow":
+        return ArrowReader(piece.source, text_field, bad_lines, (piece.begin, piece.end))
+    if piece.is_whole:
+        return SourceReader(piece.source, text_field, bad_lines)
+    return PartReader(piece, text_field, bad_lines)
 
 
 class PartReader(SourceReader):
     """An open part of a source. Its ends need not be aligned to anything: it looks for the first line (or stream) that
     begins in it, and goes on after its end until the last document is whole. Positions are bytes on the disk."""
 
-    def __init__(self, piece: Piece):
-        super().__init__(piece.source)
+    def __init__(self, piece: Piece, text_field: str = "text", bad_lines: str | None = "stop"):
+        super().__init__(piece.source, text_field, bad_lines)
         self.begin, self.end = piece.begin, piece.end
+        self._line = 0  # how many lines of this part were looked at
         self._limit: int | None = None  # the byte at which the file seems to end
 
     def readinto(self, buffer) -> int:
@@ -79,14 +86,23 @@ class PartReader(SourceReader):
         """
         inside = self.begin == 0
         for offset, _, data in self._whole_lines(*self._from_line()):
-            text = self._decode(data, offset)
-            for line, raw in zip(text.removesuffix("\n").split("\n"), data.split(b"\n"), strict=False):
-                may_cut = is_cut is None or is_cut(line)
+            text = None if data is None else text_of(data, offset)
+            lines = [None] if text is None else text.removesuffix("\n").split("\n")
+            raws = [b""] if data is None else data.split(b"\n")
+            if text is None and data is not None:
+                lines = [text_of(raw, begin) for begin, raw in line_offsets(data, offset)]
+            for line, raw in zip(lines, raws, strict=False):
+                may_cut = is_cut is None or (line is not None and is_cut(line))
                 if may_cut and offset >= self.end:
                     return
                 inside = inside or may_cut
-                if inside:
+                self._line += 1
+                if inside and line is not None:
                     yield offset, line
+                elif inside and data is None:
+                    self._pass_over_long(offset)
+                elif inside:
+                    self._pass_over_bytes(offset, raw, offset)
                 offset += len(raw) + 1
 
     def blocks(self) -> Iterator[tuple[bool, bytes]]:
@@ -103,8 +119,9 @@ class PartReader(SourceReader):
                 self._limit = stop
                 yield from ((beyond, block) for block in self._decompressed())
 
-    def _position(self, offset: int, _number: int) -> int:
-        return offset
+    def _is_strict(self, _position: int) -> bool:
+        # Where a later part begins, nobody has counted the lines before it: they are taken to be enough.
+        return self._strict_lines == math.inf or (self.begin == 0 and self._line <= self._strict_lines)
 
     def _from_line(self) -> tuple[Iterator[bytes], int]:
         """The blocks from the first line on that begins at or after `begin`, and where that is."""

@@ -1,37 +1,39 @@
-"""Finding and reading input files: plain or compressed, as bytes or as checked UTF-8 lines, in memory that does not
-grow with the file."""
+"""Reading input files: plain or compressed, as bytes or as checked UTF-8 lines, in memory that does not grow with the
+file."""
 
 import bz2
-import glob
 import gzip
 import hashlib
 import io
 import lzma
-import os
+import math
 import re
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
 from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.storage.reading import open_regular
 
 BLOCK_BYTES = 1 << 20
 MAXIMUM_LINE_BYTES = 64 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 DUMP_SUFFIX = ".xml"
-TEXT_SUFFIXES = (".txt", ".text", "", DUMP_SUFFIX, *JSON_SUFFIXES)  # what a directory is searched for
+ARROW_SUFFIXES = (".parquet", ".arrow")
+STRICT_LINES = 1000  # of a file: by default, a bad line among these stops
+NOT_TEXT = "lines that are not UTF-8 text"  # names in SourceReader.passed_over
+TOO_LONG = f"lines longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
+BAD_LINES = (NOT_TEXT, TOO_LONG)
 _DUMP_PART = re.compile(r"\.xml-p\d+p\d+")  # as Wikimedia names the parts of a dump
-_DUMP_INDEX = "-multistream-index"  # in the name of a list that comes with a dump and is no text
 COMPRESSIONS = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".bz2": lambda raw: _Streams(raw, bz2.BZ2Decompressor),
+    ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor, padding=b"\0"),
     ".zst": lambda raw: _ZstandardFile(raw),
 }
 
@@ -47,49 +49,43 @@ class SourceFile:
 
     @property
     def kind(self) -> str:
-        """What the file holds, by its name: "json" (one object a line), "wikipedia" (a dump) or "text"."""
-        suffix = _suffixes(self.path)[0]
+        """What the file holds, by its name: "json" (one object a line), "arrow" (a table in Arrow or Parquet),
+        "wikipedia" (a dump) or "text"."""
+        suffix, compression = suffixes(self.path)
+        if suffix in ARROW_SUFFIXES and not compression:
+            return "arrow"
         return "json" if suffix in JSON_SUFFIXES else "wikipedia" if suffix == DUMP_SUFFIX else "text"
 
     @property
     def compression(self) -> str:
         """The compression's suffix, a key of COMPRESSIONS, or "" for a plain file."""
-        return _suffixes(self.path)[1]
-
-
-def find_sources(inputs: list[str]) -> list[SourceFile]:
-    """List the files that `--input` values mean, each file once, in a fixed order.
-
-    A value is a file, a directory (searched recursively, sorted by name; hidden files and files with other suffixes
-    than TEXT_SUFFIXES are passed over, the latter named on stderr) or a glob (sorted). Raises UserError when a value
-    matches no file.
-    """
-    found: dict[str, SourceFile] = {}
-    for value in inputs:
-        for path, name in _matches(value):
-            try:
-                source = SourceFile(path, name, path.stat().st_size)
-            except OSError as error:
-                raise file_error(error, f"cannot read {path}: {error.strerror}") from error
-            found.setdefault(os.path.realpath(path), source)
-    return list(found.values())
+        return suffixes(self.path)[1]
 
 
 class SourceReader(io.RawIOBase):
     """An open source: counts and hashes the bytes as they lie on the disk, and gives checked lines of text.
 
-    Attributes: `source`; `begin`, the byte to begin with; `bytes_read`, compressed bytes so far; `passed_over`, how
-    much of what was read so far is left out of the text on purpose, by what it is: filled by those who read.
+    Attributes: `source`; `text_field`, where rows and objects have their text; `begin`, the byte to begin with;
+    `bytes_read`, compressed bytes so far; `passed_over`, how much of what was read so far is left out of the text, by
+    what it is: filled by those who read.
     """
 
-    def __init__(self, source: SourceFile):
+    def __init__(self, source: SourceFile, text_field: str = "text", bad_lines: str | None = "stop"):
+        """
+        Args:
+            source: the file.
+            text_field: of an object of JSON Lines, or a row of a table.
+            bad_lines: "stop": a line that cannot be read is an error; "skip": it is counted and passed over; None: it
+                is an error among a file's first STRICT_LINES.
+        """
         super().__init__()
-        self.source, self.begin = source, 0
+        self.source, self.begin, self.text_field = source, 0, text_field
+        self._strict_lines = {"stop": math.inf, "skip": 0, None: STRICT_LINES}[bad_lines]
         self.bytes_read = 0
         self.passed_over: Counter[str] = Counter()
         self._digest = hashlib.sha256()
         try:
-            self._file: BinaryIO = open(source.path, "rb", buffering=0)  # noqa: SIM115 (closed by close)
+            self._file: BinaryIO = open_regular(source.path).detach()
         except OSError as error:
             raise file_error(error, f"cannot read {source.path}: {error.strerror}") from error
 
@@ -120,44 +116,92 @@ class SourceReader(io.RawIOBase):
         """What a message says of the place to which lines() gives this position."""
         return f"{self.source.path}, line {position}"
 
+    def pass_over(self, position: int, what: str, message: str) -> None:
+        """Count a bad line, by the position that lines() gave or would have given; raises UserError with this message
+        and what to do where bad lines are an error."""
+        if self._is_strict(position):
+            raise UserError(f"{message}, or pass over such lines with --bad_lines skip")
+        self.passed_over[what] += 1
+
     def lines(self, _is_cut: Callable[[str], bool] | None = None) -> Iterator[tuple[int, str]]:
-        """Yield (line number from 1, line without its end); raises UserError for anything that is not UTF-8 text.
+        """Yield (line number from 1, line without its end); anything that is not UTF-8 text is a bad line.
 
         `_is_cut`, whether a part of the source may begin or end with a line, means nothing to a whole source.
         """
         for offset, number, data in self._whole_lines(self._decompressed()):
-            yield from enumerate(self._decode(data, offset, number).removesuffix("\n").split("\n"), number)
+            text = None if data is None else text_of(data, offset)
+            if text is not None:
+                yield from enumerate(text.removesuffix("\n").split("\n"), number)
+            elif data is None:
+                self._pass_over_long(number)
+            else:
+                for own_number, (begin, line) in enumerate(line_offsets(data, offset), number):
+                    text = text_of(line, begin)
+                    if text is None:
+                        self._pass_over_bytes(own_number, line, begin)
+                    else:
+                        yield own_number, text
 
     def blocks(self) -> Iterator[tuple[bool, bytes]]:
         """Yield (False, block of decompressed bytes); in a part of a source, True for what lies beyond the part."""
         return ((False, block) for block in self._decompressed())
 
-    def _position(self, _offset: int, number: int) -> int:
-        """What lines() gives as the position of the line that begins at this byte and has this number."""
-        return number
+    def _is_strict(self, position: int) -> bool:
+        """Whether a bad line is an error at a position that lines() gives."""
+        return position <= self._strict_lines
 
-    def _whole_lines(self, blocks: Iterator[bytes], offset: int = 0) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (byte, number of the first line, one or more whole lines); the first block begins at byte `offset`."""
-        number, held, held_bytes = 1, [], 0
+    def _whole_lines(self, blocks: Iterator[bytes], offset: int = 0) -> Iterator[tuple[int, int, bytes | None]]:
+        """Yield (byte, number of the first line, one or more whole lines, or None for a line that is too long); the
+        first block begins at byte `offset`."""
+        number, held, held_bytes, is_long = 1, [], 0, False
         for block in blocks:
-            end = block.rfind(b"\n") + 1
+            end = (block.find if is_long else block.rfind)(b"\n") + 1
             if not end:
-                held.append(block)
                 held_bytes += len(block)
-                if held_bytes > MAXIMUM_LINE_BYTES:
-                    raise UserError(
-                        f"{self.place(self._position(offset, number))}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; "
-                        "expected text in lines: put line ends into the file"
-                    )
+                if held_bytes > MAXIMUM_LINE_BYTES and not is_long:
+                    is_long = True
+                    held.clear()
+                    yield offset, number, None
+                if not is_long:
+                    held.append(block)
                 continue
+            if is_long:
+                number += 1
+                offset += held_bytes + end
+                held, held_bytes, is_long, block = [], 0, False, block[end:]
+                end = block.rfind(b"\n") + 1
             whole = b"".join((*held, block[:end]))
-            yield offset, number, whole
+            if whole:
+                yield offset, number, whole
             number += whole.count(b"\n")
             offset += len(whole)
             held = [block[end:]]
             held_bytes = len(held[0])
-        if held_bytes:
+        if held_bytes and not is_long:
             yield offset, number, b"".join(held)
+
+    def _pass_over_long(self, position: int) -> None:
+        self.pass_over(
+            position,
+            TOO_LONG,
+            f"{self.place(position)}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; expected text in lines: put line "
+            "ends into the file",
+        )
+
+    def _pass_over_bytes(self, position: int, line: bytes, offset: int) -> None:
+        """Pass over a line that is not text and begins at this byte of the text."""
+        at = line.find(b"\0")
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            at = error.start
+        what = "a NUL byte" if line[at] == 0 else f"the byte 0x{line[at]:02x}, which is not UTF-8"
+        self.pass_over(
+            position,
+            NOT_TEXT,
+            f"{self.place(position)}, byte {offset + at} of the text: {what}; expected UTF-8 text: convert the file "
+            "(iconv -f OLD -t UTF-8), leave it out",
+        )
 
     def _decompressed(self) -> Iterator[bytes]:
         kind = self.source.compression
@@ -178,20 +222,54 @@ class SourceReader(io.RawIOBase):
                 ) from error
             raise file_error(error, f"cannot read {self.source.path}: {error.strerror}") from error
 
-    def _decode(self, data: bytes, offset: int, number: int | None = None) -> str:
-        try:
-            text = data.decode()
-            nul = data.find(b"\0")
-        except UnicodeDecodeError as error:
-            text, nul = "", error.start
-        if nul >= 0:
-            what = "a NUL byte" if data[nul] == 0 else f"the byte 0x{data[nul]:02x}, which is not UTF-8"
-            line = "" if number is None else f"line {number + data.count(10, 0, nul)}, "
-            raise UserError(
-                f"{self.source.path}, {line}byte {offset + nul} of the text: {what}; "
-                "expected UTF-8 text: convert the file (iconv -f OLD -t UTF-8) or leave it out"
-            )
-        return text.removeprefix("\ufeff") if offset == 0 else text
+
+def text_of(data: bytes, offset: int) -> str | None:
+    """Bytes of a text that begin at its byte `offset`, decoded, or None if they are not UTF-8 text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if "\0" in text:
+        return None
+    return text.removeprefix("\ufeff") if offset == 0 else text
+
+
+def line_offsets(data: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (byte, line without its end) of whole lines that begin at byte `offset`."""
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        yield offset, line
+        offset += len(line) + 1
+
+
+class _Streams:
+    """Streams of bzip2 or xz, one after another, as a file; unlike Python's own readers it does not take what is no
+    stream for the end of the file: text would be lost without a word where a stream's first bytes are damaged."""
+
+    def __init__(self, raw: io.RawIOBase, make: Callable[[], Any], padding: bytes = b""):
+        """`padding`: the byte that may follow a stream."""
+        self._raw, self._make, self._padding = raw, make, padding
+        self._stream, self._waiting = None, b""
+
+    def read(self, size: int) -> bytes:
+        while True:
+            data = b""
+            if self._stream is None or self._stream.needs_input:
+                data = self._waiting or self._raw.read(1 << 14)
+                self._waiting = b""
+                if not data and self._stream is not None:
+                    raise EOFError("the data ends in the middle of a stream")
+                if not data:
+                    return b""
+            if self._stream is None:
+                data = data.lstrip(self._padding) if self._padding else data
+                if not data:
+                    continue
+                self._stream = self._make()
+            block = self._stream.decompress(data, size)
+            if self._stream.eof:
+                self._waiting, self._stream = self._stream.unused_data, None
+            if block:
+                return block
 
 
 class _ZstandardFile:
@@ -216,47 +294,8 @@ class _ZstandardFile:
                 return block
 
 
-def _suffixes(path: Path) -> tuple[str, str]:
+def suffixes(path: Path) -> tuple[str, str]:
+    """What a file's name says of its content: the suffix before that of a compression, and the compression's."""
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
     inner = (path.with_suffix("") if compression else path).suffix.lower()
     return DUMP_SUFFIX if _DUMP_PART.fullmatch(inner) else inner, compression
-
-
-def _matches(value: str) -> list[tuple[Path, str]]:
-    path = Path(value)
-    if path.is_dir():
-        files = _walk(path)
-        texts = [file for file in files if _is_text(file)]
-        others = [file.name for file in files if not _is_text(file)]
-        if not texts:
-            raise UserError(
-                f"--input {value}: the directory holds no text; expected .txt, .jsonl or .xml files, plain or "
-                "compressed; name files with other suffixes one by one or by a glob pattern"
-            )
-        if others:
-            print(
-                f"passing over {len(others)} files in {value} that are not named as text: {', '.join(others[:5])}"
-                f"{', ...' if len(others) > 5 else ''}",
-                file=sys.stderr,
-            )
-        return [(file, file.relative_to(path).as_posix()) for file in texts]
-    paths = [path] if path.exists() else sorted(map(Path, glob.glob(value, recursive=True)))
-    files = [file for file in paths if not file.is_dir()]
-    if not files:
-        raise UserError(f"--input {value}: no such file; expected a file, a directory or a glob pattern in quotes")
-    return [(file, file.name) for file in files]
-
-
-def _is_text(file: Path) -> bool:
-    return _suffixes(file)[0] in TEXT_SUFFIXES and _DUMP_INDEX not in file.name
-
-
-def _walk(directory: Path) -> list[Path]:
-    def refuse(error: OSError) -> None:
-        raise file_error(error, f"cannot read {error.filename}: {error.strerror}") from error
-
-    files = []
-    for folder, folders, names in os.walk(directory, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files += [Path(folder, name) for name in names if not name.startswith(".")]
-    return sorted(files, key=lambda file: file.relative_to(directory).as_posix())

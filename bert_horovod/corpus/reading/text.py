@@ -6,15 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from bert_horovod.corpus.reading import arrow_files, sources
+from bert_horovod.corpus.reading.arrow_files import ArrowReader
 from bert_horovod.corpus.reading.sentences import split_sentences
 from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.corpus.reading.wikipedia import Article, read_articles
-from bert_horovod.errors import UserError
+from bert_horovod.storage.reading import shown
 
 DOCUMENTS = ("file", "blank_line")
 MARKUP_LEFT = "paragraphs with markup left"  # names in SourceReader.passed_over
 ENDLESS = "paragraphs with an endless sentence"
 SECTION_BYTES = 64 << 10
+CUT = f"sentences of more than {SECTION_BYTES >> 10} KiB, which were cut"
+NOT_JSON = "lines that are not JSON objects"
+NO_TEXT = "lines without text"
+BAD_LINES = (NOT_JSON, NO_TEXT, *sources.BAD_LINES, *arrow_files.BAD_LINES)
 _HELD_CHARACTERS = 4 * SECTION_BYTES  # a paragraph that is longer is cut while it is being read
 
 
@@ -34,8 +40,8 @@ Paragraph = tuple[int, str]  # the line that it begins in, its text
 def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0) -> Iterator[Section]:
     """Yield the sections of a source's documents; raises ReportedError for input that is not what it should be.
 
-    Every document has at least one section: an empty one if it has no text. What is left out on purpose is counted in
-    reader.passed_over.
+    Every document has at least one section: an empty one if it has no text. What is left out, and the sentences that
+    are cut as they are longer than a section, are counted in reader.passed_over.
 
     Args:
         reader: the opened source.
@@ -44,7 +50,9 @@ def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0)
             read by the same rule. An article of a Wikipedia dump is a document either way.
         skip_documents: how many documents to pass over, uncounted, without looking at what is in them if that can be.
     """
-    read = {"json": _json_documents, "wikipedia": _articles, "text": _text_documents}[reader.source.kind]
+    read = {"json": _json_documents, "wikipedia": _articles, "text": _text_documents, "arrow": _rows}[
+        reader.source.kind
+    ]
     found = read(reader, documents)
     for _ in islice(found, skip_documents):
         reader.passed_over.clear()
@@ -59,45 +67,56 @@ def utf8_bytes(text: str) -> int:
 
 def _text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
     if documents == "file":
-        yield _sections(_paragraphs(reader.lines(), reader), documents, reader)
+        yield _sections(_paragraphs(reader.lines()), documents, reader)
         return
     stream = _sentence_lines(reader.lines(lambda line: not line.strip()))
     while (first := next(stream, False)) is not False:
         if first:
             document = _until_blank(first, stream)
             yield _sections(document, documents, reader)
-            for _ in document:  # when the document was passed over
+            counted = reader.passed_over.copy()
+            for _ in document:  # when the document was skipped, and so are the bad lines in it
                 pass
+            reader.passed_over = counted
 
 
 def _json_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
     for number, line in reader.lines():
         if line.strip():
-            yield _json_sections(number, line, documents, reader)
+            found = _json_text(line, number, reader)
+            if found is not None:
+                yield _record_sections(number, *found, documents, reader)
 
 
-def _json_sections(number: int, line: str, documents: str, reader: SourceReader) -> Iterator[Section]:
-    text, title = _json_text(line, reader.place(number))
+def _rows(reader: ArrowReader, documents: str) -> Iterator[Iterator[Section]]:
+    for number, text, title in reader.rows():
+        yield _record_sections(number, text, title, documents, reader)
+
+
+def _record_sections(number: int, text: str, title: str, documents: str, reader: SourceReader) -> Iterator[Section]:
     inner = ((number, line) for line in text.split("\n"))
-    paragraphs = _sentence_lines(inner) if documents == "blank_line" else _paragraphs(inner, reader)
+    paragraphs = _sentence_lines(inner) if documents == "blank_line" else _paragraphs(inner)
     yield from _sections((paragraph for paragraph in paragraphs if paragraph), documents, reader, title)
 
 
-def _json_text(line: str, where: str) -> tuple[str, str]:
-    """The text and the title of a line of JSON."""
-    mend = 'expected one JSON object a line, with the text in a string field "text"'
+def _json_text(line: str, number: int, reader: SourceReader) -> tuple[str, str] | None:
+    """The text and the title of a line of JSON; None for a bad line that is passed over."""
+    where, name = reader.place(number), reader.text_field
+    mend = f'expected one JSON object a line, with the text in a string field "{name}" (see --text_field): mend it'
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not JSON ({error}); {mend}") from error
-    text = value.get("text") if isinstance(value, dict) else None
+        reader.pass_over(number, NOT_JSON, f"{where}: not JSON ({error}); {mend}")
+        return None
+    if not isinstance(value, dict):
+        reader.pass_over(number, NOT_JSON, f"{where}: a {type(value).__name__} instead of an object; {mend}")
+        return None
+    text, title = value.get(name), value.get("title")
     if not isinstance(text, str):
-        if not isinstance(value, dict):
-            found = f"a {type(value).__name__} instead of an object"
-        else:
-            found = 'no field "text"' if "text" not in value else f'a {type(text).__name__} in the field "text"'
-        raise UserError(f"{where}: {found}; {mend}")
-    title = value.get("title")
+        found = f"a {type(text).__name__} in the field" if name in value else "no field"
+        message = f'{where}: {found} "{name}", its fields are {shown(list(value))}; {mend}'
+        reader.pass_over(number, NO_TEXT, message)
+        return None
     return _whole_characters(text), _whole_characters(title) if isinstance(title, str) else ""
 
 
@@ -129,7 +148,7 @@ def _is_endless(paragraph: str) -> bool:
     )
 
 
-def _paragraphs(lines: Iterator[Paragraph], reader: SourceReader) -> Iterator[Paragraph]:
+def _paragraphs(lines: Iterator[Paragraph]) -> Iterator[Paragraph]:
     first, held, characters = 1, [], 0
     for number, line in lines:
         if line and not line.isspace():
@@ -142,10 +161,11 @@ def _paragraphs(lines: Iterator[Paragraph], reader: SourceReader) -> Iterator[Pa
         if characters > _HELD_CHARACTERS:
             text = _single_spaces(" ".join(held))
             rest = split_sentences(text)[-1]
+            if utf8_bytes(rest) > SECTION_BYTES:
+                rest = ""  # an endless sentence: it is cut, and a new one begins
             if len(rest) < len(text):
                 yield first, text[: len(text) - len(rest)].rstrip()
-            first, held, characters = number, [rest], len(rest)
-            _refuse_endless(rest, first, reader)
+            first, held, characters = number, [rest] if rest else [], len(rest)
     if held:
         yield first, _single_spaces(" ".join(held))
 
@@ -176,9 +196,9 @@ def _sections(
 ) -> Iterator[Section]:
     """Yield the sections of one document, at least one."""
     held, held_bytes = [], 0
-    for number, paragraph in paragraphs:
+    for _, paragraph in paragraphs:
         size = utf8_bytes(paragraph)
-        pieces = [(paragraph, size)] if size <= SECTION_BYTES else _cut(paragraph, number, documents, reader)
+        pieces = [(paragraph, size)] if size <= SECTION_BYTES else _cut(paragraph, documents, reader)
         for piece, piece_bytes in pieces:
             if held and held_bytes + 1 + piece_bytes > SECTION_BYTES:
                 yield Section("\n".join(held), held_bytes, False, title)
@@ -188,26 +208,34 @@ def _sections(
     yield Section("\n".join(held), held_bytes, True, title)
 
 
-def _cut(paragraph: str, number: int, documents: str, reader: SourceReader) -> Iterator[tuple[str, int]]:
-    """Yield pieces of a long paragraph, cut at sentence ends, with their bytes."""
+def _cut(paragraph: str, documents: str, reader: SourceReader) -> Iterator[tuple[str, int]]:
+    """Yield pieces of a long paragraph, cut at sentence ends, with their bytes; an endless sentence is cut too."""
     held, held_bytes = [], 0
     for sentence in [paragraph] if documents == "blank_line" else split_sentences(paragraph):
-        size = _refuse_endless(sentence, number, reader)
+        size = utf8_bytes(sentence)
         if held and held_bytes + 1 + size > SECTION_BYTES:
             yield " ".join(held), held_bytes
             held, held_bytes = [], 0
+        if size > SECTION_BYTES:
+            reader.passed_over[CUT] += 1
+            yield from ((part, utf8_bytes(part)) for part in _cut_endless(sentence))
+            continue
         held_bytes += size + bool(held)
         held.append(sentence)
     if held:
         yield " ".join(held), held_bytes
 
 
-def _refuse_endless(sentence: str, number: int, reader: SourceReader) -> int:
-    size = utf8_bytes(sentence)
-    if size > SECTION_BYTES:
-        raise UserError(
-            f"{reader.place(number)}: a sentence of more than {SECTION_BYTES >> 10} KiB, "
-            f"beginning with {sentence[:40]!r}; expected text with sentences (. ! ?) or "
-            "blank lines: mend or leave out this file"
-        )
-    return size
+def _cut_endless(sentence: str) -> Iterator[str]:
+    """Yield pieces of at most SECTION_BYTES, cut between words where there are any."""
+    data = sentence.encode()
+    begin = 0
+    while len(data) - begin > SECTION_BYTES:
+        end = data.rfind(b" ", begin + 1, begin + SECTION_BYTES + 1)
+        if end < 0:
+            end = begin + SECTION_BYTES
+            while data[end] & 0xC0 == 0x80:  # within a character
+                end -= 1
+        yield data[begin:end].decode()
+        begin = end + (data[end] == ord(" "))
+    yield data[begin:].decode()

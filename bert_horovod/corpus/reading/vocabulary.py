@@ -6,16 +6,21 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
+from bert_horovod.corpus.reading.pieces import Piece, piece_reader
+from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
 from bert_horovod.errors import UserError, file_error
+from bert_horovod.storage.reading import read_text, shown
 from bert_horovod.storage.writing import write_atomically
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Where Google's vocabularies have them: [PAD] is 0, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
 _PLACED = ("[PAD]", *(f"[unused{i}]" for i in range(99)), *SPECIAL_TOKENS[1:])
 MINIMUM_SIZE = 512
+_MAXIMUM_SIZE = 1 << 24  # as of model.vocab_size
+_LIMIT_BYTES = 1 << 30  # of a vocabulary's file
+_MAXIMUM_TOKEN_BYTES = 256  # which tensorflow_text takes
 _COVERAGE = 0.9998  # of all characters, by the ones that get an entry; the ASCII ones that occur always do
 _WORD = re.compile("[^ \n!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]")
 _MAXIMUM_WORDS = 1 << 22  # different words held in memory
@@ -25,7 +30,7 @@ _TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down ab
 def read_vocabulary(path: str | Path) -> list[str]:
     """Read a vocabulary file, one token a line, its id being its line; raises ReportedError if it cannot serve."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path, limit_bytes=_LIMIT_BYTES)
     except OSError as error:
         raise file_error(
             error,
@@ -43,6 +48,16 @@ def read_vocabulary(path: str | Path) -> list[str]:
     for number, token in enumerate(tokens, 1):
         if not token.strip():
             raise UserError(f"the vocabulary {path}, line {number}: an empty line; expected one token a line")
+        if token != token.strip(" \t"):
+            raise UserError(
+                f"the vocabulary {path}, line {number}: {shown(token)} has blanks around it; expected one token a line "
+                "and nothing else: remove them (sed 's/[ \\t]*$//')"
+            )
+        if len(token.encode()) > _MAXIMUM_TOKEN_BYTES:
+            raise UserError(
+                f"the vocabulary {path}, line {number}: a token of {len(token.encode()):,} bytes, {token[:20]!r}...; "
+                f"expected at most {_MAXIMUM_TOKEN_BYTES}: is it a vocabulary?"
+            )
         if lines.setdefault(token, number) != number:
             raise UserError(
                 f"the vocabulary {path}, line {number}: the token {token!r} is also in line "
@@ -77,29 +92,45 @@ def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
     write_atomically(path, vocabulary_text(vocabulary))
 
 
-def learn_vocabulary(sources: list[SourceFile], size: int, lowercase: bool, documents: str = "file") -> list[str]:
+def learn_vocabulary(
+    sources: list[SourceFile],
+    size: int,
+    lowercase: bool,
+    documents: str = "file",
+    text_field: str = "text",
+    bad_lines: str | None = None,
+) -> list[str]:
     """Learn a WordPiece vocabulary; the same sources give the same vocabulary, byte for byte.
 
     Ids are in this order: the special tokens and 99 unused ones as in Google's vocabularies; single characters by code
     point; the same as "##" continuations; then pieces in the order in which they were learned, frequent ones first. A
     small corpus may give fewer than `size` tokens. Raises ReportedError for input that cannot be read or has no words.
     """
-    if size < MINIMUM_SIZE:
-        raise UserError(f"--size {size}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too")
-    counts = count_words(sources, lowercase, documents)
+    if not MINIMUM_SIZE <= size <= _MAXIMUM_SIZE:
+        raise UserError(
+            f"--size {shown(size)}: expected at least {MINIMUM_SIZE} tokens, as the characters need entries too, and "
+            f"at most {_MAXIMUM_SIZE:,}"
+        )
+    counts = count_words(sources, lowercase, documents, text_field, bad_lines)
     alphabet = _alphabet(counts, (size - len(_PLACED)) // 3)
     words = {word: count for word, count in sorted(counts.items()) if alphabet.issuperset(word)}
     continuations = sorted({f"##{character}" for word in words for character in word[1:]})
     return _train(words, size, sorted(alphabet), continuations)
 
 
-def count_words(sources: list[SourceFile], lowercase: bool, documents: str) -> Counter[str]:
+def count_words(
+    sources: list[SourceFile],
+    lowercase: bool,
+    documents: str,
+    text_field: str = "text",
+    bad_lines: str | None = None,
+) -> Counter[str]:
     """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are
     none."""
     normalise = Normaliser(lowercase)
     counts: Counter[str] = Counter()
     for source in sources:
-        with SourceReader(source) as reader:
+        with piece_reader(Piece(source, 0, source.bytes), text_field, bad_lines) as reader:
             for section in read_sections(reader, documents):
                 counts.update(_WORD.findall(_lower_ascii(normalise(section.text), lowercase)))
                 if len(counts) > _MAXIMUM_WORDS:

@@ -1,5 +1,8 @@
 """Hosts and slots, as hostfiles, lists and schedulers give them."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from bert_horovod.cluster.launching.hostfiles import (
@@ -39,6 +42,9 @@ def test_slurms_compressed_names_are_expanded(text, names):
         ("node[2-1]", "'2-1' is not a number or a range"),
         ("node[a-b]", "'a-b' is not a number or a range"),
         ("node[]", "'' is not a number or a range"),
+        ("node[1-99999999]", "more than 65,536 hosts; .*unset it"),
+        ("a[1-999]b[1-999]c[1-999]", "more than 65,536 hosts"),
+        ("node[1-" + "9" * 5000 + "]", "is not a number or a range"),
         ("node 1", "'node 1' is not a host's name"),
     ],
 )
@@ -59,6 +65,8 @@ def test_slurms_compressed_counts_are_expanded(text, hosts, counts):
     [
         ("8(x3)", "is 3 nodes; it lists 4"),
         ("8x3", "expected a form"),
+        ("8(x99999999)", "expected a form"),
+        ("9" * 5000, "expected a form"),
         ("", "expected a form"),
         ("0", "expected a form"),
     ],
@@ -156,6 +164,8 @@ def test_a_hostfile_that_was_written_is_read_again(tmp_path):
         ("a slots=1\nb\n", "line 2: 'b' cannot be read"),
         ("a:1\n", "line 1: 'a:1' cannot be read"),
         ("a slots=1 # eight\n", "line 1: .* cannot be read"),
+        ("a slots=99999999999\n", "line 1: .* gives a '99999999999' slots; expected at most 4096"),
+        ("a slots=" + "9" * 5000 + "\n", "line 1: .* expected at most 4096"),
         ("a slots=0\n", "line 1: .* gives a no slot"),
         ("a slots=1\na slots=1\n", "line 2: .* names a a second time"),
         ("", "names no host"),
@@ -170,6 +180,20 @@ def test_a_hostfile_that_horovodrun_cannot_read_is_refused_by_the_line(tmp_path,
 def test_a_hostfile_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"cannot read the hostfile .*: No such file"):
         read_hostfile(tmp_path / "hosts")
+
+
+def test_a_hostfile_that_is_a_pipe_or_has_no_end_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match=f"cannot read the hostfile {path}: it is not a regular file"):
+            read_hostfile(path)
+    with pytest.raises(UserError, match=r"cannot read PBS_NODEFILE .*it is not a regular file"):
+        from_scheduler({"PBS_NODEFILE": str(tmp_path / "pipe")})
+
+
+def test_slots_of_a_schedulers_job_have_a_bound():
+    with pytest.raises(UserError, match=r"LSB_MCPU_HOSTS=.* expected at most 4096"):
+        from_scheduler({"LSB_MCPU_HOSTS": "b1 99999999999"})
 
 
 def test_a_list_of_hosts_is_read():

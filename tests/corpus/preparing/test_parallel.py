@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_horovod.corpus.preparing.duplicates import find_duplicates
@@ -47,6 +48,24 @@ def wait_until(process, condition):
 
 def inodes(store):
     return {path.name: path.stat().st_ino for path in store.glob("shard-*")}
+
+
+def test_parquet_gives_the_same_bytes_by_one_worker_by_two_and_as_json_lines(vocabulary, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, the extra parquet")
+    pa = pytest.importorskip("pyarrow")
+    rows = [f"Number {i} is here. And more of {i}." if i % 900 or not i else None for i in range(4000)]
+    pq.write_table(pa.table({"text": rows}), tmp_path / "a.parquet", row_group_size=100)
+    write_json_lines(tmp_path / "a.jsonl", rows)
+    for workers, name in ((1, "a.parquet"), (2, "a.parquet"), (1, "a.jsonl")):
+        more = ("--workers", workers, "--bad_lines", "skip")
+        words = command(tmp_path / name, vocabulary, tmp_path / f"{name}-{workers}", *more)
+        subprocess.run(words, capture_output=True, text=True, check=True)
+    assert tree(tmp_path / "a.parquet-1") == tree(tmp_path / "a.parquet-2")
+    ours, lines = (verify(tmp_path / name) for name in ("a.parquet-1", "a.jsonl-1"))
+    assert len(ours.shards) > 3
+    assert ours.manifest["passed_over"] == {"rows without text": 4}
+    for name in ("tokens", "document_hashes"):
+        assert np.array_equal(*(np.concatenate([getattr(s, name) for s in store.shards]) for store in (ours, lines)))
 
 
 def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp_path):

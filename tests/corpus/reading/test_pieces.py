@@ -3,12 +3,14 @@
 import bz2
 import gzip
 import json
+from collections import Counter
 from itertools import accumulate
 
 import pytest
 
+from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader, split_source
-from bert_horovod.corpus.reading.sources import SourceReader, find_sources
+from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.dumps import dump, page
@@ -179,12 +181,41 @@ def test_skipping_in_a_part_is_exact(tmp_path):
             assert sum(ends) == len(whole) - skip
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_bad_lines_are_counted_once_wherever_the_file_is_cut_and_reading_goes_on(tmp_path, name):
+    good = JSON_LINES.split("\n") if name == "a.jsonl" else BLANK_LINES.split("\n")
+    lines = [line.encode() for line in good]
+    lines[3::7] = [b"\xff bad", *lines[3::7][1:]]
+    lines[9:9] = [b"\0", b"\xff"]
+    source = source_of(tmp_path / name, b"\n".join(lines))
+
+    def read(pieces, skip=0):
+        found, counts = [], Counter()
+        for piece in pieces:
+            with piece_reader(piece, bad_lines="skip") as reader:
+                for section in read_sections(reader, "blank_line", skip):
+                    found.append(section)
+                    yield found, counts + reader.passed_over
+            counts += reader.passed_over
+        yield found, counts
+
+    *steps, (whole, counts) = read([Piece(source, 0, source.bytes)])
+    steps = [count.total() for _, count in steps]
+    assert (len(whole) > 9, counts.total()) == (True, 3)
+    for size in (5, 31, 100):
+        *_, found = read(split_source(source, "blank_line", size))
+        assert found == (whole, counts)
+    for skip in range(1, len(whole)):
+        *_, (found, rest) = read([Piece(source, 0, source.bytes)], skip)
+        assert (found, rest.total()) == (whole[skip:], 3 - steps[skip - 1])
+
+
 @pytest.mark.parametrize(
     ("name", "bad", "message"),
     [
         ("a.jsonl", b'{"text": 3}\n', "byte {at}: a int in the field"),
         ("a.jsonl", b'{"text": "\xff"}\n', "byte .*: the byte 0xff"),
-        ("a.txt", b"w" * 70_000 + b"\n", "byte {at}: a sentence of more than 64 KiB"),
+        ("a.txt", b"Bad \0.\n", "byte {at}, byte .*: a NUL byte"),
     ],
 )
 def test_mistakes_in_a_part_are_named_by_their_byte(tmp_path, name, bad, message):

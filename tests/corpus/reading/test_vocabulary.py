@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_horovod.corpus.reading.sources import find_sources
+from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.vocabulary import (
     SPECIAL_TOKENS,
@@ -24,6 +24,8 @@ from bert_horovod.errors import UserError
         (b"\n\n", "is empty"),
         (b"a\n\nb\n", "line 2: an empty line"),
         (b"[PAD]\n\xff\n", "not UTF-8"),
+        (b"[PAD]  \n[UNK]\n", r"line 1: '\[PAD\]  ' has blanks around it"),
+        ("\n".join([*SPECIAL_TOKENS, "x" * 10**6]).encode(), "line 6: a token of 1,000,000 bytes, 'xxx"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"has no \[MASK\]"),
         ("\n".join([*SPECIAL_TOKENS, "a", "b", "a"]).encode(), "line 8: the token 'a' is also in line 6"),
     ],
@@ -63,7 +65,7 @@ def tied(tmp_path):
 def test_learning_gives_the_same_bytes_in_every_process(tied, tmp_path):
     program = (
         "import sys; from bert_horovod.corpus.reading.vocabulary import learn_vocabulary, write_vocabulary; "
-        "from bert_horovod.corpus.reading.sources import find_sources; "
+        "from bert_horovod.corpus.reading.finding import find_sources; "
         "write_vocabulary(sys.argv[2], learn_vocabulary(find_sources([sys.argv[1]]), 512, True))"
     )
     for i in range(4):
@@ -100,5 +102,8 @@ def test_senseless_requests_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text(" \n", encoding="utf-8")
     with pytest.raises(UserError, match="holds no words"):
         learn_vocabulary(find_sources([str(tmp_path)]), 1000, True)
+    for size in (1 << 25, 1 << 70, 10**5000):
+        with pytest.raises(UserError, match=r"--size .*and at most 16,777,216"):
+            learn_vocabulary([], size, True)
     with pytest.raises(UserError, match="--size 10"):
         learn_vocabulary(find_sources([str(tmp_path)]), 10, True)

@@ -6,7 +6,8 @@ import tracemalloc
 
 import pytest
 
-from bert_horovod.corpus.reading.sources import SourceReader, find_sources
+from bert_horovod.corpus.reading.finding import find_sources
+from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.corpus.reading.text import SECTION_BYTES, read_sections
 from bert_horovod.corpus.reading.wikipedia import read_articles
 from bert_horovod.errors import DamagedData, UserError

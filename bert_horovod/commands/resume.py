@@ -1,0 +1,47 @@
+"""Run the command again that made a run, as it was recorded: the run goes on from its last checkpoint.
+
+bert-horovod resume RUN
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("RUN", type=Path, help="a run's --output_dir")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Become that command, in its working directory."""
+    from bert_horovod.runs.signs import read_command, read_sign
+
+    place, command = arguments.RUN.absolute(), read_command(arguments.RUN)
+    shown = shlex.join(["bert-horovod", *command.words])
+    if command.launcher:
+        raise UserError(
+            f"{arguments.RUN} was started by {command.launcher} with {command.ranks} ranks, whose own flags nobody has "
+            f"recorded; run it again as then, in {command.directory}: {command.launcher} ... {shown}"
+        )
+    sign = read_sign(arguments.RUN)
+    if sign and not sign.ended and not sign.is_gone() and sign.is_young():
+        raise UserError(f"{arguments.RUN} is running on {sign.host}: see bert-horovod status {arguments.RUN}")
+    if str(place) != command.output_dir and os.path.realpath(place) != os.path.realpath(command.output_dir):
+        raise UserError(
+            f"{arguments.RUN} was made as {command.output_dir} and was moved since; run the command again with its new "
+            f"place, in {command.directory}: {shown} --output_dir {shlex.quote(str(place))}"
+        )
+    try:
+        os.chdir(command.directory)
+    except OSError as error:
+        raise UserError(
+            f"{arguments.RUN} was started in {command.directory}, which cannot be entered ({error.strerror}); run its "
+            f"command where its files are: {shown}"
+        ) from error
+    print(f"in {command.directory}: {shown}", file=sys.stderr, flush=True)
+    os.execv(sys.executable, [sys.executable, "-m", "bert_horovod", *command.words])

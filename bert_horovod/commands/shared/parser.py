@@ -1,0 +1,57 @@
+"""The parser of command lines: no abbreviations, no empty values, and a near word for what it does not know."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from absl.flags import argparse_flags
+
+from bert_horovod.wording import did_you_mean
+
+_OTHER_NAMES = {"tokenize": "prepare", "run": "pretrain", "generate": "fill-mask"}  # for commands, elsewhere
+
+
+class Parser(argparse_flags.ArgumentParser):
+    """An argparse parser with absl's flags, if it inherits any."""
+
+    _newest: "Parser | None" = None  # the innermost parser at work: that of the command
+    _given: Sequence[str] = ()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> Any:
+        Parser._newest, self._given = self, args or ()
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and the message, with what may have been meant, and exit with 2."""
+        super().error(f"{message}{(Parser._newest or self)._hint()}")
+
+    def _hint(self) -> str:
+        """A question for the first unknown flag, whichever complaint came first."""
+        known = [name for action in self._actions for name in action.option_strings]
+        given = list(self._given)
+        for word in given[: given.index("--")] if "--" in given else given:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag not in known:
+                # An abbreviation, which is refused, is not near by its letters.
+                longer = [name for name in known if name.startswith(flag)][:1]
+                question = f"did you mean {longer[0]}?" if longer else did_you_mean(flag, known).rstrip()
+                return f"; {flag}: {question}" if question else ""
+        return ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and isinstance(value, str) and value not in action.choices:
+            near = _OTHER_NAMES.get(value, "")
+            question = f"did you mean {near}? " if near in action.choices else did_you_mean(value, action.choices)
+            choices = ", ".join(map(str, action.choices))
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value[:200]!r}; {question}expected one of {choices}"
+            )
+        super()._check_value(action, value)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        if not arg_string and action.option_strings:
+            raise argparse.ArgumentError(action, "expected a value, found an empty one: is a variable not set?")
+        return super()._get_value(action, arg_string)

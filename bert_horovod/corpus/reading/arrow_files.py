@@ -1,0 +1,164 @@
+"""Rows of Parquet files and of Arrow files, as `datasets` saves them, a few at a time; needs pyarrow (extra: parquet).
+
+A file consists of row groups (Parquet) or record batches (Arrow). One belongs to the part of the file in which it
+begins; in formats that do not tell, number i of n is taken to begin at byte i * size // n.
+"""
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from bert_horovod.corpus.reading.sources import MAXIMUM_LINE_BYTES, SourceFile, SourceReader
+from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.storage.reading import open_regular, shown
+
+NO_TEXT = "rows without text"  # names in SourceReader.passed_over
+NOT_TEXT = "rows that are not UTF-8 text"
+TOO_LONG = f"rows longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
+BAD_LINES = (NO_TEXT, NOT_TEXT, TOO_LONG)
+_ROWS = 64  # as Python strings at a time
+_BUFFER_BYTES = 1 << 20
+_FILE_MAGIC = b"ARROW1"  # what else ends in .arrow is a stream, as `datasets` writes it
+
+
+class ArrowReader(SourceReader):
+    """An open Parquet or Arrow file, or the part of it between two bytes."""
+
+    def __init__(
+        self,
+        source: SourceFile,
+        text_field: str = "text",
+        bad_lines: str | None = "stop",
+        part: tuple[int, int] | None = None,
+    ):
+        """As SourceReader; `part` are the bytes in which the row groups begin that are read, None: all."""
+        super().__init__(source, text_field, bad_lines)
+        self.begin, self._end = part or (0, source.bytes)
+
+    def place(self, position: int) -> str:
+        """What a message says of a row."""
+        return f"{self.source.path}, row {position}"
+
+    def rows(self) -> Iterator[tuple[int, str, str]]:
+        """Yield (row number in the file from 1, text, title or ""); a row without text is a bad line.
+
+        Raises UserError if there is no such column or no pyarrow, DamagedData for what is no such file.
+        """
+        pa = _pyarrow(self.source)
+        groups = self._parquet(pa) if self.source.path.suffix.lower() == ".parquet" else self._arrow(pa)
+        try:
+            for number, batch in groups:
+                yield from self._rows_of(number, batch)
+        except pa.ArrowException as error:
+            raise DamagedData(
+                f"{self.source.path} is truncated or damaged ({shown(str(error))}); expected a whole "
+                f"{self.source.path.suffix} file: fetch or write it again"
+            ) from error
+        except OSError as error:
+            raise file_error(error, f"cannot read {self.source.path}: {error.strerror or error}") from error
+
+    def _parquet(self, pa: ModuleType) -> Iterator[tuple[int, Any]]:
+        import pyarrow.parquet as pq
+
+        with open_regular(self.source.path) as raw, pq.ParquetFile(raw, buffer_size=_BUFFER_BYTES) as file:
+            names = self._columns(file.schema_arrow, pa)
+            first = 1
+            for i in range(file.num_row_groups):
+                at = i * self.source.bytes // file.num_row_groups
+                number = first
+                first += file.metadata.row_group(i).num_rows
+                if self.begin <= at < self._end:
+                    for batch in file.iter_batches(_ROWS, [i], names, use_threads=False):
+                        yield number, batch
+                        number += batch.num_rows
+                    self.bytes_read = at - self.begin
+
+    def _arrow(self, pa: ModuleType) -> Iterator[tuple[int, Any]]:
+        with open_regular(self.source.path) as raw:
+            is_file = raw.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+        with pa.memory_map(str(self.source.path)) as mapped:
+            # Mapped, as only the batches of this part are to be read from the disk.
+            number = 1
+            batches = self._file_batches(pa, mapped) if is_file else self._stream_batches(pa, mapped)
+            for at, batch in batches:
+                if self.begin <= at < self._end:
+                    for begin in range(0, batch.num_rows, _ROWS):
+                        yield number + begin, batch.slice(begin, _ROWS)
+                    self.bytes_read = at - self.begin
+                number += batch.num_rows
+
+    def _file_batches(self, pa: ModuleType, mapped: Any) -> Iterator[tuple[int, Any]]:
+        with pa.ipc.open_file(mapped, options=self._only(pa, pa.ipc.open_file(mapped).schema)) as reader:
+            for i in range(reader.num_record_batches):
+                yield i * self.source.bytes // reader.num_record_batches, reader.get_batch(i)
+
+    def _stream_batches(self, pa: ModuleType, mapped: Any) -> Iterator[tuple[int, Any]]:
+        options = self._only(pa, pa.ipc.open_stream(mapped).schema)
+        mapped.seek(0)
+        with pa.ipc.open_stream(mapped, options=options) as reader:
+            while (at := mapped.tell()) < self._end:
+                try:
+                    yield at, reader.read_next_batch()
+                except StopIteration:
+                    return
+
+    def _only(self, pa: ModuleType, schema: Any) -> Any:
+        indices = [schema.get_field_index(name) for name in self._columns(schema, pa)]
+        return pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
+
+    def _columns(self, schema: Any, pa: ModuleType) -> list[str]:
+        """The columns that are read: the text's, and the title's if it holds text; raises UserError."""
+
+        def is_text(name: str) -> bool:
+            kind = schema.field(name).type
+            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+            return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+        for name in {self.text_field, "title"}:
+            if schema.names.count(name) > 1:
+                raise UserError(f"{self.source.path} has two columns of the name {name!r}; expected one: rename one")
+        if self.text_field not in schema.names or not is_text(self.text_field):
+            found = f"no column {self.text_field!r}"
+            if self.text_field in schema.names:
+                found = f"a column {self.text_field!r} of the type {schema.field(self.text_field).type}"
+            texts = [name for name in dict.fromkeys(schema.names) if is_text(name)]
+            raise UserError(
+                f"{self.source.path} has {found}; expected a column of text: --text_field NAME, where NAME is one of "
+                f"{shown(texts)}"
+            )
+        has_title = "title" in schema.names and is_text("title")
+        return list(dict.fromkeys([self.text_field, *(["title"] if has_title else [])]))
+
+    def _rows_of(self, first: int, batch: Any) -> Iterator[tuple[int, str, str]]:
+        texts = batch.column(self.text_field)
+        titles = batch.column("title") if "title" in batch.schema.names else None
+        for i in range(batch.num_rows):
+            found = self._row(first + i, texts[i], titles[i] if titles is not None else None)
+            if found is not None:
+                yield first + i, *found
+
+    def _row(self, number: int, text: Any, title: Any) -> tuple[str, str] | None:
+        """Text and title of a row; None for a bad one that is passed over."""
+        where, mend = self.place(number), f"expected text in the column {self.text_field!r}: mend or leave out the row"
+        data = text.value.as_buffer() if hasattr(text, "value") else text.as_buffer()
+        if data is None:
+            self.pass_over(number, NO_TEXT, f"{where}: no value; {mend}")
+        elif data.size > MAXIMUM_LINE_BYTES:
+            self.pass_over(number, TOO_LONG, f"{where}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; {mend}")
+        else:
+            try:
+                return text.as_py(), (title.as_py() or "") if title is not None else ""
+            except UnicodeDecodeError as error:
+                self.pass_over(number, NOT_TEXT, f"{where}: not UTF-8 text ({error}); {mend}")
+        return None
+
+
+def _pyarrow(source: SourceFile) -> ModuleType:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise UserError(
+            f"{source.path} needs pyarrow, which cannot be imported ({error}): pip install 'bert_horovod[parquet]', or "
+            "pip install '.[parquet]' in a checkout"
+        ) from error
+    return pyarrow

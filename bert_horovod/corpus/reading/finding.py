@@ -1,0 +1,159 @@
+"""Finding the input files that `--input` values mean; standard input becomes one."""
+
+import functools
+import glob
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bert_horovod.corpus.reading.sources import (
+    ARROW_SUFFIXES,
+    BLOCK_BYTES,
+    DUMP_SUFFIX,
+    JSON_SUFFIXES,
+    SourceFile,
+    suffixes,
+)
+from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.storage.reading import read_json
+
+STANDARD_INPUT = "-"
+STANDARD_INPUT_NAME = "standard_input"
+TEXT_SUFFIXES = (".txt", ".text", "", DUMP_SUFFIX, *JSON_SUFFIXES, *ARROW_SUFFIXES)  # what a directory is searched for
+_DATASET_NOTES = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # beside Arrow files
+_DUMP_INDEX = "-multistream-index"  # in the name of a list that comes with a dump and is no text
+_MAGICS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARROW1")  # what no text begins with
+_HEAD_BYTES = 1 << 16
+
+
+def find_sources(inputs: list[str]) -> list[SourceFile]:
+    """List the files that `--input` values mean, each file once, in a fixed order.
+
+    A value is a file, a directory (searched recursively, sorted by name; hidden files and files with other suffixes
+    than TEXT_SUFFIXES are passed over, the latter named on stderr) or a glob (sorted). Raises UserError when a value
+    matches no file.
+    """
+    found: dict[str, SourceFile] = {}
+    for value in inputs:
+        for path, name in _matches(value):
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise file_error(error, f"cannot read {path}: {error.strerror}") from error
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(
+                    f"--input {path} is not a regular file (a pipe, a socket or a device); expected a file, or a "
+                    "stream, as in: COMMAND | bert-horovod ... --input -"
+                )
+            source = SourceFile(path, writable(name), status.st_size)
+            found.setdefault(os.path.realpath(path), source)
+    return list(found.values())
+
+
+def writable(path: str | Path) -> str:
+    """A path as UTF-8 can write it: bytes of a name that are not UTF-8 become escapes, such as \\xe9."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def standard_input(inputs: list[str], directory: Path) -> Iterator[list[str]]:
+    """The inputs with "-" replaced by a file in the directory, which holds what standard input gives until the end:
+    JSON Lines if its first character is "{", a dump if it is "<", else plain text.
+
+    Raises UserError for a terminal and for data that is no text.
+    """
+    if STANDARD_INPUT not in inputs:
+        yield inputs
+        return
+    stream = sys.stdin.buffer
+    if stream.isatty():
+        raise UserError("--input -: standard input is a terminal; expected text: COMMAND | bert-horovod ... --input -")
+    head = stream.read(_HEAD_BYTES)
+    if head.startswith(_MAGICS):
+        raise UserError(
+            f"--input -: it begins with {head[:6]!r}, which is no text; expected plain text or JSON Lines: decompress "
+            "it before (zcat FILE | ...), or give the file by its name"
+        )
+    first = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    path = (directory / STANDARD_INPUT_NAME).with_suffix({b"{": ".jsonl", b"<": DUMP_SUFFIX}.get(first, ".txt"))
+    try:
+        with open(path, "wb") as file:
+            file.write(head)
+            shutil.copyfileobj(stream, file, BLOCK_BYTES)
+        yield [str(path) if value == STANDARD_INPUT else value for value in inputs]
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _matches(value: str) -> list[tuple[Path, str]]:
+    path = Path(value)
+    if path.is_dir():
+        files = _walk(path)
+        texts = [file for file in files if _is_text(file)]
+        texts = _without_leftovers(texts)
+        others = [file.name for file in files if not _is_text(file)]
+        if not texts:
+            raise UserError(
+                f"--input {value}: the directory holds no text; expected .txt, .jsonl or .xml files, plain or "
+                "compressed, .parquet or .arrow files; name files with other suffixes one by one or by a glob pattern"
+            )
+        if others:
+            print(
+                f"passing over {len(others)} files in {value} that are not named as text: {', '.join(others[:5])}"
+                f"{', ...' if len(others) > 5 else ''}",
+                file=sys.stderr,
+            )
+        return [(file, file.relative_to(path).as_posix()) for file in texts]
+    paths = [path] if path.exists() else sorted(map(Path, glob.glob(value, recursive=True)))
+    files = [file for file in paths if not file.is_dir()]
+    if not files:
+        raise UserError(f"--input {value}: no such file; expected a file, a directory or a glob pattern in quotes")
+    return [(file, file.name) for file in files]
+
+
+def _is_text(file: Path) -> bool:
+    return suffixes(file)[0] in TEXT_SUFFIXES and _DUMP_INDEX not in file.name and file.name not in _DATASET_NOTES
+
+
+def _without_leftovers(files: list[Path]) -> list[Path]:
+    """The files without what `datasets` keeps beside those of a saved dataset, such as cache-*.arrow; its state.json
+    names what belongs to it."""
+    kept = []
+    for file in files:
+        state = file.with_name("state.json")
+        is_leftover = file.suffix.lower() == ".arrow" and state.is_file() and file.name not in _saved_names(state)
+        if not is_leftover:
+            kept.append(file)
+    return kept
+
+
+@functools.lru_cache
+def _saved_names(state: Path) -> list[str]:
+    try:
+        content = read_json(state)
+        names = [entry["filename"] for entry in content["_data_files"]]
+        selected = content.get("_indices_files") or content.get("_indices_data_files")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DamagedData(
+            f"{state} cannot be read ({error!r}); expected what save_to_disk of datasets writes: save the dataset again"
+        ) from error
+    if selected:
+        raise UserError(
+            f"{state.parent} holds a selection of rows; expected all of them: flatten_indices(), save again"
+        )
+    return names
+
+
+def _walk(directory: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise file_error(error, f"cannot read {error.filename}: {error.strerror}") from error
+
+    files = []
+    for folder, folders, names in os.walk(directory, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [Path(folder, name) for name in names if not name.startswith(".")]
+    return sorted(files, key=lambda file: file.relative_to(directory).as_posix())

@@ -1,0 +1,38 @@
+"""Says how often a run reads its token store, and warns where that is too often to learn from."""
+
+import sys
+
+from bert_horovod.recipe.sections import Phase
+from bert_horovod.training.hooks.base import Hook
+
+# BERT was published with 40 epochs. Repeated text is worth little after 16 (Muennighoff et al. 2023, arXiv 2305.16264),
+# but masks are fresh in each epoch.
+MANY_EPOCHS = 40
+
+
+class EpochHook(Hook):
+    """Speaks as a phase begins, on rank 0; warns once."""
+
+    _warned = False
+
+    def phase(self) -> None:
+        run, phase = self.run, self.run.phase
+        own = phase.settings.steps * phase.settings.global_batch / phase.source.count
+        total = sum(map(_positions, run.recipe.phase)) / (phase.source.count * phase.settings.sequence_length)
+        run.say(
+            f"phase {phase.number}: {phase.settings.steps:,} steps are {own:.1f} epochs of this token store; "
+            f"the run's {run.recipe.total_steps:,} about {total:.1f}"
+        )
+        if total > MANY_EPOCHS and run.world.rank == 0 and not self._warned:
+            self._warned = True
+            print(
+                f"bert-horovod: warning: the recipe's steps are about {total:.0f} epochs of this token store; expected "
+                f"at most {MANY_EPOCHS}, as BERT was published with: a model learns by heart what it reads too often. "
+                "Take fewer steps (--set phase.0.steps=N), more text, or a recipe for less of it (run/recipes)",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _positions(phase: Phase) -> int:
+    return phase.steps * phase.global_batch * phase.sequence_length

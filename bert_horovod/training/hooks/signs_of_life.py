@@ -1,0 +1,69 @@
+"""Writes status.json while the run lives, for `bert-horovod status`."""
+
+import socket
+import threading
+import time
+from typing import Any
+
+from bert_horovod.collectives.rendezvous import RendezvousBoard
+from bert_horovod.runs.signs import BEAT_S, Sign
+from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.hooks.watchdog import Status, explain
+from bert_horovod.training.run import Run
+
+
+class SignHook(Hook):
+    """Rank 0 leaves a sign of life every BEAT_S, what it does and whom it waits for, by a thread of its own."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._started = time.time()
+        self._doing = ("starting", self._started)
+        self._ended = ""
+        self._answers: dict[int, Any] = {}  # of the other ranks, at the last beat
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        if run.world.rank == 0:
+            self._board = RendezvousBoard()
+            self._write()
+            self._thread = threading.Thread(target=self._beat, name="signs of life", daemon=True)
+            self._thread.start()
+
+    def doing(self, what: str, more_s: float = 0) -> None:
+        self._doing = (what, time.time())
+
+    def finish(self) -> None:
+        done = self.run.state.progress.step >= self.run.last_step
+        self._ended = "finished" if done else "stopped, as it was asked to"
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._closed.set()
+            self._thread.join()
+            self._ended = self._ended or "ended by an error"
+            self._write()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT_S):
+            self._write()
+
+    def _write(self) -> None:
+        run, (doing, since) = self.run, self._doing
+        state = getattr(run, "state", None)  # there is none while it is loaded
+        step, now = state.progress.step if state else 0, time.time()
+        waits = [] if self._ended or now - since < BEAT_S else self._waits(doing, step)
+        last_step, started = run.last_step, self._started
+        Sign(step, last_step, doing, since, started, now, run.world.size, waits, self._ended).write(run.job.output_dir)
+
+    def _waits(self, doing: str, step: int) -> list[str]:
+        """Lines that say which rank waits for which; see watchdog.explain."""
+        before = self._answers
+        self._answers = {rank: self._board.read(rank) for rank in range(1, self.run.world.size)}
+        others = {
+            rank: (Status(*now), before.get(rank) is not None and before[rank][0] != now[0]) if now else (None, False)
+            for rank, now in self._answers.items()
+        }
+        collectives = self.run.world.in_flight()
+        mine = Status(0, socket.gethostname(), step + 1, doing, bool(collectives))
+        heard = any(status is not None for status, _ in others.values())
+        return explain(0, mine, others, self.run.world.size, heard) if before or self.run.world.size == 1 else []

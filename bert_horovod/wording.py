@@ -1,0 +1,16 @@
+"""Words that many messages need."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def counted(number: int, what: str) -> str:
+    """A number and the things that it counts, in the singular or with an s: "1 document", "2,000 documents"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question that names the known word nearest to this one, to be put into a message; "" if none is near."""
+    by_letters = {name.lower().replace("_", "").replace("-", ""): name for name in known}
+    near = difflib.get_close_matches(word[:100].lower().replace("_", "").replace("-", ""), by_letters, 1, 0.65)
+    return f"did you mean {by_letters[near[0]]}? " if near else ""
