@@ -4,8 +4,8 @@ This host:    bert-horovod launch -np 2 -- pretrain --recipe R --data_dir D --ou
 Many hosts:   bert-horovod launch -np 32 -hostfile hosts -- pretrain --recipe R --data_dir D --output_dir O
 In a job of SLURM, PBS or LSF the hosts are the job's: bert-horovod launch -- pretrain ...
 
-SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same command
-resumes. A second SIGTERM or SIGINT kills them.
+SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same
+command resumes. A second one kills them.
 With --restarts N a run that failed is started again, at most N times, and resumes from its last checkpoint; hosts that
 do not pass the doctor's checks are left out, and the world is smaller then, while the global batch stays.
 Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was given, 128 + n if killed by signal n,
@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.cluster.launching.launcher import LaunchPlan
     from bert_horovod.cluster.launching.restarts import launch
     from bert_horovod.errors import UserError
+    from bert_horovod.runtime.lasting_log import outlive_log
 
+    outlive_log()
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command or command[0] == "launch":
         raise UserError("expected a command to run, as in: bert-horovod launch -np 2 -- pretrain --recipe ...")

@@ -38,6 +38,7 @@ HASHES = "training/hashes.json"
 STATE = "training/state.json"
 OPTIMIZER = "training/optimizer.safetensors"
 FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # of every checkpoint
+_NAME = re.compile(r"step-([0-9]{8,18})")
 _OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a name in the checkpoint, none that leads out of it
 
 
@@ -160,8 +161,15 @@ def paths_in(output_dir: Path) -> Path:
 
 
 def paths(output_dir: Path) -> list[Path]:
-    """The checkpoints that there are, oldest first."""
-    return sorted(paths_in(output_dir).glob("step-[0-9]*"))
+    """The checkpoints that there are, oldest first; whatever else lies beside them, such as a copy, is the user's."""
+    found = {step: path for path in paths_in(output_dir).glob("step-*") if (step := step_of(path.name)) is not None}
+    return [found[step] for step in sorted(found) if found[step].is_dir()]
+
+
+def step_of(name: str) -> int | None:
+    """The step of the checkpoint that has this name; None for a name that no checkpoint has."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match and name == f"step-{int(match[1]):08d}" else None
 
 
 def _load(path: Path, task: Task) -> Checkpoint:

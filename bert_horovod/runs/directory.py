@@ -1,6 +1,7 @@
 """The output directory: who may write to it, what run it belongs to, and the request to stop."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -78,6 +79,43 @@ def share(output_dir: Path, claimed: int | None, world: World) -> int | None:
         raise UserError(f"another run took --output_dir {output_dir} in this moment; wait for it, or stop it")
     world.barrier()
     return held if world.rank == 0 else share_lock(path, None)
+
+
+class Followed:
+    """A directory that is found again where somebody moves it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def now(self) -> Path | None:
+        """Where it is: the path that was given, or another; None: it was removed."""
+        for path in (self._path, Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))):
+            try:
+                if os.path.samestat(os.stat(path), os.fstat(self._descriptor)):
+                    return path
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:  # of a disk or a network, which may pass
+                return self._path
+        return None
+
+    def close(self) -> None:
+        """Follow it no longer."""
+        os.close(self._descriptor)
+
+
+def not_where_it_was(output_dir: Path, now: Path | None, step: int) -> UserError:
+    """What ends a run whose output directory was moved or removed; `step`: that was saved where it is now."""
+    if now is None:
+        return UserError(
+            f"--output_dir {output_dir} was removed while the run wrote to it, and its checkpoints with it: nothing "
+            f"of step {step} could be saved. The same command begins anew"
+        )
+    return UserError(
+        f"--output_dir {output_dir} was moved while the run wrote to it: it is {now} now, where step {step} is saved. "
+        f"To resume, move it back, or run the same command with --output_dir {now}"
+    )
 
 
 def stop_requested(output_dir: Path) -> bool:

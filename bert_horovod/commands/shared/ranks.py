@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.runtime.lasting_log import outlive_log
 from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def train_as_rank(
             user may have got wrong, because no rank waits for another yet. Jobs have one [execution].
         train_jobs: trains them; None: there is one, and the loop does.
     """
+    outlive_log()
     import_tensorflow()
     import tensorflow as tf
 
