@@ -31,6 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restarts", type=int, default=0, metavar="N", help="after failures, at most N times (default: %(default)s)"
     )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        dest="variables",
+        help="a variable that ranks get too, beside those that every run may need; its value is seen in command lines",
+    )
     command = parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="of bert-horovod")
     command.required = True  # Python 3.12 changed its mind about this in the middle
 
@@ -75,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             network_interfaces=arguments.network_interfaces,
             ssh_port=arguments.ssh_port,
             mpi=arguments.mpi,
+            variables=tuple(arguments.variables),
         ),
         arguments.restarts,
     )

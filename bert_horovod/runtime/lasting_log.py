@@ -4,6 +4,8 @@ import io
 import os
 import sys
 
+PROGRAM = "bert-horovod: "  # before each line for people that is no result
+
 
 class _Lasting(io.FileIO):
     """A file whose writes never fail; the first that would is told to `warn`."""
@@ -49,6 +51,6 @@ def outlive_log() -> None:
 def warn(text: str) -> None:
     """Write a line to standard error, from wherever: a thread, a signal's handler; in vain if nobody can take it."""
     try:
-        os.write(2, f"bert-horovod: {text.rstrip()}\n".encode())
+        os.write(2, f"{PROGRAM}{text.rstrip()}\n".encode())
     except OSError:
         return

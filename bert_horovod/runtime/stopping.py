@@ -17,6 +17,15 @@ _MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP)  # by who started this: nohup, 
 _SAME_REQUEST_S = 1.0
 
 
+def heeded() -> list[int]:
+    """The signals that are taken: a SIGHUP that nohup has ignored stays so."""
+    return [number for number in STOP_SIGNALS if not (number == signal.SIGHUP and _is_ignored(number))]
+
+
+def _is_ignored(number: int) -> bool:
+    return signal.getsignal(number) == signal.SIG_IGN
+
+
 def is_same_request(number: int, since_s: float) -> bool:
     """Whether a further signal, so long after the first, asks for nothing more."""
     return number == signal.SIGHUP and since_s < _SAME_REQUEST_S
@@ -48,7 +57,7 @@ class StopSignals:
             self._thread = threading.Thread(target=self._listen, args=(reading,), name="signals", daemon=True)
             self._thread.start()
         for number in STOP_SIGNALS:
-            if number not in _MAY_BE_IGNORED or signal.getsignal(number) != signal.SIG_IGN:
+            if number not in _MAY_BE_IGNORED or not _is_ignored(number):
                 signal.signal(number, _left_to_the_thread)
 
     def end(self) -> None:
