@@ -20,14 +20,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bert_horovod.errors import DamagedData, ReportedError, UserError
+from bert_horovod.errors import DamagedData, ReportedError, UserError, unreadable
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import FORMATS, is_pretrained
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
-from bert_horovod.recipe.sections import Objective, Phase
+from bert_horovod.recipe.sections import Objective, Phase, Recipe
 from bert_horovod.runs.rank_parts import PART, part_file
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
@@ -69,6 +69,14 @@ def recorded_pair(directory: Path) -> str | None:
     try:
         pair = _state(directory)["recipe"]["objective"]["pair"]
         return section_from_table(Objective, {"pair": pair}, "objective").pair
+    except (OSError, ValueError, LookupError, TypeError, ReportedError):
+        return None
+
+
+def recorded_recipe(directory: Path) -> Recipe | None:
+    """The recipe of the run that saved a checkpoint; None if no run of ours wrote it."""
+    try:
+        return recipe_from_table(_state(directory)["recipe"])
     except (OSError, ValueError, LookupError, TypeError, ReportedError):
         return None
 
@@ -141,7 +149,8 @@ def _whole(output_dir: Path) -> Iterator[Path]:
 
 
 def _say_damaged(path: Path, what: list[str]) -> None:
-    print(f"bert-horovod: the checkpoint {path} is damaged ({', '.join(what)}); taking the one before", file=sys.stderr)
+    cannot = "cannot be read" if any(": " in fault for fault in what) else "is damaged"
+    print(f"bert-horovod: the checkpoint {path} {cannot} ({', '.join(what)}); taking the one before", file=sys.stderr)
 
 
 def _all_damaged(output_dir: Path) -> DamagedData:
@@ -226,13 +235,33 @@ def _damaged_files(path: Path) -> list[str]:
     try:
         expected = read_json(path / HASHES, inside=path)
         check_type(expected, dict[str, str], "it")
-    except (OSError, ValueError):
+    except ValueError:
         return [HASHES]
+    except OSError as error:
+        return [_fault(path, HASHES, error)]
     unlisted = [name for name in FILES if name not in expected]
-    return unlisted + [name[:200] for name, digest in expected.items() if not _is_whole(path, name, digest)]
+    faults = [_fault_of(path, name, digest) for name, digest in expected.items()]
+    return unlisted + [fault for fault in faults if fault]
+
+
+def _fault_of(path: Path, name: str, digest: str) -> str:
+    """A file's name if it is not as its hash says, with the reason if it cannot be read; nothing if it is whole."""
+    try:
+        return "" if _is_whole(path, name, digest) else name[:200]
+    except OSError as error:
+        return _fault(path, name[:200], error)
+
+
+def _fault(path: Path, name: str, error: OSError) -> str:
+    """Raises UserError for what the user mends: all checkpoints may be so, and none be damaged."""
+    found = unreadable(error, path / name)
+    if isinstance(found, UserError):
+        raise found from error
+    return f"{name}: {error.strerror}" if found else name
 
 
 def _is_whole(path: Path, name: str, digest: str) -> bool:
+    """Raises OSError."""
     try:
         if name not in FILES and not _OTHER_FILE.fullmatch(name):
             return False
@@ -241,5 +270,7 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
         elif (path / name).stat().st_size > TEXT_BYTES:
             return False
         return hash_file(path / name, inside=path) == digest
-    except (OSError, ReportedError):
+    except ReportedError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
         return False

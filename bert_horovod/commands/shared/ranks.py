@@ -89,8 +89,9 @@ def _train(
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
     from bert_horovod.costs.link import sums_by_host
-    from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
+    from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runtime.devices import use_devices
+    from bert_horovod.training.agreement import require_agreement
     from bert_horovod.training.loop import train
     from bert_horovod.training.start import untested_versions
 
@@ -108,6 +109,12 @@ def _train(
         claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
     world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
     use_devices(world.local_rank, world.local_size, execution.threads)
+    try:
+        require_agreement(jobs, world)
+    except UserError:
+        for job in jobs if launched.rank == 0 else ():
+            give_up(job.output_dir)
+        raise
     # Until this process ends.
     held = [share(job.output_dir, mine, world) for job, mine in zip(jobs, claimed, strict=True)]
     if train_jobs:
