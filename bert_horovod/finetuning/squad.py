@@ -20,9 +20,9 @@ from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.tokenizer_files import read_json
 from bert_horovod.tasks.span import ARCHITECTURE, Span
-from bert_horovod.training.hooks.base import COMPILING_S, Hook
+from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
-from bert_horovod.training.run import Run
+from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.start import check_size
 
 PHASE = {"sequence_length": 384, "learning_rate": 3e-5, "warmup": 0.1}
@@ -232,7 +232,7 @@ class AnswersHook(Hook):
         def progress(done: int, of: int) -> None:
             run.doing(f"predicting, {done} of {of} rows")
 
-        run.doing("predicting", COMPILING_S)
+        run.doing("predicting", FIRST_STEP_S)
         scores = self._scores(rows, run_outputs(run)(run.state.parameters, rows, progress))
         run.held_out = {f"held_out_{name}": value for name, value in scores.items()}
 

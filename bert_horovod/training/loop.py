@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.runs.directory import not_where_it_was
-from bert_horovod.training.hooks.base import COMPILING_S, Hook, StepEvent
+from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
 from bert_horovod.training.hooks.divergence import Diverged, DivergenceHook
@@ -22,7 +22,7 @@ from bert_horovod.training.inputs import StepBatch, step_batches, step_inputs
 from bert_horovod.training.job import Job
 from bert_horovod.training.overlap import planned_step
 from bert_horovod.training.rollback import roll_back
-from bert_horovod.training.run import Run
+from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.step import TrainStep
 
 # In the order in which they hear of a step: what may stop the run comes before what writes about it, and what saves
@@ -73,9 +73,10 @@ def _train_phase(run: Run) -> bool:
     compiled_after = progress.step + run.recipe.exchange.agreement  # by when ranks have done all that they do together
     with contextlib.closing(step_batches(run)) as batches:
         while progress.step < phase.end:
-            run.doing("reading rows")
+            first_s = FIRST_STEP_S if step is None else 0.0
+            run.doing("reading rows", first_s)
             batch, waited_s = next(batches)
-            run.doing("agreeing on counts")
+            run.doing("agreeing on counts", first_s)
             counts = _agree(run, batch)
             if counts is None:
                 _require_directory(run)
@@ -88,7 +89,7 @@ def _train_phase(run: Run) -> bool:
             inputs = step_inputs(run.recipe, progress, counts, rate, run.world.size * phase.micro_batches)
             with_times = any(hook.wants_times(number) for hook in run.hooks)
             if step is None or number <= compiled_after or with_times not in compiled:
-                run.doing("planning and compiling", COMPILING_S)
+                run.doing("planning and compiling", FIRST_STEP_S)
                 compiled.add(with_times)
             else:
                 run.doing("forward, backward and update")

@@ -23,6 +23,8 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
 from bert_horovod.training.step import compute_policy
 
+# Beyond execution.stall_s, for each thing up to the end of a phase's first step, and for what compiles later.
+FIRST_STEP_S = 600.0
 _INDEXED_PER_S = 1e6  # tokens of a dataset, if disk and processor are slow
 
 
@@ -75,7 +77,7 @@ class Run:
 
     def load(self) -> None:
         """Take the newest checkpoint, or start from the beginning."""
-        self.doing("loading the state")
+        self.doing("loading the state", FIRST_STEP_S)
         self.state, self.resumed_from = first_state(self.job, self.world)
 
     def _open(self) -> None:
@@ -96,7 +98,7 @@ class Run:
     def open_phase(self, number: int, begin: int) -> None:
         """Open the rows of a phase, on all ranks alike."""
         settings, job, world = self.recipe.phase[number], self.job, self.world
-        self.doing("opening the rows", job.dataset.tokens / _INDEXED_PER_S)
+        self.doing("opening the rows", FIRST_STEP_S + job.dataset.tokens / _INDEXED_PER_S)
         sources = [open_source_once(job.dataset, number, split, world) for split in ("train", "held_out")]
         products = self.task.products(self.recipe.model, 1, settings.sequence_length, sources[0].slots)
         self.phase = OpenPhase(

@@ -41,7 +41,7 @@ def test_equal_ranks_agree_also_where_a_host_has_its_own_threads(store):
     ("sections", "difference"),
     [
         ({"phase": {"global_batch": 16}}, "phase.0.global_batch = 16, rank 0 has 32"),
-        ({"data": {"masked_fraction": 0.2}}, "data.masked_fraction = 0.2, rank 0 has 0.15"),
+        ({"objective": {"masked_fraction": 0.2}}, "objective.masked_fraction = 0.2, rank 0 has 0.15"),
         ({"phase": {"learning_rate": 0.5}}, "phase.0.learning_rate = 0.5, rank 0 has "),
         ({"execution": {"bucket_bytes": 1000}}, "execution.bucket_bytes = 1000, rank 0 has "),
         ({"execution": {"evaluate_steps": 3}}, "execution.evaluate_steps = 3, rank 0 has "),

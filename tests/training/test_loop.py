@@ -9,6 +9,7 @@ import pytest
 from bert_horovod.batches.rows import Rows
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.run import FIRST_STEP_S
 from tests.toy_runs import logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
 
@@ -70,6 +71,22 @@ def test_nothing_is_traced_after_the_first_step(store, tmp_path):
 
     train_recipe(toy_recipe(execution={"micro_batch": 8}), store, tmp_path, max_steps=5, hooks=(Counting,))
     assert traces == [2] * 5
+
+
+def test_what_starts_or_compiles_may_take_longer_than_a_stall(store, tmp_path):
+    done = []
+
+    class Listening(Hook):
+        def doing(self, what: str, more_s: float = 0) -> None:
+            done.append((what, more_s >= FIRST_STEP_S))
+
+    execution = {"evaluate_steps": 2, "timeline": [3, 3], "log_steps": 9}
+    train_recipe(toy_recipe(phase={"steps": 4}, execution=execution), store, tmp_path, hooks=(Listening,))
+    longer = [what for what, more in done if more]
+    begin = ["loading the state", "opening the rows", "reading rows", "agreeing on counts", "planning and compiling"]
+    assert longer == [*begin, "evaluating", "planning and compiling"]
+    usual = [what for what, more in done if not more]
+    assert [usual.count(what) for what in ("reading rows", "forward, backward and update", "evaluating")] == [3, 2, 1]
 
 
 def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tmp_path):

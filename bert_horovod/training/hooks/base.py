@@ -6,8 +6,6 @@ from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepInputs, StepResult, TrainStep
 
-COMPILING_S = 1800.0  # beyond execution.stall_s, for what compiles: a large model, for the first step of a phase
-
 
 class StepEvent(NamedTuple):
     """An optimizer step that is done and counted."""

@@ -10,7 +10,8 @@ from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
-from bert_horovod.training.hooks.base import COMPILING_S, Hook, StepEvent
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.run import FIRST_STEP_S
 from bert_horovod.training.step import as_tensors, compute_policy
 
 
@@ -90,7 +91,7 @@ class EvaluationHook(Hook):
         run, every = self.run, self.run.recipe.execution.evaluate_steps
         if not ((every and event.step % every == 0) or event.step == run.phase.end):
             return
-        run.doing("evaluating", 0.0 if self._compiled else COMPILING_S)
+        run.doing("evaluating", 0.0 if self._compiled else FIRST_STEP_S)
         self._compiled = True
         means = self._evaluator.evaluate(run.state.parameters)
         run.held_out = {f"held_out_{name}": value for name, value in means.items()}
