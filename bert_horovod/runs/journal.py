@@ -76,9 +76,10 @@ class Journal:
         size = None
         try:
             if not os.fstat(self._file.fileno()).st_nlink:
+                removed, self._file = self._file, open(self._path, "ab", buffering=0)  # noqa: SIM115
+                removed.close()
+                self._torn_at = None
                 self._say(f"warning: {self._path} was removed: its lines up to here are lost")
-                self._file.close()
-                self._begin(0)
             if self._torn_at is not None:
                 self._file.truncate(self._torn_at)
             size = self._file.seek(0, os.SEEK_END)

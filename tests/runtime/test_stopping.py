@@ -17,7 +17,7 @@ from bert_horovod.runtime.stopping import STOP
 assert signal.getsignal(signal.SIGHUP) == getattr(signal, sys.argv[1])
 STOP.begin(speaks=True)
 print("step", flush=True)
-hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 31)
+hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
 """
 
 

@@ -177,10 +177,10 @@ def test_what_the_user_says_of_the_network_reaches_the_starter():
     words = " ".join(command_line(plan, {}))
     assert "--gloo --disable-cache -np 2 -H a:2,b:1 --network-interfaces eth1 --ssh-port 2222" in words
     words = " ".join(
-        command_line(LaunchPlan(**(plan.__dict__ | {"mpi": True})), {"A": "1", "BASH_FUNC_x%%": "", "_": "x"})
+        command_line(LaunchPlan(**(plan.__dict__ | {"mpi": True})), {"A": "1", "CUDA_VISIBLE_DEVICES": "0"})
     )
     assert "-mca btl_tcp_if_include eth1 -mca oob_tcp_if_include eth1 -mca plm_rsh_args -p 2222 -x A " in words
-    assert "BASH_FUNC" not in words
+    assert "CUDA_VISIBLE_DEVICES" not in words
 
 
 def take(lines: list[str]) -> _Ranks:
