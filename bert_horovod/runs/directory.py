@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -119,6 +120,7 @@ class Followed:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self.close = weakref.finalize(self, os.close, self._descriptor)  # follow it no longer
 
     def now(self) -> Path | None:
         """Where it is: the path that was given, or another; None: it was removed."""
@@ -131,10 +133,6 @@ class Followed:
             except OSError:  # of a disk or a network, which may pass
                 return self._path
         return None
-
-    def close(self) -> None:
-        """Follow it no longer."""
-        os.close(self._descriptor)
 
 
 def not_where_it_was(output_dir: Path, now: Path | None, step: int) -> UserError:
