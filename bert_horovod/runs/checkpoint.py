@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bert_horovod.errors import DamagedData, ReportedError, UserError, unreadable
+from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError, unreadable
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import FORMATS, is_pretrained
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
@@ -142,15 +142,19 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
 def _whole(output_dir: Path) -> Iterator[Path]:
     """The checkpoints whose files are as their hashes say, the newest first; says which are not."""
     for path in reversed(paths(output_dir)):
-        if damaged := _damaged_files(path):
+        try:
+            damaged = _damaged_files(path)
+        except RunError as error:  # of a disk, which the user may not be able to mend
+            print(f"bert-horovod: {error}. Taking the checkpoint before {path.name}", file=sys.stderr)
+            continue
+        if damaged:
             _say_damaged(path, damaged)
         else:
             yield path
 
 
 def _say_damaged(path: Path, what: list[str]) -> None:
-    cannot = "cannot be read" if any(": " in fault for fault in what) else "is damaged"
-    print(f"bert-horovod: the checkpoint {path} {cannot} ({', '.join(what)}); taking the one before", file=sys.stderr)
+    print(f"bert-horovod: the checkpoint {path} is damaged ({', '.join(what)}); taking the one before", file=sys.stderr)
 
 
 def _all_damaged(output_dir: Path) -> DamagedData:
@@ -235,33 +239,21 @@ def _damaged_files(path: Path) -> list[str]:
     try:
         expected = read_json(path / HASHES, inside=path)
         check_type(expected, dict[str, str], "it")
-    except ValueError:
+    except (OSError, ValueError) as error:
+        _refuse_unreadable(error, path / HASHES)
         return [HASHES]
-    except OSError as error:
-        return [_fault(path, HASHES, error)]
     unlisted = [name for name in FILES if name not in expected]
-    faults = [_fault_of(path, name, digest) for name, digest in expected.items()]
-    return unlisted + [fault for fault in faults if fault]
+    return unlisted + [name[:200] for name, digest in expected.items() if not _is_whole(path, name, digest)]
 
 
-def _fault_of(path: Path, name: str, digest: str) -> str:
-    """A file's name if it is not as its hash says, with the reason if it cannot be read; nothing if it is whole."""
-    try:
-        return "" if _is_whole(path, name, digest) else name[:200]
-    except OSError as error:
-        return _fault(path, name[:200], error)
-
-
-def _fault(path: Path, name: str, error: OSError) -> str:
-    """Raises UserError for what the user mends: all checkpoints may be so, and none be damaged."""
-    found = unreadable(error, path / name)
-    if isinstance(found, UserError):
+def _refuse_unreadable(error: Exception, path: Path) -> None:
+    """Raise what `unreadable` makes: the file may be whole, and a run must not go back behind it unasked."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(cause, OSError) and (found := unreadable(cause, path)):
         raise found from error
-    return f"{name}: {error.strerror}" if found else name
 
 
 def _is_whole(path: Path, name: str, digest: str) -> bool:
-    """Raises OSError."""
     try:
         if name not in FILES and not _OTHER_FILE.fullmatch(name):
             return False
@@ -270,7 +262,6 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
         elif (path / name).stat().st_size > TEXT_BYTES:
             return False
         return hash_file(path / name, inside=path) == digest
-    except ReportedError as error:
-        if isinstance(error.__cause__, OSError):
-            raise error.__cause__ from None
+    except (OSError, ReportedError) as error:
+        _refuse_unreadable(error, path / name)
         return False

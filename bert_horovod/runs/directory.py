@@ -111,7 +111,7 @@ def _recipe_of_run(output_dir: Path) -> Recipe | None:
                 file=sys.stderr,
             )
             return recipe
-    return None
+    return None if path.exists() else load_recipe(path)  # which says that it is missing
 
 
 class Followed:
