@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert_horovod.collectives.launched import Launch
 from bert_horovod.collectives.messages import from_all_ranks
+from bert_horovod.collectives.rendezvous import RendezvousBoard
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import recipe_to_table
@@ -39,6 +41,24 @@ def require_agreement(jobs: Sequence[Job], world: World) -> None:
     everyone = from_all_ranks([[socket.gethostname(), described(jobs)]], world, "agreement")
     if found := disagreement(everyone):
         raise UserError(found)
+
+
+def announce(jobs: Sequence[Job], launched: Launch) -> None:
+    """Tell the other ranks what this one is to do, before Horovod starts: for `why_not_joined`."""
+    if launched.size > 1:
+        RendezvousBoard().write(launched.rank, [socket.gethostname(), described(jobs)])
+
+
+def why_not_joined(launched: Launch) -> UserError:
+    """What to raise where Horovod refused to start, as it does where ranks ask for other groups of ranks."""
+    board = RendezvousBoard()
+    everyone = [board.read(rank) for rank in range(launched.size)]
+    known = [entry or everyone[0] for entry in everyone]  # of a rank that has said nothing yet, nothing is known
+    return UserError(
+        (everyone[0] and disagreement(known))
+        or "Horovod could not be initialised; its own words are above. Where they are of process sets, recipes differ "
+        "in numerics.wire or [exchange]: every host needs the same"
+    )
 
 
 def described(jobs: Sequence[Job]) -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +16,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.directory import claim, give_up
 from bert_horovod.training.agreement import OF_A_HOST, described, disagreement, require_agreement
 from bert_horovod.training.job import Job, pretraining_job
-from tests.horovod_runs import run_ranks
+from tests.horovod_runs import clean_environment, kill_tree, run_ranks
 from tests.toy_runs import pretrain_arguments
 from tests.toys import toy_recipe
 
@@ -121,3 +125,39 @@ def test_a_stale_recipe_on_one_host_ends_the_run_with_one_message(tmp_path, stor
     assert "phase.0.global_batch = 16, rank 0 has 32" in errors[0]
     assert "Process 0 exit with status code 2" in done.stdout + done.stderr
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+GROUPS = """
+import os, sys
+from bert_horovod.__main__ import dispatch, parse
+own = ["--set", "numerics.wire='int8'"] if os.environ["HOROVOD_RANK"] == "1" else []
+sys.exit(dispatch(parse(["bert-horovod", "pretrain", *sys.argv[1:], *own])))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_horovod_cannot_join_because_recipes_differ_are_told_which_key(tmp_path, store):
+    pytest.importorskip("horovod")
+    (tmp_path / "rank.py").write_text(GROUPS)
+    run = "from bert_horovod.cluster.launching.guarded import main; main()"
+    hosts = ["--gloo", "-np", "4", "-H", "localhost:2,127.0.0.1:2"]  # two hosts of two ranks each, for Horovod
+    arguments = pretrain_arguments(tmp_path, store, tmp_path / "run")
+    with (
+        open(tmp_path / "said", "w+") as said,
+        subprocess.Popen(
+            [sys.executable, "-c", run, *hosts, sys.executable, str(tmp_path / "rank.py"), *arguments],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=clean_environment(),
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            end = time.monotonic() + 300
+            while "Process 1 exit with status code 2" not in (text := Path(said.name).read_text()):
+                assert time.monotonic() < end, text
+                time.sleep(0.2)
+        finally:
+            kill_tree(process.pid)
+    assert "rank 1 on" in text
+    assert "numerics.wire = 'int8', rank 0 has 'float32'" in text

@@ -1,6 +1,7 @@
 """What commands that train share: their flags, and how a process becomes a rank, trains, and says what went wrong."""
 
 import argparse
+import atexit
 import os
 import socket
 import sys
@@ -91,7 +92,7 @@ def _train(
     from bert_horovod.costs.link import sums_by_host
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.training.agreement import require_agreement
+    from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
     from bert_horovod.training.start import untested_versions
 
@@ -107,7 +108,13 @@ def _train(
         # A rank that is cut off ends by its watchdog.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
-    world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
+    announce(jobs, launched)
+    try:
+        world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
+    except ValueError as error:
+        # At this process's end, before Horovod's own work there, which waits for the ranks that it has just refused.
+        atexit.register(os._exit, UserError.exit_code)
+        raise why_not_joined(launched) from error
     use_devices(world.local_rank, world.local_size, execution.threads)
     try:
         require_agreement(jobs, world)
