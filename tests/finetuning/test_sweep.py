@@ -87,7 +87,5 @@ def test_a_finished_run_is_not_done_again_and_a_stopped_one_ends_the_series(tmp_
     assert said.count("it is finished already") == 2
     assert (directories[1] / "metrics.jsonl").read_bytes() == before
     (directories[1] / "metrics.jsonl").unlink()
-    with pytest.raises(
-        DamagedData, match=r"metrics.jsonl is missing, which held the scores of a run that is at its end"
-    ):
+    with pytest.raises(DamagedData, match=r"metrics.jsonl is missing, which held the scores of a run that is"):
         train()

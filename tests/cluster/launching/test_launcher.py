@@ -71,11 +71,12 @@ def test_sigterm_to_every_process_of_the_job_saves(start, controller):
 
 @pytest.mark.slow
 @needs_horovod
-def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_before_the_ranks_have_started_is_not_lost(start, number):
     with start() as run:
         while len(run.processes()) < 2:  # horovodrun is there
             time.sleep(0.05)
-        run.signal(signal.SIGINT)
+        run.signal(number)
         code, said, errors = run.end()
     assert code == 0, errors
     assert "asked to stop: saved at step" in said
