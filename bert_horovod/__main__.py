@@ -12,7 +12,8 @@ from absl import app
 from bert_horovod import __version__, commands
 from bert_horovod.cluster.launching.rank import end_with_launcher
 from bert_horovod.commands.shared.parser import Parser
-from bert_horovod.errors import NO_ROOM, ReportedError, RunError
+from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
+from bert_horovod.storage.mapped import explain_bus_errors
 
 
 def command_names() -> list[str]:
@@ -47,14 +48,17 @@ def dispatch(arguments: argparse.Namespace) -> int:
     try:
         return arguments.run(arguments) or 0
     except ReportedError as error:
-        print(f"bert-horovod: error: {error}", file=sys.stderr)
+        print(f"bert-horovod: error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # as in `bert-horovod inspect | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
         if error.errno not in NO_ROOM:
-            raise
+            if (found := unreadable(error, error.filename or "a file")) is None:
+                raise
+            print(f"bert-horovod: error: {printable(str(found))}", file=sys.stderr)
+            return found.exit_code
         print(
             f"bert-horovod: error: no room on the disk for {error.filename or 'the output'}: {error.strerror}; "
             "make room and run the same command again",
@@ -71,6 +75,7 @@ def main() -> None:
     end_with_launcher()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # names may have bytes and characters that it cannot write
+    explain_bus_errors()
     app.run(dispatch, flags_parser=parse)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.cluster import Cluster, cluster, why_not
 from bert_horovod.corpus.store import Store
+from bert_horovod.runtime.stopping import STOP_SIGNALS
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.two_ranks import TwoRanks
 
@@ -85,8 +86,8 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """End the two ranks where no file asks for them next; give back the signals that a run has taken."""
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if nextitem is None or shared(str(nextitem.path)) != "two_ranks":
         _RANKS.close()
 

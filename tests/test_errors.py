@@ -20,17 +20,22 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches.index import open_index
 from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.cluster.launching.hostfiles import read_hostfile
+from bert_horovod.corpus.manifest import read_manifest
 from bert_horovod.corpus.preparing.preparation import prepare
+from bert_horovod.corpus.store import verify
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Numerics
 from bert_horovod.runs.checkpoint import load_newest, path_of
-from bert_horovod.runs.directory import claim
+from bert_horovod.runs.directory import Followed, claim, not_where_it_was
 from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.training.agreement import described, disagreement
 from bert_horovod.training.hooks import divergence, watchdog
+from bert_horovod.training.job import pretraining_job
 from tests.horovod_runs import PROJECT, clean_environment, run_ranks
+from tests.rights import few_files, without_rights
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
@@ -111,7 +116,7 @@ def _checkpoint_not_written(place: Path) -> None:
     recipe = recipe_from_table(toy_recipe_table(execution={"max_unsaved_hours": 1e-9}))
     state = TrainingState({"a": np.zeros(2, np.float32)}, ("m", "v"), Progress(step=1))
     task, dataset = Pretraining(recipe.objective.pairs), StoreDataset(_store(place), recipe)
-    saver = Saver(state, place / "run", recipe, task, dataset, print)
+    saver = Saver(state, Followed(place / "run"), recipe, task, dataset, print)
     saver.save(state, {})
     saver.finish(lambda: None)
 
@@ -125,6 +130,36 @@ def _token_store(place: Path) -> None:
     _flip(store.path / "shard-00001" / "tokens.npy")
     arguments = parse(["bert-horovod", "verify", "--data_dir", str(store.path)])
     arguments.run(arguments)
+
+
+def _denied(place: Path) -> None:
+    store = _store(place)
+    with without_rights(store.path / "manifest.json"):
+        verify(store.path)
+
+
+def _too_many(place: Path) -> None:
+    store = _store(place)
+    with few_files():
+        read_manifest(store.path)
+
+
+def _disk(place: Path) -> None:
+    with open("/proc/self/mem", "rb") as file:  # whose first page cannot be read
+        file.read(1)
+
+
+def _moved(place: Path) -> None:
+    os.mkdir(place / "run")
+    directory = Followed(place / "run")
+    os.rename(place / "run", place / "elsewhere")
+    raise not_where_it_was(place / "run", directory.now(), 7)
+
+
+def _other_work(place: Path) -> None:
+    job = pretraining_job(toy_recipe(), _store(place), place / "run")
+    other = pretraining_job(toy_recipe(phase={"global_batch": 16}), job.dataset.store, place / "run")
+    raise errors.UserError(disagreement([("node1", described([job])), ("node2", described([other]))]))
 
 
 def _row_index(place: Path) -> None:
@@ -160,12 +195,18 @@ CAUSES: dict[str, Callable[[Path], None]] = {
     "the disk is full where something else": _full_disk,
     "the token store is damaged": _token_store,
     "a row index is damaged": _row_index,
+    "this user may not read": _denied,
+    "more files are open": _too_many,
+    "a disk or a network fails": _disk,
+    "the output directory was moved": _moved,
+    "ranks are to do different work": _other_work,
     "all checkpoints are damaged": _checkpoints,
     "a Hugging Face directory is damaged": _pretrained,
     "an input of `prepare` is damaged": _input,
 }
 RANKS = {"a bit flips on one rank": "bit", "a rank has lost the others": "lost"}
-PROCESSES = {"a rank is killed": 128 + 9, "a rank hangs": watchdog.EXIT_CODE, "a fault of the program": 1}
+PROCESSES = {"a mapped file is cut short": errors.DamagedData.exit_code, "a rank is killed": 128 + 9}
+PROCESSES |= {"a rank hangs": watchdog.EXIT_CODE, "a fault of the program": 1}
 
 
 def row(beginning: str) -> Row:
@@ -206,6 +247,8 @@ from bert_horovod.collectives.world import connect
 from bert_horovod.commands import pretrain
 from bert_horovod.commands.shared import ranks
 from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.training.agreement import described, disagreement
+from bert_horovod.training.job import pretraining_job
 from bert_horovod.training.hooks.consistency import Consistency
 
 def compare(arguments):

@@ -92,6 +92,7 @@ FLAGS = {
         "--ssh_port": None,
         "--mpi": False,
         "--restarts": 0,
+        "--env": [],
         "-- COMMAND ...": REQUIRED,
     },
     "plan": {

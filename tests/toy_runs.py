@@ -56,6 +56,7 @@ def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sectio
 
 def save(output_dir: Path, state: TrainingState, recipe: Recipe, store: Store, position: dict[str, int]) -> Path:
     """Write a checkpoint; returns its path."""
+    output_dir.mkdir(parents=True, exist_ok=True)
     snapshot = take_snapshot(state, buffers_for(state), recipe, store.hash, position)
     task = Pretraining(recipe.objective.pairs)
     return write(output_dir, snapshot, recipe, task, StoreDataset(store, recipe))

@@ -4,8 +4,8 @@ This host:    bert-horovod launch -np 2 -- pretrain --recipe R --data_dir D --ou
 Many hosts:   bert-horovod launch -np 32 -hostfile hosts -- pretrain --recipe R --data_dir D --output_dir O
 In a job of SLURM, PBS or LSF the hosts are the job's: bert-horovod launch -- pretrain ...
 
-SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same command
-resumes. A second SIGTERM or SIGINT kills them.
+SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same
+command resumes. A second one kills them.
 With --restarts N a run that failed is started again, at most N times, and resumes from its last checkpoint; hosts that
 do not pass the doctor's checks are left out, and the world is smaller then, while the global batch stays.
 Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was given, 128 + n if killed by signal n,
@@ -34,6 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restarts", type=int, default=0, metavar="N", help="after failures, at most N times (default: %(default)s)"
     )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        dest="variables",
+        help="a variable that ranks get too, beside those that every run may need; its value is seen in command lines",
+    )
     command = parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="of bert-horovod")
     command.required = True  # Python 3.12 changed its mind about this in the middle
 
@@ -46,8 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.cluster.launching.restarts import launch
     from bert_horovod.errors import UserError
     from bert_horovod.runs.signs import LAUNCHED_BY
+    from bert_horovod.runtime.lasting_log import outlive_log
     from bert_horovod.wording import counted
 
+    outlive_log()
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command or command[0] == "launch":
         raise UserError("expected a command to run, as in: bert-horovod launch -np 2 -- pretrain --recipe ...")
@@ -89,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             network_interfaces=arguments.network_interfaces,
             ssh_port=arguments.ssh_port,
             mpi=arguments.mpi,
+            variables=tuple(arguments.variables),
         ),
         arguments.restarts,
     )

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.errors import DamagedData, UserError, file_error, unreadable
 from bert_horovod.storage.reading import read_json, shown
 from bert_horovod.storage.typed import check_type
 
@@ -81,7 +81,7 @@ def read_manifest(store: Path) -> dict[str, Any]:
         check_type(manifest, _Manifest, "the manifest")
         _check(manifest)
     except OSError as error:
-        raise file_error(
+        raise unreadable(error, path) or file_error(
             error,
             f"{store} is not a token store: cannot read manifest.json ({error.strerror}); "
             "make one with: bert-horovod prepare",

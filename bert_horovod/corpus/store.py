@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, manifest_text, read_manifest
-from bert_horovod.errors import DamagedData, ReportedError
+from bert_horovod.errors import DamagedData, unreadable
 from bert_horovod.storage.reading import hash_file, load_array, open_regular, read_text
 from bert_horovod.storage.writing import write_atomically
 
@@ -125,7 +125,7 @@ def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
     try:
         vocabulary_text = read_text(path / "vocab.txt", inside=path)
     except (OSError, UnicodeDecodeError) as error:
-        raise DamagedData(
+        raise unreadable(error, path / "vocab.txt") or DamagedData(
             f"cannot read {path / 'vocab.txt'}: {getattr(error, 'strerror', error)}; prepare the data again"
         ) from error
     vocabulary = vocabulary_text.rstrip("\n").split("\n")
@@ -165,7 +165,11 @@ def _is_damaged(path: Path, entry: dict[str, Any], vocabulary_size: int) -> bool
     try:
         open_shard(path, entry, vocabulary_size)  # before the hash: a file may have a hole of terabytes
         return hash_shard(path / entry["name"]) != entry["sha256"]
-    except (OSError, ReportedError):
+    except DamagedData:
+        return True
+    except OSError as error:
+        if found := unreadable(error, error.filename or path / entry["name"]):
+            raise found from error
         return True
 
 
@@ -195,7 +199,7 @@ def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
         if duplicates[0] < 0 or duplicates[-1] >= manifest["totals"]["documents"] or np.any(np.diff(duplicates) <= 0):
             raise ValueError("it does not rise within the store's documents")
     except (OSError, ValueError) as error:
-        raise DamagedData(
+        raise unreadable(error, file) or DamagedData(
             f"{file} is damaged ({getattr(error, 'strerror', error)}); "
             "run the same prepare command again: it makes it anew"
         ) from error
@@ -229,7 +233,7 @@ def open_shard(path: Path, entry: dict[str, Any], vocabulary_size: int) -> Shard
         try:
             arrays[name] = load_array(file, dtype, shape, inside=path)
         except (OSError, ValueError) as error:
-            raise DamagedData(
+            raise unreadable(error, file) or DamagedData(
                 f"{file} is missing or damaged ({getattr(error, 'strerror', error)}); "
                 f"see which shards with: bert-horovod verify --data_dir {path}"
             ) from error

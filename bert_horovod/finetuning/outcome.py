@@ -17,7 +17,7 @@ from bert_horovod.inference.outputs import RowOutputs
 from bert_horovod.inference.text_answers import answers
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook
-from bert_horovod.training.run import Run
+from bert_horovod.training.run import FIRST_STEP_S, Run
 
 DEV_PREDICTIONS = Path("predictions", "dev.tsv")  # in output_dir; the last file that a run writes
 
@@ -81,6 +81,7 @@ class Outcome(Hook):
         def progress(done: int, of: int) -> None:
             run.doing(f"predicting {what}, {done} of {of} rows")
 
+        run.doing(f"predicting {what}", FIRST_STEP_S)
         logits = rows.by_example(self._outputs(run.state.parameters, rows, progress)["logits"])
         found = answers(logits, len(data.format.labels))
         if run.world.rank == 0:

@@ -16,7 +16,7 @@ from bert_horovod.finetuning.sweep import Variant, train_all
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.checkpoint import paths_in
+from bert_horovod.runs.checkpoint import paths
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.job import Job
 from bert_horovod.training.run import Run
@@ -103,8 +103,8 @@ def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]
         if done is None:
             return None
         if world.rank == 0:  # of checkpoints two thirds, which nobody will resume
-            for unneeded in paths_in(job.output_dir).glob("*/training"):
-                shutil.rmtree(unneeded)
+            for checkpoint in paths(job.output_dir):
+                shutil.rmtree(checkpoint / "training", ignore_errors=True)
         found.append((job.output_dir.name, done[0].scores))
     return found
 

@@ -31,7 +31,7 @@ from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
-from bert_horovod.training.run import Run
+from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.start import check_size
 
 PHASE = {"sequence_length": 384, "learning_rate": 3e-5, "warmup": 0.1}
@@ -245,6 +245,7 @@ class AnswersHook(Hook):
         def progress(done: int, of: int) -> None:
             run.doing(f"predicting, {done} of {of} rows")
 
+        run.doing("predicting", FIRST_STEP_S)
         scores = self._scores(rows, run_outputs(run)(run.state.parameters, rows, progress))
         run.held_out = {f"held_out_{name}": value for name, value in scores.items()}
 

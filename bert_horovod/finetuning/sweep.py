@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.outcome import DEV_PREDICTIONS
 from bert_horovod.inference.answers import PREDICTIONS
 from bert_horovod.runs.checkpoint import path_of
@@ -161,7 +161,12 @@ def _last_scores(job: Job) -> dict[str, float] | None:
     if not path_of(job.output_dir, last).is_dir() or not written:
         return None
     prefix, found = "held_out_", None
-    for text in path.read_text(encoding="utf-8").splitlines():
+    if not path.exists():
+        raise DamagedData(
+            f"{path} is missing, which held the scores of a run that is at its end; restore it, or remove "
+            f"{job.output_dir} to train that run again"
+        )
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
         except ValueError:  # the end of a line that a crash has cut

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-import bert_horovod
 from bert_horovod.errors import RunError
+from bert_horovod.runtime.children import python_settings
 
 ONNX_FILE = "model.onnx"
 TOLERANCE = 1e-5  # of the largest value of an output, or of 1 if that is smaller
@@ -37,9 +37,7 @@ def check_export(directory: Path, calls: list[Call]) -> float:
 
     Raises RunError if it cannot be loaded or called there, or an output differs by more than TOLERANCE.
     """
-    package = str(Path(bert_horovod.__file__).parents[1])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | python_settings()
     with tempfile.TemporaryDirectory() as place:
         inputs, outputs = Path(place) / "inputs.npz", Path(place) / "outputs.npz"
         arrays = {

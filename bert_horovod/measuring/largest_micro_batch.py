@@ -19,6 +19,7 @@ from pathlib import Path
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.children import python_settings
 
 STEPS = 2  # of the optimizer: the second has slots and accumulators that the first made
 MARGIN = 1.1  # times the limit of resident memory: there a try on a CPU is ended
@@ -146,8 +147,6 @@ def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, worl
 
 def _run_within(work: str, bound: int | None) -> tuple[int, bool]:
     """The peak in bytes of a child process, and whether it was ended for lack of memory."""
-    package = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     with (
         tempfile.TemporaryFile("w+") as given,
         tempfile.TemporaryFile("w+") as said,
@@ -160,7 +159,7 @@ def _run_within(work: str, bound: int | None) -> tuple[int, bool]:
             stdin=given,
             stdout=said,
             stderr=log,
-            env=os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | python_settings(),
         ) as child:
             try:
                 reached, over = _watch(child, bound)

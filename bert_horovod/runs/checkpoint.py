@@ -20,14 +20,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bert_horovod.errors import DamagedData, ReportedError, UserError
+from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError, unreadable
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import FORMATS, is_pretrained
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
-from bert_horovod.recipe.sections import Objective, Phase
+from bert_horovod.recipe.sections import Objective, Phase, Recipe
 from bert_horovod.runs.rank_parts import PART, part_file
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
@@ -38,6 +38,7 @@ HASHES = "training/hashes.json"
 STATE = "training/state.json"
 OPTIMIZER = "training/optimizer.safetensors"
 FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # of every checkpoint
+_NAME = re.compile(r"step-([0-9]{8,18})")
 _OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a name in the checkpoint, none that leads out of it
 
 
@@ -68,6 +69,14 @@ def recorded_pair(directory: Path) -> str | None:
     try:
         pair = _state(directory)["recipe"]["objective"]["pair"]
         return section_from_table(Objective, {"pair": pair}, "objective").pair
+    except (OSError, ValueError, LookupError, TypeError, ReportedError):
+        return None
+
+
+def recorded_recipe(directory: Path) -> Recipe | None:
+    """The recipe of the run that saved a checkpoint; None if no run of ours wrote it."""
+    try:
+        return recipe_from_table(_state(directory)["recipe"])
     except (OSError, ValueError, LookupError, TypeError, ReportedError):
         return None
 
@@ -133,7 +142,12 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
 def _whole(output_dir: Path) -> Iterator[Path]:
     """The checkpoints whose files are as their hashes say, the newest first; says which are not."""
     for path in reversed(paths(output_dir)):
-        if damaged := _damaged_files(path):
+        try:
+            damaged = _damaged_files(path)
+        except RunError as error:  # of a disk, which the user may not be able to mend
+            print(f"bert-horovod: {error}. Taking the checkpoint before {path.name}", file=sys.stderr)
+            continue
+        if damaged:
             _say_damaged(path, damaged)
         else:
             yield path
@@ -160,8 +174,15 @@ def paths_in(output_dir: Path) -> Path:
 
 
 def paths(output_dir: Path) -> list[Path]:
-    """The checkpoints that there are, oldest first."""
-    return sorted(paths_in(output_dir).glob("step-[0-9]*"))
+    """The checkpoints that there are, oldest first; whatever else lies beside them, such as a copy, is the user's."""
+    found = {step: path for path in paths_in(output_dir).glob("step-*") if (step := step_of(path.name)) is not None}
+    return [found[step] for step in sorted(found) if found[step].is_dir()]
+
+
+def step_of(name: str) -> int | None:
+    """The step of the checkpoint that has this name; None for a name that no checkpoint has."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match and name == f"step-{int(match[1]):08d}" else None
 
 
 def _load(path: Path, task: Task) -> Checkpoint:
@@ -218,10 +239,18 @@ def _damaged_files(path: Path) -> list[str]:
     try:
         expected = read_json(path / HASHES, inside=path)
         check_type(expected, dict[str, str], "it")
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        _refuse_unreadable(error, path / HASHES)
         return [HASHES]
     unlisted = [name for name in FILES if name not in expected]
     return unlisted + [name[:200] for name, digest in expected.items() if not _is_whole(path, name, digest)]
+
+
+def _refuse_unreadable(error: Exception, path: Path) -> None:
+    """Raise what `unreadable` makes: the file may be whole, and a run must not go back behind it unasked."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(cause, OSError) and (found := unreadable(cause, path)):
+        raise found from error
 
 
 def _is_whole(path: Path, name: str, digest: str) -> bool:
@@ -233,5 +262,6 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
         elif (path / name).stat().st_size > TEXT_BYTES:
             return False
         return hash_file(path / name, inside=path) == digest
-    except (OSError, ReportedError):
+    except (OSError, ReportedError) as error:
+        _refuse_unreadable(error, path / name)
         return False

@@ -1,16 +1,20 @@
 """The output directory: who may write to it, what run it belongs to, and the request to stop."""
 
 import json
+import os
+import sys
+import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.errors import DamagedData, UserError, file_error, unreadable
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.checkpoint import paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.signs import COMMAND, STATUS
-from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.reading import read_json, read_text
 from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
 
@@ -68,6 +72,13 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
     return held
 
 
+def give_up(output_dir: Path) -> None:
+    """Take back what `claim` wrote, where the run cannot begin and none has begun here before."""
+    if not (output_dir / "metrics.jsonl").exists() and not (output_dir / "checkpoints").exists():
+        for name in ("recipe.toml", "run.json"):
+            (output_dir / name).unlink(missing_ok=True)
+
+
 def share(output_dir: Path, claimed: int | None, world: World) -> int | None:
     """Let all ranks that see the directory hold its lock, so that it falls with the last of them.
 
@@ -79,6 +90,63 @@ def share(output_dir: Path, claimed: int | None, world: World) -> int | None:
         raise UserError(f"another run took --output_dir {output_dir} in this moment; wait for it, or stop it")
     world.barrier()
     return held if world.rank == 0 else share_lock(path, None)
+
+
+def _recipe_of_run(output_dir: Path) -> Recipe | None:
+    """The recipe of the run that is there: recipe.toml's, or the newest checkpoint's where a crash left that empty.
+
+    None: neither tells. Raises ReportedError.
+    """
+    path = output_dir / "recipe.toml"
+    try:
+        if read_text(path, inside=output_dir).strip("\0 \r\n\t"):
+            return load_recipe(path)
+    except (OSError, ValueError) as error:
+        if found := unreadable(error, path):
+            raise found from error
+    for checkpoint in reversed(paths(output_dir)):
+        if recipe := recorded_recipe(checkpoint):
+            print(
+                f"bert-horovod: warning: {path} is missing or empty, as a crash may leave it; it is written anew, from "
+                f"what {checkpoint} was trained by",
+                file=sys.stderr,
+            )
+            return recipe
+    return None if path.exists() else load_recipe(path)  # which says that it is missing
+
+
+class Followed:
+    """A directory that is found again where somebody moves it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self.close = weakref.finalize(self, os.close, self._descriptor)  # follow it no longer
+
+    def now(self) -> Path | None:
+        """Where it is: the path that was given, or another; None: it was removed."""
+        for path in (self._path, Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))):
+            try:
+                if os.path.samestat(os.stat(path), os.fstat(self._descriptor)):
+                    return path
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:  # of a disk or a network, which may pass
+                return self._path
+        return None
+
+
+def not_where_it_was(output_dir: Path, now: Path | None, step: int) -> UserError:
+    """What ends a run whose output directory was moved or removed; `step`: that was saved where it is now."""
+    if now is None:
+        return UserError(
+            f"--output_dir {output_dir} was removed while the run wrote to it, and its checkpoints with it: nothing "
+            f"of step {step} could be saved. The same command begins anew"
+        )
+    return UserError(
+        f"--output_dir {output_dir} was moved while the run wrote to it: it is {now} now, where step {step} is saved. "
+        f"To resume, move it back, or run the same command with --output_dir {now}"
+    )
 
 
 def stop_requested(output_dir: Path) -> bool:
@@ -110,7 +178,7 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> No
         check_type(content, RunRecord, "it")
         run = RunRecord(**content)
     except (OSError, ValueError, TypeError) as error:
-        raise DamagedData(
+        raise unreadable(error, output_dir / "run.json") or DamagedData(
             f"{output_dir / 'run.json'} is damaged ({getattr(error, 'strerror', error)}); "
             "restore it, or give a new directory"
         ) from error
@@ -123,7 +191,8 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> No
             f"--output_dir {output_dir} belongs to a run on other data (hash {run.store[:12]}, "
             f"this one is {store_hash[:12]}); resume with that --data_dir, or give a new directory"
         )
-    changed = differences(load_recipe(output_dir / "recipe.toml"), recipe)
+    before = _recipe_of_run(output_dir)
+    changed = differences(before, recipe) if before else []
     if changed:
         raise UserError(
             f"--output_dir {output_dir} belongs to a run with another recipe: {'; '.join(changed)}. "

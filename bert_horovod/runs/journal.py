@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ class Journal:
 
     def __init__(self, output_dir: Path, first_step: int, tensorboard: bool, say: Callable[[str], None]) -> None:
         self._path = output_dir / "metrics.jsonl"
-        _cut_back(self._path, first_step)
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (stays open as long as the run)
+        if first_step and not self._path.exists():
+            say(f"warning: {self._path} is missing: the lines of the steps before {first_step + 1} are lost")
+        self._begin(first_step)
         self._unwritten: list[str] = []  # lines for which there was no room
         self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
         self._say = say
@@ -51,8 +53,7 @@ class Journal:
     def cut_back(self, step: int) -> None:
         """Drop what was recorded after this step, from which the run goes on."""
         self._file.close()
-        _cut_back(self._path, step)
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+        self._begin(step)
         self._unwritten.clear()
 
     def close(self) -> None:
@@ -64,17 +65,30 @@ class Journal:
         if self._summaries is not None:
             self._summaries.close()
 
+    def _begin(self, step: int) -> None:
+        _cut_back(self._path, step)
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (stays open as long as the run)
+        self._torn_at: int | None = None  # bytes before the lines of which a full disk took a part
+
     def _write(self) -> None:
         """Write all lines, or none for now: training does not end for want of room for its metrics."""
         content = memoryview("".join(self._unwritten).encode())
-        size = self._file.tell()
+        size = None
         try:
-            while content:  # a disk that is nearly full takes a part first
+            if not os.fstat(self._file.fileno()).st_nlink:
+                removed, self._file = self._file, open(self._path, "ab", buffering=0)  # noqa: SIM115
+                removed.close()
+                self._torn_at = None
+                self._say(f"warning: {self._path} was removed: its lines up to here are lost")
+            if self._torn_at is not None:
+                self._file.truncate(self._torn_at)
+            size = self._file.seek(0, os.SEEK_END)
+            while content:
                 content = content[self._file.write(content) :]
+            self._torn_at = None
             self._unwritten.clear()
         except OSError as error:
-            self._file.truncate(size)
-            self._file.seek(size)
+            self._torn_at = self._torn_at if size is None else size
             if len(self._unwritten) == 1:
                 self._say(f"warning: cannot write {self._path}: {error.strerror}; its lines are kept until that works")
 

@@ -23,7 +23,8 @@ from bert_horovod.exchange.owed import Layout, shares, total
 from bert_horovod.interchange.safetensors_file import map_file, write_file
 
 PART = re.compile(r"training/rank-\d{5}\.safetensors")
-_WAITING = re.compile(r"\.part-step-(\d{8})-rank-(\d{5})-([0-9a-f]{64})")
+_WAITING = re.compile(r"\.part-step-(\d{8,})-rank-(\d{5,})-([0-9a-f]{64})")
+_UNFINISHED = re.compile(r"\.part-(step-\d{8,}-rank-\d{5,}\.partial|seen-[0-9a-f]{32})")
 _POLL_S = 0.2
 _RETRY_S = 5  # from a failure to the next try
 
@@ -48,7 +49,7 @@ class PartWriter:
     """
 
     def __init__(self, checkpoints: Path, world: World, say: Callable[[str], None]) -> None:
-        self._checkpoints, self._world, self._say = checkpoints, world, say
+        self.checkpoints, self._world, self._say = checkpoints, world, say
         self._buffers: list[dict[str, np.ndarray]] = []  # of the ranks whose parts are written here
         self._thread = ThreadPoolExecutor(1, "save part", yield_to_training)
         self._writing: Future | None = None
@@ -85,24 +86,24 @@ class PartWriter:
     def _write(self, step: int, parts: dict[int, dict[str, np.ndarray]]) -> None:
         while parts:
             rank, arrays = next(iter(parts.items()))
-            partial = self._checkpoints / f".part-step-{step:08d}-rank-{rank:05d}.partial"
+            partial = self.checkpoints / f".part-step-{step:08d}-rank-{rank:05d}.partial"
             try:
-                self._checkpoints.mkdir(parents=True, exist_ok=True)
+                self.checkpoints.mkdir(exist_ok=True)
                 digest = write_file(partial, arrays)
                 os.rename(partial, partial.with_name(f"{partial.stem}-{digest}"))
                 del parts[rank]
             except OSError as error:
-                partial.unlink(missing_ok=True)
-                if step != self._newest_step:
+                if step != self._newest_step or not self.checkpoints.parent.is_dir():  # the run's, which was moved
                     return
+                partial.unlink(missing_ok=True)
                 self._say(f"warning: cannot write {partial}: {error.strerror or error}. Trying again: make room")
                 time.sleep(_RETRY_S)
 
     def _all_see(self) -> bool:
         """Whether every rank sees what rank 0 writes to the directory of checkpoints."""
-        token = self._checkpoints / f".part-seen-{from_rank_0(uuid.uuid4().hex, self._world, 'token')}"
+        token = self.checkpoints / f".part-seen-{from_rank_0(uuid.uuid4().hex, self._world, 'token')}"
         if self._world.rank == 0:
-            self._checkpoints.mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(exist_ok=True)
             token.touch()
         self._world.barrier()
         seen = int(self._world.all_reduce(tf.constant([int(token.exists())], tf.int32), "parts.seen").numpy()[0])
@@ -115,7 +116,8 @@ def remove_waiting(checkpoints: Path, step: int | None = None) -> None:
     """Remove parts that no checkpoint has taken: all that a killed run left, or those of other steps than this."""
     for left in checkpoints.glob(".part-*"):
         waiting = _WAITING.fullmatch(left.name)
-        if step is None or (waiting and int(waiting[1]) < step):
+        of_a_killed_run = step is None and (waiting or _UNFINISHED.fullmatch(left.name))
+        if of_a_killed_run or (waiting and step is not None and int(waiting[1]) < step):
             left.unlink(missing_ok=True)
 
 

@@ -22,7 +22,8 @@ from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at
+from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at, step_of
+from bert_horovod.runs.directory import Followed
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
@@ -85,7 +86,9 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
     temporary = final.with_name(f".{final.name}.partial")
     try:
         for left in final.parent.glob(".step-*.partial"):  # by a kill
-            shutil.rmtree(left, ignore_errors=True)
+            if step_of(left.name[1 : -len(".partial")]) is not None:
+                shutil.rmtree(left, ignore_errors=True)
+        final.parent.mkdir(exist_ok=True)  # not its parent: a run's directory that was moved is not made anew
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
         slots = {name: array for name, array in snapshot.arrays.items() if "/" in name}
@@ -127,7 +130,7 @@ class Saver:
 
     Args:
       state: of which snapshots will be taken.
-      output_dir: the run's.
+      output_dir: the run's, wherever it is moved.
       recipe, task, dataset: the run's.
       say: prints a line for people.
     """
@@ -135,13 +138,13 @@ class Saver:
     def __init__(
         self,
         state: TrainingState,
-        output_dir: Path,
+        output_dir: Followed,
         recipe: Recipe,
         task: Task,
         dataset: Dataset,
         say: Callable[[str], None],
     ) -> None:
-        self._output_dir, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
+        self._directory, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
         self._thread = ThreadPoolExecutor(1, "save", yield_to_training)  # Python waits for it before it ends
         self._buffers = self._thread.submit(buffers_for, state)
         self._snapshot: Snapshot | None = None  # the last, until it is written
@@ -187,7 +190,13 @@ class Saver:
 
     def _begin(self, snapshot: Snapshot) -> None:
         self._snapshot, self._retry_at = snapshot, None
-        self._writing = self._thread.submit(write, self._output_dir, snapshot, self._recipe, self._task, self._dataset)
+        self._writing = self._thread.submit(self._write, snapshot)
+
+    def _write(self, snapshot: Snapshot) -> Path:
+        output_dir = self._directory.now()
+        if output_dir is None:
+            raise RunError("cannot write the checkpoint: the output directory was removed")
+        return write(output_dir, snapshot, self._recipe, self._task, self._dataset)
 
     def _settle(self) -> None:
         """Wait for what is being written."""
@@ -219,7 +228,7 @@ def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:
 def _prune(output_dir: Path, newest: Path, count: int, every_s: float) -> None:
     """Remove checkpoints but for the last `count`, and of the older ones one every so many seconds (0: none)."""
     # Later ones are damaged, else the run would have resumed from them: they do not count.
-    older = [path for path in paths(output_dir) if path <= newest][:-count]
+    older = [path for path in paths(output_dir) if step_of(path.name) <= step_of(newest.name)][:-count]
     last_kept = -np.inf
     for path in older:
         if every_s and saved_at(path) >= last_kept + every_s:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.runs.directory import not_where_it_was
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
@@ -22,7 +23,7 @@ from bert_horovod.training.inputs import StepBatch, step_batches, step_inputs
 from bert_horovod.training.job import Job
 from bert_horovod.training.overlap import planned_step
 from bert_horovod.training.rollback import roll_back
-from bert_horovod.training.run import Run
+from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.step import TrainStep
 
 # In the order in which they hear of a step: what may stop the run comes before what writes about it, and what saves
@@ -49,6 +50,7 @@ def train(job: Job, world: World) -> None:
                 break
             except Diverged as error:
                 roll_back(run, error)
+        _require_directory(run)
         for hook in reversed(run.hooks):  # the watchdog last: rank 0 may wait long for room for its checkpoint
             hook.finish()
         run.summarise()
@@ -69,13 +71,17 @@ def _train_phase(run: Run) -> bool:
     """Train the rest of the open phase; False if the run was asked to stop."""
     progress, phase = run.state.progress, run.phase
     step: TrainStep | None = None
+    compiled: set[bool] = set()  # with times or without
+    compiled_after = progress.step + run.recipe.exchange.agreement  # by when ranks have done all that they do together
     with contextlib.closing(step_batches(run)) as batches:
         while progress.step < phase.end:
-            run.doing("reading rows")
+            first_s = FIRST_STEP_S if step is None else 0.0
+            run.doing("reading rows", first_s)
             batch, waited_s = next(batches)
-            run.doing("agreeing on counts")
+            run.doing("agreeing on counts", first_s)
             counts = _agree(run, batch)
             if counts is None:
+                _require_directory(run)
                 for hook in run.hooks:
                     hook.stopping()
                 run.say(f"asked to stop: saved at step {progress.step}; the same command resumes")
@@ -83,14 +89,15 @@ def _train_phase(run: Run) -> bool:
             number, scale = progress.step + 1, progress.loss_scale
             rate = learning_rate(phase.settings, number - phase.begin, run.recipe.optimizer.decay_power)
             inputs = step_inputs(run.recipe, progress, counts, rate, run.world.size * phase.micro_batches)
-            if step is None:
-                run.doing("planning and compiling")
-                step = planned_step(run, batch, inputs)
+            with_times = any(hook.wants_times(number) for hook in run.hooks)
+            if step is None or number <= compiled_after or with_times not in compiled:
+                run.doing("planning and compiling", FIRST_STEP_S)
+                compiled.add(with_times)
             else:
                 run.doing("forward, backward and update")
+            step = step or planned_step(run, batch, inputs)
             for hook in run.hooks:
                 hook.begin(number)
-            with_times = any(hook.wants_times(number) for hook in run.hooks)
             result = step.run(batch.micro_batches, batch.first_rows, inputs, with_times)
             progress.count(result.finite, run.recipe.numerics)
             loss = float(run.task.loss(result.sums, counts))
@@ -100,6 +107,18 @@ def _train_phase(run: Run) -> bool:
             for hook in run.hooks:
                 hook.step(event)
     return True
+
+
+def _require_directory(run: Run) -> None:
+    """Raise UserError, on all ranks, if the output directory is not where it was; save the state where it is now."""
+    now = run.moved_to()
+    if now == run.job.output_dir:
+        return
+    if now is not None:
+        run.output_dir = now
+        for hook in run.hooks:
+            hook.stopping()
+    raise not_where_it_was(run.job.output_dir, now, run.state.progress.step)
 
 
 def _agree(run: Run, batch: StepBatch) -> dict[str, float] | None:

@@ -1,26 +1,30 @@
 """A run in memory: what is trained, on what, by whom, and who watches."""
 
-import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bert_horovod.batches.source import Source
+from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.recipe.sections import Phase
 from bert_horovod.runs.checkpoint import path_of
-from bert_horovod.runs.directory import stop_requested
+from bert_horovod.runs.directory import Followed, stop_requested
 from bert_horovod.runs.journal import Journal
+from bert_horovod.runtime.stopping import STOP
 from bert_horovod.training.announce import print_start
 from bert_horovod.training.console import Console, duration
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
 from bert_horovod.training.step import compute_policy
 
+# Beyond execution.stall_s, for each thing up to the end of a phase's first step, and for what compiles later.
+FIRST_STEP_S = 600.0
 _INDEXED_PER_S = 1e6  # tokens of a dataset, if disk and processor are slow
 
 
@@ -53,8 +57,9 @@ class Run:
         self.peak_flops_per_s: float | None = None  # of all ranks; rank 0's to know
         self.held_out: dict[str, float] = {}  # the last evaluation's means
         self.rollbacks = (-1, 0)  # the step that was gone back to, and how often
-        self._stop_signal = False
-        self._handlers: dict[int, Any] = {}  # those before this run's; another run's, where this one is within it
+        self.directory: Followed | None = None  # rank 0's output directory
+        self.output_dir = job.output_dir  # where it is now
+        self._takes_signals = False
         agreement = self.recipe.exchange.agreement
         if self.last_step % agreement:
             raise UserError(
@@ -72,7 +77,7 @@ class Run:
 
     def load(self) -> None:
         """Take the newest checkpoint, or start from the beginning."""
-        self.doing("loading the state")
+        self.doing("loading the state", FIRST_STEP_S)
         self.state, self.resumed_from = first_state(self.job, self.world)
 
     def _open(self) -> None:
@@ -83,18 +88,19 @@ class Run:
             self.peak_flops_per_s = print_start(self.recipe, self.task, self.world)  # while the other ranks wait
             resumed = f"resuming from {self.resumed_from}" if self.resumed_from else None
             self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
+            self.directory = Followed(job.output_dir)
             self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say)
         if first_step >= self.last_step:
             beyond = f", beyond --max_steps {job.max_steps}, which counts from its beginning"
             of = f" of {self.last_step}" if first_step == self.last_step else beyond
             self.say(f"nothing to do: the run is at step {first_step}{of}")
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            self._handlers[number] = signal.signal(number, self._on_signal)
+        STOP.begin(speaks=self.world.rank == 0)
+        self._takes_signals = True
 
     def open_phase(self, number: int, begin: int) -> None:
         """Open the rows of a phase, on all ranks alike."""
         settings, job, world = self.recipe.phase[number], self.job, self.world
-        self.doing("opening the rows", job.dataset.tokens / _INDEXED_PER_S)
+        self.doing("opening the rows", FIRST_STEP_S + job.dataset.tokens / _INDEXED_PER_S)
         sources = [open_source_once(job.dataset, number, split, world) for split in ("train", "held_out")]
         products = self.task.products(self.recipe.model, 1, settings.sequence_length, sources[0].slots)
         self.phase = OpenPhase(
@@ -138,7 +144,15 @@ class Run:
     def must_stop(self) -> bool:
         """Whether this rank was asked to stop, at a step after which ranks agree."""
         late = self.job.stop_at is not None and time.time() >= self.job.stop_at
-        return self._stop_signal or (self.world.rank == 0 and (late or stop_requested(self.job.output_dir)))
+        if self.directory is not None:
+            late |= stop_requested(self.job.output_dir) or self.directory.now() != self.job.output_dir
+        return STOP.asked or late
+
+    def moved_to(self) -> Path | None:
+        """Where the output directory is now; None: it was removed. Equal on all ranks, which call it together."""
+        where = str(self.directory.now() or "") if self.directory is not None else None
+        where = from_rank_0(where, self.world, "output_dir")
+        return Path(where) if where else None
 
     def summarise(self) -> None:
         """Say where the run is, its last evaluation and its checkpoint; nothing if it did no step."""
@@ -161,11 +175,7 @@ class Run:
             self.journal.close()
         if hasattr(self, "console"):
             self.console.close()
-        for number, handler in self._handlers.items():
-            if callable(handler):  # else SIGTERM would end a process that is about to end in order
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        self._stop_signal = True
-        if callable(outer := self._handlers.get(number)):
-            outer(number, frame)
+        if self.directory is not None:
+            self.directory.close()
+        if self._takes_signals:
+            STOP.end()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.sweep import Finished, Variant, cells, summary, train_all, variants
 from bert_horovod.finetuning.text_data import Files, glue_data
@@ -86,3 +86,6 @@ def test_a_finished_run_is_not_done_again_and_a_stopped_one_ends_the_series(tmp_
     assert train() == done
     assert said.count("it is finished already") == 2
     assert (directories[1] / "metrics.jsonl").read_bytes() == before
+    (directories[1] / "metrics.jsonl").unlink()
+    with pytest.raises(DamagedData, match=r"metrics.jsonl is missing, which held the scores of a run that is"):
+        train()

@@ -13,7 +13,8 @@ from bert_horovod.errors import DamagedData
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
-from bert_horovod.runs.checkpoint import load_newest, recorded_length, recorded_pair
+from bert_horovod.runs.checkpoint import load_newest, path_of, paths, recorded_length, recorded_pair, step_of
+from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.toy_runs import new_state, save
@@ -156,6 +157,38 @@ def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_s
     assert load_newest(saved, TASK).path == whole
     save(saved, states[30], RECIPE, store, POSITION)
     assert names(saved) == ["step-00000020", "step-00000030"]
+
+
+OTHERS = (
+    "step-00000020-best",
+    "step-20",
+    "step-00000021x",
+    "step-0000000020",
+    ".step-00000020-mine.partial",
+    ".part-mine",
+)
+
+
+def test_what_a_user_puts_beside_checkpoints_is_not_counted_not_mentioned_and_not_touched(saved, states, store, capsys):
+    checkpoints = saved / "checkpoints"
+    for name in OTHERS:
+        shutil.copytree(checkpoints / "step-00000020", checkpoints / name)
+    (checkpoints / "step-00000025").write_text("a note of mine")
+    assert load_newest(saved, TASK).path == checkpoints / "step-00000020"
+    remove_waiting(checkpoints)
+    for step in (30, 10):  # with and without a newer one
+        save(saved, states[step], RECIPE, store, POSITION)
+    kept = ("step-00000010", "step-00000020", "step-00000025", "step-00000030")
+    assert names(saved) == sorted((*OTHERS, *kept))
+    for name in OTHERS:
+        assert {str(path.relative_to(checkpoints / name)) for path in (checkpoints / name).rglob("*.*")} == set(FILES)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_have(tmp_path):
+    for step in (99_999_999, 100_000_000, 5):
+        path_of(tmp_path, step).mkdir(parents=True)
+    assert [step_of(path.name) for path in paths(tmp_path)] == [5, 99_999_999, 100_000_000]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -19,6 +19,7 @@ from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.runs import saving
 from bert_horovod.runs.checkpoint import load_newest
+from bert_horovod.runs.directory import Followed
 from bert_horovod.runs.saving import Saver
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.runs.test_checkpoint import POSITION, random_state
@@ -55,7 +56,7 @@ def small_disk(tmp_path, store) -> Path:
 
 def saver(output_dir: Path, store: Store, recipe: Recipe = RECIPE) -> tuple[Saver, list[str]]:
     said: list[str] = []
-    return Saver(random_state(0), output_dir, recipe, TASK, StoreDataset(store, recipe), said.append), said
+    return Saver(random_state(0), Followed(output_dir), recipe, TASK, StoreDataset(store, recipe), said.append), said
 
 
 def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):

@@ -10,6 +10,7 @@ from bert_horovod.batches.rows import Rows, StoreDataset
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
+from bert_horovod.training.run import FIRST_STEP_S
 from tests.toy_runs import logged, metrics, newest, train, train_recipe, training_state
 from tests.toys import toy_recipe
 
@@ -90,6 +91,22 @@ def test_fewer_max_steps_than_were_done_are_named(store, tmp_path, capsys):
     train(store, tmp_path, max_steps=4)
     train(store, tmp_path, max_steps=2)
     assert "nothing to do: the run is at step 4, beyond --max_steps 2, which counts" in capsys.readouterr().out
+
+
+def test_what_starts_or_compiles_may_take_longer_than_a_stall(store, tmp_path):
+    done = []
+
+    class Listening(Hook):
+        def doing(self, what: str, more_s: float = 0) -> None:
+            done.append((what, more_s >= FIRST_STEP_S))
+
+    execution = {"evaluate_steps": 2, "timeline": [3, 3], "log_steps": 9}
+    train_recipe(toy_recipe(phase={"steps": 4}, execution=execution), store, tmp_path, hooks=(Listening,))
+    longer = [what for what, more in done if more]
+    begin = ["loading the state", "opening the rows", "reading rows", "agreeing on counts", "planning and compiling"]
+    assert longer == [*begin, "evaluating", "planning and compiling"]
+    usual = [what for what, more in done if not more]
+    assert [usual.count(what) for what in ("reading rows", "forward, backward and update", "evaluating")] == [3, 2, 1]
 
 
 def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tmp_path):

@@ -9,12 +9,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from bert_horovod.errors import UserError
+from bert_horovod.runtime.stopping import STOP_SIGNALS
+from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.run import Run
 from tests.horovod_runs import PROJECT
-from tests.toy_runs import metrics, newest, pretrain_arguments, train, train_rank, training_state
+from tests.toy_runs import metrics, newest, pretrain_arguments, train, train_rank, train_recipe, training_state
 from tests.toys import toy_recipe
 
 NUMERICS = {"wire": "float16"}
@@ -90,7 +95,7 @@ def assert_stopped(output_dir: Path, said: str) -> None:
     assert step < 5000
 
 
-@pytest.mark.parametrize("request_stop", ["stop file", signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("request_stop", ["stop file", *STOP_SIGNALS])
 def test_a_request_to_stop_saves(request_stop, store, tmp_path, capsys):
     output_dir = tmp_path / "run"
 
@@ -125,6 +130,76 @@ def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
             run.kill()
     assert run.returncode == 0, said
     assert_stopped(output_dir, said)
+
+
+def test_a_run_goes_on_without_its_log_and_saves_when_its_terminal_is_closed(store, tmp_path):
+    output_dir = tmp_path / "run"
+    arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})
+    words = [sys.executable, PROJECT / "run" / "run_pretraining.py", *arguments]
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(words, stdout=full, stderr=subprocess.PIPE, text=True, preexec_fn=hear_hang_ups) as run,
+    ):
+        try:
+            wait_for_step(output_dir, run.poll)
+            run.send_signal(signal.SIGHUP)
+            errors = run.stderr.read()
+            assert run.wait(120) == 0, errors
+        finally:
+            run.kill()
+    step = training_state(output_dir)["progress"]["step"]
+    assert step == metrics(output_dir)[-1]["step"] > 0
+    assert errors.count("cannot write standard output: No space left on device; the work goes on without it") == 1
+    assert "SIGHUP: the run saves after this step and ends" in errors
+
+
+def hear_hang_ups() -> None:
+    """In a new process: as a shell starts it, whoever started these tests."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+class AtStep(Hook):
+    """Does something after a step."""
+
+    def __init__(self, step: int, work: Callable[[], object], run: Run) -> None:
+        super().__init__(run)
+        self._at, self._work = step, work
+
+    def step(self, event: StepEvent) -> None:
+        if event.step == self._at:
+            self._work()
+
+
+@pytest.mark.parametrize("steps", [9, 3])  # it is moved in the middle, or after the last step
+def test_a_run_whose_directory_is_moved_saves_there_and_ends_with_an_error(store, tmp_path, steps):
+    output_dir, moved = tmp_path / "run", tmp_path / "moved"
+    move = partial(AtStep, 3, partial(os.rename, output_dir, moved))
+    with pytest.raises(UserError, match=rf"was moved .* it is {moved} now, where step 3 is saved\. To resume, move"):
+        train_recipe(toy_recipe(phase={"steps": steps}), store, output_dir, hooks=(move,))
+    assert not output_dir.exists()
+    assert training_state(moved)["progress"]["step"] == 3
+    assert [line["step"] for line in metrics(moved)] == [1, 2, 3]
+
+
+def test_a_run_whose_directory_another_has_taken_leaves_that_alone(store, tmp_path):
+    output_dir, moved = tmp_path / "run", tmp_path / "moved"
+
+    def take() -> None:
+        os.rename(output_dir, moved)
+        output_dir.mkdir()
+
+    with pytest.raises(UserError, match="was moved while the run wrote to it"):
+        train_recipe(toy_recipe(), store, output_dir, hooks=(partial(AtStep, 2, take),))
+    assert not list(output_dir.iterdir())
+    assert training_state(moved)["progress"]["step"] == 2
+
+
+def test_a_run_whose_directory_is_removed_says_so_and_makes_no_other(store, tmp_path):
+    output_dir = tmp_path / "run"
+    remove = partial(AtStep, 2, partial(shutil.rmtree, output_dir))
+    with pytest.raises(UserError, match=r"was removed while the run wrote to it.*nothing of step 2 could be saved"):
+        train_recipe(toy_recipe(), store, output_dir, hooks=(remove,))
+    assert not output_dir.exists()
 
 
 def wait_for_step(output_dir: Path, ended: Callable[[], int | None]) -> None:

@@ -13,15 +13,13 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
+from bert_horovod.runtime.children import PROJECT, python_settings
 
 CONNECT_S = 5  # for ssh to reach a host
 ANSWER_S = 40.0  # for all of a host's answer: Python may come from a slow network file system
 CLOCK_ROUNDS = 3
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 # What ssh says -> what is wrong, and what mends it, for a host and the options that reach it.
 _REFUSALS = (
@@ -104,11 +102,6 @@ def ask_all(
             raise
 
 
-def python_path() -> str:
-    """PYTHONPATH for this very checkout."""
-    return os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-
-
 def clock_difference(sent_s: float, answer_s: float, received_s: float) -> tuple[float, float]:
     """How far another clock is ahead, and the largest error of that, from one question by this clock.
 
@@ -126,7 +119,7 @@ def _address(host: str) -> str | None:
 
 def ssh(host: str, port: int | None, words: list[str], *options: str) -> list[str]:
     """The command that runs another on a host, with this very checkout on Python's path; it asks for nothing."""
-    remote = shlex.join(["env", f"PYTHONPATH={python_path()}", *words])
+    remote = shlex.join(["env", *(f"{name}={value}" for name, value in python_settings().items()), *words])
     return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", *options, *_port(port), host, remote]
 
 
@@ -135,7 +128,7 @@ def _port(port: int | None) -> list[str]:
 
 
 def _ask(command: list[str], host: str, port: int | None, running: list[subprocess.Popen]) -> Answer:
-    environment = os.environ | {"LC_ALL": "C", "PYTHONPATH": python_path()}
+    environment = os.environ | {"LC_ALL": "C"} | python_settings()
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,
         subprocess.Popen(

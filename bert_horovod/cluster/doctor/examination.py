@@ -15,9 +15,10 @@ from pathlib import Path
 
 from bert_horovod.cluster.doctor import checks, network_checks
 from bert_horovod.cluster.doctor.all_reduce import LIMIT_S, MARK
-from bert_horovod.cluster.doctor.ask import ask_all, python_path
+from bert_horovod.cluster.doctor.ask import ask_all
 from bert_horovod.cluster.doctor.checks import FAILED, Check
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
+from bert_horovod.cluster.launching.environment import for_ranks
 from bert_horovod.cluster.launching.hostfiles import Hosts
 
 THIS_HOST = "localhost"
@@ -99,7 +100,7 @@ class Doctor:
         expected = self.expected_bits_per_s or (network_checks.link_speed(self.facts) if several else None)
         if expected and not self.expected_bits_per_s:
             expected = min(expected, _STREAM_BITS_PER_S)
-        environment = os.environ | {"PYTHONPATH": python_path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment = for_ranks(os.environ)
         if not several and self.slots[hosts[0]] < 2:
             environment["CUDA_VISIBLE_DEVICES"] = ""  # two ranks need two GPUs, or none
         command = [

@@ -8,8 +8,6 @@ library alone: it has to work where nothing else does.
 
 import contextlib
 import fcntl
-import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -23,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from bert_horovod.runtime.children import installed_version, source_hash
 
 Facts = dict[str, Any]
 
@@ -42,7 +42,7 @@ def gather(packages: list[str], others: list[str], directories: list[str]) -> Fa
     return {
         "name": socket.gethostname(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in packages},
+        "packages": {name: installed_version(name) for name in packages},
         "source": source_hash(),
         "horovod_with": horovod_with(),
         "own_address": own_address(),
@@ -54,24 +54,6 @@ def gather(packages: list[str], others: list[str], directories: list[str]) -> Fa
         "cores": len(os.sched_getaffinity(0)),
         "gpus": gpus(),
     }
-
-
-def version(package: str) -> str | None:
-    """Of an installed package; None where it is missing."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def source_hash() -> str:
-    """SHA-256 over the paths and texts of this package's modules."""
-    package = Path(__file__).resolve().parents[2]
-    total = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        for part in (str(path.relative_to(package)).encode(), path.read_bytes()):
-            total.update(len(part).to_bytes(8, "big") + part)
-    return total.hexdigest()
 
 
 def horovod_with() -> list[str]:

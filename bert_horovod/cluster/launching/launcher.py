@@ -10,26 +10,24 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bert_horovod.cluster.launching.environment import for_mpirun, for_ranks
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.leftovers import ATTEMPT, kill_here
-from bert_horovod.cluster.launching.rank import STOP_SIGNALS
 from bert_horovod.collectives.launched import RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.lasting_log import PROGRAM, warn
+from bert_horovod.runtime.stopping import STOP_SIGNALS, heeded, is_same_request
 
-PROJECT = Path(__file__).resolve().parents[3]
 KEPT_LINES = 60  # of each rank, for its last words
 # From the first rank's end to that of the launcher, which kills them after 5 s, or waits for a host that has vanished.
 ENDING_S = 10.0
-# Its own handlers would kill the ranks at a signal that a scheduler sends to all processes of a job.
-_HOROVODRUN = (
-    "import signal; signal.signal = lambda *ignored: None; "
-    "from horovod.runner.launch import run_commandline; run_commandline()"
-)
+_HOROVODRUN = "from bert_horovod.cluster.launching.guarded import main; main()"
 _TAG = re.compile(r"\[(?:\d+,)?(\d+)\]<(?:stdout|(stderr))>:")  # [rank] of horovodrun, [job,rank] of Open MPI
 # The ways in which horovodrun and mpirun tell which rank ended first, and how.
 _ENDED = (
@@ -41,9 +39,7 @@ _ENDED = (
 _FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|reset by peer|Broken pipe|Timed out)")
 # In which mpirun sees that a host has vanished, and ends; by itself it takes 8 minutes. Seconds, but for the number.
 _KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
-# horovodrun writes the environment into command lines, which all users of a host can read.
-_SECRET = re.compile(r".*(TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY).*", re.IGNORECASE)
-_NOT_EXPORTED = re.compile(r"BASH_FUNC_.*|OLDPWD|.*CUDA_VISIBLE_DEVICES|_")  # horovodrun passes on all but these too
+_NOT_EXPORTED = re.compile(r".*CUDA_VISIBLE_DEVICES")  # of this host; horovodrun passes it on to nobody either
 _TERMINATED = 128 + signal.SIGTERM  # by the launcher, after another rank's end
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -61,6 +57,7 @@ class LaunchPlan:
     ssh_port: int | None = None
     mpi: bool = False
     ranks_may_live: bool = False  # see collectives/launched.py
+    variables: tuple[str, ...] = ()  # of the environment, beside those that every run may need
 
 
 @dataclass(frozen=True)
@@ -84,6 +81,7 @@ def check(plan: LaunchPlan) -> None:
                 f"--network_interfaces {plan.network_interfaces}: this host has no network interface {name!r}; it has "
                 f"{', '.join(existing)}"
             )
+    for_ranks(os.environ, plan.variables)
     if plan.ranks > sum(plan.hosts.values()):
         raise UserError(
             f"-np {plan.ranks} is more than the slots of the hosts, {sum(plan.hosts.values())} on {len(plan.hosts)}; "
@@ -94,8 +92,8 @@ def check(plan: LaunchPlan) -> None:
 def run_ranks(plan: LaunchPlan, attempt: str) -> Outcome:
     """Run the ranks to their end; one that fails takes the others along within half a minute.
 
-    The first SIGTERM, SIGINT or SIGUSR1 makes the file that asks all ranks to save at the same step and end; a second
-    SIGTERM or SIGINT kills them. They also end if this process does, whatever ends it.
+    The first SIGTERM, SIGINT, SIGHUP or SIGUSR1 makes the file that asks all ranks to save at the same step and end; a
+    second one kills them. They also end if this process does, whatever ends it.
 
     Args:
       plan: that `check` found nothing wrong with.
@@ -135,18 +133,14 @@ class _Ranks:
         self.traceback = False  # rank 0 is printing one: held back until it is known who is to blame
         self.began = False  # rank 0 holds the output directory
         self.asked_by: int | None = None  # the first signal
+        self.asked_at = 0.0  # of the monotonic clock
         self.killed_by: int | None = None  # the second
         self.process: subprocess.Popen | None = None
         self.ending: threading.Timer | None = None  # since the first rank's end
 
     def run(self) -> Outcome:
-        path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        kept = {name: value for name, value in os.environ.items() if not _SECRET.fullmatch(name)}
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | kept | {"PYTHONPATH": path, ATTEMPT: self.attempt}
-        if self.plan.ranks_may_live:
-            environment[RANKS_MAY_LIVE] = "1"
-        if self.plan.network_interfaces:
-            environment.setdefault("NCCL_SOCKET_IFNAME", self.plan.network_interfaces)
+        environment = for_ranks(os.environ, self.plan.variables, self.plan.network_interfaces)
+        environment |= {ATTEMPT: self.attempt} | ({RANKS_MAY_LIVE: "1"} if self.plan.ranks_may_live else {})
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until there is something to stop
         try:
             self.process = subprocess.Popen(
@@ -156,11 +150,11 @@ class _Ranks:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                env=environment,
+                env=for_mpirun(os.environ) | environment if self.plan.mpi else environment,
                 start_new_session=True,  # Ctrl-C is for this process alone
                 preexec_fn=_bind_to_launcher,
             )
-            for number in STOP_SIGNALS:
+            for number in heeded():
                 signal.signal(number, self._on_signal)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -190,7 +184,9 @@ class _Ranks:
     def _take(self, line: str) -> None:
         """Take a line of output: pieces of what ranks printed, each after a tag, or words of horovodrun's own."""
         own, *pieces = _TAG.split(line)
-        if own.strip():
+        if own.startswith(f"{PROGRAM}warning: "):
+            _print_error(own)
+        elif own.strip():
             self.launchers_lines.append(own)
             if not self.ending and _ends("".join(self.launchers_lines)):
                 self.ending = threading.Timer(ENDING_S, kill_here, [[self.attempt]])
@@ -226,14 +222,14 @@ class _Ranks:
 
     def _on_signal(self, number: int, frame: object) -> None:
         if self.asked_by is None:
-            self.asked_by = number
+            self.asked_by, self.asked_at = number, time.monotonic()
             if self.plan.stop_file and self.began:
                 self._ask_to_stop()
             elif self.plan.stop_file:
                 say(f"{signal_name(number)}: the ranks will stop as soon as they have started; once more kills")
             else:
                 self._kill(number)
-        elif number != signal.SIGUSR1:
+        elif not is_same_request(number, time.monotonic() - self.asked_at):
             self._kill(number)
 
     def _ask_to_stop(self) -> None:
@@ -318,8 +314,7 @@ def signal_name(number: int) -> str:
     return signal.Signals(number).name
 
 
-def say(text: str) -> None:
-    os.write(2, f"bert-horovod: {text.rstrip()}\n".encode())  # signal handlers must not print
+say = warn  # signal handlers must not print
 
 
 def _print_error(text: str) -> None:

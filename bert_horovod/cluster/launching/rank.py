@@ -7,8 +7,7 @@ import sys
 import threading
 
 from bert_horovod.collectives.launched import started_by
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+from bert_horovod.runtime.stopping import STOP_SIGNALS
 
 
 def end_with_launcher() -> None:

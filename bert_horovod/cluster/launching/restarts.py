@@ -14,7 +14,7 @@ from bert_horovod.cluster.doctor.examination import Doctor
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.launcher import LaunchPlan, check, run_ranks, say, signal_name
 from bert_horovod.cluster.launching.leftovers import LIMIT_S, sweep
-from bert_horovod.cluster.launching.rank import STOP_SIGNALS
+from bert_horovod.runtime.stopping import heeded
 
 FIRST_PAUSE_S = 3.0  # doubled at every restart
 MOST_PAUSE_S = 60.0
@@ -109,10 +109,11 @@ def _interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise _Interrupted(number)
 
-    for number in STOP_SIGNALS:
+    numbers = heeded()
+    for number in numbers:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number in STOP_SIGNALS:
+        for number in numbers:
             signal.signal(number, signal.SIG_DFL)

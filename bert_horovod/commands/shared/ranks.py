@@ -1,6 +1,7 @@
 """What commands that train share: their flags, and how a process becomes a rank, trains, and says what went wrong."""
 
 import argparse
+import atexit
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.runtime.lasting_log import outlive_log
 from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def train_as_rank(
             user may have got wrong, because no rank waits for another yet. Jobs have one [execution].
         train_jobs: trains them; None: there is one, and the loop does.
     """
+    outlive_log()
     import_tensorflow()
     import tensorflow as tf
 
@@ -88,10 +91,11 @@ def _train(
     from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.reading.finding import writable
     from bert_horovod.costs.link import sums_by_host
-    from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, share
+    from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runs.signs import record_command
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.runtime.environment import misread_numbers
+    from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
     from bert_horovod.training.start import untested_versions
 
@@ -116,8 +120,20 @@ def _train(
         claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
         for job in jobs:
             record_command(job.output_dir, arguments.words, launched.launcher, launched.size)
-    world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
+    announce(jobs, launched)
+    try:
+        world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
+    except ValueError as error:
+        # At this process's end, before Horovod's own work there, which waits for the ranks that it has just refused.
+        atexit.register(os._exit, UserError.exit_code)
+        raise why_not_joined(launched) from error
     use_devices(world.local_rank, world.local_size, execution.threads)
+    try:
+        require_agreement(jobs, world)
+    except UserError:
+        for job in jobs if launched.rank == 0 else ():
+            give_up(job.output_dir)
+        raise
     # Until this process ends.
     held = [share(job.output_dir, mine, world) for job, mine in zip(jobs, claimed, strict=True)]
     if train_jobs:

@@ -19,7 +19,7 @@ class CheckpointHook(Hook):
     def phase(self) -> None:
         run, job = self.run, self.run.job
         if run.world.rank == 0 and self._saver is None:
-            self._saver = Saver(run.state, job.output_dir, run.recipe, job.task, job.dataset, run.say)
+            self._saver = Saver(run.state, run.directory, run.recipe, job.task, job.dataset, run.say)
 
     def step(self, event: StepEvent) -> None:
         retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.agrees_after(event.step)
@@ -67,6 +67,6 @@ class CheckpointHook(Hook):
         own = run.state.per_rank if run.world.size > 1 else {}
         run.state.progress.ranks_with_parts = run.world.size if own else 0
         if own:
-            if self._parts is None:
-                self._parts = PartWriter(paths_in(run.job.output_dir), run.world, run.say)
+            if self._parts is None or self._parts.checkpoints != paths_in(run.output_dir):
+                self._parts = PartWriter(paths_in(run.output_dir), run.world, run.say)
             self._parts.write(run.state.progress.step, own)

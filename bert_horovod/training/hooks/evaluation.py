@@ -11,6 +11,7 @@ from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.hooks.base import Hook, StepEvent
+from bert_horovod.training.run import FIRST_STEP_S
 from bert_horovod.training.step import as_tensors, compute_policy
 
 
@@ -72,6 +73,7 @@ class EvaluationHook(Hook):
 
     def phase(self) -> None:
         run, execution = self.run, self.run.recipe.execution
+        self._compiled = False
         if run.job.evaluator:
             self._evaluator = run.job.evaluator(run)
             return
@@ -89,7 +91,8 @@ class EvaluationHook(Hook):
         run, every = self.run, self.run.recipe.execution.evaluate_steps
         if not ((every and event.step % every == 0) or event.step == run.phase.end):
             return
-        run.doing("evaluating")
+        run.doing("evaluating", 0.0 if self._compiled else FIRST_STEP_S)
+        self._compiled = True
         means = self._evaluator.evaluate(run.state.parameters)
         run.held_out = {f"held_out_{name}": value for name, value in means.items()}
         if run.journal is not None:

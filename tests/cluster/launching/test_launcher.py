@@ -71,11 +71,12 @@ def test_sigterm_to_every_process_of_the_job_saves(start, controller):
 
 @pytest.mark.slow
 @needs_horovod
-def test_a_signal_before_the_ranks_have_started_is_not_lost(start):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_before_the_ranks_have_started_is_not_lost(start, number):
     with start() as run:
         while len(run.processes()) < 2:  # horovodrun is there
             time.sleep(0.05)
-        run.signal(signal.SIGINT)
+        run.signal(number)
         code, said, errors = run.end()
     assert code == 0, errors
     assert "asked to stop: saved at step" in said
@@ -177,10 +178,10 @@ def test_what_the_user_says_of_the_network_reaches_the_starter():
     words = " ".join(command_line(plan, {}))
     assert "--gloo --disable-cache -np 2 -H a:2,b:1 --network-interfaces eth1 --ssh-port 2222" in words
     words = " ".join(
-        command_line(LaunchPlan(**(plan.__dict__ | {"mpi": True})), {"A": "1", "BASH_FUNC_x%%": "", "_": "x"})
+        command_line(LaunchPlan(**(plan.__dict__ | {"mpi": True})), {"A": "1", "CUDA_VISIBLE_DEVICES": "0"})
     )
     assert "-mca btl_tcp_if_include eth1 -mca oob_tcp_if_include eth1 -mca plm_rsh_args -p 2222 -x A " in words
-    assert "BASH_FUNC" not in words
+    assert "CUDA_VISIBLE_DEVICES" not in words
 
 
 def take(lines: list[str]) -> _Ranks:

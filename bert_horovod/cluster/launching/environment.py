@@ -1,0 +1,50 @@
+"""Which variables of the environment ranks are given: what a run needs, and what the user names.
+
+horovodrun writes them into command lines, which every user of a host can read.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from bert_horovod.errors import UserError
+from bert_horovod.runtime.children import python_settings
+
+_NAMES = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|TMPDIR|HOSTNAME|SSH_AUTH_SOCK|KRB5CCNAME"
+    "|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV|CONDA_PREFIX|PYTHON[A-Z]+"
+    # Settings of Horovod, the network's libraries and the processors'
+    "|(BERT_HOROVOD|HOROVOD|NCCL|GLOO|UCX|FI|PSM2|OMPI|PMIX|PRTE|GRPC|MALLOC|TCMALLOC|OMP|GOMP|KMP|MKL|OPENBLAS|BLIS)_[A-Z]\\w*"
+    "|(CUDA|CUDNN|CUBLAS|NVIDIA|XLA|HIP|HSA|ROCM|ROCR|MIOPEN)_[A-Z]\\w*"
+    # TensorFlow's own; Terraform keeps secrets in TF_VAR_...
+    "|TF_(CPP|XLA|GPU|CUDA|CUDNN|CUBLAS|ENABLE|DISABLE|DETERMINISTIC|FORCE|NUM|USE|FP16|MKL|ONEDNN|PROFILER)_?\\w*"
+    # Of SLURM's job, its number and end for --stop_before
+    "|SLURM_JOB_(ID|END_TIME|NODELIST|NUM_NODES|CPUS_PER_NODE)"
+)
+# By which mpirun finds its way within a scheduler's job; it hands them to nobody.
+_OF_MPIRUN = re.compile(r"(SLURM|PBS|LSB|LSF|SGE|PE)_\w+|JOB_ID")
+
+
+def for_ranks(
+    environment: Mapping[str, str], more: Iterable[str] = (), network_interfaces: str | None = None
+) -> dict[str, str]:
+    """The variables that ranks are given.
+
+    Args:
+        environment: this process's.
+        more: names that the user gives beside those that every run may need.
+        network_interfaces: that NCCL takes if the environment says nothing else.
+
+    Raises:
+        UserError: one of the names is not set.
+    """
+    more = set(more)
+    if missing := sorted(more - environment.keys()):
+        raise UserError(f"--env {missing[0]}: the environment has no such variable; set it, or leave the flag away")
+    kept = {name: value for name, value in environment.items() if name in more or _NAMES.fullmatch(name)}
+    given = {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({"NCCL_SOCKET_IFNAME": network_interfaces} if network_interfaces else {})
+    return given | kept | python_settings()
+
+
+def for_mpirun(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that mpirun itself needs beside the ranks'."""
+    return {name: value for name, value in environment.items() if _OF_MPIRUN.fullmatch(name)}
