@@ -1,5 +1,6 @@
 """The link between ranks as two numbers: fitted to sums over ranks that were timed, or computed for a way to sum."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -53,6 +54,49 @@ def two_step(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
 
 
 LINKS: dict[str, Callable[[int, float, float], Link]] = {"ring": ring, "two_step": two_step}
+
+
+class Fabric(NamedTuple):
+    """What joins hosts, or the devices of one."""
+
+    bytes_per_s: float  # that all-reduces reach, in each direction
+    latency_s: float  # of a message
+
+
+def link_of_hosts(
+    reduction: str,
+    world_size: int,
+    devices: int,
+    between: Fabric,
+    inside: Fabric,
+    by_host: bool = False,
+    number_bytes: float = 4.0,
+) -> Link:
+    """The link of sums of ranks that fill hosts one after another.
+
+    Args:
+        reduction: "ring", or "two_step".
+        world_size: ranks.
+        devices: of a host, which share its fabric to the others.
+        between: joins hosts.
+        inside: joins a host's devices.
+        by_host: whether a host's ranks sum among themselves first, as exchange/two_step.py does it.
+        number_bytes: of a number on the wire; among themselves a host's ranks send float32.
+    """
+    if world_size <= devices:
+        return LINKS[reduction](world_size, *inside)
+    if devices == 1:
+        return LINKS[reduction](world_size, *between)
+    if reduction == "ring":  # its neighbours are in one host, but for one pair a host
+        return ring(world_size, min(between.bytes_per_s, inside.bytes_per_s), between.latency_s)
+    if by_host:
+        first, across = ring(devices, *inside), two_step(math.ceil(world_size / devices), *between)
+        gathered = (devices - 1) / devices / inside.bytes_per_s
+        latency_s = 1.5 * first.latency_s + across.latency_s
+        return Link(latency_s, first.s_per_byte * 4 / number_bytes + across.s_per_byte + gathered)
+    # Each of a host's ranks sends a part to every rank of the other hosts; the parts' sums then go round as in a ring.
+    leaves = devices * (world_size - devices) / world_size + (world_size - 1) / world_size
+    return Link(world_size * between.latency_s, leaves / between.bytes_per_s)
 
 
 def reductions(recipe: Recipe) -> tuple[str, ...]:

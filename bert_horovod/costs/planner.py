@@ -29,7 +29,7 @@ from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import BY_SIZE, Stage, stages
-from bert_horovod.costs.link import LINKS, NUMBER_BYTES, Link, reductions
+from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
 from bert_horovod.optimizers.base import state_slots
@@ -63,12 +63,23 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Hop:
-    """The slowest hop of the ring of ranks: as a rule the network between two hosts."""
+class Network:
+    """What joins ranks: the slowest hop, as a rule the network between two hosts, and what joins a host's devices."""
 
-    bytes_per_s: float  # nominal
+    bytes_per_s: float  # nominal, of a host's link to the others, in each direction
     share: float = LINK_SHARE  # of the nominal rate, what all-reduces reach
     latency_s: float = HOP_LATENCY_S
+    devices: int = 1  # of a host; they share its link
+    inside_bytes_per_s: float = math.inf  # that an all-reduce within a host reaches, as `share` of the nominal
+    inside_latency_s: float = 0.0
+
+    def link(self, recipe: Recipe, reduction: str, world_size: int, number_bytes: float) -> Link:
+        """The link of sums of so many ranks, which fill hosts one after another; `number_bytes`: of a number sent."""
+        between = Fabric(self.bytes_per_s * self.share, self.latency_s)
+        inside = Fabric(self.inside_bytes_per_s, self.inside_latency_s)
+        return link_of_hosts(
+            reduction, world_size, self.devices, between, inside, sums_by_host(recipe), number_bytes
+        )
 
 
 @dataclass(frozen=True)
@@ -109,13 +120,13 @@ class PhasePlan:
         return self.forward_backward_s + self.accumulation_s + self.update_s + self.exposed_s
 
 
-def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> PhasePlan:
+def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> PhasePlan:
     """The plan of one phase on `world_size` equal devices; raises UserError if the ranks cannot share the batch."""
     settings = recipe.phase[phase]
     derived = derive(recipe, settings, world_size, gpu=True)
     count = derived.micro_batches
     profile = computed_profile(recipe, settings.sequence_length, world_size, device.flops_per_s * device.product_share)
-    stage_plans, bucket_count = _communication(recipe, settings, profile, count, world_size, hop)
+    stage_plans, bucket_count = _communication(recipe, settings, profile, count, world_size, network)
     sent_bytes, communication_s, exposed_s = (
         sum(stage.share * getattr(stage, name) for stage in stage_plans)
         for name in ("sent_bytes", "communication_s", "exposed_s")
@@ -129,7 +140,7 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, hop:
     }
     step_s = sum(parts.values())
     rows_per_s = settings.global_batch / step_s
-    alone = rows_per_s if world_size == 1 else plan_phase(recipe, phase, 1, device, hop).rows_per_s
+    alone = rows_per_s if world_size == 1 else plan_phase(recipe, phase, 1, device, network).rows_per_s
     return PhasePlan(
         phase=phase,
         world_size=world_size,
@@ -164,16 +175,16 @@ def alternatives(recipe: Recipe) -> dict[str, Recipe]:
     return found
 
 
-def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> float | None:
+def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> float | None:
     """The link's rate, in bytes a second, below which int8 gradients pay over float16 ones; None: they never do.
 
     They pay where float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
-    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are those of `hop`.
+    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are `network`'s.
     """
     float16, int8 = (_with_wire(dataclasses.replace(recipe, exchange=ExchangeMethod()), wire) for wire in _NARROW)
 
     def pays(bytes_per_s: float) -> bool:
-        link = dataclasses.replace(hop, bytes_per_s=bytes_per_s)
+        link = dataclasses.replace(network, bytes_per_s=bytes_per_s)
         wide, narrow = (plan_phase(each, phase, world_size, device, link) for each in (float16, int8))
         return wide.exposed_s > WORTH * wide.step_s and narrow.step_s < (1 - LEAST_GAIN) * wide.step_s
 
@@ -214,7 +225,7 @@ def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size
 
 
 def _communication(
-    recipe: Recipe, phase: Phase, profile: BackwardProfile, micro_batches: int, world_size: int, hop: Hop
+    recipe: Recipe, phase: Phase, profile: BackwardProfile, micro_batches: int, world_size: int, network: Network
 ) -> tuple[list[StagePlan], int]:
     """The phase's stages with the way to sum gradients that exposes least, and the number of buckets."""
     if world_size == 1:
@@ -226,13 +237,13 @@ def _communication(
     width, found = NUMBER_BYTES[recipe.numerics.wire], []
     for reduction in reductions(recipe):
         if measured:
-            link = _link(reduction, world_size, hop)
+            link = network.link(recipe, reduction, world_size, width)
             rows_alone = recipe.exchange.method == "gradients" and recipe.numerics.wire != "int8"
             plan = buckets.by_profile(shapes, width, profile, link, reduction, rows_alone)
         else:
             plan = buckets.by_size(shapes, recipe.execution.bucket_bytes)
         each = [
-            _stage_plan(stage, plan, shapes, profile, micro_batches, world_size, hop)
+            _stage_plan(recipe, stage, plan, shapes, profile, micro_batches, world_size, network)
             for stage in stages(recipe, phase, reduction)
         ]
         found.append((each, len(plan.buckets) + (plan.rows is not None)))
@@ -240,18 +251,21 @@ def _communication(
 
 
 def _stage_plan(
+    recipe: Recipe,
     stage: Stage,
     plan: BucketPlan,
     shapes: Shapes,
     profile: BackwardProfile,
     micro_batches: int,
     world_size: int,
-    hop: Hop,
+    network: Network,
 ) -> StagePlan:
     """What a stage sends, and how long that takes."""
-    link, ring = _link(stage.reduction, world_size, hop), _link("ring", world_size, hop)
+    link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
+    ring = network.link(recipe, "ring", world_size, 4.0)
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
-    sent_bytes = stage.sent_bytes(numbers, world_size)
+    by_host = sums_by_host(recipe) and world_size > network.devices and world_size % network.devices == 0
+    sent_bytes = stage.sent_bytes(numbers, world_size, network.devices if by_host else 1)
     communication_s = exposed_s = 0.0
     if stage.beside:
         width = stage.number_bytes
@@ -270,10 +284,6 @@ def _stage_plan(
         communication_s += after_s
         exposed_s += after_s
     return StagePlan(stage.name, stage.share, sent_bytes, communication_s, exposed_s)
-
-
-def _link(reduction: str, world_size: int, hop: Hop) -> Link:
-    return LINKS[reduction](world_size, hop.bytes_per_s * hop.share, hop.latency_s)
 
 
 def _merged(shapes: Shapes, profile: BackwardProfile) -> tuple[Shapes, BackwardProfile]:
