@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_horovod.costs.gpus import TERA, gpu_memory, gpu_peak, known_gpus
-from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, PRODUCT_SHARE, Device, Network
+from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, PRODUCT_SHARE, SPREAD, Device, Network
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table, setting
 from bert_horovod.storage.reading import read_text
@@ -38,6 +38,7 @@ class DeviceSheet:
     product_share: float = setting(PRODUCT_SHARE, above=0, maximum=1)  # of it, what forward and backward reach
     memory: str = setting("")  # as in 16GiB; "": the data sheet's
     memory_rate: str = setting("")  # as in 900GB/s; "": the data sheet's
+    spread: float = setting(SPREAD, minimum=0, below=1)  # standard deviation of devices' speeds, over their mean
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,7 @@ class Cluster:
 
     def rank_device(self, precision: str) -> Device:
         """What a rank computes with; raises UserError where file and data sheets do not say it."""
-        sheet, where = self.device, f"{self.path}: device"
-        return device_of(
-            sheet.name, where, precision, sheet.tflops, sheet.product_share, sheet.memory, sheet.memory_rate
-        )
+        return device_of(self.device, f"{self.path}: device.", precision)
 
     def bill(self, days: float, ranks: int) -> Bill:
         """What so many days on so many ranks take."""
@@ -140,7 +138,9 @@ def read_cluster(path: Path) -> Cluster:
     if not found.device.name and not found.device.tflops:
         raise UserError(f'{path}: which device? Add under [device] a line as name = "A100 80GB" or tflops = 125.0')
     if found.hosts.count > 1 and not found.between.rate:
-        raise UserError(f'{path}: {found.hosts.count} hosts, and no link: add under [between] a line as rate = "25Gb/s"')
+        raise UserError(
+            f'{path}: {found.hosts.count} hosts, and no link: add under [between] a line as rate = "25Gb/s"'
+        )
     if found.hosts.devices > 1 and not found.inside.rate:
         raise UserError(
             f"{path}: {found.hosts.devices} devices a host, and no link: add under [inside] a line as "
@@ -150,29 +150,26 @@ def read_cluster(path: Path) -> Cluster:
     return found
 
 
-def device_of(
-    name: str, where: str, precision: str, tflops: float, product_share: float, memory: str, memory_rate: str
-) -> Device:
+def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "name") -> Device:
     """A device by its data sheet, and by what is said in its place.
 
     Args:
-        name: of a known GPU, if tflops is 0.
-        where: what errors begin with.
+        sheet: what is said.
+        where: what settings' names in errors begin with.
         precision: the recipe's.
-        tflops: peak of matrix products in that precision; 0: the data sheet's.
-        product_share: of the peak, what forward and backward reach.
-        memory, memory_rate: as in 16GiB and 900GB/s; "": the data sheet's, if there is one.
+        called: what the sheet's name is called in errors.
 
     Raises:
         UserError: no data sheet is known, or the device does not accelerate the precision.
     """
-    peak, sheet = tflops * TERA if tflops else _peak(name, where, precision), gpu_memory(name)
-    size, rate = (sheet.gib * 2**30, sheet.gb_per_s * 1e9) if sheet else (None, None)
-    if memory:
-        size = parse_size(memory, f"{where} memory")
-    if memory_rate:
-        rate = parse_rate(memory_rate, f"{where} memory_rate")
-    return Device(name or f"{tflops:g} TFLOP/s", peak, product_share, size, rate)
+    peak = sheet.tflops * TERA if sheet.tflops else _peak(sheet.name, f"{where}{called}", precision)
+    memory = gpu_memory(sheet.name)
+    size, rate = (memory.gib * 2**30, memory.gb_per_s * 1e9) if memory else (None, None)
+    if sheet.memory:
+        size = parse_size(sheet.memory, f"{where}memory")
+    if sheet.memory_rate:
+        rate = parse_rate(sheet.memory_rate, f"{where}memory_rate")
+    return Device(sheet.name or f"of {sheet.tflops:g} TFLOP/s", peak, sheet.product_share, size, rate, sheet.spread)
 
 
 def parse_rate(text: str, where: str) -> float:

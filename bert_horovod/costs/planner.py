@@ -1,6 +1,6 @@
 """What a recipe will take on given devices and a given link, before anything runs: time, memory, efficiency, days.
 
-    step = K (forward + backward) + accumulation + exposed communication + update
+    step = K (forward + backward) + accumulation + update + waiting + exposed communication
 
 - Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
   costs/backward_profile.py) over the device's peak times the share of it that is reached.
@@ -13,15 +13,18 @@
   stages, by their shares of the steps.
 - Memory: costs/memory_estimate.py.
 
+- Waiting: all ranks wait for the slowest, whose speed is an order statistic of a normal distribution.
+
 Not counted: encoding and decoding of narrow wires, input (rows are assembled beside the step), evaluations,
-checkpoints, start-up, ranks that wait for the slowest one, and what communication takes from computation where one
-device does both. So fast links promise too much: NVIDIA's published 512 V100s reach 78 % of this plan at length 128, 32
-GPUs of HKBU's on 10 Gb/s 98 %.
+checkpoints, start-up, and what communication takes from computation where one device does both.
+`python benchmarks/planner.py` holds plans against published and measured tables.
 """
 
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 
 from bert_horovod.costs import buckets
 from bert_horovod.costs.advice import LEAST_GAIN
@@ -44,6 +47,9 @@ LINK_SHARE = 0.9
 # HKBU's published fits over 10 Gb/s Ethernet: 0.9, 4.0 and 7.0 ms for all-reduces over 16, 32 and 64 ranks (30, 62 and
 # 126 hops), which are 0.03 to 0.065 ms a hop.
 HOP_LATENCY_S = 5e-5
+# NVIDIA's published rows/s of 4, 8 and 16 V100s of one node, which accumulate 64 micro-batches or more, are 3 to 7 %
+# under those of one, as the slowest of devices would be whose speeds differ by 3.1 to 4.5 %: see slowest().
+SPREAD = 0.037
 DAY_S = 86400
 WORTH = 0.05  # of a step: more exposed communication than that is worth a narrower wire
 _NARROW = ("float16", "int8")
@@ -60,6 +66,7 @@ class Device:
     product_share: float = PRODUCT_SHARE  # of the peak, what forward and backward reach as a whole
     memory_bytes: float | None = None  # None: unknown, any estimate fits
     memory_bytes_per_s: float | None = None  # None: unknown, accumulation and update are not counted
+    spread: float = 0.0  # standard deviation of devices' speeds, as a share of their mean
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,7 @@ class Network:
         """The link of sums of so many ranks, which fill hosts one after another; `number_bytes`: of a number sent."""
         between = Fabric(self.bytes_per_s * self.share, self.latency_s)
         inside = Fabric(self.inside_bytes_per_s, self.inside_latency_s)
-        return link_of_hosts(
-            reduction, world_size, self.devices, between, inside, sums_by_host(recipe), number_bytes
-        )
+        return link_of_hosts(reduction, world_size, self.devices, between, inside, sums_by_host(recipe), number_bytes)
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ class PhasePlan:
     forward_backward_s: float  # of all K
     accumulation_s: float  # adding gradients of micro-batches
     update_s: float
+    waiting_s: float  # for the slowest rank
     sent_bytes: float  # by a rank in a step, as the next two a mean over stages
     communication_s: float  # all sums of a step
     exposed_s: float  # of them, what nothing hides
@@ -117,9 +123,10 @@ class PhasePlan:
     @property
     def step_s(self) -> float:
         """Of a whole step, a mean over stages."""
-        return self.forward_backward_s + self.accumulation_s + self.update_s + self.exposed_s
+        return self.forward_backward_s + self.accumulation_s + self.update_s + self.waiting_s + self.exposed_s
 
 
+@lru_cache(maxsize=1024)
 def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> PhasePlan:
     """The plan of one phase on `world_size` equal devices; raises UserError if the ranks cannot share the batch."""
     settings = recipe.phase[phase]
@@ -136,8 +143,8 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
         "forward_backward_s": count * profile.end_s,
         "accumulation_s": accumulation_bytes(recipe, derived.parameters, count) / rate,
         "update_s": update_bytes(recipe, derived.parameters, count, world_size) / rate,
-        "exposed_s": exposed_s,
     }
+    parts |= {"waiting_s": device.spread * slowest(world_size) * sum(parts.values()), "exposed_s": exposed_s}
     step_s = sum(parts.values())
     rows_per_s = settings.global_batch / step_s
     alone = rows_per_s if world_size == 1 else plan_phase(recipe, phase, 1, device, network).rows_per_s
@@ -156,6 +163,11 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
         efficiency=rows_per_s / (world_size * alone),
         days=settings.steps * step_s / DAY_S,
     )
+
+
+def slowest(count: int) -> float:
+    """How many standard deviations the slowest of so many equal devices is expected behind their mean (Blom 1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def alternatives(recipe: Recipe) -> dict[str, Recipe]:
@@ -224,13 +236,16 @@ def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size
     return parameters * (gradient + 2 * reads + slots + 4 + (width if width < 4 else 0))
 
 
+_shapes = lru_cache(pretraining_shapes)
+
+
 def _communication(
     recipe: Recipe, phase: Phase, profile: BackwardProfile, micro_batches: int, world_size: int, network: Network
 ) -> tuple[list[StagePlan], int]:
     """The phase's stages with the way to sum gradients that exposes least, and the number of buckets."""
     if world_size == 1:
         return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
-    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    shapes = _shapes(recipe.model, recipe.objective.pairs)
     measured = recipe.execution.bucket_bytes == "auto" and recipe.exchange.method not in BY_SIZE
     if measured:
         shapes, profile = _merged(shapes, profile)
