@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bert_horovod.costs.gpus import TERA, gpu_memory, gpu_peak, known_gpus
 from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, PRODUCT_SHARE, SPREAD, Device, Network
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table, setting
 from bert_horovod.storage.reading import read_text
 
@@ -43,7 +43,10 @@ class DeviceSheet:
 
 @dataclass(frozen=True)
 class LinkSheet:
-    """`[between]`: a host's link to the others, and `[inside]`: what joins a host's devices; in each direction."""
+    """`[between]`: a host's link to the others, and `[inside]`: what joins a host's devices; in each direction.
+
+    A ring enters a host through one card: of several, `between` has one's rate, unless more was measured.
+    """
 
     rate: str = setting("")  # as in 10Gb/s (bits) or 12GB/s (bytes)
     share: float = setting(LINK_SHARE, above=0, maximum=1)  # of the rate, what all-reduces reach
@@ -101,14 +104,17 @@ class Cluster:
         """What a rank computes with; raises UserError where file and data sheets do not say it."""
         return device_of(self.device, f"{self.path}: device.", precision)
 
-    def bill(self, days: float, ranks: int) -> Bill:
-        """What so many days on so many ranks take."""
-        hours, costs = 24 * days * ranks, self.costs
-        kwh = hours * costs.device_w / 1000 if costs.device_w >= 0 else None
-        price = None
-        if costs.device_hour >= 0:
-            price = hours * costs.device_hour + (kwh * costs.kwh if kwh is not None and costs.kwh >= 0 else 0.0)
-        return Bill(hours, price, kwh)
+
+def bill(prices: Prices | None, days: float, ranks: int) -> Bill:
+    """What so many days on so many ranks take; without prices, time alone."""
+    hours = 24 * days * ranks
+    if prices is None:
+        return Bill(hours, None, None)
+    kwh = hours * prices.device_w / 1000 if prices.device_w >= 0 else None
+    price = None
+    if prices.device_hour >= 0:
+        price = hours * prices.device_hour + (kwh * prices.kwh if kwh is not None and prices.kwh >= 0 else 0.0)
+    return Bill(hours, price, kwh)
 
 
 _SECTIONS = {"hosts": Hosts, "device": DeviceSheet, "between": LinkSheet, "inside": LinkSheet, "costs": Prices}
@@ -121,9 +127,11 @@ def read_cluster(path: Path) -> Cluster:
         UserError: it cannot be read, or a setting is not what it should be or is missing; the message names it.
     """
     try:
-        table = parse_toml(read_text(path, "the cluster file"))
+        table = parse_toml(read_text(path))
+    except OSError as error:
+        raise file_error(error, f"cannot read the cluster file {path}: {error.strerror}") from error
     except ValueError as error:
-        raise UserError(f"{path} is no TOML: {error}") from error
+        raise UserError(f"the cluster file {path} is not valid TOML: {error}") from error
     try:
         refuse_unknown(table, _SECTIONS, "")
         for name in table:
@@ -146,6 +154,11 @@ def read_cluster(path: Path) -> Cluster:
             f"{path}: {found.hosts.devices} devices a host, and no link: add under [inside] a line as "
             'rate = "12GB/s" (PCIe 3) or rate = "150GB/s" (NVLink)'
         )
+    costs = found.costs
+    if costs.kwh >= 0 and costs.device_w < 0:
+        raise UserError(f"{path}: costs.kwh needs the power: add under [costs] a line as device_w = 350.0")
+    if costs.device_hour < 0 and (costs.kwh >= 0 or costs.currency):
+        raise UserError(f"{path}: no price: add under [costs] a line as device_hour = 1.5 (0.0 if only energy is paid)")
     _ = found.network  # whose rates are checked so
     return found
 

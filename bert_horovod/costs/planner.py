@@ -20,14 +20,12 @@ checkpoints, start-up, and what communication takes from computation where one d
 `python benchmarks/planner.py` holds plans against published and measured tables.
 """
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
 from bert_horovod.costs import buckets
-from bert_horovod.costs.advice import LEAST_GAIN
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
@@ -36,7 +34,7 @@ from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, r
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
 from bert_horovod.optimizers.base import state_slots
-from bert_horovod.recipe.sections import ExchangeMethod, Phase, Recipe
+from bert_horovod.recipe.sections import Phase, Recipe
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
 # times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's,
@@ -51,10 +49,6 @@ HOP_LATENCY_S = 5e-5
 # under those of one, as the slowest of devices would be whose speeds differ by 3.1 to 4.5 %: see slowest().
 SPREAD = 0.037
 DAY_S = 86400
-WORTH = 0.05  # of a step: more exposed communication than that is worth a narrower wire
-_NARROW = ("float16", "int8")
-_ONE_BIT = {"adamw": "onebit_adam", "lamb": "onebit_lamb"}  # by optimizer
-_RATES = (1e3, 1e13)  # bytes a second, between which a threshold is looked for
 
 
 @dataclass(frozen=True)
@@ -168,53 +162,6 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
 def slowest(count: int) -> float:
     """How many standard deviations the slowest of so many equal devices is expected behind their mean (Blom 1958)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
-
-
-def alternatives(recipe: Recipe) -> dict[str, Recipe]:
-    """The recipe with each way to send less than float32 gradients, by the settings that choose it.
-
-    float16 and int8 gradients; and the recipe's own method or else, where its optimizer has one, 1-bit exchange.
-    """
-    gradients = dataclasses.replace(recipe, exchange=ExchangeMethod())
-    found = {f'numerics.wire = "{wire}"': _with_wire(gradients, wire) for wire in _NARROW}
-    method, own = _ONE_BIT.get(recipe.optimizer.name), recipe.exchange.method
-    if own != "gradients":
-        found[f'exchange.method = "{own}"'] = recipe
-    elif method:
-        dense = max(ExchangeMethod().dense, *(phase.warmup for phase in recipe.phase))
-        one_bit = dataclasses.replace(recipe, exchange=ExchangeMethod(method=method, dense=dense))
-        found[f'exchange.method = "{method}"'] = _with_wire(one_bit, "float16")
-    return found
-
-
-def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> float | None:
-    """The link's rate, in bytes a second, below which int8 gradients pay over float16 ones; None: they never do.
-
-    They pay where float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
-    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are `network`'s.
-    """
-    float16, int8 = (_with_wire(dataclasses.replace(recipe, exchange=ExchangeMethod()), wire) for wire in _NARROW)
-
-    def pays(bytes_per_s: float) -> bool:
-        link = dataclasses.replace(network, bytes_per_s=bytes_per_s)
-        wide, narrow = (plan_phase(each, phase, world_size, device, link) for each in (float16, int8))
-        return wide.exposed_s > WORTH * wide.step_s and narrow.step_s < (1 - LEAST_GAIN) * wide.step_s
-
-    low, high = _RATES
-    if world_size == 1 or not pays(low):
-        return None
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if pays(middle) else (low, middle)
-    return low
-
-
-def _with_wire(recipe: Recipe, wire: str) -> Recipe:
-    return dataclasses.replace(
-        recipe,
-        numerics=dataclasses.replace(recipe.numerics, wire=wire),
-        execution=dataclasses.replace(recipe.execution, reduction="auto"),
-    )
 
 
 def accumulation_bytes(recipe: Recipe, parameters: int, micro_batches: int) -> int:

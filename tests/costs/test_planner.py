@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 import subprocess
 import sys
 
@@ -16,14 +15,11 @@ from bert_horovod.costs.planner import (
     Device,
     Network,
     accumulation_bytes,
-    alternatives,
-    int8_pays_below,
     plan_phase,
     update_bytes,
 )
 from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.checking_exchange import check_exchange
 from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from tests.horovod_runs import PROJECT
@@ -184,79 +180,9 @@ def test_parts_of_parameters_hide_beside_the_whole_step_and_full_averages_do_not
     assert slow.exposed_s == pytest.approx(slow.communication_s - slow.forward_backward_s)
 
 
-def test_alternatives_are_sound_recipes_of_each_way_to_send_less():
-    found = alternatives(recipe(optimizer={"name": "lamb"}, phase=[{"warmup": 0.3}]))
-    assert list(found) == [
-        'numerics.wire = "float16"',
-        'numerics.wire = "int8"',
-        'exchange.method = "onebit_lamb"',
-    ]
-    for each in found.values():
-        check_exchange(each)
-    assert list(alternatives(recipe(optimizer={"name": "sgd"}))) == list(found)[:2]
-    own = method_recipe("parameters")
-    assert alternatives(own)['exchange.method = "parameters"'] == own
-
-
-@pytest.mark.parametrize(("global_batch", "latency_s"), [(64, 0.0), (64, 1e-3), (1024, 0.0)])
-def test_int8_pays_below_the_rate_at_which_float16_exposes_its_share_of_a_step(global_batch, latency_s):
-    rate = int8_pays_below(recipe(global_batch), 0, 8, DEVICE, dataclasses.replace(HOP, latency_s=latency_s))
-    pays = []
-    for times in (0.9, 1.1):
-        link = Network(times * rate, HOP.share, latency_s)
-        wide, narrow = (
-            plan_phase(recipe(global_batch, numerics={"wire": wire}), 0, 8, DEVICE, link)
-            for wire in ("float16", "int8")
-        )
-        pays.append(wide.exposed_s > 0.05 * wide.step_s and narrow.step_s < 0.98 * wide.step_s)
-    assert pays == [True, False]
-
-
-def test_int8_pays_on_slower_links_the_longer_steps_compute_and_never_on_one_rank():
-    few, many = (int8_pays_below(recipe(rows), 0, 8, DEVICE, HOP) for rows in (64, 1024))
-    assert many < few
-    assert int8_pays_below(recipe(), 0, 1, DEVICE, HOP) is None
-
-
 def test_ranks_that_cannot_share_the_batch_are_an_error():
     with pytest.raises(UserError, match="there are 65 ranks and each needs at least one row"):
         plan_phase(recipe(), 0, 65, DEVICE, HOP)
-
-
-def calibrated(toy: Recipe, world_size: int, rows_per_s: float, network: Network) -> Device:
-    """The device on which so many ranks reach so many rows a second."""
-    low, high = 1e11, 1e15
-    for _ in range(40):
-        device = Device("calibrated", math.sqrt(low * high), 1.0)
-        fast = plan_phase(toy, 0, world_size, device, network).rows_per_s > rows_per_s
-        low, high = (low, device.flops_per_s) if fast else (device.flops_per_s, high)
-    return device
-
-
-@pytest.mark.parametrize(("ranks", "published"), [(8, 30.0), (16, 54.3), (32, 105.0)])
-def test_published_rows_a_second_on_slow_ethernet(ranks, published):
-    """HKBU (ddl-benchmarks): BERT-large, 8 rows of 64 a GPU, float32, 10 Gb/s; calibrated with 49 rows/s on one GPU."""
-
-    def on(ranks: int) -> Recipe:
-        return large(
-            "numerics.precision=float32",
-            "numerics.wire=float32",
-            "execution.micro_batch=8",
-            "phase.0.sequence_length=64",
-            f"phase.0.global_batch={8 * ranks}",
-        )
-
-    network = Network(10e9 / 8)
-    found = plan_phase(on(ranks), 0, ranks, calibrated(on(1), 1, 49.0, network), network)
-    assert found.rows_per_s == pytest.approx(published, rel=0.04)
-
-
-def test_published_rows_a_second_of_four_fast_nodes():
-    """NVIDIA (DeepLearningExamples): BERT-large, 61,440 rows of 128; calibrated with 3,528.5 rows/s of one DGX-2H."""
-    toy = large("execution.micro_batch=60", "phase.0.global_batch=61440")
-    device = calibrated(toy, 16, 3528.5, Network(150e9, latency_s=5e-6))
-    found = plan_phase(toy, 0, 64, device, Network(100e9, latency_s=5e-6))
-    assert found.rows_per_s == pytest.approx(13370, rel=0.06)
 
 
 def test_costs_and_the_command_need_no_tensorflow():
