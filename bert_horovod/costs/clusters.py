@@ -21,6 +21,13 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(b|bit|B)/s")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([MG])(i?)B")
 
 
+# What to add for a device without a data sheet: to a file, or to a command line.
+_LINES = {
+    "name": 'add under [device] lines as tflops = 125.0 and memory = "16GiB"',
+    "device": "give the peak of its matrix products, as in --tflops 125, and its --memory",
+}
+
+
 @dataclass(frozen=True)
 class Hosts:
     """`[hosts]`."""
@@ -170,12 +177,12 @@ def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "nam
         sheet: what is said.
         where: what settings' names in errors begin with.
         precision: the recipe's.
-        called: what the sheet's name is called in errors.
+        called: what the sheet's name is called in errors: "name" in a file, "device" on a command line.
 
     Raises:
         UserError: no data sheet is known, or the device does not accelerate the precision.
     """
-    peak = sheet.tflops * TERA if sheet.tflops else _peak(sheet.name, f"{where}{called}", precision)
+    peak = sheet.tflops * TERA if sheet.tflops else _peak(sheet.name, f"{where}{called}", precision, _LINES[called])
     memory = gpu_memory(sheet.name)
     size, rate = (memory.gib * 2**30, memory.gb_per_s * 1e9) if memory else (None, None)
     if sheet.memory:
@@ -201,17 +208,14 @@ def parse_size(text: str, where: str) -> float:
     return float(match[1]) * (2 ** {"M": 20, "G": 30}[match[2]] if match[3] else _PREFIXES[match[2]])
 
 
-def _peak(name: str, where: str, precision: str) -> float:
-    """The data sheet's, float32 as TF32."""
+def _peak(name: str, where: str, precision: str, lines: str) -> float:
+    """The data sheet's, float32 as TF32; `lines` say the peak otherwise."""
     peak = gpu_peak(name, precision, tensor_float_32=True)
     if peak is not None:
         return peak
     if gpu_peak(name, "float32", tensor_float_32=True) is not None:
         raise UserError(
             f"{where} {name} does not accelerate numerics.precision = {precision}: --set numerics.precision=float16, "
-            "or say what it reaches with tflops"
+            f"or for what it reaches {lines}"
         )
-    raise UserError(
-        f"{where} {name}: not known; known are {', '.join(known_gpus())}. "
-        "For another device give the peak of its matrix products, as in tflops 125, and its memory"
-    )
+    raise UserError(f"{where} {name}: not known; known are {', '.join(known_gpus())}. For another device {lines}")

@@ -16,6 +16,7 @@ from bert_horovod.costs.planner import (
     Network,
     accumulation_bytes,
     plan_phase,
+    slowest,
     update_bytes,
 )
 from bert_horovod.errors import UserError
@@ -178,6 +179,18 @@ def test_parts_of_parameters_hide_beside_the_whole_step_and_full_averages_do_not
     assert found.communication_s == pytest.approx(1.5 * 4 * parameters / 10 / 1e9 + full_s)
     slow = plan_phase(toy, 0, 4, DEVICE, Network(1e6, share=1.0, latency_s=0.0))
     assert slow.exposed_s == pytest.approx(slow.communication_s - slow.forward_backward_s)
+
+
+def test_all_ranks_wait_for_the_slowest():
+    uneven = dataclasses.replace(DEVICE, spread=0.04)
+    assert slowest(1) == 0
+    # Expected largest of 4 and 16 normal numbers: 1.029 and 1.766 (Harter 1961).
+    assert [slowest(4), slowest(16)] == pytest.approx([1.029, 1.766], rel=0.02)
+    assert plan_phase(recipe(), 0, 1, uneven, HOP).step_s == plan_phase(recipe(), 0, 1, DEVICE, HOP).step_s
+    even, found = (plan_phase(recipe(), 0, 4, device, HOP) for device in (DEVICE, uneven))
+    assert even.waiting_s == 0
+    assert found.waiting_s == pytest.approx(0.04 * slowest(4) * even.forward_backward_s)
+    assert found.step_s == pytest.approx(even.step_s + found.waiting_s)
 
 
 def test_ranks_that_cannot_share_the_batch_are_an_error():
