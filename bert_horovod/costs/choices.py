@@ -3,10 +3,11 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bert_horovod.costs.advice import LEAST_GAIN
 from bert_horovod.costs.derived import derive
+from bert_horovod.costs.link import NUMBER_BYTES
 from bert_horovod.costs.planner import Device, Network, PhasePlan, plan_phase
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe
 
@@ -16,7 +17,7 @@ WORTH = 0.05  # of a step: more exposed communication than that is worth a narro
 _NARROW = ("float16", "int8")
 _ONE_BIT = {"adamw": "onebit_adam", "lamb": "onebit_lamb"}  # by optimizer
 _RATES = (1e3, 1e13)  # bytes a second, between which a threshold is looked for
-_MOST_TIMES = 64  # the global batch
+_MOST_TIMES = 64  # the global batch, or steps between averages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,39 +71,42 @@ def choices(
 ) -> list[Choice]:
     """The recipe, then changes of it, those first that cost learning least.
 
-    That is rounding of gradients, first without and then with what is owed; then a larger global batch, the least
-    power of two that reaches the wished efficiency; then methods that change what is learned in each step.
+    That is rounding of gradients, first without and then with what is owed; then a larger global batch; then methods
+    that change what is learned in each step: 1-bit exchange, and averages of parameters. The batch, and the steps
+    between averages, are the least power of two that reaches the wished efficiency, at most _MOST_TIMES.
     """
 
     def planned(setting: str, changed: Recipe, price: str, times: int = 1) -> Choice:
         plan = plan_phase(changed, phase, world_size, device, network)
         return Choice(setting, plan.efficiency, plan.days / times, price)
 
-    found = [planned("the recipe as it is", recipe, "")]
-    narrower = alternatives(recipe)
-    prices = ["rounds gradients", "rounds gradients more, and owes what rounding loses"]
-    methods = []
-    for setting, changed in narrower.items():
-        if changed == recipe:
-            continue
-        if setting.startswith("numerics.wire"):
-            price = prices[setting.endswith('"int8"')]
-            if recipe.exchange.method == "gradients" and recipe.numerics.wire != changed.numerics.wire:
-                found.append(planned(setting, changed, price))
-        else:
+    def larger(times: int) -> Choice:
+        price = f"{times} times as many rows a step, in {times} times fewer steps: learning rates must be found again"
+        batch = times * recipe.phase[phase].global_batch
+        return planned(f"phase.{phase}.global_batch = {batch}", _with_batch(recipe, phase, times), price, times)
+
+    def rarer(steps: int) -> Choice:
+        exchange = ExchangeMethod(method="parameters", interval=steps)
+        changed = dataclasses.replace(_with_wire(recipe, "float32"), exchange=exchange)
+        price = "wire float32; ranks train alone between averages: learning rates must be found again"
+        return planned(f'exchange.method = "parameters", exchange.interval = {steps}', changed, price)
+
+    def least(choice: Callable[[int], Choice]) -> Choice:
+        number = 2
+        while (found := choice(number)).efficiency < efficiency and number < _MOST_TIMES:
+            number *= 2
+        return found
+
+    found, methods = [planned("the recipe as it is", recipe, "")], []
+    gradients, width = recipe.exchange.method == "gradients", NUMBER_BYTES[recipe.numerics.wire]
+    for setting, changed in alternatives(recipe).items():
+        wire = changed.numerics.wire
+        if changed.exchange.method != "gradients" and gradients:
             methods.append(planned(setting, changed, "sends signs once the second moment is frozen"))
-    times = 2
-    while times <= _MOST_TIMES:
-        larger = planned(
-            f"phase.{phase}.global_batch = {times * recipe.phase[phase].global_batch}",
-            _with_batch(recipe, phase, times),
-            f"{times} times as many rows a step, in {times} times fewer steps: learning rates must be found again",
-            times,
-        )
-        if larger.efficiency >= efficiency:
-            break
-        times *= 2
-    return [*found, larger, *methods]
+        elif changed.exchange.method == "gradients" and gradients and NUMBER_BYTES[wire] < width:
+            price = "rounds gradients more, and owes what rounding loses" if wire == "int8" else "rounds gradients"
+            found.append(planned(setting, changed, price))
+    return [*found, least(larger), *methods, *([least(rarer)] if gradients else [])]
 
 
 def _with_batch(recipe: Recipe, phase: int, times: int) -> Recipe:

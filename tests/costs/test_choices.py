@@ -8,6 +8,7 @@ from bert_horovod.costs.choices import alternatives, choices, int8_pays_below, k
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.planner import Network, PhasePlan, plan_phase
 from bert_horovod.recipe.checking_exchange import check_exchange
+from bert_horovod.recipe.sections import ExchangeMethod
 from tests.costs.test_planner import DEVICE, HOP, method_recipe, recipe
 
 
@@ -64,7 +65,7 @@ def test_a_micro_batch_is_no_more_than_a_ranks_rows_and_none_may_fit():
 
 
 def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the_efficiency():
-    slow = Network(5e7, latency_s=0.0)
+    slow = Network(2e8, latency_s=0.0)
     found = choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8)
     assert [each.setting.partition(" = ")[0] for each in found] == [
         "the recipe as it is",
@@ -72,8 +73,9 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
         "numerics.wire",
         "phase.0.global_batch",
         "exchange.method",
+        "exchange.method",
     ]
-    alone, float16, int8, larger, one_bit = found
+    alone, float16, int8, larger, one_bit, averages = found
     assert alone.efficiency < float16.efficiency < int8.efficiency < one_bit.efficiency
     assert all(each.price for each in found[1:])
     times = int(larger.setting.split()[-1]) // 64
@@ -81,6 +83,15 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
     plan = plan_phase(recipe(64 * times, optimizer={"name": "lamb"}), 0, 8, DEVICE, slow)
     assert larger.days == pytest.approx(plan.days / times)
     assert larger.efficiency == plan.efficiency
+    interval = int(averages.setting.split()[-1])
+    toy = recipe(optimizer={"name": "lamb"})
+    local = [
+        dataclasses.replace(toy, exchange=ExchangeMethod(method="parameters", interval=each))
+        for each in (interval, interval // 2)
+    ]
+    reached = [plan_phase(each, 0, 8, DEVICE, slow).efficiency for each in local]
+    assert reached[0] == averages.efficiency
+    assert reached[0] >= 0.8 > reached[1]
 
 
 def test_what_the_recipe_has_is_not_offered():

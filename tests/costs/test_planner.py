@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bert_horovod.costs import buckets
+from bert_horovod.costs import advice, buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.link import ring
@@ -121,6 +121,17 @@ def test_the_plan_of_merged_gradients_ends_as_early_as_that_of_all_parameters():
     plan = buckets.by_profile(shapes, 4, profile, link)
     expected = buckets.seconds(plan, shapes, 4, profile, link)
     assert profile.end_s + found.exposed_s == pytest.approx(expected, rel=2 * buckets.SLACK)
+
+
+@pytest.mark.parametrize(("global_batch", "bytes_per_s"), [(64, 1e9), (64, 1e11), (2048, 1e9), (2048, 1e10)])
+def test_a_run_warns_of_a_fast_link_where_its_plan_says_that_float16_exposes_little(global_batch, bytes_per_s):
+    network = Network(bytes_per_s, 1.0, 0.0)
+    int8 = recipe(global_batch, numerics={"wire": "int8"})
+    plan = plan_phase(recipe(global_batch, numerics={"wire": "float16"}), 0, 8, DEVICE, network)
+    shapes, profile = pretraining_shapes(int8.model, int8.objective.pairs), computed_profile(int8, 128, 8, 0.5e12)
+    link = network.link(int8, "ring", 8, 2.0)
+    warning = advice.for_fast_link(int8, shapes, profile, link, "ring", plan.micro_batches, "planned")
+    assert bool(warning) == (plan.exposed_s < advice.LEAST_GAIN * plan.step_s)
 
 
 METHODS = {
