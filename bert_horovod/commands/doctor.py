@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     start = None if failed else doctor.start_line(which)
     if arguments.json:
         checks = [asdict(check) for check in found]
-        print(json.dumps({"ok": not failed, "checks": checks, "start": start, "hosts": doctor.facts}))
+        found = {"ok": not failed, "checks": checks, "start": start, "all_reduce": doctor.measured}
+        print(json.dumps(found | {"hosts": doctor.facts}))
     else:
         print(f"{failed} of {len(found)} checks failed" if failed else f"start a run:\n{start}")
     return 1 if failed else 0

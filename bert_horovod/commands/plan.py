@@ -1,58 +1,72 @@
-"""Compute what a recipe will take: time of a step and its parts, memory, efficiency and days, by number of ranks.
+"""Compute what a recipe will take: time of a step and its parts, memory, efficiency, days, cost, by number of ranks.
 
-bert-horovod plan --recipe F --device A100 --link 25Gb/s                     1, 2, 4, ... 32 ranks
+bert-horovod plan --recipe F --cluster run/clusters/a100-25gbit.toml         1, 2, 4, ... ranks of that cluster
+bert-horovod plan --recipe F --cluster C --compute bench.json --link doctor.json     measurements for data sheets
+bert-horovod plan --recipe F --device A100 --link 25Gb/s                     one quick look: hosts of one GPU
 bert-horovod plan --recipe F --world_size 8 32 --tflops 125 --memory 16GiB --link 1Gb/s
 
-Nothing runs, and no GPU is needed. The link is the slowest hop of the ring, as a rule the network between two hosts.
-What exchange.method sends is planned in each stage of a phase; the table has the mean over the phase's steps.
-
-Below a phase's table are the steps of narrower wires and of 1-bit exchange (or of the recipe's own exchange.method),
-and the link's rate below which int8 gradients pay over float16 ones: where float16's exposed communication is more than
-5 % of its step, and int8's step at least 2 % shorter. What a method costs in learning no plan knows: docs/results.md.
-
-`bert-horovod bench compute` and `bench comm` measure what shares of peak and link a cluster reaches.
+Nothing runs, and no GPU is needed. What exchange.method sends is planned in each stage of a phase; the tables have the
+mean over the phase's steps. Below them: the largest micro-batch that fits; the knee (where efficiency times speed-up is
+largest) and the last number of ranks that is worth it (until there each rank added brings half of a lone rank's rows/s
+at least); what reaches --efficiency, from what costs learning least; and the link's rate below which int8 gradients pay
+over float16 ones: where float16's exposed communication is more than 5 % of its step, and int8's step at least 2 %
+shorter. What a method costs in learning no plan knows: docs/results.md. docs/plan.md says more.
 """
 
 import argparse
+import dataclasses
 import json
 import math
-import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.costs.gpus import TERA, gpu_memory, gpu_peak, known_gpus
+from bert_horovod.costs.choices import alternatives, choices, int8_pays_below, knee, largest_micro_batches, worth_until
+from bert_horovod.costs.clusters import Bill, Cluster, DeviceSheet, bill, device_of, parse_rate, read_cluster
+from bert_horovod.costs.measurements import measured_device, measured_network
 from bert_horovod.costs.planner import (
     HOP_LATENCY_S,
     LINK_SHARE,
     PRODUCT_SHARE,
-    WORTH,
+    SPREAD,
     Device,
-    Hop,
+    Network,
     PhasePlan,
-    alternatives,
-    int8_pays_below,
     plan_phase,
 )
-from bert_horovod.errors import UserError
-from bert_horovod.measuring.tables import lines
+from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text
 
-_RANKS = (1, 2, 4, 8, 16, 32)
-_PREFIXES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_RATE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(b|bit|B)/s")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([MG])(i?)B")
+_MOST_RANKS = 32  # without a cluster
+# Flags for one quick look, and their defaults; a cluster file says the same.
+_QUICK = {
+    "device": None,
+    "tflops": None,
+    "product_share": PRODUCT_SHARE,
+    "memory": None,
+    "memory_rate": None,
+    "link_share": LINK_SHARE,
+    "latency_ms": 1e3 * HOP_LATENCY_S,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help="recipe in TOML")
     add_overrides(parser)
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="hosts, devices, links, prices; see run/clusters/")
+    parser.add_argument("--compute", type=Path, metavar="FILE", help="what `bench compute --json` printed")
     parser.add_argument(
-        "--world_size", nargs="+", type=int, metavar="N", help="numbers of ranks (default: 1 2 4 8 16 32)"
+        "--link",
+        metavar="RATE|FILE",
+        help="between hosts, as in 10Gb/s; or what `doctor --json` or `bench comm --json` printed",
     )
-    device = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument(
+        "--world_size", nargs="+", type=int, metavar="N", help="numbers of ranks (default: 1 2 4 ... of the cluster)"
+    )
+    device = parser.add_mutually_exclusive_group()
     device.add_argument("--device", metavar="NAME", help="a GPU with a known data sheet, as in --device 'V100 32GB'")
     device.add_argument(
         "--tflops", type=float, metavar="X", help="or its peak of matrix products in the recipe's precision"
@@ -66,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory", metavar="SIZE", help="of a device, as in 16GiB (default: the data sheet's)")
     parser.add_argument("--memory_rate", metavar="RATE", help="of a device, as in 900GB/s (default: the data sheet's)")
-    parser.add_argument("--link", required=True, metavar="RATE", help="between hosts, as in 10Gb/s")
     parser.add_argument(
         "--link_share",
         type=float,
@@ -81,109 +94,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="of a message from rank to rank (default: %(default)s, as published for 10 Gb/s Ethernet)",
     )
+    parser.add_argument(
+        "--efficiency", type=float, default=0.8, metavar="X", help="that is wished for (default: %(default)s)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw where a step's time goes")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the plan of each phase."""
+    _check_share("--efficiency", arguments.efficiency)
+    if arguments.plot is not None and arguments.plot.suffix != ".svg":
+        raise UserError(f"--plot {arguments.plot}: expected a name that ends with .svg")
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    device, hop = _device(arguments, recipe.numerics.precision), _hop(arguments)
-    ranks = arguments.world_size or [n for n in _RANKS if n <= min(phase.global_batch for phase in recipe.phase)]
-    if wrong := [n for n in ranks if n < 1]:
-        raise UserError(f"--world_size {wrong[0]}: expected at least 1")
-    plans = [plan_phase(recipe, i, n, device, hop) for i in range(len(recipe.phase)) for n in ranks]
-    slow_links = [_slow_link(recipe, i, max(ranks), device, hop) for i in range(len(recipe.phase)) if max(ranks) > 1]
+    cluster = _cluster(arguments)
+    device, network = _device(arguments, cluster, recipe), _network(arguments, cluster)
+    rows = min(phase.global_batch for phase in recipe.phase)
+    ranks = sorted(set(arguments.world_size or _ranks(min(rows, cluster.ranks if cluster else _MOST_RANKS))))
+    if ranks[0] < 1:
+        raise UserError(f"--world_size {ranks[0]}: expected at least 1")
+    if cluster and ranks[-1] > cluster.ranks:
+        raise UserError(f"--world_size {ranks[-1]}: {arguments.cluster} has {cluster.ranks} devices")
+    plans = [plan_phase(recipe, i, n, device, network) for i in range(len(recipe.phase)) for n in ranks]
+    prices = cluster.costs if cluster else None
+    bills = [bill(prices, plan.days, plan.world_size) for plan in plans]
+    advice = [
+        _advice(recipe, [plan for plan in plans if plan.phase == i], device, network, arguments.efficiency)
+        for i in range(len(recipe.phase))
+    ]
+    if arguments.plot is not None:
+        _draw(arguments.plot, f"{arguments.recipe.name} on {device.name}", plans)
     if arguments.json:
-        found = {"device": asdict(device), "hop": asdict(hop), "slow_links": [asdict(each) for each in slow_links]}
-        print(json.dumps(found | {"plans": [asdict(plan) | {"step_s": plan.step_s} for plan in plans]}))
+        print(json.dumps(_finite(_table(device, network, plans, bills, advice))))
     else:
-        print(_text(recipe, device, hop, plans, slow_links))
+        print(plan_text(recipe, device, network, plans, bills, prices, advice))
 
 
-@dataclass(frozen=True)
-class SlowLink:
-    """What a phase gains by sending less."""
-
-    phase: int
-    world_size: int
-    step_s: dict[str, float]  # by setting
-    int8_pays_below_bytes_per_s: float | None  # None: at no rate
-
-    def describe(self) -> str:
-        """A line for people."""
-        steps = ", ".join(f"{step_s:.4g} s with {setting}" for setting, step_s in self.step_s.items())
-        rate = self.int8_pays_below_bytes_per_s
-        if rate is None:
-            return f"a step on {self.world_size} ranks: {steps}; int8 pays over float16 at no rate of the link"
-        return (
-            f'a step on {self.world_size} ranks: {steps}; below {8e-9 * rate:.3g} Gb/s numerics.wire = "int8" pays: '
-            f"more than {WORTH:.0%} of float16's step is exposed communication"
-        )
+def _ranks(most: int) -> list[int]:
+    """1, 2, 4, ... and the most."""
+    return [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]
 
 
-def _slow_link(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> SlowLink:
-    steps = {
-        setting: plan_phase(each, phase, world_size, device, hop).step_s
-        for setting, each in alternatives(recipe).items()
-    }
-    return SlowLink(phase, world_size, steps, int8_pays_below(recipe, phase, world_size, device, hop))
+def _cluster(arguments: argparse.Namespace) -> Cluster | None:
+    if arguments.cluster is None:
+        return None
+    given = [f"--{name}" for name, default in _QUICK.items() if getattr(arguments, name) != default]
+    if arguments.link is not None and _is_rate(arguments.link):
+        given.append("--link RATE")
+    if given:
+        raise UserError(f"{given[0]} with --cluster: write it into {arguments.cluster}, or leave --cluster out")
+    return read_cluster(arguments.cluster)
 
 
-def parse_rate(text: str, flag: str) -> float:
-    """Bytes a second of a text like 10Gb/s (bits) or 900GB/s (bytes); raises UserError that names the flag."""
-    match = _RATE.fullmatch(text)
-    if match is None or float(match[1]) == 0:
-        raise UserError(f"{flag} {text}: expected a rate above 0 as in 10Gb/s (bits) or 900GB/s (bytes)")
-    return float(match[1]) * _PREFIXES[match[2]] / (1 if match[3] == "B" else 8)
-
-
-def parse_size(text: str, flag: str) -> float:
-    """Bytes of a text like 16GiB or 16GB; raises UserError that names the flag."""
-    match = _SIZE.fullmatch(text)
-    if match is None or float(match[1]) == 0:
-        raise UserError(f"{flag} {text}: expected a size above 0 as in 16GiB or 16GB")
-    return float(match[1]) * (2 ** {"M": 20, "G": 30}[match[2]] if match[3] else _PREFIXES[match[2]])
-
-
-def _device(arguments: argparse.Namespace, precision: str) -> Device:
-    _check_share("--product_share", arguments.product_share)
-    memory = size = rate = None
-    if arguments.device is None:
-        if not 0 < arguments.tflops < math.inf:
-            raise UserError(f"--tflops {arguments.tflops:g}: expected a number above 0")
-        name, peak = "given by --tflops", arguments.tflops * TERA
+def _device(arguments: argparse.Namespace, cluster: Cluster | None, recipe: Recipe) -> Device:
+    precision, compute = recipe.numerics.precision, arguments.compute
+    if cluster:
+        found = cluster.rank_device(precision)
     else:
-        name, peak, memory = arguments.device, _peak(arguments.device, precision), gpu_memory(arguments.device)
-    if memory is not None:
-        size, rate = memory.gib * 2**30, memory.gb_per_s * 1e9
-    if arguments.memory is not None:
-        size = parse_size(arguments.memory, "--memory")
-    if arguments.memory_rate is not None:
-        rate = parse_rate(arguments.memory_rate, "--memory_rate")
-    return Device(name, peak, arguments.product_share, size, rate)
-
-
-def _peak(name: str, precision: str) -> float:
-    """The data sheet's, float32 as TF32; raises UserError where there is none."""
-    peak = gpu_peak(name, precision, tensor_float_32=True)
-    if peak is not None:
-        return peak
-    if gpu_peak(name, "float32", tensor_float_32=True) is not None:
-        raise UserError(
-            f"--device {name} does not accelerate numerics.precision = {precision}: --set numerics.precision=float16, "
-            "or say what it reaches with --tflops"
+        _check_share("--product_share", arguments.product_share)
+        tflops = arguments.tflops
+        if tflops is None and arguments.device is None and compute is None:
+            raise UserError("which device? Give --cluster, --device, --tflops or --compute")
+        if tflops is not None and not 0 < tflops < math.inf:
+            raise UserError(f"--tflops {tflops:g}: expected a number above 0")
+        if tflops is None and arguments.device is None:
+            tflops = 1.0  # --compute says it
+        sheet = DeviceSheet(
+            arguments.device or "",
+            tflops or 0.0,
+            arguments.product_share,
+            arguments.memory or "",
+            arguments.memory_rate or "",
+            SPREAD,
         )
-    raise UserError(
-        f"--device {name}: not known; known are {', '.join(known_gpus())}. "
-        "For another device give the peak of its matrix products, as in --tflops 125, and its --memory"
-    )
+        found = device_of(sheet, "--", precision, "device")
+    return found if compute is None else measured_device(compute, recipe, found)
 
 
-def _hop(arguments: argparse.Namespace) -> Hop:
-    _check_share("--link_share", arguments.link_share)
-    if not 0 <= arguments.latency_ms < math.inf:
-        raise UserError(f"--latency_ms {arguments.latency_ms:g}: expected 0 or more")
-    return Hop(parse_rate(arguments.link, "--link"), arguments.link_share, 1e-3 * arguments.latency_ms)
+def _network(arguments: argparse.Namespace, cluster: Cluster | None) -> Network:
+    link = arguments.link
+    if cluster:
+        found = cluster.network
+    else:
+        _check_share("--link_share", arguments.link_share)
+        if not 0 <= arguments.latency_ms < math.inf:
+            raise UserError(f"--latency_ms {arguments.latency_ms:g}: expected 0 or more")
+        if link is None:
+            raise UserError("which link? Give --cluster, or --link as in --link 10Gb/s")
+        rate = math.inf if Path(link).is_file() else parse_rate(link, "--link")
+        found = Network(rate, arguments.link_share, 1e-3 * arguments.latency_ms)
+    return found if link is None or _is_rate(link) else measured_network(Path(link), found)
+
+
+def _is_rate(link: str) -> bool:
+    return not Path(link).is_file() and not link.endswith(".json")
 
 
 def _check_share(flag: str, share: float) -> None:
@@ -191,85 +195,54 @@ def _check_share(flag: str, share: float) -> None:
         raise UserError(f"{flag} {share:g}: expected a share above 0, at most 1")
 
 
-def _text(recipe: Recipe, device: Device, hop: Hop, plans: list[PhasePlan], slow_links: list[SlowLink]) -> str:
-    """The assumptions, a table for each phase and what other methods would gain, and the days of all phases."""
-    method = recipe.exchange.method
-    size, rate = device.memory_bytes, device.memory_bytes_per_s
-    parts = [
-        f"device {device.name}: {device.flops_per_s / TERA:.4g} TFLOP/s in {recipe.numerics.precision}, "
-        f"of which forward and backward reach {device.product_share:.0%}; "
-        f"memory {'unknown' if size is None else f'{size / 2**30:.4g} GiB'}"
-        + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s"),
-        f"link {8e-9 * hop.bytes_per_s:.4g} Gb/s, of which all-reduces reach {hop.share:.0%}, "
-        f"{1e3 * hop.latency_s:.3g} ms a hop; wire {recipe.numerics.wire}"
-        + ("" if method == "gradients" else f"; exchange {method}"),
-    ]
-    for i, phase in enumerate(recipe.phase):
-        mine = [plan for plan in plans if plan.phase == i]
-        parts.append(
-            f"\nphase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length}, "
-            f"micro-batches of {recipe.execution.micro_batch}"
-        )
-        if method != "gradients":
-            parts.append(f"on {mine[-1].world_size} rank(s): {_stages(mine[-1])}")
-        parts.append(lines([_HEADING, *map(_cells, mine)]))
-        parts += [each.describe() for each in slow_links if each.phase == i]
-        if size is not None and (large := [plan for plan in mine if plan.memory_bytes > size]):
-            parts.append(
-                f"memory: {large[0].memory_bytes / 2**30:.1f} GiB a rank are more than the device's "
-                f"{size / 2**30:.4g} GiB: --set execution.micro_batch=N with a smaller N, or execution.recompute=layer"
-            )
-    if len(recipe.phase) > 1:
-        ranks = dict.fromkeys(plan.world_size for plan in plans)
-        days = {n: sum(plan.days for plan in plans if plan.world_size == n) for n in ranks}
-        parts.append("\nall phases: " + ", ".join(f"{_days(days[n])} days on {n} rank(s)" for n in ranks))
-    return "\n".join(parts)
-
-
-_HEADING = (
-    "ranks",
-    "micro-batches",
-    "step s",
-    "fwd+bwd s",
-    "accumulate s",
-    "update s",
-    "MB sent",
-    "exchange s",
-    "exposed s",
-    "memory GiB",
-    "rows/s",
-    "tokens/s",
-    "efficiency",
-    "days",
-)
-
-
-def _cells(plan: PhasePlan) -> tuple[str, ...]:
-    return (
-        str(plan.world_size),
-        str(plan.micro_batches),
-        f"{plan.step_s:.4g}",
-        f"{plan.forward_backward_s:.4g}",
-        f"{plan.accumulation_s:.3g}",
-        f"{plan.update_s:.3g}",
-        f"{plan.sent_bytes / 1e6:.4g}",
-        f"{plan.communication_s:.3g}",
-        f"{plan.exposed_s:.3g}",
-        f"{plan.memory_bytes / 2**30:.1f}",
-        f"{plan.rows_per_s:,.1f}",
-        f"{plan.tokens_per_s:,.0f}",
-        f"{plan.efficiency:.1%}",
-        _days(plan.days),
+def _advice(recipe: Recipe, plans: list[PhasePlan], device: Device, network: Network, efficiency: float) -> PhaseAdvice:
+    phase, most = plans[-1].phase, plans[-1].world_size
+    memory, several = device.memory_bytes, most > 1
+    return PhaseAdvice(
+        phase=phase,
+        world_size=most,
+        knee=knee(plans),
+        worth_until=worth_until(plans),
+        largest_micro_batch=None if memory is None else largest_micro_batches(recipe, phase, most, memory),
+        wished_efficiency=efficiency,
+        choices=choices(recipe, phase, most, device, network, efficiency) if several else [],
+        step_s={
+            setting: plan_phase(each, phase, most, device, network).step_s
+            for setting, each in (alternatives(recipe).items() if several else ())
+        },
+        int8_pays_below_bytes_per_s=int8_pays_below(recipe, phase, most, device, network),
     )
 
 
-def _stages(plan: PhasePlan) -> str:
-    return "; ".join(
-        f"{stage.name} in {stage.share:.0%} of the steps, {stage.sent_bytes / 1e6:.4g} MB a rank, "
-        f"{stage.exposed_s:.3g} s exposed"
-        for stage in plan.stages
-    )
+def _table(
+    device: Device, network: Network, plans: list[PhasePlan], bills: list[Bill], advice: list[PhaseAdvice]
+) -> dict[str, Any]:
+    return {
+        "device": dataclasses.asdict(device),
+        "network": dataclasses.asdict(network),
+        "plans": [
+            dataclasses.asdict(plan)
+            | {"step_s": plan.step_s, "tokens_per_s_of_a_device": plan.tokens_per_s / plan.world_size}
+            | bill._asdict()
+            for plan, bill in zip(plans, bills, strict=True)
+        ],
+        "advice": [dataclasses.asdict(each) for each in advice],
+    }
 
 
-def _days(days: float) -> str:
-    return f"{days:.3g}" if days < 100 else f"{days:,.0f}"
+def _finite(value: Any) -> Any:
+    """The value with null for what is no number of JSON, such as the rate of a link that no rank uses."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _draw(path: Path, title: str, plans: list[PhasePlan]) -> None:
+    from bert_horovod.reporting.plan_plot import plan_svg
+
+    try:
+        path.write_text(plan_svg(title, plans), encoding="utf-8")
+    except OSError as error:
+        raise file_error(error, f"--plot {path}: {error.strerror}") from error

@@ -3,15 +3,18 @@
 import json
 import re
 import time
+from xml.etree import ElementTree
 
 import pytest
 
 from bert_horovod.__main__ import parse
-from bert_horovod.commands.plan import SlowLink, parse_rate, parse_size
 from bert_horovod.errors import UserError
+from bert_horovod.measuring.configuration import describe, step_flops
+from bert_horovod.recipe.loading import load_recipe
 from tests.horovod_runs import PROJECT, run_command
 
 LARGE = str(PROJECT / "run" / "recipes" / "bert-large-lamb-64k.toml")
+CLUSTER = str(PROJECT / "run" / "clusters" / "t4-10gbit.toml")
 FLAGS = ("--recipe", LARGE, "--link", "10Gb/s")
 
 
@@ -36,23 +39,103 @@ def test_a_table_for_each_phase():
         "phase 0: 7,038 steps of 65,536 rows x 128, micro-batches of 32",
         "phase 1: 1,563 steps of 32,768 rows x 512, micro-batches of 32",
     ]
-    tables = [line.split() for line in lines if line.lstrip().split(" ")[0] in ("1", "32")]
-    assert [(row[0], row[1], row[-2]) for row in tables[::2]] == [("1", "2048", "100.0%"), ("1", "1024", "100.0%")]
-    assert [row[0] for row in tables] == ["1", "32", "1", "32"]
+    rows = [re.split(r" {2,}", line.strip()) for line in lines if re.match(r"(1|32) {2,}\d", line)]
+    assert [(row[0], row[1]) for row in rows[::4]] == [("1", "2048"), ("1", "1024")]
+    assert [row[0] for row in rows] == ["1", "32"] * 4
+    assert [row[4] for row in rows[2::4]] == ["100.0%"] * 2  # efficiency
     assert "GiB a rank are more than the device's 16 GiB: --set execution.micro_batch=N" in done.stdout
-    assert lines[-1].startswith("all phases: ")
+    assert re.match(r" +32 rank\(s\): [\d.]+ days, [\d,]+ device-hours$", lines[-1])
+
+
+def test_a_cluster_file_gives_ranks_prices_and_power(capsys):
+    found = plan(capsys, "--recipe", LARGE, "--cluster", CLUSTER)
+    assert "; inside a host of 4 35 Gb/s; wire float16\n" in found
+    heading = re.search(r"^ranks +rows/s .*$", found, re.M)[0]
+    assert heading.endswith("device-hours  cost USD  kWh")
+    as_json = json.loads(plan(capsys, "--recipe", LARGE, "--cluster", CLUSTER, "--json"))
+    assert [each["world_size"] for each in as_json["plans"]] == [1, 2, 4, 8, 16, 32] * 2
+    for each in as_json["plans"]:
+        assert each["device_hours"] == pytest.approx(24 * each["days"] * each["world_size"])
+        assert each["price"] == pytest.approx(0.35 * each["device_hours"])
+        assert each["kwh"] == pytest.approx(0.11 * each["device_hours"])
+        assert each["tokens_per_s_of_a_device"] * each["world_size"] == pytest.approx(each["tokens_per_s"])
+    last = [each for each in as_json["plans"] if each["world_size"] == 32]
+    total = re.search(r"^ +32 rank\(s\): .*, ([\d,]+) device-hours, ([\d,]+) USD, [\d,]+ kWh$", found, re.M)
+    sums = [sum(each[name] for each in last) for name in ("device_hours", "price")]
+    assert [int(total[i].replace(",", "")) for i in (1, 2)] == [round(each) for each in sums]
+
+
+def test_advice_has_figures(capsys):
+    words = ("--recipe", LARGE, "--cluster", CLUSTER)
+    found = plan(capsys, *words, "--efficiency", "0.5")
+    assert found.count("for an efficiency of 50% on 32 ranks, cheapest: the recipe as it is\n") == 2
+    assert re.search(r"^the largest micro-batch that fits by .*: \d+ with 'none', \d+ with 'attention', ", found, re.M)
+    assert re.search(
+        r"^efficiency x speed-up is largest on 32 ranks; until 32 ranks each one added brings", found, re.M
+    )
+    # One rank's rows: every step is an exchange, and so slow that no wire mends it.
+    few = (*words, "--set", "phase.0.global_batch=32", "--set", "phase.1.global_batch=32")
+    few = (*few, "--set", "execution.micro_batch=1", "--efficiency", "1")
+    assert "on 32 ranks, nothing here reaches it; most has " in plan(capsys, *few)
+    advice = json.loads(plan(capsys, *few, "--json"))["advice"]
+    assert [(each["phase"], each["world_size"], each["wished_efficiency"]) for each in advice] == [
+        (0, 32, 1),
+        (1, 32, 1),
+    ]
+    assert advice[0]["knee"] < 32
+    assert advice[0]["worth_until"] < 32
+    assert list(advice[0]["largest_micro_batch"]) == ["none", "attention", "layer"]
+    assert [each["setting"] for each in advice[0]["choices"]][-2] == 'exchange.method = "onebit_lamb"'
+
+
+def test_without_prices_the_line_to_add_is_said(capsys, tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text('[device]\nname = "V100"\n')
+    found = plan(capsys, "--recipe", LARGE, "--cluster", str(path))
+    assert "cost is not known: add under [costs] of the cluster file a line as device_hour = 1.5\n" in found
+    assert "energy is not known: add under [costs] of the cluster file a line as device_w = 350.0\n" in found
+    assert "cost USD" not in found
+    as_json = json.loads(plan(capsys, "--recipe", LARGE, "--cluster", str(path), "--json"))
+    assert {(each["price"], each["kwh"]) for each in as_json["plans"]} == {(None, None)}
+    assert as_json["network"]["bytes_per_s"] is None  # one device has no link, and JSON no infinity
+
+
+def test_measurements_take_the_place_of_data_sheets(capsys, tmp_path):
+    recipe = load_recipe(LARGE)
+    measured = {"configuration": describe(recipe), "step_s": 1.1, "forward_backward_s": 1.0}
+    compute, link = tmp_path / "bench.json", tmp_path / "doctor.json"
+    compute.write_text(json.dumps(measured | {"flops_per_s": step_flops(recipe) / 1.1}))
+    doctor = {"all_reduce": {"ranks": 8, "bits_per_s": 6e9, "latency_s": 2.8e-3}, "hosts": dict.fromkeys("ab")}
+    link.write_text(json.dumps(doctor))
+    for others in ((), ("--cluster", CLUSTER)):
+        words = ("--recipe", LARGE, "--compute", str(compute), "--link", str(link), *others, "--json")
+        found = json.loads(plan(capsys, *words))
+        assert found["device"]["memory_bytes"] == (16 * 2**30 if others else None)
+        network = found["network"]
+        assert [network[name] for name in ("bytes_per_s", "share")] == [7.5e8, 1.0]
+        assert network["latency_s"] == pytest.approx(2e-4)
+        first = found["plans"][0]
+        assert first["forward_backward_s"] == pytest.approx(first["micro_batches"])
+
+
+def test_a_plot_is_drawn_on_request(capsys, tmp_path):
+    path = tmp_path / "plan.svg"
+    plan(capsys, *FLAGS, "--device", "V100", "--plot", str(path))
+    assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    with pytest.raises(UserError, match=r"--plot .*/no/such/plan\.svg: No such file"):
+        plan(capsys, *FLAGS, "--device", "V100", "--plot", str(tmp_path / "no/such/plan.svg"))
 
 
 def test_json_has_the_parts_of_a_step(capsys):
     found = json.loads(plan(capsys, *FLAGS, "--tflops", "100", "--memory", "32GiB", "--memory_rate", "1TB/s", "--json"))
     assert found["device"]["memory_bytes"] == 32 * 2**30
     assert found["device"]["memory_bytes_per_s"] == 1e12
-    assert found["hop"] == {"bytes_per_s": 1.25e9, "share": 0.9, "latency_s": 5e-5}
+    assert found["network"]["bytes_per_s"] == 1.25e9
     assert [(each["phase"], each["world_size"]) for each in found["plans"]] == [
         (phase, ranks) for phase in (0, 1) for ranks in (1, 2, 4, 8, 16, 32)
     ]
     for each in found["plans"]:
-        parts = [each[f"{part}_s"] for part in ("forward_backward", "accumulation", "update", "exposed")]
+        parts = [each[f"{part}_s"] for part in ("forward_backward", "accumulation", "update", "waiting", "exposed")]
         assert each["step_s"] == pytest.approx(sum(parts))
         assert each["update_s"] > 0
 
@@ -69,9 +152,9 @@ def test_what_sending_less_gains_is_below_the_table(capsys):
             line,
         )
     found = json.loads(plan(capsys, *FLAGS, "--device", "V100", "--world_size", "1", "8", "--json"))
-    assert [(each["phase"], each["world_size"]) for each in found["slow_links"]] == [(0, 8), (1, 8)]
+    assert [(each["phase"], each["world_size"]) for each in found["advice"]] == [(0, 8), (1, 8)]
     wide = next(each for each in found["plans"] if (each["phase"], each["world_size"]) == (0, 8))
-    assert found["slow_links"][0]["step_s"]['numerics.wire = "float16"'] == wide["step_s"]
+    assert found["advice"][0]["step_s"]['numerics.wire = "float16"'] == wide["step_s"]
     assert "a step on" not in plan(capsys, *FLAGS, "--device", "V100", "--world_size", "1")
 
 
@@ -86,12 +169,6 @@ def test_a_method_is_planned_by_its_stages(capsys):
     assert "exchange onebit_lamb" not in plan(capsys, *FLAGS, "--device", "V100", "--world_size", "32")
 
 
-def test_where_int8_never_pays_no_rate_is_named():
-    assert SlowLink(0, 2, {"a": 1.0}, None).describe() == (
-        "a step on 2 ranks: 1 s with a; int8 pays over float16 at no rate of the link"
-    )
-
-
 def test_what_is_not_known_is_said(capsys):
     found = plan(capsys, *FLAGS, "--tflops", "100")
     assert "memory unknown, rate unknown: update is not counted (--memory_rate)" in found
@@ -99,7 +176,7 @@ def test_what_is_not_known_is_said(capsys):
 
 def test_ranks_are_at_most_the_rows_unless_they_are_asked_for(capsys):
     few = (*FLAGS, "--device", "V100", "--set", "phase.1.global_batch=6", "--json")
-    assert {each["world_size"] for each in json.loads(plan(capsys, *few))["plans"]} == {1, 2, 4}
+    assert {each["world_size"] for each in json.loads(plan(capsys, *few))["plans"]} == {1, 2, 4, 6}
     with pytest.raises(UserError, match="global_batch = 6 is a batch that the ranks cannot share: there are 8 ranks"):
         plan(capsys, *few, "--world_size", "8")
 
@@ -119,6 +196,8 @@ def test_ranks_are_at_most_the_rows_unless_they_are_asked_for(capsys):
         (("--device", "V100", "--memory", "16"), "--memory 16: expected a size above 0 as in 16GiB"),
         (("--device", "V100", "--memory_rate", "900"), "--memory_rate 900: expected a rate"),
         (("--device", "V100", "--world_size", "0"), "--world_size 0: expected at least 1"),
+        (("--device", "V100", "--efficiency", "0"), "--efficiency 0: expected a share"),
+        (("--device", "V100", "--plot", "plan.png"), r"--plot plan\.png: expected a name that ends with \.svg"),
         (("--device", "V100", "--set", "phase.0.steps=0"), "phase.0.steps"),
         (("--device", "V100", "--recipe", "/nowhere"), "cannot read the recipe /nowhere"),
     ],
@@ -128,42 +207,21 @@ def test_a_wrong_flag_is_one_message(capsys, flags, message):
         plan(capsys, *FLAGS, *flags)
 
 
-def test_a_device_is_needed(capsys):
-    with pytest.raises(SystemExit) as ended:
-        plan(capsys, *FLAGS)
-    assert ended.value.code == 2
-    assert "one of the arguments --device --tflops is required" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("text", "bytes_per_s"),
+    ("flags", "message"),
     [
-        ("10Gb/s", 1.25e9),
-        ("100 Mbit/s", 1.25e7),
-        ("900GB/s", 9e11),
-        ("2.5Gb/s", 3.125e8),
-        ("8b/s", 1),
-        ("4.8TB/s", 4.8e12),
+        (("--link", "10Gb/s"), r"which device\? Give --cluster, --device, --tflops or --compute"),
+        (("--device", "V100"), r"which link\? Give --cluster, or --link as in --link 10Gb/s"),
+        (("--device", "V100", "--link", "none.json"), r"--link none\.json: expected a rate"),
+        (("--cluster", CLUSTER, "--device", "V100"), r"--device with --cluster: write it into .*t4-10gbit\.toml"),
+        (("--cluster", CLUSTER, "--product_share", "0.5"), "--product_share with --cluster"),
+        (("--cluster", CLUSTER, "--link", "1Gb/s"), "--link RATE with --cluster"),
+        (("--cluster", CLUSTER, "--world_size", "33"), r"--world_size 33: .*t4-10gbit\.toml has 32 devices"),
+        (("--cluster", CLUSTER, "--compute", "/nowhere"), "--compute /nowhere: No such file"),
+        (("--cluster", CLUSTER, "--link", "none.json"), r"--link none\.json: No such file"),
+        (("--cluster", "/nowhere"), "cannot read the cluster file /nowhere"),
     ],
 )
-def test_rates(text, bytes_per_s):
-    assert parse_rate(text, "--link") == pytest.approx(bytes_per_s)
-
-
-@pytest.mark.parametrize("text", ["", "10", "10Gb", "Gb/s", "-1Gb/s", "0Gb/s", "10gb/s", "1e3Mb/s", "10Gb/s "])
-def test_what_is_no_rate_is_refused(text):
-    with pytest.raises(UserError, match="--link"):
-        parse_rate(text, "--link")
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("16GiB", 16 * 2**30), ("16GB", 16e9), ("512 MiB", 2**29), ("1.5GiB", 1.5 * 2**30)]
-)
-def test_sizes(text, size):
-    assert parse_size(text, "--memory") == size
-
-
-@pytest.mark.parametrize("text", ["", "16", "16G", "0GiB", "-1GiB", "16gib", "16KiB"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(UserError, match="--memory"):
-        parse_size(text, "--memory")
+def test_what_is_missing_or_said_twice_is_one_message(capsys, flags, message):
+    with pytest.raises(UserError, match=message):
+        plan(capsys, "--recipe", LARGE, *flags)

@@ -38,6 +38,7 @@ class Doctor:
     facts: dict[str, Facts] = field(default_factory=dict)
     interface: str | None = None
     slots: Hosts = field(default_factory=dict)
+    measured: Facts | None = None  # of the all-reduce: see bert_horovod.cluster.doctor.all_reduce
 
     def examine(self) -> Iterator[Check]:
         """Every check as soon as it is made; what needs one that failed is left out, and says so."""
@@ -130,7 +131,8 @@ class Doctor:
                 "an all-reduce",
                 f"{ports}: --network_interfaces. To see all of it: {shlex.join(command)}",
             )
-        check = network_checks.check_all_reduce(json.loads(line[line.index(MARK) :]), hosts, expected)
+        self.measured = json.loads(line[line.index(MARK) :])
+        check = network_checks.check_all_reduce(self.measured, hosts, expected)
         return check if several else replace(check, found=f"{check.found} (within this host)")
 
 

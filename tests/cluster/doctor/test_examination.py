@@ -229,6 +229,8 @@ def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
     assert found["hosts"]["localhost"]["packages"]["numpy"] == importlib.metadata.version("numpy")
     assert str(tmp_path / "run") in found["hosts"]["localhost"]["directories"]
     assert (done.returncode, found["ok"]) == (0, True), done.stdout + done.stderr
+    assert found["all_reduce"]["ranks"] == 2
+    assert found["all_reduce"]["bits_per_s"] > 0
     assert found["start"].startswith("bert-horovod launch -np 1 -- pretrain ")
     assert found["start"].endswith(f"--output_dir {tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()

@@ -1,0 +1,162 @@
+"""What to choose by plans: how many ranks, which micro-batch, and what to change for a wished efficiency."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from bert_horovod.costs.advice import LEAST_GAIN
+from bert_horovod.costs.derived import derive
+from bert_horovod.costs.link import NUMBER_BYTES
+from bert_horovod.costs.planner import Device, Network, PhasePlan, plan_phase
+from bert_horovod.recipe.sections import ExchangeMethod, Recipe
+
+RECOMPUTE = ("none", "attention", "layer")  # execution.recompute, from the fastest
+LEAST_WORTH = 0.5  # of a lone rank's rows/s, what each added rank must bring
+WORTH = 0.05  # of a step: more exposed communication than that is worth a narrower wire
+_NARROW = ("float16", "int8")
+_ONE_BIT = {"adamw": "onebit_adam", "lamb": "onebit_lamb"}  # by optimizer
+_RATES = (1e3, 1e13)  # bytes a second, between which a threshold is looked for
+_MOST_TIMES = 64  # the global batch, or steps between averages
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A change of the recipe, and what it gives on the same ranks."""
+
+    setting: str  # for people
+    efficiency: float
+    days: float  # for as many rows
+    price: str = ""  # what it costs in learning
+
+
+def knee(plans: Sequence[PhasePlan]) -> int:
+    """The number of ranks, of those planned, at which efficiency times speed-up is largest."""
+    return max(plans, key=lambda plan: plan.efficiency**2 * plan.world_size).world_size
+
+
+def worth_until(plans: Sequence[PhasePlan]) -> int:
+    """The number of ranks from which the next planned ones are not worth it.
+
+    Until there each added rank brings at least LEAST_WORTH of the rows/s of a rank alone. `plans`: by rising ranks.
+    """
+    alone = plans[0].rows_per_s / plans[0].efficiency / plans[0].world_size
+    for fewer, more in itertools.pairwise(plans):
+        if more.rows_per_s - fewer.rows_per_s < LEAST_WORTH * alone * (more.world_size - fewer.world_size):
+            return fewer.world_size
+    return plans[-1].world_size
+
+
+def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, memory_bytes: float) -> dict[str, int]:
+    """Rows of the largest micro-batch that is expected to fit, by execution.recompute; 0: none does."""
+    settings = recipe.phase[phase]
+
+    def fits(rows: int, recompute: str) -> bool:
+        execution = dataclasses.replace(recipe.execution, micro_batch=rows, recompute=recompute)
+        tried = dataclasses.replace(recipe, execution=execution)
+        return derive(tried, settings, world_size, gpu=True).memory_bytes <= memory_bytes
+
+    found = {}
+    for recompute in RECOMPUTE:
+        low, high = 0, -(-settings.global_batch // world_size)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(middle, recompute) else (low, middle - 1)
+        found[recompute] = low
+    return found
+
+
+def choices(
+    recipe: Recipe, phase: int, world_size: int, device: Device, network: Network, efficiency: float
+) -> list[Choice]:
+    """The recipe, then changes of it, those first that cost learning least.
+
+    That is rounding of gradients, first without and then with what is owed; then a larger global batch; then methods
+    that change what is learned in each step: 1-bit exchange, and averages of parameters. The batch, and the steps
+    between averages, are the least power of two that reaches the wished efficiency, at most _MOST_TIMES.
+    """
+
+    def planned(setting: str, changed: Recipe, price: str, times: int = 1) -> Choice:
+        plan = plan_phase(changed, phase, world_size, device, network)
+        return Choice(setting, plan.efficiency, plan.days / times, price)
+
+    def larger(times: int) -> Choice:
+        price = f"{times} times as many rows a step, in {times} times fewer steps: learning rates must be found again"
+        batch = times * recipe.phase[phase].global_batch
+        return planned(f"phase.{phase}.global_batch = {batch}", _with_batch(recipe, phase, times), price, times)
+
+    def rarer(steps: int) -> Choice:
+        exchange = ExchangeMethod(method="parameters", interval=steps)
+        changed = dataclasses.replace(_with_wire(recipe, "float32"), exchange=exchange)
+        price = "wire float32; ranks train alone between averages: learning rates must be found again"
+        return planned(f'exchange.method = "parameters", exchange.interval = {steps}', changed, price)
+
+    def least(choice: Callable[[int], Choice]) -> Choice:
+        number = 2
+        while (found := choice(number)).efficiency < efficiency and number < _MOST_TIMES:
+            number *= 2
+        return found
+
+    found, methods = [planned("the recipe as it is", recipe, "")], []
+    gradients, width = recipe.exchange.method == "gradients", NUMBER_BYTES[recipe.numerics.wire]
+    for setting, changed in alternatives(recipe).items():
+        wire = changed.numerics.wire
+        if changed.exchange.method != "gradients" and gradients:
+            methods.append(planned(setting, changed, "sends signs once the second moment is frozen"))
+        elif changed.exchange.method == "gradients" and gradients and NUMBER_BYTES[wire] < width:
+            price = "rounds gradients more, and owes what rounding loses" if wire == "int8" else "rounds gradients"
+            found.append(planned(setting, changed, price))
+    return [*found, least(larger), *methods, *([least(rarer)] if gradients else [])]
+
+
+def _with_batch(recipe: Recipe, phase: int, times: int) -> Recipe:
+    phases = list(recipe.phase)
+    phases[phase] = dataclasses.replace(phases[phase], global_batch=times * phases[phase].global_batch)
+    return dataclasses.replace(recipe, phase=tuple(phases))
+
+
+def alternatives(recipe: Recipe) -> dict[str, Recipe]:
+    """The recipe with each way to send less than float32 gradients, by the settings that choose it.
+
+    float16 and int8 gradients; and the recipe's own method or else, where its optimizer has one, 1-bit exchange.
+    """
+    gradients = dataclasses.replace(recipe, exchange=ExchangeMethod())
+    found = {f'numerics.wire = "{wire}"': _with_wire(gradients, wire) for wire in _NARROW}
+    method, own = _ONE_BIT.get(recipe.optimizer.name), recipe.exchange.method
+    if own != "gradients":
+        found[f'exchange.method = "{own}"'] = recipe
+    elif method:
+        dense = max(ExchangeMethod().dense, *(phase.warmup for phase in recipe.phase))
+        one_bit = dataclasses.replace(recipe, exchange=ExchangeMethod(method=method, dense=dense))
+        found[f'exchange.method = "{method}"'] = _with_wire(one_bit, "float16")
+    return found
+
+
+def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> float | None:
+    """The link's rate, in bytes a second, below which int8 gradients pay over float16 ones; None: they never do.
+
+    They pay where float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
+    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are `network`'s.
+    """
+    float16, int8 = (_with_wire(dataclasses.replace(recipe, exchange=ExchangeMethod()), wire) for wire in _NARROW)
+
+    def pays(bytes_per_s: float) -> bool:
+        link = dataclasses.replace(network, bytes_per_s=bytes_per_s)
+        wide, narrow = (plan_phase(each, phase, world_size, device, link) for each in (float16, int8))
+        return wide.exposed_s > WORTH * wide.step_s and narrow.step_s < (1 - LEAST_GAIN) * wide.step_s
+
+    low, high = _RATES
+    if world_size == 1 or not pays(low):
+        return None
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return low
+
+
+def _with_wire(recipe: Recipe, wire: str) -> Recipe:
+    return dataclasses.replace(
+        recipe,
+        numerics=dataclasses.replace(recipe.numerics, wire=wire),
+        execution=dataclasses.replace(recipe.execution, reduction="auto"),
+    )

@@ -1,0 +1,99 @@
+"""What was measured on a cluster, in place of data sheets: files that other commands print with --json."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.costs.derived import derive
+from bert_horovod.costs.planner import Device, Network, update_bytes
+from bert_horovod.errors import UserError, file_error
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.storage.reading import read_json
+
+_CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), XLA \w+")
+
+
+def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
+    """The device at the pace that `bench compute --json` measured.
+
+    Args:
+        path: the file.
+        recipe: what is planned; it must be of the model, precision and optimizer that were measured.
+        device: its memory and spread stay.
+
+    Raises:
+        UserError: the file is something else, or of another recipe.
+    """
+    found = _read(path, "--compute", "bench compute", ("step_s", "flops_per_s", "forward_backward_s"))
+    match = _CONFIGURATION.fullmatch(str(found.get("configuration")))
+    model, precision, optimizer = recipe.model, recipe.numerics.precision, recipe.optimizer.name
+    expected = (str(model.num_hidden_layers), str(model.hidden_size), precision, optimizer)
+    if match is None or match.group(1, 2, 5, 6) != expected:
+        raise UserError(
+            f"--compute {path}: it measured {found.get('configuration')}; the recipe has {expected[0]} x "
+            f"{expected[1]}, {precision}, {optimizer}: run `bert-horovod bench compute --recipe F --json` with it"
+        )
+    step_s, forward_backward_s = found["step_s"], found["forward_backward_s"]
+    flops_per_s = found["flops_per_s"] * step_s / forward_backward_s
+    rate, update_s = device.memory_bytes_per_s, step_s - forward_backward_s
+    if update_s > 0.01 * step_s:  # less is lost in the noise of two medians
+        parameters = derive(recipe, recipe.phase[0], 1, gpu=True).parameters
+        rate = update_bytes(recipe, parameters, 1, 1) / update_s
+    return dataclasses.replace(
+        device, name=f"as in {path}", flops_per_s=flops_per_s, product_share=1.0, memory_bytes_per_s=rate
+    )
+
+
+def measured_network(path: Path, network: Network) -> Network:
+    """The network between hosts as `doctor --json` or `bench comm --json` measured it.
+
+    Args:
+        path: the file.
+        network: what is said of the devices of a host stays.
+
+    Raises:
+        UserError: the file is something else, or of one host or rank alone.
+    """
+    found = _read(path, "--link", "doctor", ())
+    if "link" in found:
+        _check(path, "--link", "bench comm", found["link"], ("bytes_per_s", "latency_s"))
+        _check(path, "--link", "bench comm", found, ("world_size",))
+        hops = found["world_size"]  # of sums in two steps
+        bytes_per_s, latency_s = found["link"]["bytes_per_s"], found["link"]["latency_s"]
+        if found.get("reduction") != "two_step":
+            hops = 2 * (hops - 1)
+    elif found.get("all_reduce"):
+        _check(path, "--link", "doctor", found["all_reduce"], ("ranks", "bits_per_s", "latency_s"))
+        measured = found["all_reduce"]
+        if len(found.get("hosts", ())) < 2:
+            raise UserError(f"--link {path}: doctor looked at one host alone; give it all with -hostfile")
+        hops = 2 * (measured["ranks"] - 1)
+        bytes_per_s, latency_s = measured["bits_per_s"] / 8, measured["latency_s"]
+    else:
+        raise UserError(
+            f"--link {path}: it holds no all-reduce. Expected what `bert-horovod doctor -hostfile F --json` prints "
+            "where no check fails, or `bench comm --json` of several ranks"
+        )
+    return dataclasses.replace(network, bytes_per_s=bytes_per_s, share=1.0, latency_s=latency_s / hops)
+
+
+def _read(path: Path, flag: str, command: str, numbers: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        found = read_json(path)
+    except OSError as error:
+        raise file_error(error, f"{flag} {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{flag} {path}: expected what `bert-horovod {command} --json` prints ({error})") from error
+    _check(path, flag, command, found, numbers)
+    return found
+
+
+def _check(path: Path, flag: str, command: str, found: Any, numbers: tuple[str, ...]) -> None:
+    """Raise UserError where `found` is no table, or lacks a number above 0."""
+    for name in numbers if isinstance(found, dict) else ("a JSON object",):
+        value = found.get(name) if isinstance(found, dict) else None
+        if not (type(value) in (int, float) and 0 < value < float("inf")):
+            raise UserError(
+                f"{flag} {path}: expected what `bert-horovod {command} --json` prints, with {name}; found {value!r:.50}"
+            )

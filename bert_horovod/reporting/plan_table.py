@@ -1,0 +1,206 @@
+"""Plans as tables and advice on a terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bert_horovod.costs.choices import LEAST_WORTH, WORTH, Choice, knee, worth_until
+from bert_horovod.costs.clusters import Bill, Prices
+from bert_horovod.costs.gpus import TERA
+from bert_horovod.costs.planner import Device, Network, PhasePlan
+from bert_horovod.measuring.tables import lines
+from bert_horovod.recipe.sections import Recipe
+
+_PARTS = ("ranks", "micro-batches", "step s", "fwd+bwd s", "accumulate s", "update s", "waiting s", "MB sent")
+_PARTS = (*_PARTS, "exchange s", "exposed s", "memory GiB")
+_TOTALS = ("ranks", "rows/s", "tokens/s", "of a device", "efficiency", "E x speed-up", "days", "device-hours")
+
+
+@dataclass(frozen=True)
+class PhaseAdvice:
+    """What follows from the plans of a phase, on the most ranks."""
+
+    phase: int
+    world_size: int
+    knee: int
+    worth_until: int
+    largest_micro_batch: dict[str, int] | None  # rows, by execution.recompute; None: the memory is not known
+    wished_efficiency: float
+    choices: list[Choice]  # none on one rank
+    step_s: dict[str, float]  # by setting that sends less than float32 gradients
+    int8_pays_below_bytes_per_s: float | None  # None: at no rate
+
+    def describe(self, micro_batch: int) -> list[str]:
+        """Lines for people; `micro_batch`: the recipe's."""
+        found = []
+        if self.largest_micro_batch is not None:
+            rows = ", ".join(f"{rows} with {recompute!r}" for recompute, rows in self.largest_micro_batch.items())
+            found.append(
+                f"the largest micro-batch that fits by execution.recompute: {rows} (estimates; now {micro_batch})"
+            )
+        if not self.choices:
+            return found
+        found.append(
+            f"efficiency x speed-up is largest on {self.knee} ranks; until {self.worth_until} ranks each one added "
+            f"brings at least {LEAST_WORTH:.0%} of the rows/s of a rank alone"
+        )
+        reaching = [each for each in self.choices if each.efficiency >= self.wished_efficiency]
+        best = max(self.choices, key=lambda each: each.efficiency)
+        advice = f"cheapest: {reaching[0].setting}" if reaching else f"nothing here reaches it; most has {best.setting}"
+        found.append(f"for an efficiency of {self.wished_efficiency:.0%} on {self.world_size} ranks, {advice}")
+        found.extend(
+            f"  {each.efficiency:6.1%}  {days(each.days)} days  {each.setting}"
+            + (f" ({each.price})" if each.price else "")
+            for each in self.choices
+        )
+        found.append(self.slow_link())
+        return found
+
+    def slow_link(self) -> str:
+        """What sending less gains."""
+        steps = ", ".join(f"{step_s:.4g} s with {setting}" for setting, step_s in self.step_s.items())
+        rate = self.int8_pays_below_bytes_per_s
+        if rate is None:
+            return f"a step on {self.world_size} ranks: {steps}; int8 pays over float16 at no rate of the link"
+        return (
+            f'a step on {self.world_size} ranks: {steps}; below {8e-9 * rate:.3g} Gb/s numerics.wire = "int8" pays: '
+            f"more than {WORTH:.0%} of float16's step is exposed communication"
+        )
+
+
+def plan_text(
+    recipe: Recipe,
+    device: Device,
+    network: Network,
+    plans: Sequence[PhasePlan],
+    bills: Sequence[Bill],
+    prices: Prices | None,
+    advice: Sequence[PhaseAdvice],
+) -> str:
+    """The assumptions; for each phase its tables and what follows; what all phases take.
+
+    Args:
+        recipe: what is planned.
+        device, network: where.
+        plans: of each phase by rising ranks.
+        bills: of each plan.
+        prices: the cluster's; None: there is no cluster file.
+        advice: of each phase.
+    """
+    parts = [_device_line(recipe, device), _network_line(recipe, network)]
+    currency = prices.currency if prices else ""
+    for i, phase in enumerate(recipe.phase):
+        mine = [(plan, bill) for plan, bill in zip(plans, bills, strict=True) if plan.phase == i]
+        parts.append(
+            f"\nphase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length}, "
+            f"micro-batches of {recipe.execution.micro_batch}"
+        )
+        last = mine[-1][0]
+        if recipe.exchange.method != "gradients":
+            parts.append(f"on {last.world_size} rank(s): {_stages(last)}")
+        parts.append(lines([_PARTS, *(_parts(plan, device) for plan, _ in mine)]))
+        parts.append(_totals_table([plan for plan, _ in mine], [bill for _, bill in mine], currency))
+        if device.memory_bytes and (large := [plan for plan, _ in mine if plan.memory_bytes > device.memory_bytes]):
+            parts.append(
+                f"memory: {large[0].memory_bytes / 2**30:.1f} GiB a rank are more than the device's "
+                f"{device.memory_bytes / 2**30:.4g} GiB: --set execution.micro_batch=N with a smaller N, "
+                "or execution.recompute=layer"
+            )
+        parts += advice[i].describe(recipe.execution.micro_batch)
+    if len(recipe.phase) > 1:
+        parts += _all_phases(plans, bills, currency)
+    if prices is not None and prices.device_hour < 0:
+        parts.append("cost is not known: add under [costs] of the cluster file a line as device_hour = 1.5")
+    if prices is not None and prices.device_w < 0:
+        parts.append("energy is not known: add under [costs] of the cluster file a line as device_w = 350.0")
+    return "\n".join(parts)
+
+
+def days(number: float) -> str:
+    """Days for people."""
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
+
+
+def _device_line(recipe: Recipe, device: Device) -> str:
+    size, rate = device.memory_bytes, device.memory_bytes_per_s
+    return (
+        f"device {device.name}: {device.flops_per_s / TERA:.4g} TFLOP/s in {recipe.numerics.precision}, "
+        f"of which forward and backward reach {device.product_share:.0%}; "
+        f"memory {'unknown' if size is None else f'{size / 2**30:.4g} GiB'}"
+        + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s")
+        + (f"; speeds differ by {device.spread:.1%}" if device.spread else "")
+    )
+
+
+def _network_line(recipe: Recipe, network: Network) -> str:
+    method = recipe.exchange.method
+    inside = f"; inside a host of {network.devices} {8e-9 * network.inside_bytes_per_s:.4g} Gb/s"
+    return (
+        f"link {8e-9 * network.bytes_per_s:.4g} Gb/s, of which all-reduces reach {network.share:.0%}, "
+        f"{1e3 * network.latency_s:.3g} ms a hop"
+        + (inside if network.devices > 1 else "")
+        + f"; wire {recipe.numerics.wire}"
+        + ("" if method == "gradients" else f"; exchange {method}")
+    )
+
+
+def _parts(plan: PhasePlan, device: Device) -> tuple[str, ...]:
+    memory = f"{plan.memory_bytes / 2**30:.1f}"
+    return (
+        str(plan.world_size),
+        str(plan.micro_batches),
+        f"{plan.step_s:.4g}",
+        f"{plan.forward_backward_s:.4g}",
+        f"{plan.accumulation_s:.3g}",
+        f"{plan.update_s:.3g}",
+        f"{plan.waiting_s:.3g}",
+        f"{plan.sent_bytes / 1e6:.4g}",
+        f"{plan.communication_s:.3g}",
+        f"{plan.exposed_s:.3g}",
+        memory if device.memory_bytes is None else f"{memory} of {device.memory_bytes / 2**30:.4g}",
+    )
+
+
+def _totals_table(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str) -> str:
+    price, kwh = bills[0].price is not None, bills[0].kwh is not None
+    cells = [(*_TOTALS, *([f"cost {currency}".strip()] if price else []), *(["kWh"] if kwh else []))]
+    best, last = knee(plans), worth_until(plans)
+    for plan, bill in zip(plans, bills, strict=True):
+        marks = ("knee " if plan.world_size == best else "") + ("last " if plan.world_size == last else "")
+        speed_up = plan.efficiency * plan.world_size
+        cells.append(
+            (
+                str(plan.world_size),
+                f"{plan.rows_per_s:,.1f}",
+                f"{plan.tokens_per_s:,.0f}",
+                f"{plan.tokens_per_s / plan.world_size:,.0f}",
+                f"{plan.efficiency:.1%}",
+                f"{marks if len(plans) > 1 else ''}{plan.efficiency * speed_up:.3g}",
+                days(plan.days),
+                f"{bill.device_hours:,.4g}",
+                *([f"{bill.price:,.0f}"] if price else []),
+                *([f"{bill.kwh:,.0f}"] if kwh else []),
+            )
+        )
+    return lines(cells)
+
+
+def _all_phases(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str) -> list[str]:
+    found = ["\nall phases:"]
+    for ranks in dict.fromkeys(plan.world_size for plan in plans):
+        mine = [(plan, bill) for plan, bill in zip(plans, bills, strict=True) if plan.world_size == ranks]
+        text = f"{ranks:>6} rank(s): {days(sum(plan.days for plan, _ in mine))} days"
+        text += f", {sum(bill.device_hours for _, bill in mine):,.0f} device-hours"
+        if mine[0][1].price is not None:
+            text += f", {sum(bill.price for _, bill in mine):,.0f} {currency}".rstrip()
+        if mine[0][1].kwh is not None:
+            text += f", {sum(bill.kwh for _, bill in mine):,.0f} kWh"
+        found.append(text)
+    return found
+
+
+def _stages(plan: PhasePlan) -> str:
+    return "; ".join(
+        f"{stage.name} in {stage.share:.0%} of the steps, {stage.sent_bytes / 1e6:.4g} MB a rank, "
+        f"{stage.exposed_s:.3g} s exposed"
+        for stage in plan.stages
+    )

@@ -1,0 +1,135 @@
+"""What plans advise, against plans themselves and by hand."""
+
+import dataclasses
+
+import pytest
+
+from bert_horovod.costs.choices import alternatives, choices, int8_pays_below, knee, largest_micro_batches, worth_until
+from bert_horovod.costs.derived import derive
+from bert_horovod.costs.planner import Network, PhasePlan, plan_phase
+from bert_horovod.recipe.checking_exchange import check_exchange
+from bert_horovod.recipe.sections import ExchangeMethod
+from tests.costs.test_planner import DEVICE, HOP, method_recipe, recipe
+
+
+def plans(*rows_per_s: float) -> list[PhasePlan]:
+    """Of 1, 2, 4, ... ranks that reach so many rows a second."""
+    found = plan_phase(recipe(), 0, 1, DEVICE, HOP)
+    return [
+        dataclasses.replace(found, world_size=1 << i, rows_per_s=rate, efficiency=rate / rows_per_s[0] / (1 << i))
+        for i, rate in enumerate(rows_per_s)
+    ]
+
+
+def test_the_knee_is_where_efficiency_times_speed_up_is_largest():
+    published_minutes = {8: 18.44, 64: 2.94, 1024: 0.421, 4096: 0.206}  # MLPerf Training v2.0, NVIDIA A100
+    found = [
+        dataclasses.replace(plans(1.0)[0], world_size=ranks, efficiency=18.44 * 8 / (minutes * ranks))
+        for ranks, minutes in published_minutes.items()
+    ]
+    assert [round(plan.efficiency, 3) for plan in found] == [1, 0.784, 0.342, 0.175]
+    assert knee(found) == 4096
+    assert knee(plans(10, 19, 30, 40, 45)) == 4  # 0.75^2 * 4 = 2.25, and 0.5^2 * 8 = 2
+
+
+def test_ranks_are_worth_it_while_each_added_one_brings_half_of_a_lone_ones_rows():
+    assert worth_until(plans(10, 19, 30, 49)) == 4  # 2, 4: +9, +5.5 a rank; 8: +4.75
+    assert worth_until(plans(10, 19, 30, 51)) == 8
+    assert worth_until(plans(10, 14)) == 1
+    assert worth_until(plans(10)) == 1
+
+
+def test_the_largest_micro_batch_fits_and_the_next_does_not():
+    toy = recipe(4096, model={"num_hidden_layers": 3})
+    limit = 3 * 2**30
+    found = largest_micro_batches(toy, 0, 2, limit)
+    assert found["none"] < found["attention"] < found["layer"]
+    for recompute, rows in found.items():
+        sizes = [
+            derive(
+                dataclasses.replace(
+                    toy, execution=dataclasses.replace(toy.execution, micro_batch=each, recompute=recompute)
+                ),
+                toy.phase[0],
+                2,
+                gpu=True,
+            ).memory_bytes
+            for each in (rows, rows + 1)
+        ]
+        assert sizes[0] <= limit < sizes[1]
+
+
+def test_a_micro_batch_is_no_more_than_a_ranks_rows_and_none_may_fit():
+    assert set(largest_micro_batches(recipe(), 0, 3, 1e15).values()) == {22}
+    assert set(largest_micro_batches(recipe(), 0, 3, 1e6).values()) == {0}
+
+
+def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the_efficiency():
+    slow = Network(2e8, latency_s=0.0)
+    found = choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8)
+    assert [each.setting.partition(" = ")[0] for each in found] == [
+        "the recipe as it is",
+        "numerics.wire",
+        "numerics.wire",
+        "phase.0.global_batch",
+        "exchange.method",
+        "exchange.method",
+    ]
+    alone, float16, int8, larger, one_bit, averages = found
+    assert alone.efficiency < float16.efficiency < int8.efficiency < one_bit.efficiency
+    assert all(each.price for each in found[1:])
+    times = int(larger.setting.split()[-1]) // 64
+    assert larger.efficiency >= 0.8 > plan_phase(recipe(32 * times), 0, 8, DEVICE, slow).efficiency
+    plan = plan_phase(recipe(64 * times, optimizer={"name": "lamb"}), 0, 8, DEVICE, slow)
+    assert larger.days == pytest.approx(plan.days / times)
+    assert larger.efficiency == plan.efficiency
+    interval = int(averages.setting.split()[-1])
+    toy = recipe(optimizer={"name": "lamb"})
+    local = [
+        dataclasses.replace(toy, exchange=ExchangeMethod(method="parameters", interval=each))
+        for each in (interval, interval // 2)
+    ]
+    reached = [plan_phase(each, 0, 8, DEVICE, slow).efficiency for each in local]
+    assert reached[0] == averages.efficiency
+    assert reached[0] >= 0.8 > reached[1]
+
+
+def test_what_the_recipe_has_is_not_offered():
+    found = choices(recipe(numerics={"wire": "float16"}), 0, 8, DEVICE, HOP, 0.5)
+    assert 'numerics.wire = "float16"' not in [each.setting for each in found]
+    own = choices(method_recipe("parameters"), 0, 8, DEVICE, HOP, 0.5)
+    assert [each.setting.partition(" ")[0] for each in own] == ["the", "phase.0.global_batch"]
+
+
+def test_alternatives_are_sound_recipes_of_each_way_to_send_less():
+    found = alternatives(recipe(optimizer={"name": "lamb"}, phase=[{"warmup": 0.3}]))
+    assert list(found) == [
+        'numerics.wire = "float16"',
+        'numerics.wire = "int8"',
+        'exchange.method = "onebit_lamb"',
+    ]
+    for each in found.values():
+        check_exchange(each)
+    assert list(alternatives(recipe(optimizer={"name": "sgd"}))) == list(found)[:2]
+    own = method_recipe("parameters")
+    assert alternatives(own)['exchange.method = "parameters"'] == own
+
+
+@pytest.mark.parametrize(("global_batch", "latency_s"), [(64, 0.0), (64, 1e-3), (1024, 0.0)])
+def test_int8_pays_below_the_rate_at_which_float16_exposes_its_share_of_a_step(global_batch, latency_s):
+    rate = int8_pays_below(recipe(global_batch), 0, 8, DEVICE, dataclasses.replace(HOP, latency_s=latency_s))
+    pays = []
+    for times in (0.9, 1.1):
+        link = Network(times * rate, HOP.share, latency_s)
+        wide, narrow = (
+            plan_phase(recipe(global_batch, numerics={"wire": wire}), 0, 8, DEVICE, link)
+            for wire in ("float16", "int8")
+        )
+        pays.append(wide.exposed_s > 0.05 * wide.step_s and narrow.step_s < 0.98 * wide.step_s)
+    assert pays == [True, False]
+
+
+def test_int8_pays_on_slower_links_the_longer_steps_compute_and_never_on_one_rank():
+    few, many = (int8_pays_below(recipe(rows), 0, 8, DEVICE, HOP) for rows in (64, 1024))
+    assert many < few
+    assert int8_pays_below(recipe(), 0, 1, DEVICE, HOP) is None

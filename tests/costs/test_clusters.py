@@ -1,0 +1,162 @@
+"""Cluster files: what they say, what they need, and the examples."""
+
+import math
+
+import pytest
+
+from bert_horovod.costs.clusters import Bill, Prices, bill, parse_rate, parse_size, read_cluster
+from bert_horovod.costs.planner import PRODUCT_SHARE, SPREAD
+from bert_horovod.errors import UserError
+from tests.horovod_runs import PROJECT
+
+EXAMPLES = sorted((PROJECT / "run" / "clusters").glob("*.toml"))
+WHOLE = """
+[hosts]
+count = 4
+devices = 2
+[device]
+name = "V100"
+memory = "32GiB"
+[between]
+rate = "10Gb/s"
+share = 0.8
+[inside]
+rate = "8GB/s"
+share = 0.5
+latency_ms = 0.01
+[costs]
+device_hour = 2.0
+device_w = 400.0
+kwh = 0.5
+"""
+
+
+def read(tmp_path, text: str):
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return read_cluster(path)
+
+
+def test_a_cluster_is_what_its_file_says_and_data_sheets_the_rest(tmp_path):
+    found = read(tmp_path, WHOLE)
+    assert found.ranks == 8
+    network = found.network
+    assert (network.bytes_per_s, network.share, network.latency_s, network.devices) == (1.25e9, 0.8, 5e-5, 2)
+    assert (network.inside_bytes_per_s, network.inside_latency_s) == (4e9, 1e-5)
+    device = found.rank_device("float16")
+    assert (device.flops_per_s, device.product_share, device.spread) == (125e12, PRODUCT_SHARE, SPREAD)
+    assert (device.memory_bytes, device.memory_bytes_per_s) == (32 * 2**30, 900e9)
+
+
+def test_one_host_of_one_device_needs_no_link(tmp_path):
+    found = read(tmp_path, "[device]\nname = 'mine'\ntflops = 50.0")
+    assert (found.ranks, found.network.bytes_per_s) == (1, math.inf)
+    device = found.rank_device("bfloat16")
+    assert (device.name, device.flops_per_s, device.memory_bytes) == ("mine", 50e12, None)
+
+
+def test_a_bill_has_what_prices_say():
+    assert bill(None, 2.0, 4) == Bill(192.0, None, None)
+    assert bill(Prices(device_hour=2.0), 2.0, 4) == Bill(192.0, 384.0, None)
+    assert bill(Prices(device_w=500.0), 2.0, 4) == Bill(192.0, None, 96.0)
+    assert bill(Prices(2.0, "EUR", 500.0, 0.25), 2.0, 4) == Bill(192.0, 384.0 + 24.0, 96.0)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_whole(path):
+    found = read_cluster(path)
+    device = found.rank_device("float16")
+    assert device.memory_bytes >= 16 * 2**30
+    assert device.memory_bytes_per_s > 3e11
+    assert found.network.inside_bytes_per_s > found.network.bytes_per_s / 10
+    priced = bill(found.costs, 1.0, found.ranks)
+    assert priced.price > 0
+    assert priced.kwh > 0
+    assert found.costs.currency
+
+
+def test_examples_are_of_each_kind_of_device_and_link():
+    found = [read_cluster(path) for path in EXAMPLES]
+    assert {each.device.name.split()[0] for each in found} == {"T4", "V100", "A100", "RTX"}
+    assert {each.between.rate for each in found} == {"1Gb/s", "10Gb/s", "25Gb/s", "100Gb/s"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[hosts", "not valid TOML"),
+        ("[nodes]\ncount = 2", r"cluster.toml: unknown key nodes; known are: between, costs, device, hosts, inside"),
+        ("hosts = 3", r"hosts = 3: expected a section \[hosts\]"),
+        ("[hosts]\ncount = 0", "hosts.count = 0: expected at least 1"),
+        ("[device]\nname = 3", "device.name = 3: expected a string"),
+        ("[hosts]\ncount = 1", r'which device\? Add under \[device\] a line as name = "A100 80GB" or tflops'),
+        (
+            WHOLE.replace('rate = "10Gb/s"', ""),
+            r'no link: add under \[between\] a line as rate = "25Gb/s"',
+        ),
+        (WHOLE.replace('rate = "8GB/s"', ""), r"2 devices a host, and no link: add under \[inside\] a line as"),
+        (WHOLE.replace("10Gb/s", "fast"), "cluster.toml: between.rate = fast: expected a rate above 0"),
+        (WHOLE.replace("8GB/s", "8"), "cluster.toml: inside.rate = 8: expected a rate above 0"),
+        (WHOLE.replace("device_w = 400.0", ""), r"costs.kwh needs the power: add under \[costs\] a line as device_w"),
+        (WHOLE.replace("device_hour = 2.0", ""), r"no price: add under \[costs\] a line as device_hour = 1.5"),
+    ],
+)
+def test_a_wrong_file_is_one_message_that_says_which_line_to_add(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "precision", "message"),
+    [
+        (
+            WHOLE.replace("V100", "K80"),
+            "float16",
+            r"device.name K80: not known; known are V100S, .*, B200\. .* add under \[device\] lines as tflops",
+        ),
+        (WHOLE, "bfloat16", "device.name V100 does not accelerate numerics.precision = bfloat16"),
+        (WHOLE.replace("32GiB", "32"), "float16", "device.memory 32: expected a size above 0"),
+    ],
+)
+def test_a_device_that_no_data_sheet_knows_is_named(tmp_path, text, precision, message):
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, text).rank_device(precision)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read the cluster file .*nowhere"):
+        read_cluster(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("10Gb/s", 1.25e9),
+        ("100 Mbit/s", 1.25e7),
+        ("900GB/s", 9e11),
+        ("2.5Gb/s", 3.125e8),
+        ("8b/s", 1),
+        ("4.8TB/s", 4.8e12),
+    ],
+)
+def test_rates(text, bytes_per_s):
+    assert parse_rate(text, "--link") == pytest.approx(bytes_per_s)
+
+
+@pytest.mark.parametrize("text", ["", "10", "10Gb", "Gb/s", "-1Gb/s", "0Gb/s", "10gb/s", "1e3Mb/s", "10Gb/s "])
+def test_what_is_no_rate_is_refused(text):
+    with pytest.raises(UserError, match="--link"):
+        parse_rate(text, "--link")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("16GiB", 16 * 2**30), ("16GB", 16e9), ("512 MiB", 2**29), ("1.5GiB", 1.5 * 2**30)]
+)
+def test_sizes(text, size):
+    assert parse_size(text, "--memory") == size
+
+
+@pytest.mark.parametrize("text", ["", "16", "16G", "0GiB", "-1GiB", "16gib", "16KiB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(UserError, match="--memory"):
+        parse_size(text, "--memory")
