@@ -116,7 +116,8 @@ def _signs_stages(recipe: Recipe, phase: Phase, dense: Stage) -> list[Stage]:
     if exchange.method != "zero_one_adam":
         after = Stage("compressed", (steps - learning) / steps, wire, reduction)
         return [_with_share(dense, learning / steps), after]
-    updates = _v_updates(learning, exchange.variance_updates)
+    warm = 0 if exchange.form == "published" else whole_steps(steps, phase.warmup)
+    updates = warm + _v_updates(learning - warm, exchange.variance_updates)
     local = steps - learning
     syncs = _syncs(phase, learning + 1, recipe.optimizer.decay_power, exchange.interval)
     return [

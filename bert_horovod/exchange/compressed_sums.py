@@ -36,7 +36,6 @@ class CompressedSums:
         plan: the buckets.
         name: of the collectives.
         fused: whether XLA compiles what reads and writes whole buckets.
-        form: in place of exchange.form.
     """
 
     def __init__(
@@ -47,12 +46,11 @@ class CompressedSums:
         plan: BucketPlan,
         name: str,
         fused: bool,
-        form: str = "",
     ) -> None:
         self.compiled = compiled if fused else lambda function: function
         self._fused = fused
         self._world, self._shapes, self._buckets, self._name = world, shapes, plan.buckets, name
-        self._form, self._epsilon = form or recipe.exchange.form, recipe.optimizer.epsilon
+        self._form, self._epsilon = recipe.exchange.form, recipe.optimizer.epsilon
         self._encoded = world.size > 1 and recipe.exchange.encoding == "signs"
         self._sizes = [[math.prod(shapes[name]) for name in bucket] for bucket in plan.buckets]
         self._two_steps = [TwoStep(world, sum(sizes), f"{name}.{i}") for i, sizes in enumerate(self._sizes)]

@@ -43,6 +43,11 @@ class Stages:
         return self._known["dense_from"]
 
     @property
+    def warm(self) -> int:
+        """The last step of the phase's warm-up, or the one before the phase."""
+        return self._warm
+
+    @property
     def _known(self) -> dict:
         return self._progress.exchange
 

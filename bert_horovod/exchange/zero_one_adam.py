@@ -1,9 +1,9 @@
 """0/1 Adam: v learns from fewer and fewer dense gradients, and is frozen; then ranks step alone and sync by signs.
 
-(Lu et al. 2022, arXiv 2202.06009.) k counts the steps of a stage in which v learns, from 1; n ranks; d = sqrt(v) + eps;
-u counts v's updates.
+(Lu et al. 2022, arXiv 2202.06009.) k counts the steps of a stage in which v learns, from 1 behind the warm-up; n ranks;
+d = sqrt(v) + eps; u counts v's updates.
 
-    v learns     k % I == 0: g = sum of shares, dense ; v = b2 v + (1 - b2) g^2
+    v learns     k < 1 or k % I == 0: g = sum of shares, dense ; v = b2 v + (1 - b2) g^2
                  I doubles after every variance_updates of these, from 1
                  else: g = sum of shares by CompressedSums
                  m = b1 m + (1 - b1) g ; x -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^u)) + eps) + wd x)
@@ -14,8 +14,11 @@ u counts v's updates.
 
 P is the largest power of two up to exchange.interval and up to peak / lr. I and P are functions of the step, so that a
 resumed run goes on as it would have; between syncs ranks differ, and recipe/checking_exchange.py holds all that looks
-at them to multiples of the interval. What is sent is a (exchange.form = normalized) or a d; while v learns it is the
-gradient, with a scale for every 256 numbers, or one a bucket (published).
+at them to multiples of the interval. What is sent, of g as of a d, has the form of exchange.form: see
+compressed_sums.py.
+
+With exchange.form = published, k counts from the stage's first step. A short run does not learn so: gradients are large
+and alike while the loss falls first, what signs leave of them piles up as errors, and pushes on when they have turned.
 
 The published code counts the decay as part of a and so of m, which makes it 1 / (1 - b1) times as strong; undoes local
 steps by subtraction, from which replicas drift apart; corrects no bias, so that v, which learns rarely, is far too
@@ -49,8 +52,7 @@ class ZeroOneAdam(StagedExchange):
         super().__init__(recipe, world, state, updater, plan, held_back)
         self._recipe = recipe
         shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
-        form = "published" if recipe.exchange.form == "published" else "momentum"
-        self._gradient_sums = CompressedSums(recipe, world, shapes, self.plan, "gradients.signs", updater.fused, form)
+        self._gradient_sums = CompressedSums(recipe, world, shapes, self.plan, "gradients.signs", updater.fused)
         self._common: dict[str, tf.Variable] = {}  # y
         self._moved: dict[str, tf.Variable] = {}  # a
         self._length = tf.Variable(0.0, trainable=False)  # L
@@ -103,11 +105,14 @@ class ZeroOneAdam(StagedExchange):
 
     def _learns(self, step: int) -> bool:
         """Whether v learns in this step of a stage in which it does."""
-        k, interval, updates = step - self._stages.first + 1, 1, self._recipe.exchange.variance_updates
+        exchange, before = self._recipe.exchange, self._stages.first - 1
+        if exchange.form != "published":
+            before = max(before, self._stages.warm)
+        k, interval, updates = step - before, 1, exchange.variance_updates
         while k > interval * updates:
             k -= interval * updates
             interval *= 2
-        return k % interval == 0
+        return k <= 0 or k % interval == 0
 
     def _take_up_stage(self, step: int) -> None:
         super()._take_up_stage(step)
@@ -148,7 +153,7 @@ class ZeroOneAdam(StagedExchange):
 
         def payload(i: int, gradient: tf.Tensor) -> tf.Tensor:
             v_sum = tf.reduce_sum(bias_corrected(v[i], self._settings.beta_2, v_updates))
-            return gradient * self._clip_factor(gradient, v_sum)
+            return sums.to_payload(gradient * self._clip_factor(gradient, v_sum), v[i])
 
         summed = self._summed(sums, gradients, lookups, payload, clock)
         mean = {}

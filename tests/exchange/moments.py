@@ -25,7 +25,7 @@ BROKEN, SPIKE = 15, 19  # steps: rank 1's gradient is not a number; rank 0's is 
 LEARNING_RATE = 0.01
 
 
-def moments_recipe(method: str, **exchange) -> Recipe:
+def moments_recipe(method: str, warmup: float = 0.0, **exchange) -> Recipe:
     """32 steps, 12 of them dense."""
     return toy_recipe(
         optimizer={
@@ -35,7 +35,7 @@ def moments_recipe(method: str, **exchange) -> Recipe:
             "max_grad_norm": 8.0,
         },
         exchange={"method": method, "dense": 0.4} | exchange,
-        phase={"steps": 32, "warmup": 0.0},
+        phase={"steps": 32, "warmup": warmup},
     )
 
 

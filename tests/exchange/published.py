@@ -242,7 +242,7 @@ def zero_one_adam(
     """
     run = Run(recipe)
     b1, eps, form = run.settings.beta_1, run.settings.epsilon, recipe.exchange.form
-    of_gradients = [CompressedMean(bucket, "published" if form == "published" else "momentum") for bucket in BUCKETS]
+    of_gradients = [CompressedMean(bucket, form) for bucket in BUCKETS]
     of_moves = [CompressedMean(bucket, form) for bucket in BUCKETS]
     v_updates, length = 0, 0.0
     moved = [{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)]
@@ -256,7 +256,7 @@ def zero_one_adam(
                 v = run.corrected(v_updates)[1]
                 for bucket, mean in zip(BUCKETS, of_gradients, strict=True):
                     sent = [run.clipped(each, bucket, v) for each in shares]
-                    total |= named(np.where(flat(v, bucket) > 0, mean.mean(sent), 0), bucket)
+                    total |= named(run.compressed(mean, sent, flat(run.v, bucket)), bucket)
             run.learn(total, second=step in dense)
             m, v = run.corrected(v_updates)
             for name, x in run.x.items():
