@@ -28,7 +28,7 @@ from bert_horovod.costs.planner import (
     PRODUCT_SHARE,
     WORTH,
     Device,
-    Hop,
+    Network,
     PhasePlan,
     alternatives,
     int8_pays_below,
@@ -87,17 +87,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the plan of each phase."""
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    device, hop = _device(arguments, recipe.numerics.precision), _hop(arguments)
+    device, network = _device(arguments, recipe.numerics.precision), _network(arguments)
     ranks = arguments.world_size or [n for n in _RANKS if n <= min(phase.global_batch for phase in recipe.phase)]
     if wrong := [n for n in ranks if n < 1]:
         raise UserError(f"--world_size {wrong[0]}: expected at least 1")
-    plans = [plan_phase(recipe, i, n, device, hop) for i in range(len(recipe.phase)) for n in ranks]
-    slow_links = [_slow_link(recipe, i, max(ranks), device, hop) for i in range(len(recipe.phase)) if max(ranks) > 1]
+    plans = [plan_phase(recipe, i, n, device, network) for i in range(len(recipe.phase)) for n in ranks]
+    slow_links = [_slow_link(recipe, i, max(ranks), device, network) for i in range(len(recipe.phase)) if max(ranks) > 1]
     if arguments.json:
-        found = {"device": asdict(device), "hop": asdict(hop), "slow_links": [asdict(each) for each in slow_links]}
+        found = {"device": asdict(device), "network": asdict(network), "slow_links": [asdict(each) for each in slow_links]}
         print(json.dumps(found | {"plans": [asdict(plan) | {"step_s": plan.step_s} for plan in plans]}))
     else:
-        print(_text(recipe, device, hop, plans, slow_links))
+        print(_text(recipe, device, network, plans, slow_links))
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class SlowLink:
         )
 
 
-def _slow_link(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> SlowLink:
+def _slow_link(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> SlowLink:
     steps = {
-        setting: plan_phase(each, phase, world_size, device, hop).step_s
+        setting: plan_phase(each, phase, world_size, device, network).step_s
         for setting, each in alternatives(recipe).items()
     }
-    return SlowLink(phase, world_size, steps, int8_pays_below(recipe, phase, world_size, device, hop))
+    return SlowLink(phase, world_size, steps, int8_pays_below(recipe, phase, world_size, device, network))
 
 
 def parse_rate(text: str, flag: str) -> float:
@@ -179,11 +179,11 @@ def _peak(name: str, precision: str) -> float:
     )
 
 
-def _hop(arguments: argparse.Namespace) -> Hop:
+def _network(arguments: argparse.Namespace) -> Network:
     _check_share("--link_share", arguments.link_share)
     if not 0 <= arguments.latency_ms < math.inf:
         raise UserError(f"--latency_ms {arguments.latency_ms:g}: expected 0 or more")
-    return Hop(parse_rate(arguments.link, "--link"), arguments.link_share, 1e-3 * arguments.latency_ms)
+    return Network(parse_rate(arguments.link, "--link"), arguments.link_share, 1e-3 * arguments.latency_ms)
 
 
 def _check_share(flag: str, share: float) -> None:
@@ -191,7 +191,7 @@ def _check_share(flag: str, share: float) -> None:
         raise UserError(f"{flag} {share:g}: expected a share above 0, at most 1")
 
 
-def _text(recipe: Recipe, device: Device, hop: Hop, plans: list[PhasePlan], slow_links: list[SlowLink]) -> str:
+def _text(recipe: Recipe, device: Device, network: Network, plans: list[PhasePlan], slow_links: list[SlowLink]) -> str:
     """The assumptions, a table for each phase and what other methods would gain, and the days of all phases."""
     method = recipe.exchange.method
     size, rate = device.memory_bytes, device.memory_bytes_per_s
@@ -200,8 +200,8 @@ def _text(recipe: Recipe, device: Device, hop: Hop, plans: list[PhasePlan], slow
         f"of which forward and backward reach {device.product_share:.0%}; "
         f"memory {'unknown' if size is None else f'{size / 2**30:.4g} GiB'}"
         + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s"),
-        f"link {8e-9 * hop.bytes_per_s:.4g} Gb/s, of which all-reduces reach {hop.share:.0%}, "
-        f"{1e3 * hop.latency_s:.3g} ms a hop; wire {recipe.numerics.wire}"
+        f"link {8e-9 * network.bytes_per_s:.4g} Gb/s, of which all-reduces reach {network.share:.0%}, "
+        f"{1e3 * network.latency_s:.3g} ms a hop; wire {recipe.numerics.wire}"
         + ("" if method == "gradients" else f"; exchange {method}"),
     ]
     for i, phase in enumerate(recipe.phase):

@@ -1,5 +1,7 @@
 """When backward makes which gradient, computed from matrix products instead of measured."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from bert_horovod.batches.masks import full_row_slots
@@ -9,11 +11,13 @@ from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, pret
 from bert_horovod.recipe.sections import Recipe
 
 
+@lru_cache
 def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: float) -> BackwardProfile:
     """The profile of a micro-batch of full rows, on a device that spends its time in proportion to the products' FLOPs.
 
     Backward does each product of forward twice, and what `execution.recompute` leaves out of memory once more. The
     gradients of a layer, or of the heads, are there when its last product is; embeddings have no products.
+    Computed once for the same arguments.
 
     Args:
         recipe: model, objective, micro-batch and recomputation.
@@ -46,6 +50,7 @@ def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: 
     return BackwardProfile(forward_s, ready_s, at, {WORD_EMBEDDINGS: touched})
 
 
+@lru_cache
 def touched_rows(vocabulary: int, tokens: int) -> int:
     """How many words of a vocabulary so many tokens are expected to hold, the k-th as frequent as log(1 + 1 / k).
 

@@ -142,15 +142,19 @@ def _best(
     ready = np.array([_ready(name, rows, profile) for name in names])
     count = len(names)
     taken = np.concatenate(([0], np.cumsum([element_bytes * math.prod(shapes[name]) for name in names])))
+    payload = taken[1:, None] - taken
+    link_s = link.latency_s + payload * link.s_per_byte
+    if link.tree is not None:
+        link_s = np.minimum(link_s, link.tree[0] + payload * link.tree[1])
+    link_s = np.where(np.tri(count, count + 1, dtype=bool), link_s, np.inf)  # a bucket ends behind its beginning
     most = min(MOST_BUCKETS, count)
     ends = np.full((most + 1, count + 1), np.inf)
     begins = np.zeros((most + 1, count + 1), np.int64)
     ends[0, 0] = 0.0
     for k in range(1, most + 1):
-        for j in range(k, count + 1):
-            found = np.maximum(ends[k - 1, :j], ready[j - 1]) + (taken[j] - taken[:j]) * link.s_per_byte
-            begins[k, j] = found.argmin()
-            ends[k, j] = found[begins[k, j]] + link.latency_s
+        found = np.maximum(ends[k - 1], ready[:, None]) + link_s  # [end, begin]
+        begins[k, 1:] = found.argmin(axis=1)
+        ends[k, 1:] = found.min(axis=1)
     last = np.maximum(ends[:, count], profile.end_s)
     k = int(np.argmax(last <= last.min() * (1 + SLACK)))
     buckets, end = [], count

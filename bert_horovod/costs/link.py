@@ -1,5 +1,6 @@
 """The link between ranks as two numbers: fitted to sums over ranks that were timed, or computed for a way to sum."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,24 +8,28 @@ import numpy as np
 
 from bert_horovod.recipe.sections import REDUCTIONS, Recipe
 
+TREE_SHARE = 0.9  # of a ring's rate, what NCCL itself takes its trees to reach when it chooses between the two
 BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows
 # Of a number on the wire, scales included: by numerics.wire, and as signs.
 NUMBER_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1 + 2 / BLOCK, "signs": 1 / 8 + 2 / BLOCK}
 
 
 class Link(NamedTuple):
-    """A sum of b bytes over all ranks takes latency_s + b * s_per_byte."""
+    """A sum of b bytes over all ranks takes latency_s + b * s_per_byte; or as `tree` says, where that is sooner."""
 
     latency_s: float
     s_per_byte: float  # of payload
+    tree: tuple[float, float] | None = None  # the same two numbers of sums by trees; None: there are none
 
     def seconds(self, payload_bytes: float) -> float:
         """Of one sum over all ranks."""
-        return self.latency_s + payload_bytes * self.s_per_byte
+        taken_s = self.latency_s + payload_bytes * self.s_per_byte
+        return taken_s if self.tree is None else min(taken_s, self.tree[0] + payload_bytes * self.tree[1])
 
     def slower(self, times: float) -> "Link":
         """One that carries so many times fewer bytes a second."""
-        return Link(self.latency_s, self.s_per_byte * times)
+        tree = self.tree and (self.tree[0], self.tree[1] * times)
+        return Link(self.latency_s, self.s_per_byte * times, tree)
 
     def bytes_per_s(self, world_size: int) -> float:
         """What a rank sends a second: 2 (n - 1) / n of the payload, in a ring as in two steps."""
@@ -52,7 +57,62 @@ def two_step(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
     return Link(hops * hop_latency_s, 2 * (world_size - 1) / world_size / bytes_per_s)
 
 
+def ring_or_tree(world_size: int, bytes_per_s: float, hop_latency_s: float, hosts: int) -> Link:
+    """The link of NCCL's all-reduces, with a ring's arguments: small sums go up and down a tree of hosts.
+
+    A tree has 2 log2(hosts) hops, and carries 2 bytes for each of the payload at TREE_SHARE of the ring's rate.
+    """
+    latency_s = 2 * math.ceil(math.log2(hosts)) * hop_latency_s
+    tree = (latency_s, 2 / (TREE_SHARE * bytes_per_s)) if hosts > 1 else None
+    return ring(world_size, bytes_per_s, hop_latency_s)._replace(tree=tree)
+
+
 LINKS: dict[str, Callable[[int, float, float], Link]] = {"ring": ring, "two_step": two_step}
+
+
+class Fabric(NamedTuple):
+    """What joins hosts, or the devices of one."""
+
+    bytes_per_s: float  # that all-reduces reach, in each direction
+    latency_s: float  # of a message
+
+
+def link_of_hosts(
+    reduction: str,
+    world_size: int,
+    devices: int,
+    between: Fabric,
+    inside: Fabric,
+    by_host: bool = False,
+    number_bytes: float = 4.0,
+) -> Link:
+    """The link of sums of ranks that fill hosts one after another.
+
+    Args:
+        reduction: "ring", or "two_step".
+        world_size: ranks.
+        devices: of a host, which share its fabric to the others.
+        between: joins hosts.
+        inside: joins a host's devices.
+        by_host: whether a host's ranks sum among themselves first, as exchange/two_step.py does it.
+        number_bytes: of a number on the wire; among themselves a host's ranks send float32.
+    """
+    hosts = math.ceil(world_size / devices)
+    if hosts == 1:
+        return LINKS[reduction](world_size, *inside)
+    if reduction == "ring":  # its neighbours are in one host, but for one pair a host
+        slowest = between if devices == 1 else between._replace(bytes_per_s=min(between[0], inside[0]))
+        return ring_or_tree(world_size, *slowest, hosts)
+    if devices == 1:
+        return two_step(world_size, *between)
+    if by_host:
+        first, across = ring(devices, *inside), two_step(hosts, *between)
+        gathered = (devices - 1) / devices / inside.bytes_per_s
+        latency_s = 1.5 * first.latency_s + across.latency_s
+        return Link(latency_s, first.s_per_byte * 4 / number_bytes + across.s_per_byte + gathered)
+    # Each of a host's ranks sends a part to every rank of the other hosts; the parts' sums then go round as in a ring.
+    leaves = devices * (world_size - devices) / world_size + (world_size - 1) / world_size
+    return Link(world_size * between.latency_s, leaves / between.bytes_per_s)
 
 
 def reductions(recipe: Recipe) -> tuple[str, ...]:

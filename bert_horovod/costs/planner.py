@@ -1,6 +1,6 @@
 """What a recipe will take on given devices and a given link, before anything runs: time, memory, efficiency, days.
 
-    step = K (forward + backward) + accumulation + exposed communication + update
+    step = K (forward + backward) + accumulation + update + waiting + exposed communication
 
 - Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
   costs/backward_profile.py) over the device's peak times the share of it that is reached.
@@ -13,15 +13,18 @@
   stages, by their shares of the steps.
 - Memory: costs/memory_estimate.py.
 
+- Waiting: all ranks wait for the slowest, whose speed is an order statistic of a normal distribution.
+
 Not counted: encoding and decoding of narrow wires, input (rows are assembled beside the step), evaluations,
-checkpoints, start-up, ranks that wait for the slowest one, and what communication takes from computation where one
-device does both. So fast links promise too much: NVIDIA's published 512 V100s reach 78 % of this plan at length 128, 32
-GPUs of HKBU's on 10 Gb/s 98 %.
+checkpoints, start-up, and what communication takes from computation where one device does both.
+`python benchmarks/planner.py` holds plans against published and measured tables.
 """
 
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 
 from bert_horovod.costs import buckets
 from bert_horovod.costs.advice import LEAST_GAIN
@@ -29,7 +32,7 @@ from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import BY_SIZE, Stage, stages
-from bert_horovod.costs.link import LINKS, NUMBER_BYTES, Link, reductions
+from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
 from bert_horovod.optimizers.base import state_slots
@@ -44,6 +47,9 @@ LINK_SHARE = 0.9
 # HKBU's published fits over 10 Gb/s Ethernet: 0.9, 4.0 and 7.0 ms for all-reduces over 16, 32 and 64 ranks (30, 62 and
 # 126 hops), which are 0.03 to 0.065 ms a hop.
 HOP_LATENCY_S = 5e-5
+# NVIDIA's published rows/s of 4, 8 and 16 V100s of one node, which accumulate 64 micro-batches or more, are 3 to 7 %
+# under those of one, as the slowest of devices would be whose speeds differ by 3.1 to 4.5 %: see slowest().
+SPREAD = 0.037
 DAY_S = 86400
 WORTH = 0.05  # of a step: more exposed communication than that is worth a narrower wire
 _NARROW = ("float16", "int8")
@@ -60,15 +66,25 @@ class Device:
     product_share: float = PRODUCT_SHARE  # of the peak, what forward and backward reach as a whole
     memory_bytes: float | None = None  # None: unknown, any estimate fits
     memory_bytes_per_s: float | None = None  # None: unknown, accumulation and update are not counted
+    spread: float = 0.0  # standard deviation of devices' speeds, as a share of their mean
 
 
 @dataclass(frozen=True)
-class Hop:
-    """The slowest hop of the ring of ranks: as a rule the network between two hosts."""
+class Network:
+    """What joins ranks: the slowest hop, as a rule the network between two hosts, and what joins a host's devices."""
 
-    bytes_per_s: float  # nominal
+    bytes_per_s: float  # nominal, of a host's link to the others, in each direction
     share: float = LINK_SHARE  # of the nominal rate, what all-reduces reach
     latency_s: float = HOP_LATENCY_S
+    devices: int = 1  # of a host; they share its link
+    inside_bytes_per_s: float = math.inf  # that an all-reduce within a host reaches, as `share` of the nominal
+    inside_latency_s: float = 0.0
+
+    def link(self, recipe: Recipe, reduction: str, world_size: int, number_bytes: float) -> Link:
+        """The link of sums of so many ranks, which fill hosts one after another; `number_bytes`: of a number sent."""
+        between = Fabric(self.bytes_per_s * self.share, self.latency_s)
+        inside = Fabric(self.inside_bytes_per_s, self.inside_latency_s)
+        return link_of_hosts(reduction, world_size, self.devices, between, inside, sums_by_host(recipe), number_bytes)
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,7 @@ class PhasePlan:
     forward_backward_s: float  # of all K
     accumulation_s: float  # adding gradients of micro-batches
     update_s: float
+    waiting_s: float  # for the slowest rank
     sent_bytes: float  # by a rank in a step, as the next two a mean over stages
     communication_s: float  # all sums of a step
     exposed_s: float  # of them, what nothing hides
@@ -106,16 +123,17 @@ class PhasePlan:
     @property
     def step_s(self) -> float:
         """Of a whole step, a mean over stages."""
-        return self.forward_backward_s + self.accumulation_s + self.update_s + self.exposed_s
+        return self.forward_backward_s + self.accumulation_s + self.update_s + self.waiting_s + self.exposed_s
 
 
-def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> PhasePlan:
+@lru_cache(maxsize=1024)
+def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> PhasePlan:
     """The plan of one phase on `world_size` equal devices; raises UserError if the ranks cannot share the batch."""
     settings = recipe.phase[phase]
     derived = derive(recipe, settings, world_size, gpu=True)
     count = derived.micro_batches
     profile = computed_profile(recipe, settings.sequence_length, world_size, device.flops_per_s * device.product_share)
-    stage_plans, bucket_count = _communication(recipe, settings, profile, count, world_size, hop)
+    stage_plans, bucket_count = _communication(recipe, settings, profile, count, world_size, network)
     sent_bytes, communication_s, exposed_s = (
         sum(stage.share * getattr(stage, name) for stage in stage_plans)
         for name in ("sent_bytes", "communication_s", "exposed_s")
@@ -125,11 +143,11 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, hop:
         "forward_backward_s": count * profile.end_s,
         "accumulation_s": accumulation_bytes(recipe, derived.parameters, count) / rate,
         "update_s": update_bytes(recipe, derived.parameters, count, world_size) / rate,
-        "exposed_s": exposed_s,
     }
+    parts |= {"waiting_s": device.spread * slowest(world_size) * sum(parts.values()), "exposed_s": exposed_s}
     step_s = sum(parts.values())
     rows_per_s = settings.global_batch / step_s
-    alone = rows_per_s if world_size == 1 else plan_phase(recipe, phase, 1, device, hop).rows_per_s
+    alone = rows_per_s if world_size == 1 else plan_phase(recipe, phase, 1, device, network).rows_per_s
     return PhasePlan(
         phase=phase,
         world_size=world_size,
@@ -145,6 +163,11 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, hop:
         efficiency=rows_per_s / (world_size * alone),
         days=settings.steps * step_s / DAY_S,
     )
+
+
+def slowest(count: int) -> float:
+    """How many standard deviations the slowest of so many equal devices is expected behind their mean (Blom 1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def alternatives(recipe: Recipe) -> dict[str, Recipe]:
@@ -164,16 +187,16 @@ def alternatives(recipe: Recipe) -> dict[str, Recipe]:
     return found
 
 
-def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, hop: Hop) -> float | None:
+def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> float | None:
     """The link's rate, in bytes a second, below which int8 gradients pay over float16 ones; None: they never do.
 
     They pay where float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
-    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are those of `hop`.
+    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are `network`'s.
     """
     float16, int8 = (_with_wire(dataclasses.replace(recipe, exchange=ExchangeMethod()), wire) for wire in _NARROW)
 
     def pays(bytes_per_s: float) -> bool:
-        link = dataclasses.replace(hop, bytes_per_s=bytes_per_s)
+        link = dataclasses.replace(network, bytes_per_s=bytes_per_s)
         wide, narrow = (plan_phase(each, phase, world_size, device, link) for each in (float16, int8))
         return wide.exposed_s > WORTH * wide.step_s and narrow.step_s < (1 - LEAST_GAIN) * wide.step_s
 
@@ -213,26 +236,29 @@ def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size
     return parameters * (gradient + 2 * reads + slots + 4 + (width if width < 4 else 0))
 
 
+_shapes = lru_cache(pretraining_shapes)
+
+
 def _communication(
-    recipe: Recipe, phase: Phase, profile: BackwardProfile, micro_batches: int, world_size: int, hop: Hop
+    recipe: Recipe, phase: Phase, profile: BackwardProfile, micro_batches: int, world_size: int, network: Network
 ) -> tuple[list[StagePlan], int]:
     """The phase's stages with the way to sum gradients that exposes least, and the number of buckets."""
     if world_size == 1:
         return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
-    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    shapes = _shapes(recipe.model, recipe.objective.pairs)
     measured = recipe.execution.bucket_bytes == "auto" and recipe.exchange.method not in BY_SIZE
     if measured:
         shapes, profile = _merged(shapes, profile)
     width, found = NUMBER_BYTES[recipe.numerics.wire], []
     for reduction in reductions(recipe):
         if measured:
-            link = _link(reduction, world_size, hop)
+            link = network.link(recipe, reduction, world_size, width)
             rows_alone = recipe.exchange.method == "gradients" and recipe.numerics.wire != "int8"
             plan = buckets.by_profile(shapes, width, profile, link, reduction, rows_alone)
         else:
             plan = buckets.by_size(shapes, recipe.execution.bucket_bytes)
         each = [
-            _stage_plan(stage, plan, shapes, profile, micro_batches, world_size, hop)
+            _stage_plan(recipe, stage, plan, shapes, profile, micro_batches, world_size, network)
             for stage in stages(recipe, phase, reduction)
         ]
         found.append((each, len(plan.buckets) + (plan.rows is not None)))
@@ -240,18 +266,21 @@ def _communication(
 
 
 def _stage_plan(
+    recipe: Recipe,
     stage: Stage,
     plan: BucketPlan,
     shapes: Shapes,
     profile: BackwardProfile,
     micro_batches: int,
     world_size: int,
-    hop: Hop,
+    network: Network,
 ) -> StagePlan:
     """What a stage sends, and how long that takes."""
-    link, ring = _link(stage.reduction, world_size, hop), _link("ring", world_size, hop)
+    link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
+    ring = network.link(recipe, "ring", world_size, 4.0)
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
-    sent_bytes = stage.sent_bytes(numbers, world_size)
+    by_host = sums_by_host(recipe) and world_size > network.devices and world_size % network.devices == 0
+    sent_bytes = stage.sent_bytes(numbers, world_size, network.devices if by_host else 1)
     communication_s = exposed_s = 0.0
     if stage.beside:
         width = stage.number_bytes
@@ -270,10 +299,6 @@ def _stage_plan(
         communication_s += after_s
         exposed_s += after_s
     return StagePlan(stage.name, stage.share, sent_bytes, communication_s, exposed_s)
-
-
-def _link(reduction: str, world_size: int, hop: Hop) -> Link:
-    return LINKS[reduction](world_size, hop.bytes_per_s * hop.share, hop.latency_s)
 
 
 def _merged(shapes: Shapes, profile: BackwardProfile) -> tuple[Shapes, BackwardProfile]:

@@ -47,7 +47,7 @@ def test_json_has_the_parts_of_a_step(capsys):
     found = json.loads(plan(capsys, *FLAGS, "--tflops", "100", "--memory", "32GiB", "--memory_rate", "1TB/s", "--json"))
     assert found["device"]["memory_bytes"] == 32 * 2**30
     assert found["device"]["memory_bytes_per_s"] == 1e12
-    assert found["hop"] == {"bytes_per_s": 1.25e9, "share": 0.9, "latency_s": 5e-5}
+    assert found["network"]["bytes_per_s"] == 1.25e9
     assert [(each["phase"], each["world_size"]) for each in found["plans"]] == [
         (phase, ranks) for phase in (0, 1) for ranks in (1, 2, 4, 8, 16, 32)
     ]

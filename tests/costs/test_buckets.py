@@ -112,7 +112,7 @@ def test_rows_are_sent_alone_where_that_is_sooner(touched, rows):
 def test_a_link_is_fitted_to_what_was_timed():
     link = Link(0.002, 1e-8)
     found = fit([(size, link.seconds(size)) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 22)])
-    assert found == pytest.approx(link, rel=1e-6)
+    assert found[:2] == pytest.approx(link[:2], rel=1e-6)
     assert found.bytes_per_s(4) == pytest.approx(1.5e8, rel=1e-6)
     burst = 1 << 17  # that a link lets through at once
     found = fit([(size, link.seconds(max(0, size - burst))) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22)])

@@ -14,7 +14,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.link import ring
 from bert_horovod.costs.planner import (
     Device,
-    Hop,
+    Network,
     accumulation_bytes,
     alternatives,
     int8_pays_below,
@@ -28,7 +28,7 @@ from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from tests.horovod_runs import PROJECT
 
-HOP = Hop(1e9, share=1.0, latency_s=0.0)
+HOP = Network(1e9, share=1.0, latency_s=0.0)
 DEVICE = Device("toy", 1e12, product_share=0.5)
 
 
@@ -94,7 +94,7 @@ def test_one_micro_batch_accumulates_nothing():
 @pytest.mark.parametrize(("wire", "width"), [("float32", 4), ("float16", 2), ("int8", 1 + 2 / 256)])
 def test_one_bucket_is_sent_after_backward(wire, width):
     toy = recipe(numerics={"wire": wire}, execution={"micro_batch": 4, "bucket_bytes": 1 << 40})
-    found = plan_phase(toy, 0, 4, DEVICE, Hop(1e9, share=0.5, latency_s=0.001))
+    found = plan_phase(toy, 0, 4, DEVICE, Network(1e9, share=0.5, latency_s=0.001))
     payload = width * derive(toy, toy.phase[0], 4).parameters
     assert found.buckets == 1
     hops = 4 if wire == "int8" else 6  # in two steps; of a ring
@@ -111,9 +111,9 @@ def test_more_ranks_are_faster_and_less_efficient_and_micro_batches_help():
 
 
 def test_a_link_without_end_costs_nothing_and_no_link_everything():
-    free = plan_phase(recipe(), 0, 8, DEVICE, Hop(1e18, latency_s=0.0))
+    free = plan_phase(recipe(), 0, 8, DEVICE, Network(1e18, latency_s=0.0))
     assert free.efficiency == pytest.approx(1, abs=1e-6)
-    assert plan_phase(recipe(), 0, 8, DEVICE, Hop(1e3)).efficiency < 1e-4
+    assert plan_phase(recipe(), 0, 8, DEVICE, Network(1e3)).efficiency < 1e-4
 
 
 def test_the_plan_of_merged_gradients_ends_as_early_as_that_of_all_parameters():
@@ -180,7 +180,7 @@ def test_parts_of_parameters_hide_beside_the_whole_step_and_full_averages_do_not
     found = plan_phase(toy, 0, 4, DEVICE, HOP)
     assert found.exposed_s == pytest.approx(full_s)
     assert found.communication_s == pytest.approx(1.5 * 4 * parameters / 10 / 1e9 + full_s)
-    slow = plan_phase(toy, 0, 4, DEVICE, Hop(1e6, share=1.0, latency_s=0.0))
+    slow = plan_phase(toy, 0, 4, DEVICE, Network(1e6, share=1.0, latency_s=0.0))
     assert slow.exposed_s == pytest.approx(slow.communication_s - slow.forward_backward_s)
 
 
@@ -203,7 +203,7 @@ def test_int8_pays_below_the_rate_at_which_float16_exposes_its_share_of_a_step(g
     rate = int8_pays_below(recipe(global_batch), 0, 8, DEVICE, dataclasses.replace(HOP, latency_s=latency_s))
     pays = []
     for times in (0.9, 1.1):
-        link = Hop(times * rate, HOP.share, latency_s)
+        link = Network(times * rate, HOP.share, latency_s)
         wide, narrow = (
             plan_phase(recipe(global_batch, numerics={"wire": wire}), 0, 8, DEVICE, link)
             for wire in ("float16", "int8")
@@ -223,12 +223,12 @@ def test_ranks_that_cannot_share_the_batch_are_an_error():
         plan_phase(recipe(), 0, 65, DEVICE, HOP)
 
 
-def calibrated(toy: Recipe, world_size: int, rows_per_s: float, hop: Hop) -> Device:
+def calibrated(toy: Recipe, world_size: int, rows_per_s: float, network: Network) -> Device:
     """The device on which so many ranks reach so many rows a second."""
     low, high = 1e11, 1e15
     for _ in range(40):
         device = Device("calibrated", math.sqrt(low * high), 1.0)
-        fast = plan_phase(toy, 0, world_size, device, hop).rows_per_s > rows_per_s
+        fast = plan_phase(toy, 0, world_size, device, network).rows_per_s > rows_per_s
         low, high = (low, device.flops_per_s) if fast else (device.flops_per_s, high)
     return device
 
@@ -246,16 +246,16 @@ def test_published_rows_a_second_on_slow_ethernet(ranks, published):
             f"phase.0.global_batch={8 * ranks}",
         )
 
-    hop = Hop(10e9 / 8)
-    found = plan_phase(on(ranks), 0, ranks, calibrated(on(1), 1, 49.0, hop), hop)
+    network = Network(10e9 / 8)
+    found = plan_phase(on(ranks), 0, ranks, calibrated(on(1), 1, 49.0, network), network)
     assert found.rows_per_s == pytest.approx(published, rel=0.04)
 
 
 def test_published_rows_a_second_of_four_fast_nodes():
     """NVIDIA (DeepLearningExamples): BERT-large, 61,440 rows of 128; calibrated with 3,528.5 rows/s of one DGX-2H."""
     toy = large("execution.micro_batch=60", "phase.0.global_batch=61440")
-    device = calibrated(toy, 16, 3528.5, Hop(150e9, latency_s=5e-6))
-    found = plan_phase(toy, 0, 64, device, Hop(100e9, latency_s=5e-6))
+    device = calibrated(toy, 16, 3528.5, Network(150e9, latency_s=5e-6))
+    found = plan_phase(toy, 0, 64, device, Network(100e9, latency_s=5e-6))
     assert found.rows_per_s == pytest.approx(13370, rel=0.06)
 
 
