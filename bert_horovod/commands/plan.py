@@ -92,9 +92,15 @@ def run(arguments: argparse.Namespace) -> None:
     if wrong := [n for n in ranks if n < 1]:
         raise UserError(f"--world_size {wrong[0]}: expected at least 1")
     plans = [plan_phase(recipe, i, n, device, network) for i in range(len(recipe.phase)) for n in ranks]
-    slow_links = [_slow_link(recipe, i, max(ranks), device, network) for i in range(len(recipe.phase)) if max(ranks) > 1]
+    slow_links = [
+        _slow_link(recipe, i, max(ranks), device, network) for i in range(len(recipe.phase)) if max(ranks) > 1
+    ]
     if arguments.json:
-        found = {"device": asdict(device), "network": asdict(network), "slow_links": [asdict(each) for each in slow_links]}
+        found = {
+            "device": asdict(device),
+            "network": asdict(network),
+            "slow_links": [asdict(each) for each in slow_links],
+        }
         print(json.dumps(found | {"plans": [asdict(plan) | {"step_s": plan.step_s} for plan in plans]}))
     else:
         print(_text(recipe, device, network, plans, slow_links))

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the page, or serve it until Ctrl-C."""
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.reporting.page import content, page
-    from bert_horovod.reporting.run_record import read_run, schema
+    from bert_horovod.reporting.run_record import names_of, read_run, schema
     from bert_horovod.reporting.serving_page import serve
     from bert_horovod.storage.writing import write_atomically
 
@@ -36,7 +36,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--port {arguments.port}: expected 1 to 65535, or 0 for a free one")
 
     def found(watched: bool) -> dict:
-        return content([read_run(each, cluster) for each in arguments.runs], schema(), watched)
+        runs = [read_run(each, cluster) for each in arguments.runs]
+        for run, name in zip(runs, names_of(arguments.runs), strict=True):
+            run["name"] = name
+        return content(runs, schema(), watched)
 
     if arguments.watch:
         serve(lambda: found(True), arguments.port)

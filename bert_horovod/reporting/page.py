@@ -1,8 +1,11 @@
 """One HTML file about runs: it opens from a disk, with no network and no script from elsewhere."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
+
+from bert_horovod import __version__
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _MARK = "null /* the runs */"
@@ -26,4 +29,5 @@ def content(runs: list[dict[str, Any]], metrics: dict[str, dict[str, Any]], watc
         metrics: of reporting.run_record.schema.
         watched: whether the page asks its server for news.
     """
-    return {"runs": runs, "metrics": metrics, "watched": watched}
+    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    return {"runs": runs, "metrics": metrics, "watched": watched, "version": __version__, "made": made}

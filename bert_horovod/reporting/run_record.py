@@ -44,7 +44,6 @@ def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
     clock = _Clock(steps)
     curves = _columns(steps, clock)
     return {
-        "name": directory.resolve().name,
         "directory": str(directory),
         "summary": _summary(recipe, steps, clock, lines, cluster),
         "curves": _thinned(curves),
@@ -53,6 +52,16 @@ def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
         "incidents": [{"step": line["step"], "text": str(line["incident"])} for line in lines if "incident" in line],
         "recipe": _flat(recipe_to_table(recipe)),
     }
+
+
+def names_of(directories: list[Path]) -> list[str]:
+    """A name for each run: the last parts of its path, as few as tell all of them apart."""
+    parts = [directory.resolve().parts for directory in directories]
+    for count in range(1, max(map(len, parts)) + 1):
+        found = ["/".join(each[-count:]) for each in parts]
+        if len(set(found)) == len(found):
+            break
+    return found
 
 
 class _Clock:
@@ -189,7 +198,7 @@ def _flat(table: dict[str, Any]) -> dict[str, str]:
     """Settings as `section.key`, phases as `phase.0.key`, in the recipe's order; values as TOML has them."""
     found = {}
     for section, values in table.items():
-        parts = {f"{section}.{i}": each for i, each in enumerate(values)} if isinstance(values, list) else {section: values}
-        for prefix, settings in parts.items():
+        phases = {f"{section}.{i}": each for i, each in enumerate(values)} if isinstance(values, list) else None
+        for prefix, settings in (phases or {section: values}).items():
             found |= {f"{prefix}.{key}": json.dumps(value) for key, value in settings.items()}
     return found

@@ -11,6 +11,8 @@ from bert_horovod.runtime.devices import peak_memory_bytes
 from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
+_BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # what a run says that it does between steps
+
 
 class Interval:
     """What adds up on this rank between two log steps."""
@@ -20,6 +22,7 @@ class Interval:
         self._steps = self._rows = 0
         self._input_wait_s = 0.0
         self._reduce_waits_s: list[float] = []
+        self.saving_s = 0.0  # and evaluating: what a step's time holds beside the step
         self.tokens = 0.0  # real tokens of this rank, no padding
 
     def add(self, rows: int, input_wait_s: float, reduce_wait_s: float | None, tokens: float) -> None:
@@ -49,12 +52,21 @@ class Interval:
             "flops_share": flops_per_s / peak_flops_per_s if peak_flops_per_s else None,
             "step_s": seconds / self._steps,
             "input_wait_s": self._input_wait_s / self._steps,
+            "saving_s": self.saving_s / self._steps,
             "reduce_wait_s": sum(waits) / len(waits) if waits else None,
         }
 
 
 class MetricsHook(Hook):
     """Writes a line of metrics each execution.log_steps steps, after the run's first step, and at a phase's end."""
+
+    _beside_since: float | None = None  # when what is no part of the step began
+
+    def doing(self, what: str, more_s: float) -> None:
+        now = time.monotonic()
+        if self._beside_since is not None:
+            self._interval.saving_s += now - self._beside_since
+        self._beside_since = now if what.startswith(_BESIDE) and self.run.phase else None
 
     def phase(self) -> None:
         self._interval = Interval()
