@@ -24,6 +24,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["bert_horovod", "bert_horovod.*"]),
+    package_data={"bert_horovod.reporting": ["page.html"]},
     python_requires=">=3.10,<3.13",
     install_requires=[
         f"tensorflow=={TENSORFLOW}",
@@ -48,6 +49,7 @@ setup(
             *ONNX,
             *PARQUET,
             "hypothesis>=6.100,<7",
+            "playwright>=1.45,<2",
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "pytest-xdist>=3.7,<4",

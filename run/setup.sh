@@ -150,13 +150,15 @@ print(next(r.split(";")[0].strip() for r in m.requires("bert_horovod") if r.star
     logged horovod "${pip[@]}" --no-build-isolation -e "$root[horovod]"
     mark_done horovod "$horovod_key"
 fi
-# Tests between hosts make those hosts themselves, with these; without root they are skipped.
+# Tests between hosts make those hosts themselves, with these, and reports are looked at in a browser; without root both
+# are skipped.
 hosts_packages=()
+command -v chromium > /dev/null || hosts_packages+=(chromium)
 command -v ip > /dev/null || [ -x /sbin/ip ] || hosts_packages+=(iproute2)
 [ -x /usr/sbin/sshd ] || hosts_packages+=(openssh-server)
 if [[ $extras == *test* && ${#hosts_packages[@]} -gt 0 && $(id -u) = 0 ]] && command -v apt-get > /dev/null; then
-    say "installing ${hosts_packages[*]} for the tests between hosts"
+    say "installing ${hosts_packages[*]} for tests"
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${hosts_packages[@]}"; } \
-        > "$venv/hosts.log" 2>&1 || say "that failed ($venv/hosts.log); the tests between hosts will be skipped"
+        > "$venv/hosts.log" 2>&1 || say "that failed ($venv/hosts.log); the tests that need them will be skipped"
 fi
 say "ready: $venv"

@@ -1,47 +1,17 @@
 """The metrics of a run: what a line of metrics.jsonl holds, and when it is written."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import tensorflow as tf
 
+from bert_horovod.runs.metrics import StepMetrics
 from bert_horovod.runtime.devices import peak_memory_bytes
 from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
-
-def _metric(unit: str) -> Any:
-    return field(metadata={"unit": unit})
-
-
-@dataclass(frozen=True)
-class StepMetrics:
-    """A line of metrics.jsonl that tells of a step; the task's own metrics stand behind the loss.
-
-    Those up to skipped_steps are the step's own: global, and equal in a resumed run. The others are over the interval
-    since the line before; throughput is over wall time, input included.
-    """
-
-    step: int = _metric("optimizer steps of the run")
-    phase: int = _metric("from 0")
-    epoch: int = _metric("from 0")
-    loss: float = _metric("nats")
-    learning_rate: float = _metric("")
-    gradient_norm: float = _metric("before clipping")
-    loss_scale: float = _metric("of the next step; 1 without one")
-    skipped_steps: int = _metric("updates skipped so far")
-    rows_per_s: float = _metric("rows a second, all ranks")
-    tokens_per_s: float = _metric("real tokens a second, all ranks, no padding")
-    flops_per_s: float = _metric("operations of matrix products a second, all ranks")
-    flops_share: float | None = _metric("share of the devices' peak; null: peak unknown")
-    step_s: float = _metric("seconds a step")
-    input_wait_s: float = _metric("seconds a step, this rank")
-    reduce_wait_s: float | None = _metric("seconds a step, this rank; null: not measured, see execution.timeline")
-    bytes_reduced: float = _metric("payload of the step's collectives, bytes")
-    wire_bytes: float = _metric("sent by a rank in the step, bytes")
-    memory_bytes: int = _metric("peak of this rank so far, bytes")
-    time: float = _metric("seconds since the epoch")
+_BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # what a run says that it does between steps
 
 
 class Interval:
@@ -52,6 +22,7 @@ class Interval:
         self._steps = self._rows = 0
         self._input_wait_s = 0.0
         self._reduce_waits_s: list[float] = []
+        self.saving_s = 0.0  # and evaluating: what a step's time holds beside the step
         self.tokens = 0.0  # real tokens of this rank, no padding
 
     def add(self, rows: int, input_wait_s: float, reduce_wait_s: float | None, tokens: float) -> None:
@@ -81,12 +52,21 @@ class Interval:
             "flops_share": flops_per_s / peak_flops_per_s if peak_flops_per_s else None,
             "step_s": seconds / self._steps,
             "input_wait_s": self._input_wait_s / self._steps,
+            "saving_s": self.saving_s / self._steps,
             "reduce_wait_s": sum(waits) / len(waits) if waits else None,
         }
 
 
 class MetricsHook(Hook):
     """Writes a line of metrics each execution.log_steps steps, after the run's first step, and at a phase's end."""
+
+    _beside_since: float | None = None  # when what is no part of the step began
+
+    def doing(self, what: str, more_s: float) -> None:
+        now = time.monotonic()
+        if self._beside_since is not None:
+            self._interval.saving_s += now - self._beside_since
+        self._beside_since = now if what.startswith(_BESIDE) and self.run.phase else None
 
     def phase(self) -> None:
         self._interval = Interval()

@@ -1,0 +1,33 @@
+"""One HTML file about runs: it opens from a disk, with no network and no script from elsewhere."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from bert_horovod import __version__
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+_MARK = "null /* the runs */"
+
+
+def page(content: dict[str, Any]) -> str:
+    """The page.
+
+    Args:
+        content: see `content`.
+    """
+    text = json.dumps(content, allow_nan=False).replace("<", "\\u003c")  # a name may hold </script>
+    return _TEMPLATE.read_text(encoding="utf-8").replace(_MARK, text)
+
+
+def content(runs: list[dict[str, Any]], metrics: dict[str, dict[str, Any]], watched: bool = False) -> dict[str, Any]:
+    """What the page's script reads.
+
+    Args:
+        runs: of reporting.run_record.read_run.
+        metrics: of reporting.run_record.schema.
+        watched: whether the page asks its server for news.
+    """
+    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    return {"runs": runs, "metrics": metrics, "watched": watched, "version": __version__, "made": made}

@@ -1,0 +1,204 @@
+"""A run as its directory tells of it, made ready for the page: columns of metrics, pauses, incidents, its recipe."""
+
+import json
+import math
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.costs.clusters import Cluster
+from bert_horovod.errors import UserError, file_error
+from bert_horovod.recipe.loading import load_recipe, recipe_to_table
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runs.metrics import StepMetrics
+from bert_horovod.storage.reading import open_regular
+
+MOST_POINTS = 1500  # of a curve; longer ones are thinned
+_MOST_BYTES = 1 << 30  # of metrics.jsonl
+_PAUSE_S = 60  # between two lines, beyond the steps between them
+_NEITHER = ("step", "phase", "epoch", "time")  # columns that are no curves
+_HELD_OUT, _PROBE = "held_out_", "probe_"
+
+
+def schema() -> dict[str, dict[str, Any]]:
+    """Unit of each metric of a step, and of which other one it is a part, by name."""
+    return {field.name: dict(field.metadata) for field in fields(StepMetrics)}
+
+
+def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
+    """What the page says of a run, as JSON can hold it.
+
+    Args:
+        directory: an output_dir; its run may be running.
+        cluster: prices and power, if they are known.
+
+    Raises:
+        UserError: it is no run's directory, or cannot be read.
+    """
+    if not (directory / "run.json").is_file():
+        raise UserError(f"{directory} is not a run's directory: it has no run.json; expected an --output_dir")
+    recipe = load_recipe(directory / "recipe.toml")
+    lines = _lines(directory / "metrics.jsonl")
+    steps = [line for line in lines if "loss" in line]
+    clock = _Clock(steps)
+    curves = _columns(steps, clock)
+    return {
+        "directory": str(directory),
+        "summary": _summary(recipe, steps, clock, lines, cluster),
+        "curves": _thinned(curves),
+        "points": _columns([line for line in lines if _is_evaluation(line)], clock),
+        "pauses": clock.pauses,
+        "incidents": [{"step": line["step"], "text": str(line["incident"])} for line in lines if "incident" in line],
+        "recipe": _flat(recipe_to_table(recipe)),
+    }
+
+
+def names_of(directories: list[Path]) -> list[str]:
+    """A name for each run: the last parts of its path, as few as tell all of them apart."""
+    parts = [directory.resolve().parts for directory in directories]
+    for count in range(1, max(map(len, parts)) + 1):
+        found = ["/".join(each[-count:]) for each in parts]
+        if len(set(found)) == len(found):
+            break
+    return found
+
+
+class _Clock:
+    """Hours of training and tokens by step, over all lines; pauses are not counted."""
+
+    def __init__(self, steps: list[dict[str, Any]]) -> None:
+        self.pauses: list[dict[str, float]] = []
+        self._at: list[tuple[int, float, float]] = [(0, 0.0, 0.0)]  # step, hours, tokens
+        before: dict[str, Any] = {}
+        for line in steps:
+            step, hours, tokens = self._at[-1]
+            seconds = line["step_s"] * (line["step"] - step)
+            if before and (gap_s := line["time"] - before["time"] - seconds) > _PAUSE_S:
+                self.pauses.append({"step": line["step"], "hours": hours, "seconds": gap_s})
+            self._at.append((line["step"], hours + seconds / 3600, tokens + line["tokens_per_s"] * seconds))
+            before = line
+
+    def at(self, step: int) -> tuple[float, float]:
+        """Hours and tokens at a step, between its neighbours."""
+        after = next((i for i, (known, *_) in enumerate(self._at) if known >= step), len(self._at) - 1)
+        (s0, *first), (s1, *second) = self._at[max(0, after - 1)], self._at[after]
+        share = 1.0 if s1 == s0 else min(1.0, (step - s0) / (s1 - s0))
+        hours, tokens = (a + share * (b - a) for a, b in zip(first, second, strict=True))
+        return hours, tokens
+
+    @property
+    def end(self) -> tuple[float, float]:
+        """Hours and tokens of the whole."""
+        return self._at[-1][1:]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of metrics.jsonl; a last line that is being written is left out."""
+    found = []
+    try:
+        with open_regular(path) as file:
+            for line in file.read(_MOST_BYTES).splitlines():
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(value, dict) and isinstance(value.get("step"), int):
+                    found.append(value)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise file_error(error, f"cannot read {path}: {error.strerror}") from error
+    return found
+
+
+def _is_evaluation(line: dict[str, Any]) -> bool:
+    return any(name.startswith((_HELD_OUT, _PROBE)) for name in line)
+
+
+def _columns(lines: list[dict[str, Any]], clock: _Clock) -> dict[str, list[Any]]:
+    """By name a value for each line, null where it has none; with hours and tokens."""
+    names = dict.fromkeys(name for line in lines for name, value in line.items() if isinstance(value, int | float))
+    columns: dict[str, list[Any]] = {"step": [line["step"] for line in lines]}
+    places = [clock.at(step) for step in columns["step"]]
+    columns |= {"hours": [hours for hours, _ in places], "tokens": [tokens for _, tokens in places]}
+    for name in names:
+        if name not in _NEITHER:
+            columns[name] = [line.get(name) for line in lines]
+    return columns
+
+
+def _thinned(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Curves of at most MOST_POINTS points, each the mean of its neighbours."""
+    count = len(columns["step"])
+    width = math.ceil(count / MOST_POINTS)
+    if width <= 1:
+        return columns
+
+    def mean(values: list[Any]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    return {name: [mean(each[i : i + width]) for i in range(0, count, width)] for name, each in columns.items()}
+
+
+def _summary(
+    recipe: Recipe,
+    steps: list[dict[str, Any]],
+    clock: _Clock,
+    lines: list[dict[str, Any]],
+    cluster: Cluster | None,
+) -> list[list[str]]:
+    """Names and values for people, the most important first."""
+    total = recipe.total_steps
+    if not steps:
+        return [["step", f"0 of {total:,}"]]
+    last, (hours, tokens) = steps[-1], clock.end
+    age_s = time.time() - last["time"]
+    left_h = (total - last["step"]) * last["step_s"] / 3600
+    found = [["step", f"{last['step']:,} of {total:,}"], ["loss", f"{last['loss']:.4f}"]]
+    for line in reversed(lines):
+        if _is_evaluation(line):
+            found += [
+                [name.replace("_", " "), f"{value:.4f}"]
+                for name, value in line.items()
+                if name.startswith((_HELD_OUT, _PROBE)) and isinstance(value, float)
+            ]
+            break
+    found += [["hours of training", f"{hours:,.2f}"]]
+    if left_h:
+        found += [["hours left", f"{left_h:,.2f}"], ["last line", f"{_span(age_s)} ago"]]
+    found += [["tokens", f"{tokens:,.0f}"], ["tokens a second", f"{last['tokens_per_s']:,.0f}"]]
+    if last.get("flops_share"):
+        found.append(["share of the peak", f"{last['flops_share']:.1%}"])
+    found += [
+        ["memory of rank 0", f"{last['memory_bytes'] / 2**30:,.2f} GiB"],
+        ["skipped steps", f"{last['skipped_steps']:,}"],
+        ["pauses", f"{len(clock.pauses)}, {_span(sum(each['seconds'] for each in clock.pauses))}"],
+    ]
+    if cluster is not None:
+        for words, when_h in (("so far", hours), ("at the end", hours + left_h)):
+            bill = cluster.bill(when_h / 24, cluster.ranks)
+            found.append([f"device-hours {words}", f"{bill.device_hours:,.1f}"])
+            if bill.price is not None:
+                found.append([f"cost {words}", f"{bill.price:,.2f} {cluster.costs.currency}".strip()])
+            if bill.kwh is not None:
+                found.append([f"energy {words}", f"{bill.kwh:,.1f} kWh"])
+    return found
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _flat(table: dict[str, Any]) -> dict[str, str]:
+    """Settings as `section.key`, phases as `phase.0.key`, in the recipe's order; values as TOML has them."""
+    found = {}
+    for section, values in table.items():
+        phases = {f"{section}.{i}": each for i, each in enumerate(values)} if isinstance(values, list) else None
+        for prefix, settings in (phases or {section: values}).items():
+            found |= {f"{prefix}.{key}": json.dumps(value) for key, value in settings.items()}
+    return found

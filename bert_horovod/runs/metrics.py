@@ -1,0 +1,40 @@
+"""What a line of metrics.jsonl holds: the schema that log, TensorBoard, report and docs read. No TensorFlow."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _metric(unit: str, part_of: str = "") -> Any:
+    return field(metadata={"unit": unit} | ({"part_of": part_of} if part_of else {}))
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """A line of metrics.jsonl that tells of a step; the task's own metrics stand behind the loss.
+
+    Those up to skipped_steps are the step's own: global, and equal in a resumed run. The others are over the interval
+    since the line before; throughput is over wall time, input included.
+    """
+
+    step: int = _metric("optimizer steps of the run")
+    phase: int = _metric("from 0")
+    epoch: int = _metric("from 0")
+    loss: float = _metric("nats")
+    learning_rate: float = _metric("")
+    gradient_norm: float = _metric("before clipping")
+    loss_scale: float = _metric("of the next step; 1 without one")
+    skipped_steps: int = _metric("updates skipped so far")
+    rows_per_s: float = _metric("rows a second, all ranks")
+    tokens_per_s: float = _metric("real tokens a second, all ranks, no padding")
+    flops_per_s: float = _metric("operations of matrix products a second, all ranks")
+    flops_share: float | None = _metric("share of the devices' peak; null: peak unknown")
+    step_s: float = _metric("seconds a step")
+    input_wait_s: float = _metric("seconds a step, this rank", "step_s")
+    reduce_wait_s: float | None = _metric(
+        "seconds a step, this rank; null: not measured, see execution.timeline", "step_s"
+    )
+    saving_s: float = _metric("seconds a step, this rank, with evaluations and other work between steps", "step_s")
+    bytes_reduced: float = _metric("payload of the step's collectives, bytes")
+    wire_bytes: float = _metric("sent by a rank in the step, bytes")
+    memory_bytes: int = _metric("peak of this rank so far, bytes")
+    time: float = _metric("seconds since the epoch")

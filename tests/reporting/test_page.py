@@ -1,0 +1,109 @@
+"""The page in a real browser: every metric is drawn, nothing is cut, nothing is said in the console."""
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.reporting.page import content, page
+from bert_horovod.reporting.run_record import read_run, schema
+from tests.horovod_runs import PROJECT
+from tests.reporting.toy_record import write_run
+
+CHROMIUM = shutil.which("chromium")
+browser_is_there = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """Of two runs, one with an incident, a pause, evaluations and a metric that no schema knows."""
+    directory = tmp_path_factory.mktemp("report")
+    runs = [write_run(directory / "one", odd_metric=True), write_run(directory / "two", {"data": {"seed": 8}})]
+    found = [
+        read_run(run) | {"name": f"run </script> {run.name} with a long name that has to be broken"} for run in runs
+    ]
+    (directory / "report.html").write_text(page(content(found, schema())), encoding="utf-8")
+    return directory / "report.html"
+
+
+@browser_is_there
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on(
+        "request", lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:")) else None
+    )
+    tab.goto(report.as_uri())
+    for axis in ("step", "tokens", "hours"):
+        tab.check(f"input[value={axis}]")
+        drawn = tab.eval_on_selector_all("figure", "all => all.map(each => each.dataset.metric)")
+        assert {"loss", "mlm_loss", "learning_rate", "step_s", "odd_metric"} <= set(drawn)
+        lines = tab.eval_on_selector_all(
+            "figure", "all => all.map(each => each.querySelectorAll('polyline, circle, polygon').length)"
+        )
+        assert all(lines)
+        broken = tab.eval_on_selector_all("polyline", "all => all.filter(each => /NaN/.test(each.outerHTML)).length")
+        assert broken == 0
+    assert said == []
+    wide = tab.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width
+    cut = tab.evaluate(
+        """() => [...document.querySelectorAll('h1, h2, dt, dd, figcaption, label, td, svg text')].filter(each => {
+            const box = each.getBoundingClientRect(), scrolls = each.closest('.wide, details');
+            return !scrolls && (box.right > innerWidth + 1 || box.left < -1);
+        }).map(each => each.textContent)"""
+    )
+    assert cut == []
+    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 23, 26)"}[scheme]
+    text = tab.inner_text("main")
+    assert "run </script> one" in text
+    assert "data.seed" in text
+    assert "the loss is not a number" in text
+    assert "a restart or a pause" in text
+    tab.hover("figure[data-metric=loss] svg")
+    assert "at " in tab.inner_text("figure[data-metric=loss] .value")
+    tab.close()
+
+
+@browser_is_there
+def test_a_watched_page_follows_its_run(browser, tmp_path):
+    run = write_run(tmp_path / "run", steps=20)
+    words = [sys.executable, "-m", "bert_horovod", "report", str(run), "--watch"]
+    with subprocess.Popen(words, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = server.stdout.readline().split()[0]
+            tab = browser.new_page()
+            tab.goto(address)
+            assert "20 of 100" in tab.inner_text("section.run")
+            write_run(run, steps=40)
+            _wait_for(tab, "section.run", "40 of 100")
+            news = json.loads(urllib.request.urlopen(address + "report.json").read())
+            assert news["runs"][0]["curves"]["step"][-1] == 40
+            shutil.rmtree(run)
+            _wait_for(tab, "#notice", "run.json")
+            tab.close()
+        finally:
+            server.terminate()
+
+
+def _wait_for(tab, selector: str, words: str) -> None:
+    tab.wait_for_function(f"document.querySelector('{selector}').innerText.includes('{words}')", timeout=30000)

@@ -1,0 +1,89 @@
+"""What is said of a run: hours and tokens, pauses, costs, and who is no run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.__main__ import parse
+from bert_horovod.costs.clusters import read_cluster
+from bert_horovod.errors import UserError
+from bert_horovod.reporting.run_record import MOST_POINTS, names_of, read_run, schema
+from tests.reporting.toy_record import write_run
+
+HOURS = (30 + 99 * 0.5) / 3600  # of 100 steps
+
+
+def test_hours_and_tokens_are_those_of_steps_and_pauses_are_told(tmp_path):
+    found = read_run(write_run(tmp_path / "run"))
+    curves, points = found["curves"], found["points"]
+    assert curves["step"][:3] == [1, 2, 4]
+    assert curves["hours"][-1] == pytest.approx(HOURS)
+    assert curves["tokens"][-1] == pytest.approx(2000 * 3600 * HOURS)
+    assert points["step"] == [20, 40, 60, 80, 100]
+    assert points["hours"][0] == pytest.approx((30 + 19 * 0.5) / 3600)
+    assert len(points["held_out_mlm_loss"]) == 5
+    assert [(each["step"], round(each["seconds"])) for each in found["pauses"]] == [(32, 3600)]
+    assert found["incidents"] == [{"step": 50, "text": "the loss is not a number: <b>rank 1</b>"}]
+    summary = dict(found["summary"])
+    assert summary["step"] == "100 of 100"
+    assert summary["held out mlm loss"] == f"{points['held_out_mlm_loss'][-1]:.4f}"
+    assert summary["pauses"] == "1, 60.0 min"
+    assert "hours left" not in summary
+    assert found["recipe"]["phase.0.steps"] == "100"
+    json.dumps(found, allow_nan=False)
+
+
+def test_what_is_left_and_what_it_costs(tmp_path):
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text(
+        '[hosts]\ncount = 2\n[device]\nname = "T4"\n[between]\nrate = "10Gb/s"\n'
+        '[costs]\ndevice_hour = 3600.0\ncurrency = "EUR"\ndevice_w = 1000.0\n',
+        encoding="utf-8",
+    )
+    summary = dict(read_run(write_run(tmp_path / "run", steps=50), read_cluster(cluster))["summary"])
+    done_s, left_s = 30 + 49 * 0.5, 25.0
+    assert summary["hours left"] == f"{left_s / 3600:.2f}"
+    assert summary["cost so far"] == f"{2 * done_s:,.2f} EUR"
+    assert summary["cost at the end"] == f"{2 * (done_s + left_s):,.2f} EUR"
+    assert summary["energy at the end"] == f"{2 * (done_s + left_s) / 3600:,.1f} kWh"
+
+
+def test_long_curves_are_thinned_to_their_means(tmp_path):
+    curves = read_run(write_run(tmp_path / "run", steps=8000))["curves"]
+    assert len(curves["step"]) <= MOST_POINTS
+    assert curves["bytes_reduced"][7] == 1e6
+    assert curves["step"][0] == pytest.approx((1 + 2 + 4) / 3)
+
+
+def test_a_run_that_has_not_begun_has_no_curves(tmp_path):
+    run = write_run(tmp_path / "run")
+    (run / "metrics.jsonl").unlink()
+    assert read_run(run)["summary"] == [["step", "0 of 100"]]
+
+
+def test_names_tell_runs_apart():
+    assert names_of([Path("/a/one"), Path("/a/two")]) == ["one", "two"]
+    assert names_of([Path("/a/one/seed-0"), Path("/a/two/seed-0")]) == ["one/seed-0", "two/seed-0"]
+
+
+def test_the_schema_has_units():
+    assert schema()["step_s"] == {"unit": "seconds a step"}
+    assert schema()["input_wait_s"]["part_of"] == "step_s"
+
+
+def test_the_command_writes_one_file_and_refuses_what_is_no_run(tmp_path, capsys):
+    run, output = write_run(tmp_path / "run"), tmp_path / "page.html"
+    arguments = parse(["bert-horovod", "report", str(run), "--output", str(output)])
+    arguments.run(arguments)
+    assert capsys.readouterr().out.startswith(f"{output}: ")
+    assert "http" not in output.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    for flags, message in (
+        ([str(tmp_path)], "is not a run's directory: it has no run.json"),
+        ([str(run), "--watch", "--output", "x"], "give one of them"),
+        ([str(run), "--watch", "--port", "70000"], "--port 70000: expected 1 to 65535"),
+        ([str(run), "--cluster", str(tmp_path / "none.toml")], "none.toml"),
+    ):
+        arguments = parse(["bert-horovod", "report", *flags])
+        with pytest.raises(UserError, match=message):
+            arguments.run(arguments)
