@@ -1,5 +1,6 @@
 """A run as its directory tells of it, made ready for the page: columns of metrics, pauses, incidents, its recipe."""
 
+import contextlib
 import json
 import math
 import time
@@ -7,12 +8,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.costs.clusters import Cluster
+from bert_horovod.costs.clusters import Cluster, bill
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.loading import load_recipe, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.run_status import newest_checkpoint
 from bert_horovod.runs.metrics import StepMetrics
-from bert_horovod.storage.reading import open_regular
+from bert_horovod.runs.signs import read_sign
+from bert_horovod.storage.reading import open_regular, read_json
 
 MOST_POINTS = 1500  # of a curve; longer ones are thinned
 _MOST_BYTES = 1 << 30  # of metrics.jsonl
@@ -45,7 +48,7 @@ def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
     curves = _columns(steps, clock)
     return {
         "directory": str(directory),
-        "summary": _summary(recipe, steps, clock, lines, cluster),
+        "summary": [*_summary(recipe, steps, clock, lines, cluster), *_place(directory)],
         "curves": _thinned(curves),
         "points": _columns([line for line in lines if _is_evaluation(line)], clock),
         "pauses": clock.pauses,
@@ -178,12 +181,23 @@ def _summary(
     ]
     if cluster is not None:
         for words, when_h in (("so far", hours), ("at the end", hours + left_h)):
-            bill = cluster.bill(when_h / 24, cluster.ranks)
-            found.append([f"device-hours {words}", f"{bill.device_hours:,.1f}"])
-            if bill.price is not None:
-                found.append([f"cost {words}", f"{bill.price:,.2f} {cluster.costs.currency}".strip()])
-            if bill.kwh is not None:
-                found.append([f"energy {words}", f"{bill.kwh:,.1f} kWh"])
+            takes = bill(cluster.costs, when_h / 24, cluster.ranks)
+            found.append([f"device-hours {words}", f"{takes.device_hours:,.1f}"])
+            if takes.price is not None:
+                found.append([f"cost {words}", f"{takes.price:,.2f} {cluster.costs.currency}".strip()])
+            if takes.kwh is not None:
+                found.append([f"energy {words}", f"{takes.kwh:,.1f} kWh"])
+    return found
+
+
+def _place(directory: Path) -> list[list[str]]:
+    """Where the run is or was, by its last sign of life, and the version that saved its newest checkpoint."""
+    found = []
+    if (sign := read_sign(directory)) is not None:
+        found += [["state", sign.ended or sign.doing], ["ranks", str(sign.ranks)], ["host of rank 0", sign.host]]
+    if (checkpoint := newest_checkpoint(directory)) is not None:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            found.append(["version", str(read_json(checkpoint / "training" / "state.json")["version"])])
     return found
 
 

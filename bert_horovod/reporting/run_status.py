@@ -39,7 +39,7 @@ def run_status(run: Path) -> RunStatus:
     if not (run / "run.json").is_file():
         raise UserError(f"{run} is not a run's directory: it has no run.json; expected what was given as --output_dir")
     sign, metrics, now = read_sign(run), _last_metrics(run), time.time()
-    saved = _newest_checkpoint(run)
+    saved = newest_checkpoint(run)
     step = metrics.get("step") if sign is None else sign.step
     running = _state(sign)
     return RunStatus(
@@ -82,7 +82,8 @@ def _last_metrics(run: Path) -> dict[str, Any]:
     return {}
 
 
-def _newest_checkpoint(run: Path) -> Path | None:
+def newest_checkpoint(run: Path) -> Path | None:
+    """By its name, whole or not."""
     found = [path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
     return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
 

@@ -75,7 +75,7 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
 def give_up(output_dir: Path) -> None:
     """Take back what `claim` wrote, where the run cannot begin and none has begun here before."""
     if not (output_dir / "metrics.jsonl").exists() and not (output_dir / "checkpoints").exists():
-        for name in ("recipe.toml", "run.json"):
+        for name in ("recipe.toml", "run.json", COMMAND):
             (output_dir / name).unlink(missing_ok=True)
 
 
