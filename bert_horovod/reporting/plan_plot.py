@@ -16,7 +16,7 @@ _WIDTH, _BAR, _GAP, _LEFT, _PANEL, _HEIGHT = 860, 44, 16, 40, 300, 180
 
 
 def plan_svg(title: str, plans: Sequence[PhasePlan]) -> str:
-    """An SVG document: a panel for each phase, and in it a bar for each number of ranks, whose parts are those of a step.
+    """An SVG document: a panel for each phase, in it a bar for each number of ranks, made of the parts of a step.
 
     Args:
         title: its heading.
