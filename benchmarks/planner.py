@@ -41,10 +41,10 @@ AT_ONCE = ("execution.bucket_bytes=1099511627776", "execution.reduction=ring")  
 A_TENSOR = ("execution.bucket_bytes=4", "execution.reduction=ring")
 NOT_STEADY = "16 nodes wait longer for a sum (0.30 s) than 32 do (0.15 s): no model of one network gives both"
 SUPERLINEAR = "published are 81.3 rows/s a GPU on 8, 87.9 on 256 and 96.5 on one: no plan is faster with more ranks"
-NOTHING_HIDDEN = "0.18 s of a sum of 0.19 s are exposed: as if nothing left beside backward, where a plan hides most"
-GROWING_RING = "published sums take 1.09 times as long as a ring's bytes would with each doubling: TCP's loss"
+NOTHING_HIDDEN = "0.18 s of a sum of 0.19 s are exposed, where a plan hides most; its method is a guess"
+GROWING_RING = "published sums take 1.09 times as long as a ring's bytes would with each doubling; TCP, perhaps"
 FLOAT32 = "a plan gives float32 the share of its peak that float16 has, 39 or 33 %; published are 74 and 70 %"
-SHARED_CORES = "four hosts share two cores, which also cast, add up and send; a plan gives each host its own"
+SHARED_CORES = "perhaps the two cores that four hosts share, which also cast, add up and send; not measured apart"
 
 
 class Row(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_horovod.recipe.sections import REDUCTIONS, Recipe
 
-TREE_SHARE = 0.9  # of a ring's rate, what NCCL itself takes its trees to reach when it chooses between the two
+TREE_SHARE = 0.9  # of a ring's rate, what trees are taken to reach; not measured
 BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows
 # Of a number on the wire, scales included: by numerics.wire, and as signs.
 NUMBER_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1 + 2 / BLOCK, "signs": 1 / 8 + 2 / BLOCK}

@@ -11,9 +11,8 @@
   backward (costs/buckets.py). Exposed is what lasts beyond the last micro-batch's backward; of dreamddp's parts, beyond
   the micro-batches beside which they leave; of averages of local updates, all. A phase's figures are means over its
   stages, by their shares of the steps.
+- Waiting: all ranks wait for the slowest device, whose speed is an order statistic of a normal distribution.
 - Memory: costs/memory_estimate.py.
-
-- Waiting: all ranks wait for the slowest, whose speed is an order statistic of a normal distribution.
 
 Not counted: encoding and decoding of narrow wires, input (rows are assembled beside the step), evaluations,
 checkpoints, start-up, and what communication takes from computation where one device does both.

@@ -40,7 +40,7 @@ class PhaseAdvice:
         if not self.choices:
             return found
         found.append(
-            f"efficiency x speed-up is largest on {self.knee} ranks; until {self.worth_until} ranks each one added "
+            f"efficiency x speed-up is largest on {self.knee} rank(s); until {self.worth_until} rank(s) each one added "
             f"brings at least {LEAST_WORTH:.0%} of the rows/s of a rank alone"
         )
         reaching = [each for each in self.choices if each.efficiency >= self.wished_efficiency]

@@ -71,7 +71,7 @@ def test_advice_has_figures(capsys):
     assert found.count("for an efficiency of 50% on 32 ranks, cheapest: the recipe as it is\n") == 2
     assert re.search(r"^the largest micro-batch that fits by .*: \d+ with 'none', \d+ with 'attention', ", found, re.M)
     assert re.search(
-        r"^efficiency x speed-up is largest on 32 ranks; until 32 ranks each one added brings", found, re.M
+        r"^efficiency x speed-up is largest on 32 rank\(s\); until 32 rank\(s\) each one added", found, re.M
     )
     # One rank's rows: every step is an exchange, and so slow that no wire mends it.
     few = (*words, "--set", "phase.0.global_batch=32", "--set", "phase.1.global_batch=32")

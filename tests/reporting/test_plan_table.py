@@ -17,7 +17,7 @@ def test_the_first_choice_that_reaches_the_efficiency_is_the_cheapest(advice):
     assert advice.describe(8) == [
         "the largest micro-batch that fits by execution.recompute: "
         "4 with 'none', 6 with 'attention', 0 with 'layer' (estimates; now 8)",
-        "efficiency x speed-up is largest on 2 ranks; until 1 ranks each one added "
+        "efficiency x speed-up is largest on 2 rank(s); until 1 rank(s) each one added "
         "brings at least 50% of the rows/s of a rank alone",
         "for an efficiency of 60% on 2 ranks, cheapest: a",
         "   50.0%  2 days  as it is",
