@@ -70,13 +70,17 @@ def dispatch(arguments: argparse.Namespace) -> int:
         return 128 + signal.SIGINT
 
 
+def _run(arguments: argparse.Namespace) -> int:
+    explain_bus_errors()  # not before absl, which has taken SIGBUS for a traceback
+    return dispatch(arguments)
+
+
 def main() -> None:
     """The `bert-horovod` command."""
     end_with_launcher()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # names may have bytes and characters that it cannot write
-    explain_bus_errors()
-    app.run(dispatch, flags_parser=parse)
+    app.run(_run, flags_parser=parse)
 
 
 if __name__ == "__main__":

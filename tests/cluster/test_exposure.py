@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bert_horovod.cluster.doctor.facts import interfaces
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.cluster.ports import listening
 from tests.horovod_runs import clean_environment, run_ranks
@@ -22,6 +24,7 @@ horovod.init()
 print("listens on", listening("self"))
 """
 SECRETS = {"SECRET_OF_MINE": "correct-horse", "GITHUB_TOKEN": "battery-staple", "DB_PASSWORD": "tr0ub4dor"}
+SECRETS |= dict.fromkeys(("WANDB_KEY", "ENCRYPTION_KEY", "SSH_KEY", "DB_PASS", "SESSION_COOKIE"), "hunter2-and-hunter3")
 UMASK = 0o027
 
 
@@ -48,6 +51,18 @@ def test_ranks_listen_on_horovods_ports_alone(run):
     alone = run_ranks(2, HOROVOD_ALONE).stdout
     expected = int(alone.partition("listens on ")[2].split()[0])
     assert [listening(run.rank(rank)) for rank in (0, 1)] == [expected, expected]
+
+
+def test_where_ranks_find_each_other_is_told_and_changed_on_this_host_alone(run):
+    text = Path(f"/proc/{run.rank(0)}/environ").read_text(errors="replace")
+    given = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+    address, port = given["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(given["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    assert address == "127.0.0.1"
+    with socket.create_connection((address, port), timeout=10):
+        pass
+    for other in ("127.0.0.2", *(found["address"] for found in interfaces().values() if found["address"] != address)):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((other, port), timeout=10)
 
 
 @pytest.mark.slow

@@ -16,17 +16,22 @@ import os, sys, threading
 sys.path.insert(0, {str(PROJECT)!r})
 from pathlib import Path
 import numpy as np
-from bert_horovod.storage.mapped import explain_bus_errors
+from bert_horovod import __main__
 from bert_horovod.storage.reading import load_array
-explain_bus_errors()
-array = load_array(Path(sys.argv[1]), np.int64, (None,))
-whole = load_array(Path(sys.argv[2]), np.int64, (None,))
-os.truncate(sys.argv[1], 8192)
-reading = threading.Thread(target=array.sum)
-if sys.argv[3] == "thread":
-    reading.start()
-    reading.join()
-print(array.sum())
+
+def read(arguments):
+    array = load_array(Path(cut), np.int64, (None,))
+    kept = load_array(Path(whole), np.int64, (None,))
+    os.truncate(cut, 8192)
+    if where == "thread":
+        reading = threading.Thread(target=array.sum)
+        reading.start()
+        reading.join()
+    print(array.sum() + kept.sum())
+
+_, cut, whole, where = sys.argv
+__main__.dispatch, sys.argv = read, ["bert-horovod", "hosts"]
+__main__.main()
 """
 
 
