@@ -12,7 +12,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-PARQUET = ["pyarrow>=17,<27"]
+PARQUET = ["pyarrow>=26,<27"]
 ONNX = ["tf2onnx>=1.17,<1.18", "onnx>=1.22,<1.23", "onnxruntime>=1.31,<1.33"]  # tf2onnx 1.16 fails with NumPy 2
 TENSORFLOW = "2.18.1"  # Horovod 0.28.1 builds against TensorFlow 2.15 to 2.18 and fails from 2.19 on
 
