@@ -111,8 +111,8 @@ def _train_phase(run: Run) -> bool:
 
 def _require_directory(run: Run) -> None:
     """Raise UserError, on all ranks, if the output directory is not where it was; save the state where it is now."""
-    now = run.moved_to()
-    if now == run.job.output_dir:
+    moved, now = run.moved()
+    if not moved:
         return
     if now is not None:
         run.output_dir = now

@@ -148,11 +148,15 @@ class Run:
             late |= stop_requested(self.job.output_dir) or self.directory.now() != self.job.output_dir
         return STOP.asked or late
 
-    def moved_to(self) -> Path | None:
-        """Where the output directory is now; None: it was removed. Equal on all ranks, which call it together."""
-        where = str(self.directory.now() or "") if self.directory is not None else None
-        where = from_rank_0(where, self.world, "output_dir")
-        return Path(where) if where else None
+    def moved(self) -> tuple[bool, Path | None]:
+        """Whether rank 0's output directory is not where it was, and where it is; None: it was removed.
+
+        Equal on all ranks, which call it together; they may see the directory under another path.
+        """
+        now = self.directory.now() if self.directory is not None else None
+        mine = [now != self.job.output_dir, str(now or "")]
+        moved, where = from_rank_0(mine, self.world, "output_dir")
+        return moved, Path(where) if where else None
 
     def summarise(self) -> None:
         """Say where the run is, its last evaluation and its checkpoint; nothing if it did no step."""

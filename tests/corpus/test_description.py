@@ -18,7 +18,13 @@ def counts(**powers: int) -> np.ndarray:
 def found(unknown=5, of_source=5, most=50, documents=None, held_out=1, duplicates=10) -> list[str]:
     """Warnings for a store of 100 tokens and 100 documents, by default one at each limit."""
     manifest = {
-        "totals": {"tokens": 100, "unknown_tokens": unknown, "documents": 100, "held_out_sections": held_out},
+        "totals": {
+            "tokens": 100,
+            "unknown_tokens": unknown,
+            "documents": 100,
+            "held_out_sections": held_out,
+            "held_out_tokens": 10000 * held_out,
+        },
         "sources": [{"name": "a", "bytes": 9, "tokens": 100, "unknown_tokens": of_source}],
         "duplicates": {"documents": duplicates},
     }

@@ -1,5 +1,6 @@
 """The search for a micro-batch that fits, and real tries in processes of their own."""
 
+import dataclasses
 import json
 import re
 
@@ -109,9 +110,10 @@ def test_a_try_far_above_the_limit_is_ended():
 
 
 def test_what_fails_for_another_reason_than_memory_is_not_taken_for_it():
-    recipe = toy_recipe(execution={"threads": 100_000_000_000})  # more than TensorFlow can count
+    recipe = toy_recipe()
+    execution = dataclasses.replace(recipe.execution, threads=100_000_000_000)  # which its own process refuses
     with pytest.raises(RuntimeError, match="a step failed with exit code 1"):
-        measure(recipe, 0, 1, 64 << 30)
+        measure(dataclasses.replace(recipe, execution=execution), 0, 1, 64 << 30)
 
 
 def arguments(tmp_path, recipe: Recipe, *more: str):

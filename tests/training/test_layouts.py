@@ -121,6 +121,7 @@ def test_a_metrics_line_has_every_field(whole):
         "flops_share",
         "step_s",
         "input_wait_s",
+        "saving_s",
         "reduce_wait_s",
         "bytes_reduced",
         "wire_bytes",

@@ -53,7 +53,10 @@ class SignHook(Hook):
         step, now = state.progress.step if state else 0, time.time()
         waits = [] if self._ended or now - since < BEAT_S else self._waits(doing, step)
         last_step, started = run.last_step, self._started
-        Sign(step, last_step, doing, since, started, now, run.world.size, waits, self._ended).write(run.job.output_dir)
+        sign = Sign(step, last_step, doing, since, started, now, run.world.size, waits, self._ended)
+        directory = run.directory.now() if run.directory is not None else run.job.output_dir
+        if directory is not None:
+            sign.write(directory)
 
     def _waits(self, doing: str, step: int) -> list[str]:
         """Lines that say which rank waits for which; see watchdog.explain."""

@@ -39,6 +39,11 @@ def start(tmp_path, store):
     return begin
 
 
+def without_epochs(errors: str) -> list[str]:
+    """The lines but for the warning that such a small store is read thousands of times."""
+    return [line for line in errors.splitlines() if "epochs of this token store" not in line]
+
+
 @needs_horovod
 def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
     with start() as run:
@@ -48,7 +53,7 @@ def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
     assert code == 0, errors
     assert "asked to stop: saved at step" in said
     assert "asked the ranks to save and stop" in errors
-    assert errors.count("\n") == 1
+    assert len(without_epochs(errors)) == 1
     step = int(newest(tmp_path / "run").name.removeprefix("step-"))
     with start("--max_steps", str(step + 2)) as run:
         code, said, errors = run.end()
@@ -118,7 +123,7 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_p
     with start("--set", "phase.0.learning_rate=-1", launch_flags=[*controller, "--restarts", "1"]) as run:
         code, said, errors = run.end()
     assert (code, said) == (2, "")
-    assert errors == "bert-horovod: error: phase.0.learning_rate = -1.0: expected more than 0\n"
+    assert errors == "bert-horovod: error: phase.0.learning_rate = -1.0: expected more than 0 and at most 10000.0\n"
     assert not (tmp_path / "run").exists()
 
 

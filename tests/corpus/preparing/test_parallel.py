@@ -76,7 +76,7 @@ def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp
             text=True,
             check=True,
         )
-        assert f"by {workers} workers" in done.stdout
+        assert f"by {workers} worker{'s' if workers > 1 else ''}" in done.stdout
     assert len(verify(tmp_path / "1").shards) > 5
     assert tree(tmp_path / "1") == tree(tmp_path / "2")
 

@@ -9,6 +9,7 @@ def test_the_share_of_the_peak_is_that_of_all_ranks_and_null_where_the_peak_is_u
     interval = Interval()
     for _ in range(2):
         interval.add(rows=32, input_wait_s=0.5, reduce_wait_s=0.25, tokens=100.0)
+    interval.saving_s = 0.5
     rates = interval.rates(800.0, flops_per_row=1e6, peak_flops_per_s=64e6)
     assert rates == {
         "rows_per_s": 16.0,
@@ -17,6 +18,7 @@ def test_the_share_of_the_peak_is_that_of_all_ranks_and_null_where_the_peak_is_u
         "flops_share": 0.25,
         "step_s": 2.0,
         "input_wait_s": 0.5,
+        "saving_s": 0.25,
         "reduce_wait_s": 0.25,
     }
     assert interval.rates(800.0, flops_per_row=1e6, peak_flops_per_s=None)["flops_share"] is None
