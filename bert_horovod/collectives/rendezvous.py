@@ -12,11 +12,15 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatev
 
 
 class RendezvousBoard:
-    """A value of each rank for all ranks to read; there is none where horovodrun's Gloo did not start the ranks."""
+    """A value of each rank for all ranks to read; there is none where horovodrun's Gloo did not start the ranks.
 
-    def __init__(self) -> None:
+    Args:
+        subject: what the values are about; those of another subject stand apart.
+    """
+
+    def __init__(self, subject: str = "life") -> None:
         address = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
-        self._url = address and f"http://{address}:{os.environ.get('HOROVOD_GLOO_RENDEZVOUS_PORT')}/{_SCOPE}"
+        self._url = address and f"http://{address}:{os.environ.get('HOROVOD_GLOO_RENDEZVOUS_PORT')}/{_SCOPE}_{subject}"
 
     def write(self, rank: int, value: Any) -> bool:
         """Replace the rank's value, of what JSON can hold; whether that worked."""

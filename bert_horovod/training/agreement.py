@@ -29,6 +29,7 @@ OF_A_HOST = (
     *("keep_checkpoints", "keep_every_hours", "max_unsaved_hours"),
 )
 _SHOWN = 5  # keys in a message
+_SUBJECT = "work"  # of what ranks announce
 
 
 def require_agreement(jobs: Sequence[Job], world: World) -> None:
@@ -46,12 +47,12 @@ def require_agreement(jobs: Sequence[Job], world: World) -> None:
 def announce(jobs: Sequence[Job], launched: Launch) -> None:
     """Tell the other ranks what this one is to do, before Horovod starts: for `why_not_joined`."""
     if launched.size > 1:
-        RendezvousBoard().write(launched.rank, [socket.gethostname(), described(jobs)])
+        RendezvousBoard(_SUBJECT).write(launched.rank, [socket.gethostname(), described(jobs)])
 
 
 def why_not_joined(launched: Launch) -> UserError:
     """What to raise where Horovod refused to start, as it does where ranks ask for other groups of ranks."""
-    board = RendezvousBoard()
+    board = RendezvousBoard(_SUBJECT)
     everyone = [board.read(rank) for rank in range(launched.size)]
     known = [entry or everyone[0] for entry in everyone]  # of a rank that has said nothing yet, nothing is known
     return UserError(
