@@ -26,8 +26,8 @@ def test_a_starved_input_shows_in_the_wait_and_in_the_throughput(store, tmp_path
     monkeypatch.setattr(Rows, "assemble", slow)
     train(store, tmp_path / "starved", max_steps=6)
     fed, starved = metrics(tmp_path / "fed")[-1], metrics(tmp_path / "starved")[-1]
-    assert fed["input_wait_s"] < 0.25 < starved["input_wait_s"]
-    assert starved["rows_per_s"] < 32 / 0.25
+    assert fed["input_wait_s"] < starved["input_wait_s"]
+    assert starved["rows_per_s"] < 32 / 0.25  # however fast the machine is, a batch takes half a second
     assert starved["rows_per_s"] < fed["rows_per_s"]
     assert starved["loss"] == fed["loss"]
 
