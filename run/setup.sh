@@ -158,7 +158,10 @@ command -v ip > /dev/null || [ -x /sbin/ip ] || hosts_packages+=(iproute2)
 [ -x /usr/sbin/sshd ] || hosts_packages+=(openssh-server)
 if [[ $extras == *test* && ${#hosts_packages[@]} -gt 0 && $(id -u) = 0 ]] && command -v apt-get > /dev/null; then
     say "installing ${hosts_packages[*]} for tests"
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${hosts_packages[@]}"; } \
-        > "$venv/hosts.log" 2>&1 || say "that failed ($venv/hosts.log); the tests that need them will be skipped"
+    apt-get update -qq > "$venv/hosts.log" 2>&1 || true
+    for package in "${hosts_packages[@]}"; do  # one by one: a distribution may lack one of them
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$package" >> "$venv/hosts.log" 2>&1 ||
+            say "$package could not be installed ($venv/hosts.log); the tests that need it will be skipped"
+    done
 fi
 say "ready: $venv"
