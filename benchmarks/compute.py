@@ -103,6 +103,17 @@ class Contestant:
                 continue
 
 
+def add_environments(parser: argparse.ArgumentParser) -> None:
+    """Declare --environments, for `environment`."""
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default=PROJECT / "benchmarks" / ".environments",
+        metavar="DIR",
+        help="of peers' virtual environments, made where this Python lacks what they need (default: %(default)s)",
+    )
+
+
 def environment(name: str, directory: Path) -> Path:
     """The Python of a peer's virtual environment, which is made if it is not there, or not with these requirements."""
     requirements = PROJECT / "benchmarks" / "peers" / f"{name}.txt"
@@ -270,12 +281,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("adamw", "lamb"), default="adamw", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="of a contestant's round (default: %(default)s)")
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=PROJECT / "benchmarks" / ".environments",
-        help="where the peers' virtual environments are (default: %(default)s)",
-    )
+    add_environments(parser)
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)
     for flag in ("rounds", "steps"):

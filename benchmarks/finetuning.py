@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from benchmarks.compute import PROJECT, Contestant, environment, say
+from benchmarks.compute import PROJECT, Contestant, add_environments, environment, say
 from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.measuring.tables import lines
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -199,12 +199,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peer", default="all", choices=tuple(PEERS), help="transformers (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="of a round (default: %(default)s)")
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=PROJECT / "benchmarks" / ".environments",
-        help="where the peer's virtual environment is made if this Python has no transformers (default: %(default)s)",
-    )
+    add_environments(parser)
     arguments = parser.parse_args(argv)
     for name in ("threads", "rounds", "steps"):
         if getattr(arguments, name) < 1:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from benchmarks.compute import PROJECT
+from benchmarks.compute import PROJECT, add_environments
 from benchmarks.finetuning import EXAMPLES, peer_python
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.finetuning.glue import TASKS
@@ -376,12 +376,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="measure nothing, print what there is")
     parser.add_argument("--max_steps", type=int, metavar="N", help="a trial: each run ends after step N")
     parser.add_argument("--results", type=Path, default=KEPT, metavar="DIR", help="(default: %(default)s)")
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=PROJECT / "benchmarks" / ".environments",
-        help="where the peer's virtual environment is made if this Python has no transformers (default: %(default)s)",
-    )
+    add_environments(parser)
     arguments = parser.parse_args(argv)
     if arguments.max_steps is not None and arguments.max_steps < 1:
         parser.error(f"--max_steps {arguments.max_steps}: expected at least 1")

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.cluster.launching.launcher import LaunchPlan
     from bert_horovod.cluster.launching.restarts import launch
     from bert_horovod.errors import UserError
-    from bert_horovod.runs.signs import LAUNCHED_BY
+    from bert_horovod.runs.status_files import LAUNCHED_BY
     from bert_horovod.runtime.lasting_log import outlive_log
     from bert_horovod.wording import counted
 

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Become that command, in its working directory."""
-    from bert_horovod.runs.signs import read_command, read_sign
+    from bert_horovod.runs.status_files import read_command, read_sign
 
     place, command = arguments.RUN.absolute(), read_command(arguments.RUN)
     shown = shlex.join(["bert-horovod", *command.words])

@@ -13,8 +13,8 @@ from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.loading import load_recipe, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.run_status import newest_checkpoint
-from bert_horovod.runs.metrics import StepMetrics
-from bert_horovod.runs.signs import read_sign
+from bert_horovod.runs.status_files import read_sign
+from bert_horovod.runs.step_metrics import StepMetrics
 from bert_horovod.storage.reading import open_regular, read_json
 
 MOST_POINTS = 1500  # of a curve; longer ones are thinned

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.runs.signs import COMMAND, Command, read_command
+from bert_horovod.runs.status_files import COMMAND, Command, read_command
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import clean_environment
 from tests.toy_runs import pretrain_arguments

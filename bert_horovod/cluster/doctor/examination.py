@@ -18,8 +18,8 @@ from bert_horovod.cluster.doctor.all_reduce import LIMIT_S, MARK
 from bert_horovod.cluster.doctor.ask import ask_all
 from bert_horovod.cluster.doctor.checks import FAILED, Check
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
-from bert_horovod.cluster.launching.environment import for_ranks
 from bert_horovod.cluster.launching.hostfiles import Hosts
+from bert_horovod.cluster.launching.rank_variables import for_ranks
 
 THIS_HOST = "localhost"
 # Of one connection, which a core feeds; whatever a faster interface says of itself, one stream need not show more.

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_horovod.cluster.launching.environment import for_mpirun, for_ranks
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.leftovers import ATTEMPT, kill_here
+from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
 from bert_horovod.collectives.launched import RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
@@ -27,7 +27,7 @@ from bert_horovod.runtime.stopping import STOP_SIGNALS, heeded, is_same_request
 KEPT_LINES = 60  # of each rank, for its last words
 # From the first rank's end to that of the launcher, which kills them after 5 s, or waits for a host that has vanished.
 ENDING_S = 10.0
-_HOROVODRUN = "from bert_horovod.cluster.launching.guarded import main; main()"
+_HOROVODRUN = "from bert_horovod.collectives.guarded_rendezvous import main; main()"
 _TAG = re.compile(r"\[(?:\d+,)?(\d+)\]<(?:stdout|(stderr))>:")  # [rank] of horovodrun, [job,rank] of Open MPI
 # The ways in which horovodrun and mpirun tell which rank ended first, and how.
 _ENDED = (

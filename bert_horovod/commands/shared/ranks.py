@@ -92,9 +92,9 @@ def _train(
     from bert_horovod.corpus.reading.finding import writable
     from bert_horovod.costs.link import sums_by_host
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
-    from bert_horovod.runs.signs import record_command
+    from bert_horovod.runs.status_files import record_command
     from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.runtime.environment import misread_numbers
+    from bert_horovod.runtime.misread_variables import misread_numbers
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
     from bert_horovod.training.start import untested_versions

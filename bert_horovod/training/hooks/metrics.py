@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_horovod.runs.metrics import StepMetrics
+from bert_horovod.runs.step_metrics import StepMetrics
 from bert_horovod.runtime.devices import peak_memory_bytes
 from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent

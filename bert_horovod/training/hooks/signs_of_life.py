@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from bert_horovod.collectives.rendezvous import RendezvousBoard
-from bert_horovod.runs.signs import BEAT_S, Sign
+from bert_horovod.runs.status_files import BEAT_S, Sign
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.hooks.watchdog import Status, explain
 from bert_horovod.training.run import Run

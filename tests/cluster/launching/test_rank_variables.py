@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.cluster.launching.environment import for_mpirun, for_ranks
+from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
 from bert_horovod.errors import UserError
 from tests.cluster.launches import LAUNCH
 from tests.horovod_runs import PROJECT, clean_environment

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.runtime.environment import misread_numbers
+from bert_horovod.runtime.misread_variables import misread_numbers
 
 
 @pytest.mark.parametrize(

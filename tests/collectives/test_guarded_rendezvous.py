@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("horovod")
 
-from bert_horovod.cluster.launching.guarded import MOST_BYTES, GuardedServer
+from bert_horovod.collectives.guarded_rendezvous import MOST_BYTES, GuardedServer
 
 HOST, STRANGER = "127.0.0.1", "127.0.0.2"  # both are this host's
 
