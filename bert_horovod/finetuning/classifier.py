@@ -12,12 +12,10 @@ from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
 from bert_horovod.finetuning.initialisation import (
-    default_batch,
-    finetuning_recipe,
+    Packed,
     first_settings,
     open_checkpoint,
-    refuse_few_rows,
-    step_notice,
+    packed_recipe,
 )
 from bert_horovod.finetuning.outcome import Outcome
 from bert_horovod.finetuning.scores import score
@@ -82,16 +80,13 @@ class TextFinetuning:
         """
         settings = first_settings(self.model, PHASE, overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
-        mean = len(train.labels) / train.count  # examples a row
-        defaults = PHASE | {"global_batch": default_batch(EXAMPLES, train.count, mean, world_size)}
-        recipe = finetuning_recipe(
-            self.directory, self.model, defaults, train.count, dev.count, epochs, overrides, world_size
+        packed = Packed(len(train.labels), train.count, EXAMPLES, "examples")
+        recipe, step = packed_recipe(
+            self.directory, self.model, PHASE, packed, dev.count, epochs, overrides, world_size
         )
-        refuse_few_rows(recipe, train.count, mean, "examples", world_size)
         task, hooks = self._with_heads(recipe)
         check_size(recipe, task.parameters(recipe.model), world_size)
-        packed = f"{len(train.labels):,} train examples in {train.count:,} rows ({mean:.2f} a row)"
-        step = step_notice(recipe, EXAMPLES, mean, "examples", world_size)
+        rows = f"{packed.count:,} train examples in {packed.rows:,} rows ({packed.mean:.2f} a row)"
         return Job(
             recipe,
             task,
@@ -99,7 +94,7 @@ class TextFinetuning:
             output_dir,
             init_checkpoint=self.directory,
             evaluator=partial(DevScores, self._score, more=dict(list(self._dev_splits.items())[1:])),
-            hooks=(*hooks, partial(Outcome, self.data, self.test, (*self._notices(), packed, step))),
+            hooks=(*hooks, partial(Outcome, self.data, self.test, (*self._notices(), rows, step))),
             **options,
         )
 

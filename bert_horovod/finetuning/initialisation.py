@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
@@ -79,6 +79,41 @@ def finetuning_recipe(
     recipe = recipe_from_table(table, overrides)
     _refuse_other_sizes(directory, model, recipe.model)
     return recipe
+
+
+class Packed(NamedTuple):
+    """Train examples in rows."""
+
+    count: int  # of examples
+    rows: int  # of an epoch
+    usual: int  # examples of a step, about, where the user does not say
+    what: str  # their name
+
+    @property
+    def mean(self) -> float:
+        """Examples in a row."""
+        return self.count / self.rows
+
+
+def packed_recipe(
+    directory: Path,
+    model: Model,
+    defaults: dict[str, Any],
+    train: Packed,
+    dev_rows: int,
+    epochs: float,
+    overrides: Sequence[str],
+    world_size: int,
+) -> tuple[Recipe, str]:
+    """The recipe for packed examples, and what is said of its steps at the start.
+
+    Arguments and errors are those of finetuning_recipe, but for the global batch, which follows from `train`.
+    """
+    batch = default_batch(train.usual, train.rows, train.mean, world_size)
+    settings = defaults | {"global_batch": batch}
+    recipe = finetuning_recipe(directory, model, settings, train.rows, dev_rows, epochs, overrides, world_size)
+    refuse_few_rows(recipe, train.rows, train.mean, train.what, world_size)
+    return recipe, step_notice(recipe, train.usual, train.mean, train.what, world_size)
 
 
 def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:

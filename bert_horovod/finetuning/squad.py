@@ -16,12 +16,10 @@ from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, 
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
 from bert_horovod.finetuning.initialisation import (
-    default_batch,
-    finetuning_recipe,
+    Packed,
     first_settings,
     open_checkpoint,
-    refuse_few_rows,
-    step_notice,
+    packed_recipe,
 )
 from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
@@ -120,14 +118,11 @@ class SquadFinetuning:
         overrides = [f"data.packing={str(bool(pays)).lower()}", *overrides]
         packing = first_settings(self.model, PHASE, overrides).data.packing
         rows, dev_rows = (int(templates_of(windows, length, packing).rows.sum()) for windows in (train, dev))
-        mean = count / rows  # windows a row
-        phase = PHASE | {"global_batch": default_batch(WINDOWS, rows, mean, world_size)}
-        recipe = finetuning_recipe(self.directory, self.model, phase, rows, dev_rows, epochs, overrides, world_size)
-        refuse_few_rows(recipe, rows, mean, "windows", world_size)
+        packed = Packed(count, rows, WINDOWS, "windows")
+        recipe, step = packed_recipe(self.directory, self.model, PHASE, packed, dev_rows, epochs, overrides, world_size)
         refuse_heads(recipe, "question answering")
         task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task.parameters(recipe.model), world_size)
-        step = step_notice(recipe, WINDOWS, mean, "windows", world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))
         return Job(
             recipe,
