@@ -6,13 +6,15 @@ import numpy as np
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.costs.products import HEAD, LAST_LAYER, matrix_products
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, pretraining_shapes
+from bert_horovod.costs.products import HEAD, LAST_LAYER, VOCABULARY, matrix_products
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, pretraining_shapes, trained_names
 from bert_horovod.recipe.sections import Recipe
 
 
 @lru_cache
-def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: float) -> BackwardProfile:
+def computed_profile(
+    recipe: Recipe, length: int, world_size: int, flops_per_s: float, trained_layers: int = 0
+) -> BackwardProfile:
     """The profile of a micro-batch of full rows, on a device that spends its time in proportion to the products' FLOPs.
 
     Backward does each product of forward twice, and what `execution.recompute` leaves out of memory once more. The
@@ -24,14 +26,17 @@ def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: 
         length: positions per row.
         world_size: ranks, whose looked-up rows are counted together.
         flops_per_s: what forward and backward reach.
+        trained_layers: how many layers train, the uppermost; 0: all.
     """
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
     slots = full_row_slots(recipe.objective, length)
-    head = whole = last = again = 0.0
+    head = frozen = whole = last = again = 0.0
+    partly = trained_layers not in (0, model.num_hidden_layers)
     for product in matrix_products(model, rows, length, slots, 1, pairs):
         flops = product.flops / product.count
         if product.name.startswith(HEAD):
             head += flops
+            frozen += flops if partly and product.name == VOCABULARY else 0.0  # makes no gradient of the table
         elif product.name.startswith(LAST_LAYER):
             last += flops
         else:
@@ -39,13 +44,16 @@ def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: 
             kept = {"none": True, "attention": product.name != "scores", "layer": False}[recipe.execution.recompute]
             again += 0.0 if kept else flops
     others = model.num_hidden_layers - 1
-    layers = [2 * last if last else 2 * whole + again, *[2 * whole + again] * others]
+    back = (trained_layers or model.num_hidden_layers) - 1
+    layers = [2 * last if last else 2 * whole + again, *[2 * whole + again] * back]
     at = forward_s = (head + (last or whole) + others * whole) / flops_per_s
     ready_s: dict[str, float] = {}
-    blocks = backward_blocks(list(pretraining_shapes(model, pairs)))
-    for names, flops in zip(blocks, [2 * head, *layers, 0.0], strict=True):
+    names = trained_names(pretraining_shapes(model, pairs), model.num_hidden_layers, trained_layers)
+    for block, flops in zip(backward_blocks(names), [2 * head - frozen, *layers, 0.0], strict=True):
         at += flops / flops_per_s
-        ready_s |= dict.fromkeys(names, at)
+        ready_s |= dict.fromkeys(block, at)
+    if partly:
+        return BackwardProfile(forward_s, ready_s, at, {})
     touched = touched_rows(model.vocab_size, world_size * rows * length)
     return BackwardProfile(forward_s, ready_s, at, {WORD_EMBEDDINGS: touched})
 

@@ -106,7 +106,7 @@ def choices(
         elif changed.exchange.method == "gradients" and gradients and NUMBER_BYTES[wire] < width:
             price = "rounds gradients more, and owes what rounding loses" if wire == "int8" else "rounds gradients"
             found.append(planned(setting, changed, price))
-    return [*found, least(larger), *methods, *([least(rarer)] if gradients else [])]
+    return [*found, least(larger), *methods, *([least(rarer)] if gradients and recipe.whole else [])]
 
 
 def _with_batch(recipe: Recipe, phase: int, times: int) -> Recipe:
@@ -125,7 +125,7 @@ def alternatives(recipe: Recipe) -> dict[str, Recipe]:
     method, own = _ONE_BIT.get(recipe.optimizer.name), recipe.exchange.method
     if own != "gradients":
         found[f'exchange.method = "{own}"'] = recipe
-    elif method:
+    elif method and recipe.whole:
         dense = max(ExchangeMethod().dense, *(phase.warmup for phase in recipe.phase))
         one_bit = dataclasses.replace(recipe, exchange=ExchangeMethod(method=method, dense=dense))
         found[f'exchange.method = "{method}"'] = _with_wire(one_bit, "float16")

@@ -21,6 +21,8 @@ def memory_bytes(
     micro_batches: int,
     world_size: int,
     gpu: bool = False,
+    trained: int | None = None,
+    trained_layers: int = 0,
 ) -> int:
     """Peak bytes of a rank: of the process on CPU, of what TensorFlow allocates on a GPU.
 
@@ -32,21 +34,26 @@ def memory_bytes(
       micro_batches: per optimizer step.
       world_size: ranks.
       gpu: whether the rank has one.
+      trained: how many of the parameters train; None: all.
+      trained_layers: how many layers, the uppermost, train; 0: all. The others keep nothing for backward.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
     words = model.vocab_size * model.hidden_size
     # Cast weights: in float32 only what is joined or padded is a copy.
     qkv = 3 * model.num_hidden_layers * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
-    values = 4 * parameters * (1 + len(state_slots(recipe)))
-    own = 4 * parameters * own_share(recipe) if world_size > 1 else 0
-    staying = values + working + own + 4 * parameters * (micro_batches > 1)
+    if trained is None:
+        trained = parameters
+    updated = 4 * trained * (1 + len(state_slots(recipe)))
+    own = 4 * trained * own_share(recipe) if world_size > 1 else 0
+    staying = 4 * (parameters - trained) + updated + working + own + 4 * trained * (micro_batches > 1)
     # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.
-    gradients = width * parameters + (2 * words if width < 4 else 0)
+    gradients = width * trained + (2 * words if width < 4 and trained == parameters else 0)
     if micro_batches > 1 or world_size > 1 or recipe.numerics.precision == "float16":
-        gradients += 4 * parameters
-    kept = recipe.execution.micro_batch * _kept_bytes(recipe, length, masked_slots, sequences, width)
-    return int((0 if gpu else PROGRAM_BYTES) + staying + gradients + max(kept, NEW_SHARE * values))
+        gradients += 4 * trained
+    layers = trained_layers or model.num_hidden_layers
+    kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width)
+    return int((0 if gpu else PROGRAM_BYTES) + staying + gradients + max(kept, NEW_SHARE * updated))
 
 
 def own_share(recipe: Recipe) -> float:
@@ -64,10 +71,10 @@ def own_share(recipe: Recipe) -> float:
     }.get(exchange.method, 0.0)
 
 
-def _kept_bytes(recipe: Recipe, length: int, masked_slots: int, sequences: int, width: int) -> int:
-    """What forward keeps of a row for backward, and backward's own beginnings; see model/layers.py."""
+def _kept_bytes(recipe: Recipe, layers: int, length: int, masked_slots: int, sequences: int, width: int) -> int:
+    """What forward keeps of a row for backward of so many layers, and backward's beginnings; see model/layers.py."""
     model, recompute = recipe.model, recipe.execution.recompute
-    hidden, heads, layers = model.hidden_size, model.num_attention_heads, model.num_hidden_layers
+    hidden, heads = model.hidden_size, model.num_attention_heads
     # Input, query, key, value, context twice, two LayerNorms' normal forms, one's output; gelu's argument and value.
     place = width * (9 * hidden + 2 * model.intermediate_size) + 2 * hidden * (model.hidden_dropout_prob > 0)
     scores = width * heads * length * length

@@ -31,7 +31,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import BY_SIZE, Stage, stages
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
-from bert_horovod.model.parameters import Shapes, pretraining_shapes
+from bert_horovod.model.parameters import Shapes, pretraining_shapes, trained_names
 from bert_horovod.optimizers.base import state_slots
 from bert_horovod.recipe.sections import Phase, Recipe
 
@@ -125,8 +125,9 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     settings = recipe.phase[phase]
     derived = derive(recipe, settings, world_size, gpu=True)
     count = derived.micro_batches
-    profile = computed_profile(recipe, settings.sequence_length, world_size, device.flops_per_s * device.product_share)
-    stage_plans, bucket_count = _communication(recipe, settings, profile, count, world_size, network)
+    deep, flops_per_s = recipe.in_phase(settings), device.flops_per_s * device.product_share
+    profile = computed_profile(deep, settings.sequence_length, world_size, flops_per_s, settings.trained_layers)
+    stage_plans, bucket_count = _communication(deep, settings, profile, count, world_size, network)
     sent_bytes, communication_s, exposed_s = (
         sum(stage.share * getattr(stage, name) for stage in stage_plans)
         for name in ("sent_bytes", "communication_s", "exposed_s")
@@ -134,8 +135,8 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     rate = device.memory_bytes_per_s or math.inf
     parts = {
         "forward_backward_s": count * profile.end_s,
-        "accumulation_s": accumulation_bytes(recipe, derived.parameters, count) / rate,
-        "update_s": update_bytes(recipe, derived.parameters, count, world_size) / rate,
+        "accumulation_s": accumulation_bytes(recipe, derived.trained, count) / rate,
+        "update_s": update_bytes(recipe, derived.trained, count, world_size) / rate,
     }
     parts |= {"waiting_s": device.spread * slowest(world_size) * sum(parts.values()), "exposed_s": exposed_s}
     step_s = sum(parts.values())
@@ -192,6 +193,8 @@ def _communication(
     if world_size == 1:
         return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
     shapes = _shapes(recipe.model, recipe.objective.pairs)
+    names = trained_names(shapes, recipe.model.num_hidden_layers, phase.trained_layers)
+    shapes = {name: shapes[name] for name in names}
     measured = recipe.execution.bucket_bytes == "auto" and recipe.exchange.method not in BY_SIZE
     if measured:
         shapes, profile = _merged(shapes, profile)

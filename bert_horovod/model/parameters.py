@@ -7,6 +7,7 @@ parameter hashes follow it.
 """
 
 import zlib
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -139,6 +140,41 @@ def is_layer_norm(name: str) -> bool:
 def decays(name: str) -> bool:
     """Whether weight decay applies to the parameter: not to biases and LayerNorm."""
     return not (is_bias(name) or is_layer_norm(name))
+
+
+def trained_names(names: Iterable[str], layers: int, trained_layers: int) -> list[str]:
+    """The parameters that train where only the uppermost layers do: these layers' and the heads', pooler included.
+
+    The word embeddings are not among them although the masked-token head multiplies by them, because training them
+    there would change what the lower layers read.
+
+    Args:
+        names: all parameters.
+        layers: of the model.
+        trained_layers: how many of them train; 0, or all of them: every parameter trains.
+    """
+    if trained_layers in (0, layers):
+        return list(names)
+    upper = tuple(layer_prefix(layer) for layer in range(layers - trained_layers, layers))
+    return [name for name in names if name.startswith(upper) or not name.startswith((EMBEDDINGS, LAYERS))]
+
+
+def grown_from(name: str, before: int, layers: int, grow: str) -> str:
+    """The parameter of which a parameter of a grown model is a copy; its own name if that is not a new layer's.
+
+    Args:
+        name: of the grown model.
+        before: layers that there were.
+        layers: layers that there are now.
+        grow: "stack", layer l is a copy of layer l mod `before`; "top", of the layer as many below as were added.
+    """
+    if not name.startswith(LAYERS):
+        return name
+    number, rest = name.removeprefix(LAYERS).split(".", 1)
+    layer = int(number)
+    if layer < before:
+        return name
+    return layer_prefix(layer % before if grow == "stack" else layer - (layers - before)) + rest
 
 
 def query_key_or_value(name: str) -> str | None:
