@@ -26,12 +26,11 @@ from tests.toys import toy_recipe_table
 STEPS = 3  # of each phase; a checkpoint lies inside each
 PHASES = (
     {"num_hidden_layers": 1},
-    {"num_hidden_layers": 2, "grow": "stack"},
-    {"grow": "top", "trained_layers": 1},  # one new layer, which trains alone
-    {},  # all three
+    {"grow": "stack", "trained_layers": 1},  # one new layer, which trains alone
+    {},  # both
 )
-SOURCES = {1: [0, 0], 2: [0, 1, 1], 3: [0, 1, 2]}  # by phase: of which layer of the phase before each is a copy
-STAGED, JOINT = 2, 3  # phases
+SOURCES = {1: [0, 0], 2: [0, 1]}  # by phase: of which layer of the phase before each is a copy
+STAGED, JOINT = 1, 2  # phases
 LAYER = "bert.encoder.layer."
 HEADS = ("bert.pooler.", "cls.")
 
@@ -39,7 +38,7 @@ HEADS = ("bert.pooler.", "cls.")
 def recipe() -> Recipe:
     """A toy that grows, dropout on."""
     table = toy_recipe_table(
-        model={"num_hidden_layers": 3},
+        model={"num_hidden_layers": 2},
         execution={"micro_batch": 16, "checkpoint_steps": 2, "keep_checkpoints": 99},
     )
     (phase,) = table["phase"]
@@ -114,7 +113,7 @@ def with_layers(parameters: dict[str, np.ndarray], sources: list[int]) -> dict[s
     return found
 
 
-@pytest.mark.parametrize("phase", [1, STAGED, JOINT])
+@pytest.mark.parametrize("phase", [STAGED, JOINT])
 def test_new_layers_are_copies_and_everything_else_stays(phase, grown):
     expected = with_layers(grown.saved(phase - 1), SOURCES[phase])
     found = grown.begun[phase].parameters
@@ -124,7 +123,7 @@ def test_new_layers_are_copies_and_everything_else_stays(phase, grown):
 
 
 def test_right_after_a_doubling_the_outputs_are_those_of_the_transcription_with_copied_weights(grown):
-    model = dataclasses.replace(RECIPE.in_phase(RECIPE.phase[1]).model, hidden_dropout_prob=0.0)
+    model = dataclasses.replace(RECIPE.model, hidden_dropout_prob=0.0)
     batch = random_batch(((16,), (16,)))
     weights = cast_weights({name: tf.constant(value) for name, value in grown.begun[1].parameters.items()}, tf.float32)
     states = encode(Forward(model, weights, ComputePolicy()), {name: tf.constant(x) for name, x in batch.items()})
@@ -135,7 +134,7 @@ def test_right_after_a_doubling_the_outputs_are_those_of_the_transcription_with_
         np.testing.assert_allclose(states[-1][row].numpy(), expected[-1], atol=2e-5)
 
 
-@pytest.mark.parametrize("phase", [1, STAGED, JOINT])
+@pytest.mark.parametrize("phase", [STAGED, JOINT])
 def test_the_optimizer_starts_anew(phase, grown):
     begun = grown.begun[phase]
     assert begun.updates == 0
@@ -145,9 +144,9 @@ def test_the_optimizer_starts_anew(phase, grown):
 def test_what_trains_and_has_slots_are_the_upper_layers_and_the_heads(grown):
     everything = set(grown.begun[JOINT].parameters)
     for slot in ("m", "v"):
-        assert set(grown.begun[1].slots[slot]) == set(grown.begun[1].parameters)
+        assert set(grown.begun[0].slots[slot]) == set(grown.begun[0].parameters)
         assert set(grown.begun[STAGED].slots[slot]) == {
-            name for name in everything if name.startswith((f"{LAYER}2.", *HEADS))
+            name for name in everything if name.startswith((f"{LAYER}1.", *HEADS))
         }
         assert set(grown.begun[JOINT].slots[slot]) == everything
 
@@ -156,14 +155,12 @@ def test_frozen_tensors_are_bit_equal_after_their_phase_and_the_others_are_not(g
     before, trained, after = grown.begun[STAGED].parameters, set(grown.begun[STAGED].slots["m"]), grown.saved(STAGED)
     changed = {name for name, value in before.items() if (after[name] != value).any()}
     assert changed <= trained
-    assert trained - changed <= {f"{LAYER}2.attention.self.key.bias"}  # softmax drops it: its gradient is rounding
+    assert trained - changed <= {f"{LAYER}1.attention.self.key.bias"}  # softmax drops it: its gradient is rounding
     word_embeddings = "bert.embeddings.word_embeddings.weight"
     assert (grown.saved(JOINT)[word_embeddings] != after[word_embeddings]).any()
 
 
-@pytest.mark.parametrize(
-    ("step", "layers", "slots"), [(3, 1, 1), (4, 2, 2), (6, 2, 2), (8, 3, 1), (9, 3, 1), (10, 3, 3)]
-)
+@pytest.mark.parametrize(("step", "layers", "slots"), [(2, 1, 1), (3, 1, 1), (4, 2, 1), (6, 2, 1), (8, 2, 2)])
 def test_a_checkpoint_is_a_whole_directory_of_its_phases_depth(step, layers, slots, grown):
     directory = checkpoint(grown.output_dir, step)
     assert json.loads((directory / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"] == layers
@@ -173,8 +170,13 @@ def test_a_checkpoint_is_a_whole_directory_of_its_phases_depth(step, layers, slo
     assert len({name.split(".")[3] for name in kept if name.startswith(f"m/{LAYER}")}) == slots
 
 
-@pytest.mark.parametrize("step", [2 * STEPS, 10], ids=["at a border", "in a phase"])
-def test_a_run_that_ended_at_a_border_or_in_a_phase_resumes_bit_for_bit(step, grown, store, tmp_path):
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(STEPS + 1, id="in a phase"), pytest.param(2 * STEPS, id="at a border", marks=pytest.mark.slow)],
+)
+def test_a_run_that_ended_in_a_phase_or_at_a_border_resumes_bit_for_bit_across_the_next_one(
+    step, grown, store, tmp_path
+):
     output_dir = train_recipe(RECIPE, store, left_at(grown, step, tmp_path))
     assert [line["loss"] for line in metrics(output_dir)] == [line["loss"] for line in metrics(grown.output_dir)]
     for file in ("model.safetensors", "training/optimizer.safetensors"):
