@@ -27,7 +27,8 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     """
     found = _read(path, "--compute", "bench compute", ("step_s", "flops_per_s", "forward_backward_s"))
     match = _CONFIGURATION.fullmatch(str(found.get("configuration")))
-    model, precision, optimizer = recipe.model, recipe.numerics.precision, recipe.optimizer.name
+    first = recipe.in_phase(recipe.phase[0])  # what is measured
+    model, precision, optimizer = first.model, recipe.numerics.precision, recipe.optimizer.name
     expected = (str(model.num_hidden_layers), str(model.hidden_size), precision, optimizer)
     if match is None or match.group(1, 2, 5, 6) != expected:
         raise UserError(

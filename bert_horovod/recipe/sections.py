@@ -282,3 +282,8 @@ class Recipe:
         if layers == self.model.num_hidden_layers:
             return self
         return replace(self, model=replace(self.model, num_hidden_layers=layers))
+
+    def of_phase(self, number: int) -> "Recipe":
+        """A recipe of one of the phases alone, with the model as deep as it is in it."""
+        phase = self.phase[number]
+        return replace(self.in_phase(phase), phase=(replace(phase, grow="none"),))

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 
 
@@ -15,6 +15,9 @@ def test_stacking_and_staged_training_are_read():
     stacking = recipe(8, {"num_hidden_layers": 2}, {"num_hidden_layers": 4, "grow": "stack"}, {"grow": "stack"})
     assert [stacking.in_phase(phase).model.num_hidden_layers for phase in stacking.phase] == [2, 4, 8]
     assert not stacking.whole
+    middle = stacking.of_phase(1)
+    assert (middle.model.num_hidden_layers, middle.total_steps) == (4, stacking.phase[1].steps)
+    assert recipe_from_table(recipe_to_table(middle)) == middle
     staged = recipe(3, {"num_hidden_layers": 2}, {"grow": "top", "trained_layers": 1}, {})
     assert staged.in_phase(staged.phase[2]) is staged
     assert not recipe(3, {"trained_layers": 1}).whole
