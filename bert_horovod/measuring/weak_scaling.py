@@ -51,7 +51,7 @@ def parse_layout(text: str) -> Layout:
 
 
 def usual_layouts(hosts: Hosts) -> list[Layout]:
-    """One machine with 1, 2, 4, ... and all devices; then 2, 4, ... and all machines, with one device each and with all.
+    """One machine with 1, 2, 4, ... and all its devices; 2, 4, ... and all machines with one device each, and with all.
 
     All devices are as many as every machine has.
     """
@@ -126,14 +126,17 @@ def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_word
     return json.loads(lines[-1])
 
 
-def results(found: list[Measured], recipe: Recipe, micro_batches: int, device_hour: float | None) -> dict[str, Any]:
-    """What `bench scaling --json` prints; `plan --compute` and `--link` read it.
+def results(
+    found: list[Measured], recipe: Recipe, micro_batches: int, device_hour: float | None, currency: str
+) -> dict[str, Any]:
+    """What `bench scaling --json` prints; `plan --compute` and `--link`, and `report --scaling`, read it.
 
     Args:
         found: of each layout that was measured.
         recipe: what was measured.
         micro_batches: of a rank's step, on each layout.
         device_hour: its price; None: not known.
+        currency: of the price.
     """
     alone = next((each for each in found if each.layout.ranks == 1), None)
     alone_rows_per_s = alone.median(lambda one: one["rows_per_s"]) if alone else None
@@ -142,6 +145,7 @@ def results(found: list[Measured], recipe: Recipe, micro_batches: int, device_ho
         "configuration": found[0].rounds[0]["configuration"],
         "micro_batches": micro_batches,
         "rounds": len(found[0].rounds),
+        "currency": currency,
         "lines": lines,
     }
     if alone:

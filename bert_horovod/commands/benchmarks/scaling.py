@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="of a rank's step, on all layouts (default: the recipe's on the largest one)",
     )
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of all layouts; medians (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=1, metavar="N", help="of all layouts; medians (default: %(default)s)"
+    )
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="cluster file with the price of a device's hour")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write what --json prints there")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -46,7 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.costs.derived import derive
+    from bert_horovod.measuring.tables import lines
     from bert_horovod.measuring.weak_scaling import measure, parse_layout, results, run_layout, usual_layouts
+    from bert_horovod.reporting.scaling_table import cells, heading
     from bert_horovod.storage.writing import write_atomically
 
     recipe = step_recipe(arguments)
@@ -92,10 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not measured:
         raise RunError("no layout could be measured; `bert-horovod doctor` finds what is wrong with hosts")
     price = cluster.costs.device_hour if cluster and cluster.costs.device_hour >= 0 else None
-    found = results(measured, recipe, count, price)
+    found = results(measured, recipe, count, price, cluster.costs.currency if cluster else "")
     if arguments.output:
         write_atomically(arguments.output, json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found) if arguments.json else _text(found, cluster.costs.currency if cluster else ""))
+    print(json.dumps(found) if arguments.json else f"{heading(found)}\n{lines(cells(found))}")
     return RunError.exit_code if failed else 0
 
 
@@ -109,31 +113,3 @@ def _step_words(arguments: argparse.Namespace) -> list[str]:
     for override in arguments.overrides:
         words += ["--set", override]
     return words
-
-
-def _text(found: dict[str, Any], currency: str) -> str:
-    from bert_horovod.measuring.tables import lines
-
-    priced = any(line["price_per_billion_tokens"] is not None for line in found["lines"])
-    price = f"{currency} a billion tokens".strip()
-    cells = [
-        ("layout", "ranks", "step s", "rows/s", "tokens/s", "speed-up", "efficiency", "exposed s")
-        + ((price,) if priced else ())
-    ]
-    for line in found["lines"]:
-        alone = line["speed_up"] is None
-        cells.append(
-            (
-                line["layout"],
-                str(line["ranks"]),
-                f"{line['step_s']:.4g}",
-                f"{line['rows_per_s']:.1f}",
-                f"{line['tokens_per_s']:,.0f}",
-                "-" if alone else f"{line['speed_up']:.2f}",
-                "-" if alone else f"{line['efficiency']:.1%}",
-                f"{line['exposed_s']:.3f}",
-            )
-            + ((f"{line['price_per_billion_tokens']:,.2f}",) if priced else ())
-        )
-    heading = f"{found['configuration']}; {found['micro_batches']} micro-batch(es) a rank; rounds: {found['rounds']}"
-    return f"{heading}\n{lines(cells)}"
