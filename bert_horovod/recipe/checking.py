@@ -2,7 +2,7 @@
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_exchange import check_exchange
-from bert_horovod.recipe.sections import STEP_RANGES, Recipe
+from bert_horovod.recipe.sections import STEP_RANGES, Optimizer, Recipe
 
 
 def check_combinations(recipe: Recipe) -> None:
@@ -38,7 +38,16 @@ def check_combinations(recipe: Recipe) -> None:
             )
         if phase.warmup + phase.hold > 1:
             raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")
+    _check_optimizer(recipe.optimizer)
     check_exchange(recipe)
+
+
+def _check_optimizer(optimizer: Optimizer) -> None:
+    if optimizer.beta_3 != (default := Optimizer().beta_3) and optimizer.name != "came":
+        raise UserError(
+            f"optimizer.beta_3 = {optimizer.beta_3:g}: optimizer.name = {optimizer.name!r} has no such setting; "
+            f"expected {default:g}, which is its default, or optimizer.name = 'came'"
+        )
 
 
 def refuse_heads(recipe: Recipe, what: str) -> None:
