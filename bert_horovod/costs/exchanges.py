@@ -25,6 +25,12 @@ BY_SIZE = ("largest_chunks", "parameters", "mt_dao", "dreamddp")
 AUTO_DENSE = 0.2  # exchange.dense = "auto" as plans have it: published shares are 0.15 to 0.25 (arXiv 2102.02888)
 
 
+def measured_buckets(recipe: Recipe) -> bool:
+    """Whether buckets follow the measured link and backward, not their size alone."""
+    by_size = recipe.exchange.method in BY_SIZE or recipe.optimizer.clipping == "bucket"
+    return recipe.execution.bucket_bytes == "auto" and not by_size
+
+
 @dataclass(frozen=True)
 class Stage:
     """The steps of a phase in which ranks send alike; numbers are those of a step on average."""

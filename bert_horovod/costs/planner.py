@@ -28,7 +28,7 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.exchanges import BY_SIZE, Stage, stages
+from bert_horovod.costs.exchanges import Stage, measured_buckets, stages
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
@@ -191,7 +191,7 @@ def _communication(
     if world_size == 1:
         return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
     shapes = _shapes(recipe.model, recipe.objective.pairs)
-    measured = recipe.execution.bucket_bytes == "auto" and recipe.exchange.method not in BY_SIZE
+    measured = measured_buckets(recipe)
     if measured:
         shapes, profile = _merged(shapes, profile)
     width, found = NUMBER_BYTES[recipe.numerics.wire], []

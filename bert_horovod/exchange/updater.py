@@ -58,7 +58,7 @@ class Updater:
         """
         settings, rule = self._settings, rule or self.rule
         factor = tf.constant(1.0)
-        if rule.clips:
+        if rule.clips and settings.clipping == "global":
             factor = clip_factor(norm, settings.max_grad_norm)
         variables = {"": self.parameters} | {slot: self._slots[slot] for slot in rule.slots}
         parameters, narrow = {}, {}

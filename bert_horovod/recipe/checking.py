@@ -43,10 +43,10 @@ def check_combinations(recipe: Recipe) -> None:
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:
-    if optimizer.beta_3 != (default := Optimizer().beta_3) and optimizer.name != "came":
+    if optimizer.clipping == "bucket" and optimizer.name == "lans":
         raise UserError(
-            f"optimizer.beta_3 = {optimizer.beta_3:g}: optimizer.name = {optimizer.name!r} has no such setting; "
-            f"expected {default:g}, which is its default, or optimizer.name = 'came'"
+            "optimizer.clipping = 'bucket': optimizer.name = 'lans' divides each tensor's gradient by its norm and "
+            "clips none; expected 'global', which is the default and does nothing here"
         )
 
 

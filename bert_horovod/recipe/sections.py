@@ -78,7 +78,11 @@ class Optimizer:
     beta_3: float = setting(0.9999, minimum=0, below=1)
     epsilon: float = setting(1e-6, above=0)
     weight_decay: float = setting(0.01, minimum=0)  # biases and LayerNorm are never decayed
-    max_grad_norm: float = setting(1.0, minimum=0)  # global norm to which gradients are clipped; 0: no clipping
+    max_grad_norm: float = setting(1.0, minimum=0)  # norm to which gradients are clipped; 0: no clipping
+    # global: the mean gradient, by the norm of all of it. bucket: before the sum over ranks, each bucket of each
+    # micro-batch's gradient, to max_grad_norm / sqrt(buckets); execution.micro_batch and execution.bucket_bytes then
+    # decide the result, and a run keeps them: see docs/exchange.md
+    clipping: str = setting("global", choices=("global", "bucket"))
     bias_correction: bool = setting(True)  # adamw only: Google's BERT has none
     adapt: str = setting("all", choices=("all", "decayed"))  # lamb only: which tensors get a trust ratio
     decay_power: float = setting(1.0, above=0)  # 1: linear decay of the learning rate (papers); 0.5: NVIDIA's

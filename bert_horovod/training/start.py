@@ -35,6 +35,13 @@ def check_size(recipe: Recipe, shapes: Shapes, world_size: int) -> None:
     """Raise UserError where the ranks cannot share a batch, or parameters of these shapes do not fit this host."""
     for phase in recipe.phase:
         parameters = derive(recipe, phase, world_size, shapes=shapes).parameters
+        share = world_size * recipe.execution.micro_batch
+        if recipe.optimizer.clipping == "bucket" and phase.global_batch % share:
+            raise UserError(
+                f"global_batch = {phase.global_batch}: with optimizer.clipping = 'bucket' each micro-batch is clipped "
+                f"alone, and all must have execution.micro_batch = {recipe.execution.micro_batch} rows; expected a "
+                f"multiple of {share}, which {world_size} rank(s) share"
+            )
     needed = 4 * (parameters + slot_numbers(recipe, shapes))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
