@@ -27,7 +27,11 @@ setup(
     packages=find_packages(include=["bert_horovod", "bert_horovod.*"])
     + (["bert_horovod.recipes"] if RECIPES.is_dir() else []),
     package_dir={"bert_horovod.recipes": "run/recipes"},  # where recipe/shipped.py looks for them
-    package_data={"bert_horovod.reporting": ["page.html"], "bert_horovod.recipes": ["*.toml"]},
+    package_data={
+        "bert_horovod.recipes": ["*.toml"],
+        "bert_horovod.reporting": ["page.html"],
+        "bert_horovod.runs": ["references/*.json"],
+    },
     python_requires=">=3.10,<3.13",
     install_requires=[
         f"tensorflow=={TENSORFLOW}",

@@ -6,8 +6,13 @@ import numpy as np
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.costs.products import HEAD, LAST_LAYER, matrix_products
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, pretraining_shapes
+from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, matrix_products
+from bert_horovod.model.parameters import (
+    WORD_EMBEDDINGS,
+    backward_blocks,
+    layer_with_parameters,
+    pretraining_shapes,
+)
 from bert_horovod.recipe.sections import Recipe
 
 
@@ -16,7 +21,8 @@ def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: 
     """The profile of a micro-batch of full rows, on a device that spends its time in proportion to the products' FLOPs.
 
     Backward does each product of forward twice, and what `execution.recompute` leaves out of memory once more. The
-    gradients of a layer, or of the heads, are there when its last product is; embeddings have no products.
+    gradients of a layer, or of the heads, are there when its last product is; those of layers that share parameters
+    when the lowest of them is done. Embeddings have no products, but for an ALBERT's mapping.
     Computed once for the same arguments.
 
     Args:
@@ -27,11 +33,13 @@ def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: 
     """
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
     slots = full_row_slots(recipe.objective, length)
-    head = whole = last = again = 0.0
+    embeddings = head = whole = last = again = 0.0
     for product in matrix_products(model, rows, length, slots, 1, pairs):
         flops = product.flops / product.count
         if product.name.startswith(HEAD):
             head += flops
+        elif product.name.startswith(EMBEDDINGS):
+            embeddings += flops
         elif product.name.startswith(LAST_LAYER):
             last += flops
         else:
@@ -39,11 +47,13 @@ def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: 
             kept = {"none": True, "attention": product.name != "scores", "layer": False}[recipe.execution.recompute]
             again += 0.0 if kept else flops
     others = model.num_hidden_layers - 1
-    layers = [2 * last if last else 2 * whole + again, *[2 * whole + again] * others]
-    at = forward_s = (head + (last or whole) + others * whole) / flops_per_s
+    layers = [0.0] * model.layer_groups  # that have parameters, from the first
+    for layer in range(model.num_hidden_layers):
+        layers[layer_with_parameters(model, layer)] += 2 * last if last and layer == others else 2 * whole + again
+    at = forward_s = (head + (last or whole) + others * whole + embeddings) / flops_per_s
     ready_s: dict[str, float] = {}
     blocks = backward_blocks(list(pretraining_shapes(model, pairs)))
-    for names, flops in zip(blocks, [2 * head, *layers, 0.0], strict=True):
+    for names, flops in zip(blocks, [2 * head, *reversed(layers), 2 * embeddings], strict=True):
         at += flops / flops_per_s
         ready_s |= dict.fromkeys(names, at)
     touched = touched_rows(model.vocab_size, world_size * rows * length)

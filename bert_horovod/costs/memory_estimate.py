@@ -34,9 +34,9 @@ def memory_bytes(
       gpu: whether the rank has one.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
-    words = model.vocab_size * model.hidden_size
+    words = model.vocab_size * model.embedding_width
     # Cast weights: in float32 only what is joined or padded is a copy.
-    qkv = 3 * model.num_hidden_layers * model.hidden_size**2
+    qkv = 3 * model.layer_groups * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
     values = 4 * parameters * (1 + len(state_slots(recipe)))
     own = 4 * parameters * own_share(recipe) if world_size > 1 else 0
@@ -79,6 +79,6 @@ def _kept_bytes(recipe: Recipe, length: int, masked_slots: int, sequences: int, 
         whole = (layers - 1) * (length * place + (scores if recompute == "none" else 0))
     read = masked_slots + sequences * recipe.objective.pairs  # positions of the last layer's output
     last = read * place + 3 * length * hidden * width + width * heads * read * length
-    embedded = length * hidden * (2 * width + 5)
+    embedded = length * model.embedding_width * (2 * width + 5)
     logits = masked_slots * model.vocab_size * (2 * width + 4)
     return whole + last + embedded + max(logits, one_layer)  # the logits are gone when backward comes to the layers

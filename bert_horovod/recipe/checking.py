@@ -12,6 +12,16 @@ def check_combinations(recipe: Recipe) -> None:
             f"model.num_attention_heads = {model.num_attention_heads} does not divide "
             f"model.hidden_size = {model.hidden_size}"
         )
+    if model.embedding_size > model.hidden_size:
+        raise UserError(
+            f"model.embedding_size = {model.embedding_size}: expected at most "
+            f"model.hidden_size = {model.hidden_size}, or 0 for embeddings of that width"
+        )
+    if model.shared_layers and model.num_hidden_layers % model.shared_layers:
+        raise UserError(
+            f"model.shared_layers = {model.shared_layers} does not divide "
+            f"model.num_hidden_layers = {model.num_hidden_layers}; 1: all layers share one, 0: each has its own"
+        )
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
         rate = getattr(model, name)
         if rate and not round(rate * 256):

@@ -35,6 +35,26 @@ class Model:
     type_vocab_size: int = setting(2, minimum=1, maximum=1 << 16)
     initializer_range: float = setting(0.02, above=0, maximum=100)  # standard deviation of the truncated normal
     layer_norm_eps: float = setting(1e-12, above=0, maximum=1)
+    # The savings of ALBERT (arXiv 1909.11942). With either the model is an ALBERT: a matrix maps embeddings to layers
+    embedding_size: int = setting(0, minimum=0, maximum=1 << 16)  # width of the embeddings; 0: hidden_size
+    # Layers that have parameters: 1: all layers use those of one; 2: the lower half those of one, the upper half those
+    # of another; and so on. 0: each layer has its own
+    shared_layers: int = setting(0, minimum=0, maximum=1024)
+
+    @property
+    def albert(self) -> bool:
+        """Whether this is an ALBERT: Hugging Face has classes of its own for these."""
+        return bool(self.embedding_size or self.shared_layers)
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def layer_groups(self) -> int:
+        """Groups of layers that have the same parameters; num_hidden_layers where each has its own."""
+        return self.shared_layers or self.num_hidden_layers
 
 
 @dataclass(frozen=True)

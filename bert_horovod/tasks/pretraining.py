@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_horovod.costs.products import Product, matrix_products
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.parameters import Shapes, pretraining_shapes
+from bert_horovod.model.parameters import Shapes, class_name, pretraining_shapes
 from bert_horovod.recipe.sections import Model
 
 
@@ -31,7 +31,7 @@ class Pretraining:
         return pretraining_shapes(model, self.pairs)
 
     def configuration(self, model: Model) -> dict[str, Any]:
-        return {"architectures": ["BertForPreTraining" if self.pairs else "BertForMaskedLM"]}
+        return {"architectures": [class_name(model, "BertForPreTraining" if self.pairs else "BertForMaskedLM")]}
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
         return matrix_products(model, rows, length, slots["masked"], slots["sequences"], self.pairs)

@@ -50,6 +50,13 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
     Raises UserError where its sizes or its vocabulary are not the run's.
     """
     found = read_pretrained(directory, task)
+    if found.model.albert != model.albert:
+        theirs, ours = ("an ALBERT" if each.albert else "a BERT" for each in (found.model, model))
+        raise UserError(
+            f"--init_checkpoint {directory} is {theirs}, the recipe's model.embedding_size = {model.embedding_size} "
+            f"and model.shared_layers = {model.shared_layers} make {ours}; start from {ours}, or set [model] as in its "
+            "configuration"
+        )
     if found.vocabulary is not None and found.vocabulary != dataset.vocabulary:
         first = next(
             (i for i, pair in enumerate(zip(found.vocabulary, dataset.vocabulary, strict=False)) if pair[0] != pair[1]),
@@ -71,6 +78,11 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
                 f"--init_checkpoint {directory}: {name} has shape {list(value.shape)}, the recipe's [model] "
                 f"makes it {list(shapes[name])}; set [model] as in its configuration"
             )
+    if found.model.layer_groups != model.layer_groups and found.model.num_hidden_layers == model.num_hidden_layers:
+        raise UserError(
+            f"--init_checkpoint {directory} has {found.model.layer_groups} layers with parameters, the recipe has "
+            f"model.shared_layers = {model.shared_layers}; set [model] as in its configuration"
+        )
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # what no shape tells of
         theirs, ours = getattr(found.model, key), getattr(model, key)
         if theirs != ours:

@@ -174,6 +174,11 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
             ({"execution": {"profile_steps": steps}}, (f"execution.profile_steps = {steps}", "1 <= first <= last"))
             for steps in ([3], [0, 3], [5, 3], [1, 2, 3], [-2, -1])
         ),
+        ({"model": {"embedding_size": 769}}, ("model.embedding_size = 769", "at most model.hidden_size = 768")),
+        *(
+            ({"model": {"shared_layers": groups}}, (f"model.shared_layers = {groups}", "model.num_hidden_layers = 12"))
+            for groups in (5, 13)
+        ),
         ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
     ],
 )
@@ -191,6 +196,7 @@ def test_what_just_fits_together_is_accepted():
         }
     )
     recipe_from_table({"model": {"type_vocab_size": 1}, "objective": {"pair": "none"}})
+    recipe_from_table({"model": {"embedding_size": 768, "shared_layers": 12}})
 
 
 def test_an_empty_recipe_is_the_defaults():

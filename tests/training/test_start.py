@@ -151,6 +151,23 @@ def test_another_computation_with_the_same_shapes_is_refused_by_its_key(tmp_path
     assert f"has {key} = {value!r}, the recipe has model.{key} = {ours!r}" in refusal(tmp_path / "init", store)
 
 
+def test_a_checkpoint_of_the_other_architecture_is_refused_by_the_settings_that_make_it(tmp_path, store):
+    albert = recipe_with(embedding_size=16, shared_layers=1)
+    write_model(tmp_path / "bert", store)
+    write_model(tmp_path / "albert", store, albert.model)
+    said = refusal(tmp_path / "bert", store, albert)
+    assert "is a BERT, the recipe's model.embedding_size = 16 and model.shared_layers = 1 make an ALBERT" in said
+    said = refusal(tmp_path / "albert", store)
+    assert "is an ALBERT, the recipe's model.embedding_size = 0 and model.shared_layers = 0 make a BERT" in said
+
+
+@pytest.mark.parametrize("ours", [0, 2])
+def test_other_sharing_is_refused_where_all_tensors_would_fit(tmp_path, store, ours):
+    write_model(tmp_path / "init", store, recipe_with(embedding_size=16, shared_layers=1).model)
+    said = refusal(tmp_path / "init", store, recipe_with(embedding_size=16, shared_layers=ours))
+    assert f"has 1 layers with parameters, the recipe has model.shared_layers = {ours}" in said
+
+
 def test_dropout_may_differ_from_that_of_the_model_to_start_from(tmp_path, store):
     write_model(tmp_path / "init", store, recipe_with(hidden_dropout_prob=0.3).model)
     assert load(tmp_path / "init", RECIPE, store)
