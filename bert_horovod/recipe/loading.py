@@ -1,6 +1,7 @@
 """Recipes read and written: TOML with overrides, checked; and what differs between two of them."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 from pathlib import Path
@@ -22,7 +23,8 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     try:
         table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES).removeprefix("\ufeff"))
     except OSError as error:
-        raise file_error(error, f"cannot read the recipe {path}: {error.strerror}") from error
+        hint = "; `bert-horovod recipes` lists those that come with the program" if error.errno == errno.ENOENT else ""
+        raise file_error(error, f"cannot read the recipe {path}: {error.strerror}{hint}") from error
     except ValueError as error:
         raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
     return recipe_from_table(table, overrides)

@@ -75,6 +75,9 @@ class Objective:
     pair: str = setting("next_sentence", choices=("next_sentence", "sentence_order", "none"))
     masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # of the ordinary tokens of a sequence
     whole_word_masking: bool = setting(False)  # a word's pieces are masked all or none
+    # The most words (without whole_word_masking: tokens) that are masked together, n of them with a probability that
+    # falls as 1/n; see batches/ngrams.py. ALBERT (arXiv 1909.11942) has 3 words. 1: each is drawn on its own
+    ngram: int = setting(1, minimum=1, maximum=16)
     # Of a classification: heads for Maximal Multiverse Learning, see docs/finetuning.md; 1: the plain classifier
     heads: int = setting(1, minimum=1, maximum=256)
     orthogonality: float = setting(1.0, minimum=0)  # nats of loss where all heads have the same weight vectors
@@ -84,6 +87,11 @@ class Objective:
     def pairs(self) -> bool:
         """Whether sequences are sentence pairs, so that the model has a pair head."""
         return self.pair != "none"
+
+    @property
+    def pair_name(self) -> str:
+        """What the names of the pair head's metrics begin with, as in nsp_loss."""
+        return "sop" if self.pair == "sentence_order" else "nsp"
 
 
 @dataclass(frozen=True)

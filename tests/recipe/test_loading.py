@@ -248,14 +248,15 @@ def test_a_written_recipe_reads_back_as_itself(tmp_path):
     assert recipe_from_table(recipe_to_table(recipe)) == recipe
 
 
+def test_a_recipe_that_is_not_there_points_to_those_that_come_with_the_program(tmp_path):
+    with pytest.raises(UserError, match=r"absent\.toml: No such file.*`bert-horovod recipes` lists"):
+        load_recipe(tmp_path / "absent.toml")
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
 def test_shipped_recipes_load_and_read_back_as_themselves(path, tmp_path):
     recipe = load_recipe(path)
     assert load_recipe(write(tmp_path, recipe_to_toml(recipe))) == recipe
-
-
-def test_there_are_shipped_recipes():
-    assert RECIPES
 
 
 @pytest.mark.parametrize(("section", "field"), SETTINGS, ids=names(SETTINGS))
