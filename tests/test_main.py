@@ -146,6 +146,7 @@ FLAGS = {
         "--set": [],
     },
     "probe": {"RUN": REQUIRED, "--task": REQUIRED, "--data_dir": REQUIRED, "--output_dir": None, "--set": []},
+    "recipes": {"NAME": None, "--device": "A100", "--json": False},
     "report": {"RUN": REQUIRED, "--output": None, "--cluster": None, "--watch": False, "--port": 0},
     "resume": {"RUN": REQUIRED},
     "score": {

@@ -9,6 +9,8 @@ attention_mask and token_type_ids; outputs have Hugging Face's names:
     BertForMaskedLM                 logits
     BertModel                       last_hidden_state, pooler_output
 
+An ALBERT's classes have the same, as AlbertForMaskedLM.
+
 Before the command says that it is done, a fresh process has loaded the export and computed, on padded rows, what the
 checkpoint computes; else nothing is left of it.
 """
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int | None:
     )
     print(
         f"read        {made.origin}\n"
-        f"exported    {made.architecture.name}, {made.architecture.heads}\n"
+        f"exported    {made.class_name}, {made.architecture.heads}\n"
         f"calls       {', '.join(made.inputs)}\n"
         f"checked     in a fresh process: at most {made.difference:.1e} from the checkpoint\n"
         f"written     {arguments.output}, {made.size_bytes / 1e6:,.1f} MB"

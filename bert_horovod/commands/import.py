@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int | None:
     case = "lower-cases" if found.lowercase else "keeps upper case and accents"
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
     print(summary(contents, architecture, f"{len(found.vocabulary):,} tokens, {case} ({why})"))
-    print(f"written     {arguments.directory}, {architecture.name} of transformers")
+    print(f"written     {arguments.directory}, {architecture.class_name(found.model)} of transformers")
     return None
 
 
@@ -74,11 +74,14 @@ def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) 
     others = sorted(contents.shapes.keys() - kept.keys() - set(copies))
     named = [f"{', '.join(others[:_NAMED])}{f' and {len(others) - _NAMED} more' if len(others) > _NAMED else ''}"]
     optimizer = [f"{len(contents.optimizer)} variables of the optimizer"] if contents.optimizer else []
+    shared = f" that share {model.layer_groups}" if model.layer_groups < model.num_hidden_layers else ""
+    width = f" (embeddings {model.embedding_width})" if model.albert else ""
     return "\n".join(
         [
             f"read        {contents.origin}",
-            f"model       {model.num_hidden_layers} layers, {model.hidden_size} wide, {model.num_attention_heads} "
-            f"attention heads, {model.max_position_embeddings} positions, {model.hidden_act}",
+            f"model       {model.num_hidden_layers} layers{shared}, {model.hidden_size} wide{width}, "
+            f"{model.num_attention_heads} attention heads, {model.max_position_embeddings} positions, "
+            f"{model.hidden_act}",
             f"heads       {architecture.heads}",
             f"left out    {'; '.join([*(named if others else []), *optimizer]) or 'nothing'}",
             f"tokenizer   {tokenizer}",

@@ -6,8 +6,14 @@ import numpy as np
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.costs.products import HEAD, LAST_LAYER, VOCABULARY, matrix_products
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks, pretraining_shapes, trained_names
+from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, VOCABULARY, matrix_products
+from bert_horovod.model.parameters import (
+    WORD_EMBEDDINGS,
+    backward_blocks,
+    layer_with_parameters,
+    pretraining_shapes,
+    trained_shapes,
+)
 from bert_horovod.recipe.sections import Recipe
 
 
@@ -18,7 +24,8 @@ def computed_profile(
     """The profile of a micro-batch of full rows, on a device that spends its time in proportion to the products' FLOPs.
 
     Backward does each product of forward twice, and what `execution.recompute` leaves out of memory once more. The
-    gradients of a layer, or of the heads, are there when its last product is; embeddings have no products.
+    gradients of a layer, or of the heads, are there when its last product is; those of layers that share parameters
+    when the lowest of them is done. Embeddings have no products, but for an ALBERT's mapping.
     Computed once for the same arguments.
 
     Args:
@@ -30,13 +37,16 @@ def computed_profile(
     """
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
     slots = full_row_slots(recipe.objective, length)
-    head = frozen = whole = last = again = 0.0
-    partly = trained_layers not in (0, model.num_hidden_layers)
+    embeddings = head = frozen = whole = last = again = 0.0
+    trained = trained_shapes(pretraining_shapes(model, pairs), model, trained_layers)
     for product in matrix_products(model, rows, length, slots, 1, pairs):
         flops = product.flops / product.count
         if product.name.startswith(HEAD):
             head += flops
-            frozen += flops if partly and product.name == VOCABULARY else 0.0  # makes no gradient of the table
+            # A table that does not train has no gradient.
+            frozen += flops if product.name == VOCABULARY and WORD_EMBEDDINGS not in trained else 0.0
+        elif product.name.startswith(EMBEDDINGS):
+            embeddings += flops
         elif product.name.startswith(LAST_LAYER):
             last += flops
         else:
@@ -44,15 +54,17 @@ def computed_profile(
             kept = {"none": True, "attention": product.name != "scores", "layer": False}[recipe.execution.recompute]
             again += 0.0 if kept else flops
     others = model.num_hidden_layers - 1
-    back = (trained_layers or model.num_hidden_layers) - 1
-    layers = [2 * last if last else 2 * whole + again, *[2 * whole + again] * back]
-    at = forward_s = (head + (last or whole) + others * whole) / flops_per_s
+    layers = [0.0] * model.layer_groups  # that have parameters, from the first
+    for layer in range(model.num_hidden_layers):
+        layers[layer_with_parameters(model, layer)] += 2 * last if last and layer == others else 2 * whole + again
+    at = forward_s = (head + (last or whole) + others * whole + embeddings) / flops_per_s
     ready_s: dict[str, float] = {}
-    names = trained_names(pretraining_shapes(model, pairs), model.num_hidden_layers, trained_layers)
-    for block, flops in zip(backward_blocks(names), [2 * head - frozen, *layers, 0.0], strict=True):
+    blocks = backward_blocks(list(trained))
+    upper = layers[::-1][: len(blocks) - 2]
+    for names, flops in zip(blocks, [2 * head - frozen, *upper, 2 * embeddings], strict=True):
         at += flops / flops_per_s
-        ready_s |= dict.fromkeys(block, at)
-    if partly:
+        ready_s |= dict.fromkeys(names, at)
+    if WORD_EMBEDDINGS not in trained:
         return BackwardProfile(forward_s, ready_s, at, {})
     touched = touched_rows(model.vocab_size, world_size * rows * length)
     return BackwardProfile(forward_s, ready_s, at, {WORD_EMBEDDINGS: touched})

@@ -8,7 +8,7 @@ from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.positions import micro_batch_count
 from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.costs.products import matrix_products, training_flops
-from bert_horovod.model.parameters import DECODER_BIAS, Shapes, pretraining_shapes, trained_names
+from bert_horovod.model.parameters import DECODER_BIAS, Shapes, pretraining_shapes, trained_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 
 
@@ -39,36 +39,27 @@ def derive(
     `gpu`: whether ranks have one. `parameters`: the task's (tasks.base.Task); None: those of pre-training.
     """
     recipe = recipe.in_phase(phase)
-    shapes = parameters(recipe.model) if parameters else pretraining_shapes(recipe.model, recipe.objective.pairs)
-    count = sum(map(math.prod, shapes.values()))
-    names = trained_names(shapes, recipe.model.num_hidden_layers, phase.trained_layers)
-    trained = sum(math.prod(shapes[name]) for name in names)
+    model, length, pairs = recipe.model, phase.sequence_length, recipe.objective.pairs
+    shapes = parameters(model) if parameters else pretraining_shapes(model, pairs)
+    trained = trained_shapes(shapes, model, phase.trained_layers)
     if masked_slots is None:
-        masked_slots = full_row_slots(recipe.objective, phase.sequence_length) if DECODER_BIAS in shapes else 0
+        masked_slots = full_row_slots(recipe.objective, length) if DECODER_BIAS in shapes else 0
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
     return Derived(
         micro_batches=micro_batches,
-        tokens_per_step=phase.global_batch * phase.sequence_length,
-        parameters=count,
-        trained=trained,
-        flops_per_row=flops_per_row(
-            recipe.model,
-            phase.sequence_length,
-            masked_slots,
-            sequences,
-            recipe.objective.pairs,
-            phase.trained_layers,
-        ),
+        tokens_per_step=phase.global_batch * length,
+        parameters=sum(map(math.prod, shapes.values())),
+        trained=sum(map(math.prod, trained.values())),
+        flops_per_row=flops_per_row(model, length, masked_slots, sequences, pairs, phase.trained_layers),
         memory_bytes=memory_bytes(
             recipe,
-            count,
-            phase.sequence_length,
+            shapes,
+            length,
             masked_slots,
             sequences,
             micro_batches,
             world_size,
             gpu,
-            trained,
             phase.trained_layers,
         ),
     )
@@ -101,9 +92,8 @@ def depth(recipe: Recipe, number: int) -> str:
     trained = phase.trained_layers or layers
     if trained == layers == recipe.model.num_hidden_layers:
         return ""
-    return f"{layers} of {recipe.model.num_hidden_layers} layers" + (
-        f", the upper {trained} train" if trained < layers else ""
-    )
+    upper = f", the upper {trained} train" if trained < layers else ""
+    return f"{layers} of {recipe.model.num_hidden_layers} layers{upper}"
 
 
 def flops_per_row(

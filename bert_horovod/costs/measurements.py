@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.costs.derived import derive
 from bert_horovod.costs.planner import Device, Network, update_bytes
 from bert_horovod.errors import UserError, file_error
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_json
 
@@ -15,7 +15,7 @@ _CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), X
 
 
 def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
-    """The device at the pace that `bench compute --json` measured.
+    """The device at the pace that `bench compute --json`, or `bench scaling` on 1M1G, measured.
 
     Args:
         path: the file.
@@ -25,7 +25,9 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     Raises:
         UserError: the file is something else, or of another recipe.
     """
-    found = _read(path, "--compute", "bench compute", ("step_s", "flops_per_s", "forward_backward_s"))
+    found = _read(path, "--compute", "bench compute", ())
+    found = found.get("compute", found)  # of `bench scaling`
+    _check(path, "--compute", "bench compute", found, ("step_s", "flops_per_s", "forward_backward_s"))
     match = _CONFIGURATION.fullmatch(str(found.get("configuration")))
     first = recipe.in_phase(recipe.phase[0])  # what is measured
     model, precision, optimizer = first.model, recipe.numerics.precision, recipe.optimizer.name
@@ -39,15 +41,15 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     flops_per_s = found["flops_per_s"] * step_s / forward_backward_s
     rate, update_s = device.memory_bytes_per_s, step_s - forward_backward_s
     if update_s > 0.01 * step_s:  # less is lost in the noise of two medians
-        parameters = derive(recipe, recipe.phase[0], 1, gpu=True).parameters
-        rate = update_bytes(recipe, parameters, 1, 1) / update_s
+        shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+        rate = update_bytes(recipe, shapes, 1, 1) / update_s
     return dataclasses.replace(
         device, name=f"as in {path}", flops_per_s=flops_per_s, product_share=1.0, memory_bytes_per_s=rate
     )
 
 
 def measured_network(path: Path, network: Network) -> Network:
-    """The network between hosts as `doctor --json` or `bench comm --json` measured it.
+    """The network between hosts as `doctor --json`, `bench comm --json` or `bench scaling` measured it.
 
     Args:
         path: the file.
@@ -74,7 +76,7 @@ def measured_network(path: Path, network: Network) -> Network:
     else:
         raise UserError(
             f"--link {path}: it holds no all-reduce. Expected what `bert-horovod doctor -hostfile F --json` prints "
-            "where no check fails, or `bench comm --json` of several ranks"
+            "where no check fails, `bench comm --json` of several ranks, or `bench scaling --json` of several hosts"
         )
     return dataclasses.replace(network, bytes_per_s=bytes_per_s, share=1.0, latency_s=latency_s / hops)
 

@@ -4,7 +4,10 @@ Backward reads what forward kept, layer by layer, and leaves gradients behind; t
 parameters and slots. The peak is where backward begins or in the optimizer, on top of what stays.
 """
 
-from bert_horovod.optimizers.base import state_slots
+import math
+
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, trained_shapes
+from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Recipe
 
 PROGRAM_BYTES = 880 << 20  # of a process on CPU without a model: Python, TensorFlow, XLA's compiler; measured
@@ -14,43 +17,42 @@ WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 def memory_bytes(
     recipe: Recipe,
-    parameters: int,
+    shapes: Shapes,
     length: int,
     masked_slots: int,
     sequences: int,
     micro_batches: int,
     world_size: int,
     gpu: bool = False,
-    trained: int | None = None,
     trained_layers: int = 0,
 ) -> int:
     """Peak bytes of a rank: of the process on CPU, of what TensorFlow allocates on a GPU.
 
     Args:
       recipe: model, precision, optimizer, micro-batch and recomputation.
-      parameters: how many the task has.
+      shapes: of the task's parameters.
       length: positions per row.
       masked_slots, sequences: per row, at most.
       micro_batches: per optimizer step.
       world_size: ranks.
       gpu: whether the rank has one.
-      trained: how many of the parameters train; None: all.
       trained_layers: how many layers, the uppermost, train; 0: all. The others keep nothing for backward.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
-    words = model.vocab_size * model.hidden_size
+    parameters = sum(map(math.prod, shapes.values()))
+    words = model.vocab_size * model.embedding_width
     # Cast weights: in float32 only what is joined or padded is a copy.
-    qkv = 3 * model.num_hidden_layers * model.hidden_size**2
+    qkv = 3 * model.layer_groups * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
-    if trained is None:
-        trained = parameters
-    updated = 4 * trained * (1 + len(state_slots(recipe)))
-    own = 4 * trained * own_share(recipe) if world_size > 1 else 0
-    staying = 4 * (parameters - trained) + updated + working + own + 4 * trained * (micro_batches > 1)
+    trained = trained_shapes(shapes, model, trained_layers)
+    numbers = sum(map(math.prod, trained.values()))
+    updated = 4 * (numbers + slot_numbers(recipe, trained))
+    own = 4 * numbers * own_share(recipe) if world_size > 1 else 0
+    staying = 4 * (parameters - numbers) + updated + working + own + 4 * numbers * (micro_batches > 1)
     # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.
-    gradients = width * trained + (2 * words if width < 4 and trained == parameters else 0)
+    gradients = width * numbers + (2 * words if width < 4 and WORD_EMBEDDINGS in trained else 0)
     if micro_batches > 1 or world_size > 1 or recipe.numerics.precision == "float16":
-        gradients += 4 * trained
+        gradients += 4 * numbers
     layers = trained_layers or model.num_hidden_layers
     kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width)
     return int((0 if gpu else PROGRAM_BYTES) + staying + gradients + max(kept, NEW_SHARE * updated))
@@ -86,6 +88,6 @@ def _kept_bytes(recipe: Recipe, layers: int, length: int, masked_slots: int, seq
         whole = (layers - 1) * (length * place + (scores if recompute == "none" else 0))
     read = masked_slots + sequences * recipe.objective.pairs  # positions of the last layer's output
     last = read * place + 3 * length * hidden * width + width * heads * read * length
-    embedded = length * hidden * (2 * width + 5)
+    embedded = length * model.embedding_width * (2 * width + 5)
     logits = masked_slots * model.vocab_size * (2 * width + 4)
     return whole + last + embedded + max(logits, one_layer)  # the logits are gone when backward comes to the layers

@@ -1,9 +1,11 @@
 """What a recipe will take on given devices and a given link, before anything runs: time, memory, efficiency, days.
 
-    step = K (forward + backward) + accumulation + update + waiting + exposed communication
+    step = K (forward + backward) + accumulation + update + waiting + exposed communication + exposed input
 
 - Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
   costs/backward_profile.py) over the device's peak times the share of it that is reached.
+- Of that, the kernels between products take at least what they move over the memory's rate (costs/kernels.py). It is a
+  part, not an addend: the share that is reached was measured with them.
 - Accumulation and update move numbers through memory: bytes over the memory's rate, as in Kundu et al. (arXiv
   2407.14645), who take an operation to last max(FLOPs / (peak x share), bytes / bandwidth).
 - Communication: what exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
@@ -12,10 +14,11 @@
   the micro-batches beside which they leave; of averages of local updates, all. A phase's figures are means over its
   stages, by their shares of the steps.
 - Waiting: all ranks wait for the slowest device, whose speed is an order statistic of a normal distribution.
+- Input: a core of the host assembles a rank's rows beside the step; exposed is what lasts beyond it.
 - Memory: costs/memory_estimate.py.
 
-Not counted: encoding and decoding of narrow wires, input (rows are assembled beside the step), evaluations,
-checkpoints, start-up, and what communication takes from computation where one device does both.
+Not counted: encoding and decoding of narrow wires, evaluations, checkpoints, start-up, and what communication takes
+from computation where one device does both.
 `python benchmarks/planner.py` holds plans against published and measured tables.
 """
 
@@ -24,15 +27,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
+from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.exchanges import BY_SIZE, Stage, stages
+from bert_horovod.costs.exchanges import Stage, measured_buckets, stages
+from bert_horovod.costs.kernels import kernel_bytes
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
-from bert_horovod.model.parameters import Shapes, pretraining_shapes, trained_names
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.model.parameters import Shapes, pretraining_shapes, trained_shapes
+from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Phase, Recipe
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
@@ -47,6 +52,8 @@ HOP_LATENCY_S = 5e-5
 # NVIDIA's published rows/s of 4, 8 and 16 V100s of one node, which accumulate 64 micro-batches or more, are 3 to 7 %
 # under those of one, as the slowest of devices would be whose speeds differ by 3.1 to 4.5 %: see slowest().
 SPREAD = 0.037
+# docs/results.md, "Packing": a core assembles 46,400 rows/s of length 128 and 27,400 of 512.
+ROW_S, POSITION_S = 1.65e-5, 3.9e-8
 DAY_S = 86400
 
 
@@ -99,12 +106,15 @@ class PhasePlan:
     world_size: int
     micro_batches: int  # K, per rank and step
     forward_backward_s: float  # of all K
+    kernels_s: float  # of these, what kernels between products take at the memory's rate; 0: the rate is not known
     accumulation_s: float  # adding gradients of micro-batches
     update_s: float
     waiting_s: float  # for the slowest rank
     sent_bytes: float  # by a rank in a step, as the next two a mean over stages
     communication_s: float  # all sums of a step
     exposed_s: float  # of them, what nothing hides
+    input_s: float  # assembling rows
+    exposed_input_s: float  # beyond all else
     stages: tuple[StagePlan, ...]
     buckets: int  # 0: nothing is sent
     memory_bytes: int  # of a rank, estimated
@@ -116,7 +126,8 @@ class PhasePlan:
     @property
     def step_s(self) -> float:
         """Of a whole step, a mean over stages."""
-        return self.forward_backward_s + self.accumulation_s + self.update_s + self.waiting_s + self.exposed_s
+        parts = (self.forward_backward_s, self.accumulation_s, self.update_s, self.waiting_s, self.exposed_s)
+        return sum(parts) + self.exposed_input_s
 
 
 @lru_cache(maxsize=1024)
@@ -126,19 +137,23 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     derived = derive(recipe, settings, world_size, gpu=True)
     count = derived.micro_batches
     deep, flops_per_s = recipe.in_phase(settings), device.flops_per_s * device.product_share
+    shapes = trained_shapes(_shapes(deep.model, recipe.objective.pairs), deep.model, settings.trained_layers)
     profile = computed_profile(deep, settings.sequence_length, world_size, flops_per_s, settings.trained_layers)
-    stage_plans, bucket_count = _communication(deep, settings, profile, count, world_size, network)
+    stage_plans, bucket_count = _communication(deep, settings, shapes, profile, count, world_size, network)
     sent_bytes, communication_s, exposed_s = (
         sum(stage.share * getattr(stage, name) for stage in stage_plans)
         for name in ("sent_bytes", "communication_s", "exposed_s")
     )
     rate = device.memory_bytes_per_s or math.inf
+    slots = full_row_slots(recipe.objective, settings.sequence_length)
     parts = {
         "forward_backward_s": count * profile.end_s,
         "accumulation_s": accumulation_bytes(recipe, derived.trained, count) / rate,
-        "update_s": update_bytes(recipe, derived.trained, count, world_size) / rate,
+        "update_s": update_bytes(recipe, shapes, count, world_size) / rate,
     }
     parts |= {"waiting_s": device.spread * slowest(world_size) * sum(parts.values()), "exposed_s": exposed_s}
+    input_s = count * recipe.execution.micro_batch * (ROW_S + POSITION_S * settings.sequence_length)
+    parts["exposed_input_s"] = max(0.0, input_s - sum(parts.values()))
     step_s = sum(parts.values())
     rows_per_s = settings.global_batch / step_s
     alone = rows_per_s if world_size == 1 else plan_phase(recipe, phase, 1, device, network).rows_per_s
@@ -147,6 +162,8 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
         world_size=world_size,
         micro_batches=count,
         **parts,
+        kernels_s=count * kernel_bytes(deep, settings.sequence_length, slots, settings.trained_layers) / rate,
+        input_s=input_s,
         sent_bytes=sent_bytes,
         communication_s=communication_s,
         stages=tuple(stage_plans),
@@ -169,7 +186,7 @@ def accumulation_bytes(recipe: Recipe, parameters: int, micro_batches: int) -> i
     return 0 if micro_batches == 1 else micro_batches * parameters * (8 + WIDTHS[recipe.numerics.precision])
 
 
-def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size: int) -> int:
+def update_bytes(recipe: Recipe, shapes: Shapes, micro_batches: int, world_size: int) -> int:
     """What an update moves through memory: see optimizers/applying.py.
 
     The norm reads gradients; one pass reads parameters, gradients and slots and writes slots; another reads all three
@@ -178,24 +195,29 @@ def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size
     """
     width = WIDTHS[recipe.numerics.precision]
     gradient = width if micro_batches == 1 and world_size == 1 else 4
-    slots = 4 * len(state_slots(recipe))
-    reads = 4 + gradient + slots
-    return parameters * (gradient + 2 * reads + slots + 4 + (width if width < 4 else 0))
+    parameters, slots = sum(map(math.prod, shapes.values())), 4 * slot_numbers(recipe, shapes)
+    return parameters * (gradient + 2 * (4 + gradient) + 4 + (width if width < 4 else 0)) + 3 * slots
 
 
 _shapes = lru_cache(pretraining_shapes)
 
 
 def _communication(
-    recipe: Recipe, phase: Phase, profile: BackwardProfile, micro_batches: int, world_size: int, network: Network
+    recipe: Recipe,
+    phase: Phase,
+    shapes: Shapes,
+    profile: BackwardProfile,
+    micro_batches: int,
+    world_size: int,
+    network: Network,
 ) -> tuple[list[StagePlan], int]:
-    """The phase's stages with the way to sum gradients that exposes least, and the number of buckets."""
+    """The phase's stages with the way to sum gradients that exposes least, and the number of buckets.
+
+    `shapes` are those of what trains.
+    """
     if world_size == 1:
         return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
-    shapes = _shapes(recipe.model, recipe.objective.pairs)
-    names = trained_names(shapes, recipe.model.num_hidden_layers, phase.trained_layers)
-    shapes = {name: shapes[name] for name in names}
-    measured = recipe.execution.bucket_bytes == "auto" and recipe.exchange.method not in BY_SIZE
+    measured = measured_buckets(recipe)
     if measured:
         shapes, profile = _merged(shapes, profile)
     width, found = NUMBER_BYTES[recipe.numerics.wire], []

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bert_horovod.recipe.sections import Model
 
-HEAD, LAST_LAYER = "head: ", "last layer: "  # what names of products begin with
+EMBEDDINGS, HEAD, LAST_LAYER = "embeddings: ", "head: ", "last layer: "  # what names of products begin with
 VOCABULARY = f"{HEAD}vocabulary"
 
 
@@ -45,6 +45,9 @@ def matrix_products(
     layers, hidden = model.num_hidden_layers, model.hidden_size
     kept = masked_slots + (sequences if pairs else 0)
     products = []
+    width = model.embedding_width
+    if model.albert:
+        products.append(Product(f"{EMBEDDINGS}mapping", 1, 1, rows * length, hidden, width))
     whole = layers if kept >= length else layers - 1
     if whole:
         products.append(Product("query, key and value", whole, 1, rows * length, 3 * hidden, hidden))
@@ -54,8 +57,8 @@ def matrix_products(
         products.append(Product(f"{LAST_LAYER}key and value", 1, 1, rows * length, 2 * hidden, hidden))
         products += _layer(model, LAST_LAYER, 1, rows, kept, length)
     vocabulary = -(-model.vocab_size // 64) * 64
-    products.append(Product(f"{HEAD}transform", 1, 1, rows * masked_slots, hidden, hidden))
-    products.append(Product(VOCABULARY, 1, 1, rows * masked_slots, vocabulary, hidden))
+    products.append(Product(f"{HEAD}transform", 1, 1, rows * masked_slots, width, hidden))
+    products.append(Product(VOCABULARY, 1, 1, rows * masked_slots, vocabulary, width))
     if pairs:
         products.append(Product(f"{HEAD}pooler", 1, 1, rows * sequences, hidden, hidden))
         products.append(Product(f"{HEAD}pairs", 1, 1, rows * sequences, 2, hidden))

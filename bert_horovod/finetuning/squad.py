@@ -25,6 +25,7 @@ from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.model.parameters import class_name
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
@@ -162,8 +163,9 @@ class SquadFinetuning:
                 f"{skipped:,} train questions are skipped: their answer is not in their context at answer_start"
             )
         architectures = read_configuration(self.directory).get("architectures") or ["no class of model"]
-        if architectures[0] != ARCHITECTURE:
-            other = "" if architectures[0] in _PRETRAINING else ", whose own head is left out"
+        if architectures[0] != class_name(self.model, ARCHITECTURE):
+            pretraining = [class_name(self.model, name) for name in _PRETRAINING]
+            other = "" if architectures[0] in pretraining else ", whose own head is left out"
             said.append(f"the answers' head starts afresh: the checkpoint is of {str(architectures[0])[:100]}{other}")
         return said
 

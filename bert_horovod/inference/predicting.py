@@ -37,7 +37,7 @@ class Predictor(Protocol):
         """The answer for a line of standard input, as a line."""
 
 
-PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architecture
+PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architecture; an ALBERT's are the same
     TEXT_HEAD: TextPredictor,
     SPAN_HEAD: SpanPredictor,
 }
@@ -52,9 +52,10 @@ def open_predictor(checkpoint: Path, options: Options) -> Predictor:
     directory = find_checkpoint(checkpoint)
     kinds = read_configuration(directory).get("architectures")
     kind = kinds[0] if isinstance(kinds, list) and kinds else None
-    if kind not in PREDICTORS:
+    of_bert = str(kind).replace("Albert", "Bert", 1)
+    if of_bert not in PREDICTORS:
         raise UserError(
             f"--checkpoint {directory} is a {shown(kind)}; expected {' or '.join(PREDICTORS)}, as fine-tuning makes "
             "them; masked words are guessed by bert-horovod fill-mask"
         )
-    return PREDICTORS[kind](directory, options)
+    return PREDICTORS[of_bert](directory, options)

@@ -1,4 +1,4 @@
-"""Hugging Face's classes of BERT that this program reads, writes and exports: the parameters that each consists of."""
+"""Hugging Face's classes of BERT and ALBERT that this program reads, writes and exports, and what each consists of."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 from bert_horovod.model.parameters import (
     CLASSIFIER,
     Shapes,
+    class_name,
     classifier_shapes,
     encoder_shapes,
     masked_token_head_shapes,
@@ -27,8 +28,8 @@ CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 class Architecture:
     """One of the classes; what of a task.base.Task is needed to write a checkpoint of it.
 
-    `name`: one of ARCHITECTURES; `pooler`: whether there is a pooler; `labels`: of a classifier, in the order of their
-    numbers; a classifier of one label is a regression.
+    `name`: one of ARCHITECTURES, of an ALBERT the name of the same class of BERT; `pooler`: whether there is a pooler;
+    `labels`: of a classifier, in the order of their numbers; a classifier of one label is a regression.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Architecture:
 
     def configuration(self, model: Model) -> dict[str, Any]:
         """What config.json says beside the sizes."""
-        found: dict[str, Any] = {"architectures": [self.name]}
+        found: dict[str, Any] = {"architectures": [self.class_name(model)]}
         if self.name == CLASSIFICATION:
             found |= {
                 "id2label": {str(number): label for number, label in enumerate(self.labels)},
@@ -50,6 +51,10 @@ class Architecture:
                 "problem_type": "regression" if len(self.labels) == 1 else "single_label_classification",
             }
         return found
+
+    def class_name(self, model: Model) -> str:
+        """The class as Hugging Face calls it."""
+        return class_name(model, self.name)
 
     @property
     def heads(self) -> str:

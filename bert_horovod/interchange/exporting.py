@@ -28,6 +28,7 @@ class Exported(NamedTuple):
     """What was exported."""
 
     origin: str  # of the checkpoint, for people
+    class_name: str  # Hugging Face's
     architecture: Architecture
     inputs: list[str]  # of each signature, for people
     difference: float  # to the checkpoint, as exported.TOLERANCE has it
@@ -43,7 +44,7 @@ def export(
         checkpoint: as read_pretrained takes it.
         output: a new or empty directory.
         kind: "savedmodel" or "onnx".
-        architecture: one of ARCHITECTURES that the checkpoint has the parameters of; None: what it is.
+        architecture: the name of a class that the checkpoint has the parameters of; None: what it is.
         with_tokenizer: whether a SavedModel takes strings; see saved_model.write_text_model.
 
     Raises:
@@ -55,11 +56,14 @@ def export(
         if with_tokenizer:
             raise UserError("--with_tokenizer: an ONNX file holds no tokenizer; export a savedmodel, or leave it out")
     contents = describe(checkpoint)
-    chosen = next((each for each in contents.architectures if architecture in (None, each.name)), None)
+    chosen = next(
+        (each for each in contents.architectures if architecture in (None, each.class_name(contents.model))), None
+    )
     if chosen is None:
+        names = [each.class_name(contents.model) for each in contents.architectures]
         raise UserError(
-            f"--architecture {architecture}: {checkpoint} is {contents.architectures[0].name}, and has the parameters "
-            f"of {' and '.join(each.name for each in contents.architectures)} only"
+            f"--architecture {architecture}: {checkpoint} is {names[0]}, and has the parameters "
+            f"of {' and '.join(names)} only"
         )
     found = read_pretrained(checkpoint, chosen)
     if found.vocabulary is None:
@@ -81,7 +85,7 @@ def export(
         difference = check_export(temporary, calls)
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     inputs = {call.signature: f"{call.signature}({', '.join(call.inputs)})" for call in calls}
-    return Exported(contents.origin, chosen, list(inputs.values()), difference, size)
+    return Exported(contents.origin, chosen.class_name(found.model), chosen, list(inputs.values()), difference, size)
 
 
 def _calls(

@@ -1,6 +1,8 @@
-"""Hugging Face BERT directories: config.json, model.safetensors, vocab.txt, tokenizer_config.json, both ways.
+"""Hugging Face directories of BERT and ALBERT, both ways: config.json, model.safetensors, vocab.txt and so on.
 
-Parameters carry Hugging Face's names and layout in the program itself, so nothing is renamed or transposed on writing.
+Parameters carry Hugging Face's names and layout in the program itself, so nothing is renamed or transposed on writing,
+but for an ALBERT's names (albert_names.py). An ALBERT's directory has a WordPiece vocabulary too: tokenizer_config.json
+names BertTokenizer, which AutoTokenizer prefers over AlbertTokenizer and its SentencePiece model.
 """
 
 import dataclasses
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.albert_names import name_in_file, name_of_parameter
 from bert_horovod.interchange.architectures import (
     CLASSIFICATION,
     Architecture,
@@ -43,7 +46,23 @@ from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
 from bert_horovod.tasks.base import Task
 
-_REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+_REQUIRED_VALUES = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "inner_group_num": 1,  # of an ALBERT
+}
+_ALBERT_DEFAULTS = {  # transformers', where they are not those of [model]
+    "vocab_size": 30000,
+    "embedding_size": 128,
+    "hidden_size": 4096,
+    "num_attention_heads": 64,
+    "intermediate_size": 16384,
+    "hidden_act": "gelu_new",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "num_hidden_groups": 1,
+}
 
 
 class Pretrained(NamedTuple):
@@ -93,7 +112,9 @@ def write_directory(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_configuration(directory, model, task, vocabulary, lowercase)
-    digest = write_file(directory / WEIGHTS_FILE, parameters)
+    digest = write_file(
+        directory / WEIGHTS_FILE, {_name_in_file(model, name): values for name, values in parameters.items()}
+    )
     sync(directory)
     return digest
 
@@ -110,20 +131,20 @@ def write_configuration(
 
 
 def read_directory(directory: Path, task: Task | Architecture | None = None) -> Pretrained:
-    """Read a Hugging Face BERT directory, with whatever heads it has.
+    """Read a Hugging Face directory of BERT or ALBERT, with whatever heads it has.
 
     It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. A decoder that is tied to the
     word embeddings is dropped. Heads are those of pre-training and of `task`; tensors of other heads are left out. A
     classifier of the task's labels in another order is put into the task's; one of other labels is left out.
 
     Raises:
-        UserError: it is no BERT, or one that this program does not compute; a file is missing; its
+        UserError: it is neither, or one that this program does not compute; a file is missing; its
             vocabulary does not fit.
         DamagedData: a file is damaged; a tensor is missing, of the wrong shape or not finite.
     """
     directory = Path(directory)
     model = read_model(directory / "config.json")
-    mapped = map_weights(directory)
+    mapped = _map_parameters(directory, model)
     shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
     labels = _label_order(directory, model, task) if task else None
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
@@ -139,13 +160,15 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
             tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
         elif name.startswith(BERT):
             raise UserError(
-                f"{directory}: {name[:200]} is no part of the encoder that config.json describes "
-                f"({model.num_hidden_layers} layers)"
+                f"{directory}: {_name_in_file(model, name)[:200]} is no part of the encoder that config.json describes "
+                f"({model.layer_groups} layers{' that have parameters' if model.shared_layers else ''})"
             )
     _tie_decoder(directory, tensors)
     missing = [name for name in encoder_shapes(model, pooler=False) if name not in tensors]
     if missing:
-        raise DamagedData(f"{directory}: {len(missing)} encoder tensors are missing, the first is {missing[0]}")
+        raise DamagedData(
+            f"{directory}: {len(missing)} encoder tensors are missing, the first is {_name_in_file(model, missing[0])}"
+        )
     return Pretrained(
         model=model,
         parameters={name: tensors[name] for name in shapes if name in tensors},
@@ -161,7 +184,7 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
     """
     directory = Path(directory)
     model, config = read_model(directory / "config.json"), read_json(directory / "config.json")
-    shapes = {name: values.shape for name, values in map_weights(directory).items()}
+    shapes = {name: values.shape for name, values in _map_parameters(directory, model).items()}
     if DECODER_BIAS_COPY in shapes:
         shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
     labels, named = config.get("id2label"), config.get("architectures")
@@ -179,27 +202,48 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
                 architecture, labels=names if len(set(names)) == count else default_labels(count)
             )
         found.append(architecture)
-    found.sort(key=lambda architecture: [architecture.name] != named)  # stable
+    found.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # stable
     return model, shapes, found
 
 
+def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndarray]:
+    """All tensors of the files, mapped, by the parameters' names."""
+    return map_weights(directory, name_of_parameter if model.albert else str)
+
+
+def _name_in_file(model: sections.Model, name: str) -> str:
+    return name_in_file(name) if model.albert else name
+
+
 def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
-    return {
+    sizes = dataclasses.asdict(model)
+    del sizes["embedding_size"], sizes["shared_layers"]
+    found = sizes | {
         "model_type": "bert",
-        **dataclasses.asdict(model),
         "position_embedding_type": "absolute",
         "pad_token_id": vocabulary.index(SPECIAL_TOKENS["pad_token"]),
         "tie_word_embeddings": True,
     }
+    if model.albert:
+        found |= {
+            "model_type": "albert",
+            "embedding_size": model.embedding_width,
+            "num_hidden_groups": model.layer_groups,
+            "inner_group_num": 1,
+            "classifier_dropout_prob": 0.0,  # transformers has a dropout of its own before heads; training here has not
+            "bos_token_id": vocabulary.index(SPECIAL_TOKENS["cls_token"]),
+            "eos_token_id": vocabulary.index(SPECIAL_TOKENS["sep_token"]),
+        }
+    return found
 
 
 def read_model(path: Path) -> sections.Model:
-    """The sizes that a config.json says; raises ReportedError where they are of no BERT that this program computes."""
+    """The sizes that a config.json says; raises ReportedError where they are of nothing that this program computes."""
     if not path.is_file():
-        raise UserError(f"{path.parent} has no config.json: expected a Hugging Face BERT directory")
+        raise UserError(f"{path.parent} has no config.json: expected a Hugging Face directory of BERT or ALBERT")
     found = read_json(path)
-    if found.get("model_type") != "bert":
-        raise UserError(f"{path}: model_type = {shown(found.get('model_type'))}: expected 'bert'")
+    if found.get("model_type") not in ("bert", "albert"):
+        raise UserError(f"{path}: model_type = {shown(found.get('model_type'))}: expected 'bert' or 'albert'")
     for key, expected in _REQUIRED_VALUES.items():
         if found.get(key, expected) != expected:
             raise UserError(f"{path}: {key} = {shown(found[key])} is not supported: expected {expected!r}")
@@ -208,7 +252,12 @@ def read_model(path: Path) -> sections.Model:
 
 def model_of(path: Path, found: dict[str, Any]) -> sections.Model:
     """The sizes in a config.json or bert_config.json, whose content is given; raises UserError where they are wrong."""
-    table = {field.name: found[field.name] for field in dataclasses.fields(sections.Model) if field.name in found}
+    known = {field.name for field in dataclasses.fields(sections.Model)} - {"embedding_size", "shared_layers"}
+    if albert := found.get("model_type") == "albert":
+        found, known = _ALBERT_DEFAULTS | found, known | {"embedding_size"}
+    table = {name: found[name] for name in known if name in found}
+    if albert:
+        table["shared_layers"] = found["num_hidden_groups"]
     try:  # a recipe around the model, so that its limits are those of [model]
         return loading.recipe_from_table(
             {

@@ -16,7 +16,7 @@ from bert_horovod.interchange.tokenizer_files import (
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 
-FORMATS = "a Hugging Face BERT directory, a TF1 checkpoint of Google's"
+FORMATS = "a Hugging Face directory of BERT or ALBERT, a TF1 checkpoint of Google's"
 
 
 class Contents(NamedTuple):

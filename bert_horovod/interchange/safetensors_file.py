@@ -29,11 +29,11 @@ _BUFFERS = ("position_ids", "token_type_ids")  # constants that old versions sav
 _PREFIXES = {"embeddings.": "bert.embeddings.", "encoder.": "bert.encoder.", "pooler.": "bert.pooler."}
 
 
-def map_weights(directory: Path) -> dict[str, np.ndarray]:
+def map_weights(directory: Path, rename: Callable[[str], str] = str) -> dict[str, np.ndarray]:
     """All floating-point tensors of a Hugging Face BERT directory, by name, mapped as they were saved: see as_float32.
 
     Names are those of BertForPreTraining: `bert.` is put before those of a bare BertModel, and LayerNorm's old `gamma`
-    and `beta` become `weight` and `bias`. Saved position ids are dropped.
+    and `beta` become `weight` and `bias`. Saved position ids are dropped. `rename` is given each of these names.
 
     Raises:
         UserError: there are no weights, or none that can be read without running code.
@@ -42,7 +42,7 @@ def map_weights(directory: Path) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for path, mapper in _files(directory):
         for saved_name, values in mapper(path).items():
-            name = _modern_name(saved_name)
+            name = rename(_modern_name(saved_name))
             if name in tensors:
                 raise DamagedData(f"{path}: two tensors for {name[:200]}, one of them as {saved_name[:200]}")
             tensors[name] = values

@@ -39,7 +39,7 @@ def write_text_model(directory: Path, served: Served, found: Pretrained) -> None
         signatures = {"serving_default": _answer(served)}
     else:
         raise UserError(
-            f"--with_tokenizer: the checkpoint is a {served.architecture.name}, expected "
+            f"--with_tokenizer: the checkpoint is a {served.architecture.class_name(served.model)}, expected "
             f"{' or '.join(TEXT_ARCHITECTURES)}, whose outputs are of a text; leave the flag out"
         )
     _save(directory, served, signatures | {"tokens": served.serve})

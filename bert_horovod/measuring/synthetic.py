@@ -10,8 +10,8 @@ import tensorflow as tf
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
-from bert_horovod.model.parameters import initial_values, pretraining_shapes, trained_names
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.model.parameters import initial_values, pretraining_shapes, trained_shapes
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
@@ -64,8 +64,8 @@ def fresh_state(recipe: Recipe) -> TrainingState:
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     parameters = initial_values(shapes, recipe.model.initializer_range, recipe.data.seed)
     progress = Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
-    trained = trained_names(shapes, recipe.model.num_hidden_layers, recipe.phase[0].trained_layers)
-    return TrainingState(parameters, state_slots(recipe), progress, trained=trained)
+    trained = trained_shapes(shapes, recipe.model, recipe.phase[0].trained_layers)
+    return TrainingState(parameters, slot_shapes(recipe, trained), progress, trained=trained)
 
 
 def synthetic_step(

@@ -1,4 +1,4 @@
-"""BERT's encoder (Devlin et al. 2019, arXiv 1810.04805) as functions over a dict of named weights."""
+"""The encoder of BERT and ALBERT (arXiv 1810.04805, 1909.11942) as functions over a dict of named weights."""
 
 import dataclasses
 import functools
@@ -12,6 +12,7 @@ from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
+    EMBEDDING_MAPPING,
     EMBEDDINGS_NORM,
     INTERMEDIATE,
     OUTPUT,
@@ -39,7 +40,7 @@ def encode(forward: Forward, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
     Returns:
       num_hidden_layers + 1 tensors of the policy's dtype, [rows, length, hidden].
     """
-    states = _hidden_layers(forward, batch, forward.model.num_hidden_layers)
+    states = _hidden_layers(forward, batch, layer_weights(forward.weights, forward.model))
     return [tf.reshape(x, [*batch["input_ids"].shape, forward.model.hidden_size]) for x in states]
 
 
@@ -55,12 +56,12 @@ def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tenso
     """
     if positions.shape[1] >= batch["input_ids"].shape[1]:  # nothing to save
         return tf.gather(encode(forward, batch)[-1], positions, batch_dims=1)
-    last = forward.model.num_hidden_layers - 1
-    x = _hidden_layers(forward, batch, last)[-1]
+    *layers, last = layer_weights(forward.weights, forward.model)
+    x = _hidden_layers(forward, batch, layers)[-1]
     rows, length = batch["input_ids"].shape
     places = positions + length * tf.range(rows)[:, None]
     bias = attention_bias(tf.gather(batch["sequence_ids"], positions, batch_dims=1), batch["sequence_ids"])
-    x = _apply_layer(forward, last, x, bias, tf.reshape(places, [-1]))
+    x = _apply_layer(forward, len(layers), last, x, bias, tf.reshape(places, [-1]))
     return tf.reshape(x, [*positions.shape, forward.model.hidden_size])
 
 
@@ -77,32 +78,40 @@ def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
     return tf.where(same, 0.0, -1e9)[:, None]
 
 
-def _hidden_layers(forward: Forward, batch: dict[str, tf.Tensor], count: int) -> list[tf.Tensor]:
-    """The embeddings' and the first `count` layers' outputs, [rows * length, hidden] each."""
+def _hidden_layers(
+    forward: Forward, batch: dict[str, tf.Tensor], layers: list[dict[str, tf.Tensor]]
+) -> list[tf.Tensor]:
+    """The embeddings' and the first layers' outputs, [rows * length, hidden] each; `layers`: the weights of these."""
     states = [_embed(forward, batch)]
     bias = attention_bias(batch["sequence_ids"], batch["sequence_ids"])
-    for layer in range(count):
-        states.append(_apply_layer(forward, layer, states[-1], bias))
+    for number, weights in enumerate(layers):
+        states.append(_apply_layer(forward, number, weights, states[-1], bias))
     return states
 
 
 def _embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     model, weights = forward.model, forward.weights
-    x = tf.gather(weights[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, hidden)
+    x = tf.gather(weights[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
     x += tf.gather(weights[POSITION_EMBEDDINGS], batch["position_ids"])
     x += tf.gather(weights[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
-    x = tf.reshape(x, [-1, model.hidden_size])
+    x = tf.reshape(x, [-1, model.embedding_width])
     x = layer_norm(x, *forward.affine(EMBEDDINGS_NORM), model.layer_norm_eps, forward.policy)
-    shape = [*batch["input_ids"].shape, model.hidden_size]
-    return dropped(x, model.hidden_dropout_prob, random_bytes(shape, model.hidden_dropout_prob, 0, forward.dropout))
+    shape = [*batch["input_ids"].shape, model.embedding_width]
+    x = dropped(x, model.hidden_dropout_prob, random_bytes(shape, model.hidden_dropout_prob, 0, forward.dropout))
+    return dense(x, *forward.affine(EMBEDDING_MAPPING)) if model.albert else x
 
 
 def _apply_layer(
-    forward: Forward, layer: int, x: tf.Tensor, bias: tf.Tensor, places: tf.Tensor | None = None
+    forward: Forward,
+    layer: int,
+    weights: dict[str, tf.Tensor],
+    x: tf.Tensor,
+    bias: tf.Tensor,
+    places: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """`_layer` with the weights of this layer, compiled or recomputed as the policy says."""
     apply = _compiled_layer if forward.policy.xla == "layers" else _layer
-    forward = dataclasses.replace(forward, weights=layer_weights(forward.weights, layer))
+    forward = dataclasses.replace(forward, weights=weights)
     # The layer's first dropout site is a tensor, because a Python number would make each layer a program of its own.
     site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
     if forward.policy.recompute != "layer":

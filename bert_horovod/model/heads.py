@@ -51,7 +51,10 @@ def pooled(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
 
 
 def pair_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """Scores for "B continues A" (0) and "it does not" (1) at each [CLS]: [n, hidden] to float32 [n, 2]."""
+    """Scores for a sequence's pair label, 0 ("B continues A") and 1 ("it does not", or "they are swapped"), at [CLS].
+
+    From the last layer's output, [n, hidden], to float32 [n, 2].
+    """
     return tf.cast(dense(pooled(forward, hidden), *forward.affine(PAIR_CLASSIFIER)), tf.float32)
 
 
@@ -100,7 +103,7 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 
 
 def _transformed(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """What the masked-token head multiplies by the word embeddings: [n, hidden] to the same."""
+    """What the masked-token head multiplies by the word embeddings: [n, hidden] to [n, width of the embeddings]."""
     model, policy = forward.model, forward.policy
     x = gelu(dense(hidden, *forward.affine(TRANSFORM)), model.hidden_act == "gelu_new", policy)
     return layer_norm(x, *forward.affine(TRANSFORM_NORM), model.layer_norm_eps, policy)

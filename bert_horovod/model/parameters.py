@@ -1,13 +1,13 @@
 """The model's parameters: names, shapes, initial values, and how they are grouped. No TensorFlow.
 
-Names and layout (weights are [out, in]) are Hugging Face's, so a checkpoint is a dump of the dict. No other file of the
-program knows how a parameter is named: it imports the constants and functions of this one. A task composes what it
-trains from `encoder_shapes` and the heads' shapes. The order is that of the forward pass; gradient buckets and
-parameter hashes follow it.
+Names and layout (weights are [out, in]) are those of Hugging Face's BERT, so a checkpoint is a dump of the dict. An
+ALBERT has the same names here; layers that share parameters are one layer of the dict, and only files call them
+otherwise (interchange/albert_names.py). No other file of the program knows how a parameter is named: it imports the
+constants and functions of this one. A task composes what it trains from `encoder_shapes` and the heads' shapes. The
+order is that of the forward pass; gradient buckets and parameter hashes follow it.
 """
 
 import zlib
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -20,7 +20,7 @@ EMBEDDINGS = "bert.embeddings."
 LAYERS = "bert.encoder.layer."
 
 # Parameters.
-WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"  # [vocabulary, hidden]; also the masked-token head's matrix
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"  # [vocabulary, width]; also the masked-token head's matrix
 POSITION_EMBEDDINGS = "bert.embeddings.position_embeddings.weight"
 TOKEN_TYPE_EMBEDDINGS = "bert.embeddings.token_type_embeddings.weight"
 DECODER_BIAS = "cls.predictions.bias"
@@ -31,6 +31,7 @@ DECODER_BIAS_COPY = "cls.predictions.decoder.bias"
 
 # Pairs of parameters: each name is followed by ".weight" and ".bias".
 EMBEDDINGS_NORM = "bert.embeddings.LayerNorm"
+EMBEDDING_MAPPING = "bert.encoder.embedding_hidden_mapping_in"  # an ALBERT's, from embeddings to the first layer
 POOLER = "bert.pooler.dense"
 PAIR_CLASSIFIER = "cls.seq_relationship"
 TRANSFORM = "cls.predictions.transform.dense"
@@ -49,9 +50,19 @@ OUTPUT = "output.dense"
 OUTPUT_NORM = "output.LayerNorm"
 
 
+def class_name(model: Model, name: str) -> str:
+    """Hugging Face's class of a model, by the name of BERT's: BertForMaskedLM of an ALBERT is AlbertForMaskedLM."""
+    return name.replace("Bert", "Albert", 1) if model.albert else name
+
+
 def layer_prefix(layer: int) -> str:
-    """What the names of a layer's parameters begin with; layers count from 0."""
+    """What the names of a layer's parameters begin with; layers that have parameters count from 0."""
     return f"{LAYERS}{layer}."
+
+
+def layer_with_parameters(model: Model, layer: int) -> int:
+    """The number of the layer whose parameters a layer uses: its own, or that of its group where layers share them."""
+    return layer * model.layer_groups // model.num_hidden_layers
 
 
 def pretraining_shapes(model: Model, pairs: bool) -> Shapes:
@@ -62,14 +73,15 @@ def pretraining_shapes(model: Model, pairs: bool) -> Shapes:
 
 def encoder_shapes(model: Model, pooler: bool) -> Shapes:
     """Shapes of embeddings and layers, and of the pooler if there is one."""
-    hidden, inner = model.hidden_size, model.intermediate_size
+    hidden, inner, width = model.hidden_size, model.intermediate_size, model.embedding_width
     shapes: Shapes = {
-        WORD_EMBEDDINGS: (model.vocab_size, hidden),
-        POSITION_EMBEDDINGS: (model.max_position_embeddings, hidden),
-        TOKEN_TYPE_EMBEDDINGS: (model.type_vocab_size, hidden),
-        **_layer_norm(EMBEDDINGS_NORM, hidden),
+        WORD_EMBEDDINGS: (model.vocab_size, width),
+        POSITION_EMBEDDINGS: (model.max_position_embeddings, width),
+        TOKEN_TYPE_EMBEDDINGS: (model.type_vocab_size, width),
+        **_layer_norm(EMBEDDINGS_NORM, width),
+        **(_dense(EMBEDDING_MAPPING, hidden, width) if model.albert else {}),
     }
-    for i in range(model.num_hidden_layers):
+    for i in range(model.layer_groups):
         prefix = layer_prefix(i)
         for name in (QUERY, KEY, VALUE, ATTENTION_OUTPUT):
             shapes |= _dense(prefix + name, hidden, hidden)
@@ -82,8 +94,9 @@ def encoder_shapes(model: Model, pooler: bool) -> Shapes:
 
 def masked_token_head_shapes(model: Model) -> Shapes:
     """Shapes of the masked-token head, but for its matrix: that is WORD_EMBEDDINGS."""
-    hidden = model.hidden_size
-    return _dense(TRANSFORM, hidden, hidden) | _layer_norm(TRANSFORM_NORM, hidden) | {DECODER_BIAS: (model.vocab_size,)}
+    width = model.embedding_width
+    head = _dense(TRANSFORM, width, model.hidden_size) | _layer_norm(TRANSFORM_NORM, width)
+    return head | {DECODER_BIAS: (model.vocab_size,)}
 
 
 def pair_head_shapes(model: Model) -> Shapes:
@@ -142,21 +155,23 @@ def decays(name: str) -> bool:
     return not (is_bias(name) or is_layer_norm(name))
 
 
-def trained_names(names: Iterable[str], layers: int, trained_layers: int) -> list[str]:
+def trained_shapes(shapes: Shapes, model: Model, trained_layers: int) -> Shapes:
     """The parameters that train where only the uppermost layers do: these layers' and the heads', pooler included.
 
     The word embeddings are not among them although the masked-token head multiplies by them, because training them
     there would change what the lower layers read.
 
     Args:
-        names: all parameters.
-        layers: of the model.
-        trained_layers: how many of them train; 0, or all of them: every parameter trains.
+        shapes: of all parameters.
+        model: its layers share no parameters.
+        trained_layers: how many of its layers train; 0, or all of them: every parameter trains.
     """
+    layers = model.num_hidden_layers
     if trained_layers in (0, layers):
-        return list(names)
+        return shapes
     upper = tuple(layer_prefix(layer) for layer in range(layers - trained_layers, layers))
-    return [name for name in names if name.startswith(upper) or not name.startswith((EMBEDDINGS, LAYERS))]
+    lower = (EMBEDDINGS, LAYERS)
+    return {name: shape for name, shape in shapes.items() if name.startswith(upper) or not name.startswith(lower)}
 
 
 def grown_from(name: str, before: int, layers: int, grow: str) -> str:
@@ -194,14 +209,15 @@ def update_groups(shapes: Shapes) -> list[list[str]]:
 def backward_blocks(names: list[str]) -> list[list[str]]:
     """Parameters by the block of backward that computes their gradients: heads, layers from the last, embeddings.
 
-    WORD_EMBEDDINGS is among the heads, because the gradient of the tied output matrix comes with them.
+    WORD_EMBEDDINGS is among the heads, because the gradient of the tied output matrix comes with them. Layers that
+    share parameters are one block; its gradients are there when the lowest of them is done.
     """
     layers: dict[int, list[str]] = {}
     heads, embeddings = [], []
     for name in names:
         if name.startswith(LAYERS):
             layers.setdefault(int(name.removeprefix(LAYERS).split(".")[0]), []).append(name)
-        elif name.startswith(EMBEDDINGS) and name != WORD_EMBEDDINGS:
+        elif name.startswith((EMBEDDINGS, EMBEDDING_MAPPING)) and name != WORD_EMBEDDINGS:
             embeddings.append(name)
         else:
             heads.append(name)

@@ -1,4 +1,4 @@
-"""BERT as a textbook has it (Devlin et al. 2019, arXiv 1810.04805), for readers and for export.
+"""BERT and ALBERT as a textbook has them (arXiv 1810.04805, 1909.11942), for readers and for export.
 
 float32 throughout, no dropout, TensorFlow's own operations and gradients only. Numbers of rows and lengths may be
 unknown when a graph is traced. Training uses encoder.py and heads.py, which compute the same numbers to rounding but
@@ -16,6 +16,7 @@ from bert_horovod.model.parameters import (
     ATTENTION_OUTPUT,
     CLASSIFIER,
     DECODER_BIAS,
+    EMBEDDING_MAPPING,
     EMBEDDINGS_NORM,
     INTERMEDIATE,
     KEY,
@@ -32,6 +33,7 @@ from bert_horovod.model.parameters import (
     VALUE,
     WORD_EMBEDDINGS,
     layer_prefix,
+    layer_with_parameters,
 )
 from bert_horovod.recipe.sections import Model
 
@@ -65,13 +67,15 @@ def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) ->
     """
     sequences = batch["sequence_ids"]
     same_sequence = sequences[:, None, :, None] == sequences[:, None, None, :]  # (rows, 1, queries, keys)
-    x = tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, hidden)
+    x = tf.gather(parameters[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
     x += tf.gather(parameters[POSITION_EMBEDDINGS], batch["position_ids"])
     x += tf.gather(parameters[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
     x = _layer_norm(model, parameters, EMBEDDINGS_NORM, x)
+    if model.albert:
+        x = _dense(parameters, EMBEDDING_MAPPING, x)  # (rows, length, hidden)
     states = [x]
     for i in range(model.num_hidden_layers):
-        prefix = layer_prefix(i)
+        prefix = layer_prefix(layer_with_parameters(model, i))
         attended = _attend(model, parameters, prefix, x, same_sequence)  # (rows, length, hidden)
         x = _layer_norm(model, parameters, prefix + ATTENTION_NORM, x + attended)
         inner = _gelu(model, _dense(parameters, prefix + INTERMEDIATE, x))  # (rows, length, intermediate)

@@ -5,7 +5,7 @@ value together, and a vocabulary padded to a multiple of 64 entries, because ten
 outside the model sees cast weights: `parameter_gradients` brings gradients back to the parameters' names and shapes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
@@ -20,8 +20,10 @@ from bert_horovod.model.parameters import (
     Shapes,
     is_layer_norm,
     layer_prefix,
+    layer_with_parameters,
     query_key_or_value,
 )
+from bert_horovod.recipe.sections import Model
 
 QUERY_KEY_VALUE = "attention.self.qkv"  # of a layer: the joined weight, [3 hidden, hidden], and bias, [3 hidden]
 VOCABULARY_MULTIPLE = 64
@@ -113,8 +115,8 @@ def parameter_gradients(
     `shapes` are those of the parameters that train.
 
     The word embeddings' gradient has two parts: that of the tied output matrix is dense (zeros without a masked-token
-    head); that of the lookup is sparse, to be added to it. Matrices stay in the dtype that they were computed in,
-    vectors become float32.
+    head); that of the lookup is sparse, to be added to it. Matrices stay in the dtype that they were computed in
+    (float32 where layers share them), vectors become float32.
     """
     dense = {}
     for name, shape in shapes.items():
@@ -131,10 +133,35 @@ def parameter_gradients(
     return dense, {WORD_EMBEDDINGS: gradients[WORD_EMBEDDINGS]} if WORD_EMBEDDINGS in shapes else {}
 
 
-def layer_weights(weights: dict[str, tf.Tensor], layer: int) -> dict[str, tf.Tensor]:
-    """The cast weights of one layer, under names that are the same in all."""
-    prefix = layer_prefix(layer)
-    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+def layer_weights(weights: dict[str, tf.Tensor], model: Model) -> list[dict[str, tf.Tensor]]:
+    """The cast weights of each layer, under names that are the same in all.
+
+    Where layers share parameters the gradients of their uses are added up in float32, because a sum of many narrow
+    ones loses digits, and one after another as backward makes them, so that memory holds one sum and no list.
+    """
+    layers, above = [], {}
+    for layer in range(model.num_hidden_layers):
+        number = layer_with_parameters(model, layer)
+        if not layer or number != layer_with_parameters(model, layer - 1):
+            prefix = layer_prefix(number)
+            above = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        if layer + 1 < model.num_hidden_layers and number == layer_with_parameters(model, layer + 1):
+            pairs = {name: _for_a_layer_and_those_above(value) for name, value in above.items()}
+            layers.append({name: mine for name, (mine, _) in pairs.items()})
+            above = {name: others for name, (_, others) in pairs.items()}
+        else:
+            layers.append(above)
+    return layers
+
+
+@tf.custom_gradient
+def _for_a_layer_and_those_above(weight: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
+    """The weight twice; its gradient is the float32 sum of both uses'."""
+
+    def gradient(mine: tf.Tensor, above: tf.Tensor) -> tf.Tensor:
+        return tf.cast(above, tf.float32) + tf.cast(mine, tf.float32)
+
+    return (tf.identity(weight), tf.identity(weight)), gradient
 
 
 def _tensors(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:

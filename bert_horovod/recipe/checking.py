@@ -3,7 +3,7 @@
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_exchange import check_exchange
 from bert_horovod.recipe.checking_growth import check_growth
-from bert_horovod.recipe.sections import STEP_RANGES, Recipe
+from bert_horovod.recipe.sections import STEP_RANGES, Optimizer, Recipe
 
 
 def check_combinations(recipe: Recipe) -> None:
@@ -12,6 +12,16 @@ def check_combinations(recipe: Recipe) -> None:
         raise UserError(
             f"model.num_attention_heads = {model.num_attention_heads} does not divide "
             f"model.hidden_size = {model.hidden_size}"
+        )
+    if model.embedding_size > model.hidden_size:
+        raise UserError(
+            f"model.embedding_size = {model.embedding_size}: expected at most "
+            f"model.hidden_size = {model.hidden_size}, or 0 for embeddings of that width"
+        )
+    if model.shared_layers and model.num_hidden_layers % model.shared_layers:
+        raise UserError(
+            f"model.shared_layers = {model.shared_layers} does not divide "
+            f"model.num_hidden_layers = {model.num_hidden_layers}; 1: all layers share one, 0: each has its own"
         )
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
         rate = getattr(model, name)
@@ -44,8 +54,17 @@ def check_combinations(recipe: Recipe) -> None:
                 f"phase.{i}.end_learning_rate = {phase.end_learning_rate:g}: expected at most "
                 f"phase.{i}.learning_rate = {phase.learning_rate:g}"
             )
+    _check_optimizer(recipe.optimizer)
     check_exchange(recipe)
     check_growth(recipe)
+
+
+def _check_optimizer(optimizer: Optimizer) -> None:
+    if optimizer.clipping == "bucket" and optimizer.name == "lans":
+        raise UserError(
+            "optimizer.clipping = 'bucket': optimizer.name = 'lans' divides each tensor's gradient by its norm and "
+            "clips none; expected 'global', which is the default and does nothing here"
+        )
 
 
 def refuse_heads(recipe: Recipe, what: str) -> None:

@@ -24,8 +24,8 @@ from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError,
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import FORMATS, is_pretrained
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
-from bert_horovod.model.parameters import trained_names
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.model.parameters import trained_shapes
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase, Recipe
@@ -202,7 +202,7 @@ def _load(path: Path, task: Task) -> Checkpoint:
     phase = recipe.phase[recipe.phase_at(progress.step)]
     model = recipe.in_phase(phase).model
     shapes = task.parameters(model)
-    trained = trained_names(shapes, model.num_hidden_layers, phase.trained_layers)
+    trained = trained_shapes(shapes, model, phase.trained_layers)
     if progress.plan:
         check_type(progress.plan, _SavedPlan, "progress.plan")
         if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(trained):
@@ -212,7 +212,10 @@ def _load(path: Path, task: Task) -> Checkpoint:
         _check_tensors(part_file(rank), kept, {name: values.shape for name, values in kept.items()})
     parameters = read_directory(path, task).parameters  # their shapes are config.json's
     _check_tensors("model.safetensors", parameters, shapes)
-    slots = {slot: {f"{slot}/{name}": shapes[name] for name in trained} for slot in state_slots(recipe)}
+    slots = {
+        slot: {f"{slot}/{name}": shape for name, shape in of_slot.items()}
+        for slot, of_slot in slot_shapes(recipe, trained).items()
+    }
     mapped = map_file(path / OPTIMIZER, inside=path)
     _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
     return Checkpoint(

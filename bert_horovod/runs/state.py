@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
+from bert_horovod.model.parameters import Shapes
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.recipe.sections import Numerics
 
@@ -51,14 +52,14 @@ class TrainingState:
 
     `trained` are the parameters that train (None: all do); the others never change and have no slots.
 
-    These are replicated: equal on all ranks, checked, saved. `per_rank` holds what an exchange keeps on each rank
-    alone, by name; the exchange makes it (exchange/base.py).
+    These are replicated: equal on all ranks, checked, saved; `slot_shapes` are those of optimizers.base.slot_shapes.
+    `per_rank` holds what an exchange keeps on each rank alone, by name; the exchange makes it (exchange/base.py).
     """
 
     def __init__(
         self,
         parameters: dict[str, np.ndarray],
-        slot_names: tuple[str, ...],
+        slot_shapes: dict[str, Shapes],
         progress: Progress,
         slots: dict[str, dict[str, np.ndarray]] | None = None,
         trained: Iterable[str] | None = None,
@@ -67,10 +68,10 @@ class TrainingState:
         self.trained = {name: self.parameters[name] for name in (parameters if trained is None else trained)}
         self.slots = {
             slot: {
-                name: tf.Variable(slots[slot][name] if slots else tf.zeros(variable.shape), trainable=False)
-                for name, variable in self.trained.items()
+                name: tf.Variable(slots[slot][name] if slots else tf.zeros(shape), trainable=False)
+                for name, shape in shapes.items()
             }
-            for slot in slot_names
+            for slot, shapes in slot_shapes.items()
         }
         self.progress = progress
         self.per_rank: dict[str, tf.Variable] = {}

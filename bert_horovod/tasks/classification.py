@@ -9,7 +9,7 @@ import tensorflow as tf
 from bert_horovod.costs.products import Product
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import label_sums
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.parameters import Shapes, class_name
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.text_head import ARCHITECTURE, text_outputs, text_products, text_shapes
 
@@ -31,7 +31,7 @@ class Classification:
 
     def configuration(self, model: Model) -> dict[str, Any]:
         return {
-            "architectures": [ARCHITECTURE],
+            "architectures": [class_name(model, ARCHITECTURE)],
             "id2label": {str(number): label for number, label in enumerate(self.labels)},
             "label2id": {label: number for number, label in enumerate(self.labels)},
             "num_labels": len(self.labels),

@@ -9,15 +9,21 @@ import tensorflow as tf
 from bert_horovod.costs.products import Product, matrix_products
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import loss_sums
-from bert_horovod.model.parameters import Shapes, pretraining_shapes
+from bert_horovod.model.parameters import Shapes, class_name, pretraining_shapes
 from bert_horovod.recipe.sections import Model
 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """See tasks.base.Task; `pairs`: whether there is a pair head."""
+    """See tasks.base.Task.
+
+    Args:
+        pairs: whether there is a pair head.
+        pair_name: what the names of its metrics begin with; see recipe.sections.Objective.
+    """
 
     pairs: bool
+    pair_name: str = "nsp"
     counts = ("masked_tokens", "sequences")  # sequences: those that count for the pair loss
     sum_names = ("mlm_loss", "mlm_correct", "nsp_loss", "nsp_correct")
 
@@ -25,7 +31,7 @@ class Pretraining:
         return pretraining_shapes(model, self.pairs)
 
     def configuration(self, model: Model) -> dict[str, Any]:
-        return {"architectures": ["BertForPreTraining" if self.pairs else "BertForMaskedLM"]}
+        return {"architectures": [class_name(model, "BertForPreTraining" if self.pairs else "BertForMaskedLM")]}
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
         return matrix_products(model, rows, length, slots["masked"], slots["sequences"], self.pairs)
@@ -46,5 +52,8 @@ class Pretraining:
         masked, sequences = counts["masked_tokens"], counts["sequences"]
         found = {"mlm_loss": sums["mlm_loss"] / masked, "mlm_accuracy": sums["mlm_correct"] / masked}
         if self.pairs:
-            found |= {"nsp_loss": sums["nsp_loss"] / sequences, "nsp_accuracy": sums["nsp_correct"] / sequences}
+            found |= {
+                f"{self.pair_name}_loss": sums["nsp_loss"] / sequences,
+                f"{self.pair_name}_accuracy": sums["nsp_correct"] / sequences,
+            }
         return found

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_horovod.costs.products import Product
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.parameters import Shapes, class_name
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.text_head import ARCHITECTURE, text_outputs, text_products, text_shapes
 
@@ -30,7 +30,7 @@ class Regression:
 
     def configuration(self, model: Model) -> dict[str, Any]:
         return {
-            "architectures": [ARCHITECTURE],
+            "architectures": [class_name(model, ARCHITECTURE)],
             "id2label": {"0": self.label},
             "label2id": {self.label: 0},
             "num_labels": 1,

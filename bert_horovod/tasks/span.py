@@ -11,7 +11,7 @@ from bert_horovod.costs.products import HEAD, Product, matrix_products
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import SPAN_HEAD, Shapes, encoder_shapes, span_head_shapes
+from bert_horovod.model.parameters import SPAN_HEAD, Shapes, class_name, encoder_shapes, span_head_shapes
 from bert_horovod.recipe.sections import Model
 
 ARCHITECTURE = "BertForQuestionAnswering"
@@ -37,7 +37,7 @@ class Span:
 
     def configuration(self, model: Model) -> dict[str, Any]:
         return {
-            "architectures": [ARCHITECTURE],
+            "architectures": [class_name(model, ARCHITECTURE)],
             "version_2_with_negative": self.may_abstain,
             "doc_stride": self.stride,
         }

@@ -11,7 +11,8 @@ ones: the published code of progressive stacking does so too (Gong et al. 2019).
 
 from typing import TYPE_CHECKING
 
-from bert_horovod.model.parameters import grown_from, trained_names
+from bert_horovod.model.parameters import grown_from, trained_shapes
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.runs.state import TrainingState
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ def grow(run: "Run") -> None:
         return
     model = recipe.model
     shapes = run.task.parameters(model)
-    trained = trained_names(shapes, model.num_hidden_layers, phase.settings.trained_layers)
-    if shapes.keys() == state.parameters.keys() and trained == list(state.trained):
+    trained = trained_shapes(shapes, model, phase.settings.trained_layers)
+    if shapes.keys() == state.parameters.keys() and trained.keys() == state.trained.keys():
         return
     if run.exchange is not None:
         run.exchange.remember()
@@ -36,7 +37,7 @@ def grow(run: "Run") -> None:
     state.progress.updates, state.progress.mean_loss = 0, None
     run.state = TrainingState(
         {name: state.parameters[source].numpy() for name, source in copied.items()},
-        tuple(state.slots),
+        slot_shapes(recipe, trained),
         state.progress,
         trained=trained,
     )

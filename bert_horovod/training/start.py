@@ -16,8 +16,8 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.pretrained import read_pretrained
-from bert_horovod.model.parameters import initial_values, trained_names
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.model.parameters import initial_values, trained_shapes
+from bert_horovod.optimizers.base import slot_numbers, slot_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs import checkpoint
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
@@ -36,7 +36,14 @@ def check_size(recipe: Recipe, task: Task, world_size: int) -> None:
     """Raise UserError where the ranks cannot share a batch, or the task's parameters do not fit this host."""
     for phase in recipe.phase:  # the last has most parameters
         parameters = derive(recipe, phase, world_size, parameters=task.parameters).parameters
-    needed = 4 * parameters * (1 + len(state_slots(recipe)))
+        share = world_size * recipe.execution.micro_batch
+        if recipe.optimizer.clipping == "bucket" and phase.global_batch % share:
+            raise UserError(
+                f"global_batch = {phase.global_batch}: with optimizer.clipping = 'bucket' each micro-batch is clipped "
+                f"alone, and all must have execution.micro_batch = {recipe.execution.micro_batch} rows; expected a "
+                f"multiple of {share}, which {world_size} rank(s) share"
+            )
+    needed = 4 * (parameters + slot_numbers(recipe, task.parameters(recipe.model)))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
         raise UserError(
@@ -51,6 +58,13 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
     Raises UserError where its sizes or its vocabulary are not the run's.
     """
     found = read_pretrained(directory, task)
+    if found.model.albert != model.albert:
+        theirs, ours = ("an ALBERT" if each.albert else "a BERT" for each in (found.model, model))
+        raise UserError(
+            f"--init_checkpoint {directory} is {theirs}, the recipe's model.embedding_size = {model.embedding_size} "
+            f"and model.shared_layers = {model.shared_layers} make {ours}; start from {ours}, or set [model] as in its "
+            "configuration"
+        )
     if found.vocabulary is not None and found.vocabulary != dataset.vocabulary:
         first = next(
             (i for i, pair in enumerate(zip(found.vocabulary, dataset.vocabulary, strict=False)) if pair[0] != pair[1]),
@@ -72,6 +86,11 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
                 f"--init_checkpoint {directory}: {name} has shape {list(value.shape)}, the recipe's [model] "
                 f"makes it {list(shapes[name])}; set [model] as in its configuration"
             )
+    if found.model.layer_groups != model.layer_groups and found.model.num_hidden_layers == model.num_hidden_layers:
+        raise UserError(
+            f"--init_checkpoint {directory} has {found.model.layer_groups} layers with parameters, the recipe has "
+            f"model.shared_layers = {model.shared_layers}; set [model] as in its configuration"
+        )
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # what no shape tells of
         theirs, ours = getattr(found.model, key), getattr(model, key)
         if theirs != ours:
@@ -91,16 +110,18 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     progress = Progress(**from_rank_0(asdict(progress), world, "progress"))
     phase = recipe.phase[recipe.phase_at(progress.step)]
     model = recipe.in_phase(phase).model
+    shapes = job.task.parameters(model)
     if found is None:
-        parameters = initial_values(job.task.parameters(model), model.initializer_range, recipe.data.seed)
+        parameters = initial_values(shapes, model.initializer_range, recipe.data.seed)
         if job.init_checkpoint and world.rank == 0:
             parameters |= load_initial(job.init_checkpoint, model, job.task, job.dataset)
+    trained = trained_shapes(shapes, model, phase.trained_layers)
     state = TrainingState(
         found.parameters if found else parameters,
-        state_slots(recipe),
+        slot_shapes(recipe, trained),
         progress,
         found.slots if found else None,
-        trained_names(job.task.parameters(model), model.num_hidden_layers, phase.trained_layers),
+        trained,
     )
     state.broadcast(world)
     return state, found.path if found else None

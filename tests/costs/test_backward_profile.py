@@ -56,6 +56,20 @@ def test_recomputed_layers_take_half_as_long_again():
     assert of_layer(attention) == pytest.approx(of_layer(plain) + scores)
 
 
+def test_shared_layers_have_their_gradients_when_the_lowest_is_done():
+    table = {"num_hidden_layers": 4, "embedding_size": 128}
+    own, two, one = (
+        computed_profile(recipe_from_table({"model": table | {"shared_layers": groups}}), 128, 1, RATE)
+        for groups in (0, 2, 1)
+    )
+    name = "bert.encoder.layer.{}.output.dense.weight".format
+    assert own.end_s == two.end_s == one.end_s
+    assert (two.ready_s[name(1)], two.ready_s[name(0)]) == pytest.approx((own.ready_s[name(2)], own.ready_s[name(0)]))
+    assert one.ready_s[name(0)] == pytest.approx(own.ready_s[name(0)])
+    assert one.ready_s[name(0)] < one.ready_s["bert.encoder.embedding_hidden_mapping_in.weight"] == one.end_s
+    assert one.ready_s[WORD_EMBEDDINGS] == own.ready_s[WORD_EMBEDDINGS]
+
+
 def test_looked_up_rows_are_those_of_all_ranks_and_at_most_the_vocabulary():
     one, many = (computed_profile(toy(), 128, ranks, RATE).rows[WORD_EMBEDDINGS] for ranks in (1, 1000))
     assert 0 < one < 4 * 128 < many <= 30522

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ from bert_horovod.costs.planner import (
     update_bytes,
 )
 from bert_horovod.errors import UserError
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.model.parameters import EMBEDDING_MAPPING, WORD_EMBEDDINGS, layer_prefix, pretraining_shapes
 from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from tests.horovod_runs import PROJECT
@@ -81,7 +82,7 @@ def test_accumulation_and_update_take_the_time_of_their_bytes():
 )
 def test_bytes_of_an_update(optimizer, precision, micro_batches, world_size, expected):
     toy = recipe(optimizer={"name": optimizer}, numerics={"precision": precision})
-    assert update_bytes(toy, 10, micro_batches, world_size) == 10 * expected
+    assert update_bytes(toy, {"a": (10,)}, micro_batches, world_size) == 10 * expected
 
 
 def test_one_micro_batch_accumulates_nothing():
@@ -222,6 +223,49 @@ for name in [*names, "bert_horovod.commands.plan"]:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_input_is_exposed_where_a_device_is_faster_than_a_core_assembles_rows():
+    fast = Device("fast", 1e18, 1.0)
+    found = plan_phase(recipe(), 0, 1, fast, HOP)
+    settings = recipe().phase[0]
+    rows = found.micro_batches * recipe().execution.micro_batch
+    assert found.input_s == pytest.approx(rows * (1.65e-5 + 3.9e-8 * settings.sequence_length))
+    assert found.exposed_input_s == pytest.approx(found.input_s - found.forward_backward_s)
+    assert found.step_s == pytest.approx(found.input_s)
+    assert plan_phase(recipe(), 0, 1, DEVICE, HOP).exposed_input_s == 0
+
+
+ALBERT_LARGE = ("model.embedding_size=128", "model.shared_layers=1")
+
+
+def test_an_albert_sends_its_18_million_numbers_where_a_bert_sends_336_at_the_same_computation():
+    network = Network(1.25e8, latency_s=0.0)
+    # By size: all numbers in dense sums, none as looked-up rows.
+    settings = ("phase.0.global_batch=256", "execution.bucket_bytes=1000000", "execution.micro_batch=32")
+    bert, albert = (large(*settings, *more) for more in ((), ALBERT_LARGE))
+    plans = [plan_phase(each, 0, 8, DEVICE, network) for each in (bert, albert)]
+    numbers = [plan.sent_bytes / (2 * 7 / 8) / 2 for plan in plans]  # of a ring of 8, in float16
+    expected = [sum(map(math.prod, pretraining_shapes(each.model, True).values())) for each in (bert, albert)]
+    assert numbers == pytest.approx(expected)
+    assert numbers == pytest.approx([336.2e6, 17.9e6], rel=1e-2)  # with Google's vocabulary of 30,522
+    assert plans[1].forward_backward_s == pytest.approx(plans[0].forward_backward_s, rel=0.05)
+    assert plans[1].communication_s < plans[0].communication_s / 18
+    assert plans[1].memory_bytes < plans[0].memory_bytes
+
+
+def test_an_alberts_table_leaves_early_and_its_shared_layer_last():
+    albert = large("phase.0.global_batch=256", "execution.micro_batch=32", *ALBERT_LARGE)
+    profile = computed_profile(albert, 128, 8, 1e13)
+    shapes = pretraining_shapes(albert.model, True)
+    plan = buckets.by_profile(shapes, 2, profile, ring(8, 1.25e8, 0.0))
+    assert plan.rows == WORD_EMBEDDINGS
+    assert WORD_EMBEDDINGS in plan.buckets[0]
+    layer = [name for name in shapes if name.startswith(layer_prefix(0))]
+    first = next(i for i, bucket in enumerate(plan.buckets) if set(bucket) & set(layer))
+    assert all(set(bucket).isdisjoint(layer) for bucket in plan.buckets[:first])
+    assert set(plan.buckets[-1]) & {*layer, f"{EMBEDDING_MAPPING}.weight"}
+    assert sorted(name for bucket in plan.buckets for name in bucket) == sorted(shapes)
 
 
 def test_a_phase_of_upper_layers_sends_and_updates_those_alone():

@@ -1,5 +1,7 @@
 """The products of a forward pass, against a count by hand."""
 
+import dataclasses
+
 import pytest
 
 from bert_horovod.costs.products import Product, matrix_products
@@ -47,3 +49,16 @@ def test_where_heads_read_every_position_the_last_layer_is_as_the_others(slots, 
 def test_a_single_layer_is_the_last():
     model = Model(num_hidden_layers=1)
     assert "scores" not in {product.name for product in matrix_products(model, 2, 128, 19, 1, True)}
+
+
+def test_an_albert_computes_as_much_in_its_layers_and_less_at_its_narrow_embeddings():
+    bert, albert = (
+        {product.name: product for product in matrix_products(model, 2, 10, 3, 1, True)}
+        for model in (MODEL, dataclasses.replace(MODEL, embedding_size=4, shared_layers=1))
+    )
+    assert albert.pop("embeddings: mapping") == Product("embeddings: mapping", 1, 1, 20, 8, 4)
+    changed = {name for name in bert if bert[name] != albert[name]}
+    assert bert.keys() == albert.keys()
+    assert changed == {"head: transform", "head: vocabulary"}
+    assert albert["head: transform"].flops == bert["head: transform"].flops // 2
+    assert albert["head: vocabulary"].flops == bert["head: vocabulary"].flops // 2

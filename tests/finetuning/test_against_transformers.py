@@ -1,5 +1,6 @@
 """A fine-tuning without dropout has the losses of transformers', step by step, on the same examples."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.text_data import Files, glue_data
-from tests.toy_glue import write_checkpoint, write_glue
+from tests.toy_glue import MODEL, write_checkpoint, write_glue
 
 SETTINGS = ("phase.0.learning_rate=1e-2", "execution.xla='off'", "execution.tensorboard=false")
 
@@ -32,6 +33,17 @@ def test_the_losses_of_the_first_20_steps_are_those_of_transformers(finetuning, 
     ours, theirs = losses(finetuning, tmp_path)
     assert len(ours) == 20
     assert np.ptp(ours) > 0.03  # the steps do change what is learned
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_so_has_an_alberts(tmp_path):
+    model = dataclasses.replace(MODEL, num_hidden_layers=4, embedding_size=8, shared_layers=2, hidden_act="gelu_new")
+    data = glue_data("sst2", Files(write_glue(tmp_path / "glue")))
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", model=model)
+    (tmp_path / "runs").mkdir()
+    ours, theirs = losses(TextFinetuning(data, checkpoint), tmp_path / "runs")
+    assert np.ptp(ours) > 0.03
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 
 

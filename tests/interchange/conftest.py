@@ -20,6 +20,7 @@ SIZES = {
     "max_position_embeddings": 24,
     "type_vocab_size": 2,
 }
+ALBERT_SIZES = {"num_hidden_layers": 4, "embedding_size": 8, "num_hidden_groups": 2}  # beside those of SIZES
 
 
 def random_model(kind: str, **settings):
@@ -27,7 +28,10 @@ def random_model(kind: str, **settings):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    model = getattr(transformers, kind)(transformers.BertConfig(**{**SIZES, **settings})).eval()
+    sizes, configuration = SIZES, transformers.BertConfig
+    if kind.startswith("Albert"):
+        sizes, configuration = SIZES | ALBERT_SIZES, transformers.AlbertConfig
+    model = getattr(transformers, kind)(configuration(**{**sizes, **settings})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)

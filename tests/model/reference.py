@@ -1,9 +1,10 @@
 """BERT in plain NumPy, float64, written from the papers alone: loops over sequences, heads and tokens, no masks.
 
 Devlin et al. 2019 (arXiv 1810.04805), Vaswani et al. 2017 (arXiv 1706.03762, Post-LN), Hendrycks and Gimpel
-(arXiv 1606.08415).
+(arXiv 1606.08415); of ALBERT, Lan et al. 2020 (arXiv 1909.11942).
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -21,6 +22,7 @@ MODEL = Model(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
+ALBERT = dataclasses.replace(MODEL, num_hidden_layers=4, embedding_size=8, shared_layers=2, hidden_act="gelu_new")
 LENGTH = 16
 # Rows of sequences of so many tokens, packed from the left; the rest of a row is padding.
 PACKED = ((16,), (9,), (7, 6), (5, 4, 7), (1,))
@@ -97,7 +99,9 @@ class Reference:
         words, positions, segments = (
             self.parameters[f"bert.embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")
         )
-        return self.layer_norm("bert.embeddings", words[ids] + positions[: len(ids)] + segments[types])
+        x = self.layer_norm("bert.embeddings", words[ids] + positions[: len(ids)] + segments[types])
+        mapped = self.model.embedding_size or self.model.shared_layers
+        return self.dense("bert.encoder.embedding_hidden_mapping_in", x) if mapped else x
 
     def attend(self, name: str, x: np.ndarray) -> np.ndarray:
         query, key, value = (self.dense(f"{name}.self.{part}", x) for part in ("query", "key", "value"))
@@ -114,7 +118,8 @@ class Reference:
         """Hidden states of one sequence: the embeddings' and each layer's [tokens, hidden]."""
         states = [self.embed(ids, types)]
         for i in range(self.model.num_hidden_layers):
-            name = f"bert.encoder.layer.{i}"
+            groups = self.model.shared_layers or self.model.num_hidden_layers
+            name = f"bert.encoder.layer.{int(i / self.model.num_hidden_layers * groups)}"
             x = self.attend(f"{name}.attention", states[-1])
             inner = gelu(self.model, self.dense(f"{name}.intermediate.dense", x))
             states.append(self.layer_norm(f"{name}.output", x + self.dense(f"{name}.output.dense", inner)))

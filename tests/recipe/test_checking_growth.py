@@ -15,6 +15,7 @@ def test_stacking_and_staged_training_are_read():
     stacking = recipe(8, {"num_hidden_layers": 2}, {"num_hidden_layers": 4, "grow": "stack"}, {"grow": "stack"})
     assert [stacking.in_phase(phase).model.num_hidden_layers for phase in stacking.phase] == [2, 4, 8]
     assert not stacking.whole
+    assert recipe_from_table(recipe_to_table(stacking)) == stacking
     middle = stacking.of_phase(1)
     assert (middle.model.num_hidden_layers, middle.total_steps) == (4, stacking.phase[1].steps)
     assert recipe_from_table(recipe_to_table(middle)) == middle
@@ -52,3 +53,10 @@ def test_a_growth_that_cannot_be_is_refused(phases, expected):
 def test_exchanges_that_keep_something_of_each_tensor_are_refused(method, phases):
     with pytest.raises(UserError, match=f"exchange.method = {method!r}: .*expected 'gradients'"):
         recipe(6, *phases, exchange={"method": method})
+
+
+@pytest.mark.parametrize(("name", "value"), [("shared_layers", 1), ("embedding_size", 64)])
+@pytest.mark.parametrize("phases", [({"num_hidden_layers": 3}, {"grow": "stack"}), ({"trained_layers": 3},)])
+def test_an_albert_is_refused(name, value, phases):
+    with pytest.raises(UserError, match=f"model.{name} = {value}: an ALBERT trains as a whole; expected 0 with"):
+        recipe_from_table({"model": {"num_hidden_layers": 6, name: value}, "phase": list(phases)})

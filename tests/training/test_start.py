@@ -73,6 +73,15 @@ def test_more_ranks_than_rows_in_a_batch_are_refused_for_any_phase(store):
         check_recipe(recipe_from_table(table), store, world_size=8)
 
 
+def test_micro_batches_that_are_clipped_alone_must_be_of_one_size(store):
+    recipe = toy_recipe(optimizer={"clipping": "bucket"}, execution={"micro_batch": 8})
+    check_recipe(recipe, store, world_size=4)
+    with pytest.raises(
+        UserError, match=r"global_batch = 32: .*execution\.micro_batch = 8 rows; expected a multiple of 24"
+    ):
+        check_recipe(recipe, store, world_size=3)
+
+
 def test_a_vocabulary_without_special_tokens_is_refused_by_their_names(tmp_path):
     vocabulary = [f"word{i}" for i in range(64)]
     with pytest.raises(UserError, match=r"\[MASK\]"):
@@ -149,6 +158,23 @@ def test_other_sizes_are_refused_by_tensor_and_both_shapes(tmp_path, store, sett
 def test_another_computation_with_the_same_shapes_is_refused_by_its_key(tmp_path, store, key, value, ours):
     write_model(tmp_path / "init", store, recipe_with(**{key: value}).model)
     assert f"has {key} = {value!r}, the recipe has model.{key} = {ours!r}" in refusal(tmp_path / "init", store)
+
+
+def test_a_checkpoint_of_the_other_architecture_is_refused_by_the_settings_that_make_it(tmp_path, store):
+    albert = recipe_with(embedding_size=16, shared_layers=1)
+    write_model(tmp_path / "bert", store)
+    write_model(tmp_path / "albert", store, albert.model)
+    said = refusal(tmp_path / "bert", store, albert)
+    assert "is a BERT, the recipe's model.embedding_size = 16 and model.shared_layers = 1 make an ALBERT" in said
+    said = refusal(tmp_path / "albert", store)
+    assert "is an ALBERT, the recipe's model.embedding_size = 0 and model.shared_layers = 0 make a BERT" in said
+
+
+@pytest.mark.parametrize("ours", [0, 2])
+def test_other_sharing_is_refused_where_all_tensors_would_fit(tmp_path, store, ours):
+    write_model(tmp_path / "init", store, recipe_with(embedding_size=16, shared_layers=1).model)
+    said = refusal(tmp_path / "init", store, recipe_with(embedding_size=16, shared_layers=ours))
+    assert f"has 1 layers with parameters, the recipe has model.shared_layers = {ours}" in said
 
 
 def test_dropout_may_differ_from_that_of_the_model_to_start_from(tmp_path, store):

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     launched = launch()
     if arguments.trace and launched.size == 1:
         raise UserError("--trace: one process has no all-reduces; start several with horovodrun -np N")
-    delays = read_delays(arguments.delay, recipe.model.num_hidden_layers) if arguments.delay else None
+    delays = read_delays(arguments.delay, recipe.model.layer_groups) if arguments.delay else None
     world = connect(launched, recipe.execution, bool(arguments.trace), sums_by_host(recipe))
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
     found = measure(recipe, world, arguments.steps, delays, arguments.trace, arguments.warm_up)

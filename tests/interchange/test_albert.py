@@ -1,0 +1,189 @@
+"""ALBERT directories: the same weights give the same numbers in transformers and here, whoever wrote them."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.albert_names import name_in_file, name_of_parameter
+from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, PRETRAINING, Architecture
+from bert_horovod.interchange.huggingface import Pretrained, describe_directory, read_directory, write_directory
+from bert_horovod.interchange.serving_graph import Served, trained_outputs
+from bert_horovod.model.parameters import classifier_shapes, initial_values, pretraining_shapes, span_head_shapes
+from bert_horovod.recipe.sections import Model
+from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.pretraining import Pretraining
+from bert_horovod.tasks.span import Span
+from tests.interchange.conftest import SIZES, VOCABULARY, random_model
+
+MODEL = Model(
+    **SIZES | {"num_hidden_layers": 4},
+    hidden_act="gelu_new",
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    embedding_size=8,
+    shared_layers=2,
+)
+LABELS = ("no", "perhaps", "yes")
+HEADS = {
+    "AlbertForPreTraining": (Architecture(PRETRAINING, True), Pretraining(True)),
+    "AlbertForMaskedLM": (Architecture(MASKED_TOKENS, False), Pretraining(False)),
+    "AlbertForSequenceClassification": (Architecture(CLASSIFICATION, True, LABELS), Classification(LABELS)),
+    "AlbertForQuestionAnswering": (Architecture(ANSWERS, False), Span()),
+}
+OUTPUTS = {"seq_relationship_logits": "sop_logits"}  # what transformers calls otherwise
+
+
+def rows() -> dict[str, np.ndarray]:
+    """Three rows of other lengths, padded: int32 [3, 16] each."""
+    real = np.arange(16) < np.array([[16], [9], [1]])
+    ids = np.random.default_rng(0).integers(1, len(VOCABULARY), real.shape)
+    found = {"input_ids": np.where(real, ids, 0), "token_type_ids": real & (np.arange(16) >= 5), "attention_mask": real}
+    return {name: value.astype(np.int32) for name, value in found.items()}
+
+
+def write(directory: Path, task: Task, model: Model = MODEL) -> dict[str, np.ndarray]:
+    """A directory of ours with random values; returns them."""
+    random = np.random.default_rng(1)
+    values = {
+        name: (0.3 * random.standard_normal(shape)).astype(np.float32) for name, shape in task.parameters(model).items()
+    }
+    write_directory(directory, model, task, values, VOCABULARY, True)
+    return values
+
+
+def same_outputs(theirs, architecture: Architecture, model: Model, parameters: dict[str, np.ndarray]) -> None:
+    """Assert that transformers' model, training's path and the exported graph compute the same."""
+    torch = pytest.importorskip("torch")
+    inputs = rows()
+    real = inputs["attention_mask"] > 0
+    with torch.no_grad():
+        expected = theirs(**{name: torch.tensor(value.astype(np.int64)) for name, value in inputs.items()})
+    parameters = {name: parameters[name] for name in architecture.parameters(model)}
+    for found in (
+        trained_outputs(architecture, model, parameters, inputs),
+        Served(architecture, model, parameters, tf.int32).outputs(**inputs),
+    ):
+        assert found
+        for name, value in found.items():
+            value, other = np.array(value), expected[OUTPUTS.get(name, name)].numpy()
+            if value.shape[:2] == real.shape:
+                value, other = value[real], other[real]
+            np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_directory_of_transformers_has_its_logits_here(kind, tmp_path):
+    labels = {"num_labels": len(LABELS), "id2label": dict(enumerate(LABELS))} if "Classification" in kind else {}
+    theirs, (architecture, task) = random_model(kind, **labels), HEADS[kind]
+    theirs.save_pretrained(tmp_path)
+    found = read_directory(tmp_path, task)
+    assert found.model == MODEL
+    assert describe_directory(tmp_path)[2][0] == architecture
+    same_outputs(theirs, architecture, found.model, found.parameters)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("model", [MODEL, dataclasses.replace(MODEL, embedding_size=0, shared_layers=1)])
+def test_a_directory_of_ours_has_its_logits_in_transformers(kind, model, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    architecture, task = HEADS[kind]
+    parameters = write(tmp_path, task, model)
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [kind]
+    theirs, said = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
+    assert not said["missing_keys"]
+    assert not said["unexpected_keys"]
+    same_outputs(theirs.eval(), architecture, model, parameters)
+
+
+@pytest.mark.parametrize("task", [Pretraining(True), Pretraining(False), Classification(LABELS), Span()])
+def test_what_is_written_is_read_back(task, tmp_path):
+    values = write(tmp_path, task)
+    found = read_directory(tmp_path, task)
+    assert found.model == MODEL
+    assert found.parameters.keys() == values.keys()
+    for name, value in values.items():
+        np.testing.assert_array_equal(found.parameters[name], value, err_msg=name)
+
+
+def test_names_in_files_are_told_back_and_no_two_are_equal():
+    shapes = pretraining_shapes(MODEL, True) | classifier_shapes(MODEL, 3) | span_head_shapes(MODEL)
+    names = [name_in_file(name) for name in shapes]
+    assert [name_of_parameter(name) for name in names] == list(shapes)
+    assert len(set(names)) == len(shapes)
+    assert "albert.encoder.albert_layer_groups.1.albert_layers.0.full_layer_layer_norm.weight" in names
+    assert not [name for name in names if "bert." in name.replace("albert.", "")]
+
+
+def test_a_bare_albert_model_gets_its_prefix_and_keeps_its_pooler(tmp_path):
+    original = random_model("AlbertModel")
+    original.save_pretrained(tmp_path)
+    found = read_directory(tmp_path)
+    assert found.parameters["bert.pooler.dense.bias"] == pytest.approx(original.pooler.bias.detach().numpy())
+    assert describe_directory(tmp_path)[2][0].class_name(found.model) == "AlbertModel"
+
+
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, VOCABULARY[5:] + VOCABULARY[:5]], ids=["first", "last"])
+def test_the_tokenizer_is_that_of_a_wordpiece_vocabulary_and_special_ids_are_its_own(vocabulary, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from bert_horovod.corpus.reading.tokenizer import Tokenizer
+
+    parameters = initial_values(pretraining_shapes(MODEL, True), 0.02, 0)
+    write_directory(tmp_path, MODEL, Pretraining(True), parameters, vocabulary, True)
+    text = "the cats sat on a Café mat, 北京!"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    cls, sep = vocabulary.index("[CLS]"), vocabulary.index("[SEP]")
+    ours = Tokenizer(vocabulary, lowercase=True)([text])[0].tolist()
+    assert tokenizer(text)["input_ids"] == [cls, *ours, sep]
+    assert vocabulary.index("##s") in ours
+    assert tokenizer.mask_token_id == vocabulary.index("[MASK]")
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    ids = (config.pad_token_id, config.bos_token_id, config.eos_token_id)
+    assert ids == (vocabulary.index("[PAD]"), cls, sep)
+
+
+def changed(directory: Path, **settings) -> Path:
+    """The directory, whose config.json says something else."""
+    config = json.loads((directory / "config.json").read_text()) | settings
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "expected"),
+    [
+        ({"inner_group_num": 2}, UserError, "inner_group_num = 2 is not supported: expected 1"),
+        ({"num_hidden_groups": 3}, UserError, "shared_layers = 3 does not divide"),
+        (
+            {"num_hidden_groups": 1},
+            UserError,
+            "albert_layer_groups.1.albert_layers.0.attention.query.weight is no part",
+        ),
+        ({"num_hidden_groups": 4}, DamagedData, "the first is albert.encoder.albert_layer_groups.2.albert_layers.0."),
+        ({"embedding_size": 13}, UserError, "embedding_size = 13: expected at most"),
+        ({"embedding_size": 12}, DamagedData, "config.json says [21, 12]"),
+        ({"model_type": "bert"}, DamagedData, "encoder tensors are missing"),
+        ({"model_type": "electra"}, UserError, "model_type = 'electra': expected 'bert' or 'albert'"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_its_configuration_is_refused(settings, error, expected, tmp_path):
+    write(tmp_path, Pretraining(True))
+    with pytest.raises(error) as caught:
+        read_directory(changed(tmp_path, **settings))
+    assert expected in str(caught.value)
+
+
+def test_settings_that_are_left_out_are_those_of_transformers(tmp_path):
+    write(tmp_path, Pretraining(True))
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"):
+        del config[name]
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found: Pretrained = read_directory(tmp_path)
+    assert found.model == MODEL

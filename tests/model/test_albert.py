@@ -1,0 +1,168 @@
+"""ALBERT: narrow embeddings that are mapped to the layers' width, and layers that share parameters."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.model import plain
+from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.encoder import encode, encode_at
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.heads import loss_sums
+from bert_horovod.model.parameters import (
+    EMBEDDING_MAPPING,
+    LAYERS,
+    WORD_EMBEDDINGS,
+    backward_blocks,
+    encoder_shapes,
+    layer_prefix,
+    pretraining_shapes,
+)
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import QUERY_KEY_VALUE, cast_weights, parameter_gradients
+from bert_horovod.recipe.sections import Model
+from tests.model.reference import ALBERT, LENGTH, PACKED, Reference, add_targets, random_batch, random_parameters
+
+ONE_LAYER = dataclasses.replace(ALBERT, shared_layers=1)
+UNSHARED = dataclasses.replace(ALBERT, shared_layers=0)
+PARAMETERS = random_parameters(ALBERT, pairs=True)
+BATCH = add_targets(random_batch(((16,), (9,), (7, 6), (5, 4, 7))))
+BATCH["masked_positions"] %= (BATCH["sequence_ids"] > 0).sum(1, keepdims=True).astype(np.int32)
+
+
+def tensors(arrays: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(array) for name, array in arrays.items()}
+
+
+def forward(model: Model, parameters: dict[str, np.ndarray], policy: ComputePolicy, dropout=None) -> Forward:
+    return Forward(model, cast_weights(tensors(parameters), policy.dtype), policy, dropout)
+
+
+def with_copies(parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters of UNSHARED whose layers are copies of those that ALBERT's layers share."""
+    found = {name: value for name, value in parameters.items() if not name.startswith(LAYERS)}
+    for layer in range(4):
+        theirs = layer_prefix(layer // 2)
+        names = [name for name in parameters if name.startswith(theirs)]
+        found |= {name.replace(theirs, layer_prefix(layer)): parameters[name] for name in names}
+    return {name: found[name] for name in pretraining_shapes(UNSHARED, pairs=True)}
+
+
+def gradients(model: Model, parameters: dict[str, np.ndarray], policy: ComputePolicy) -> dict[str, tf.Tensor]:
+    """Dense gradients of the summed losses, by parameter."""
+    weights = cast_weights(tensors(parameters), policy.dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        sums = loss_sums(Forward(model, weights, policy), True, tensors(BATCH))
+        loss = sums.mlm_loss + sums.nsp_loss
+    return parameter_gradients(tape.gradient(loss, weights), {name: v.shape for name, v in parameters.items()})[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "encoder_and_pooler", "whole"),
+    [
+        ((768, 12, 12, 3072), 11_683_584, 11_813_810),
+        ((1024, 24, 16, 4096), 17_683_968, 17_847_474),
+        ((4096, 12, 64, 16384), 222_595_584, 223_158_450),
+    ],
+)
+def test_published_sizes_have_the_published_numbers_of_parameters(sizes, encoder_and_pooler, whole):
+    hidden, layers, heads, inner = sizes
+    model = Model(30_000, hidden, layers, heads, inner, embedding_size=128, shared_layers=1)
+    assert sum(map(math.prod, encoder_shapes(model, pooler=True).values())) == encoder_and_pooler
+    assert sum(map(math.prod, pretraining_shapes(model, pairs=True).values())) == whole
+
+
+@pytest.mark.parametrize("model", [ALBERT, ONE_LAYER, UNSHARED], ids=["2 groups", "1 group", "own layers"])
+def test_hidden_states_are_those_of_the_transcription(model):
+    parameters, batch = random_parameters(model, pairs=True), random_batch()
+    real = batch["sequence_ids"] > 0
+    expected = Reference(model, parameters).encode_batch(batch)
+    fast = encode(forward(model, parameters, ComputePolicy()), tensors(batch))
+    textbook = plain.encode(model, tensors(parameters), tensors(batch))
+    for mine, other, reference in zip(fast, textbook, expected, strict=True):
+        np.testing.assert_allclose(mine.numpy()[real], reference[real], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(other.numpy()[real], reference[real], rtol=1e-5, atol=1e-5)
+
+
+def test_losses_are_those_of_the_transcription():
+    reference = Reference(ALBERT, PARAMETERS)
+    found = loss_sums(forward(ALBERT, PARAMETERS, ComputePolicy()), True, tensors(BATCH))
+    expected = reference.loss_sums(BATCH, reference.encode_batch(BATCH)[-1])
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("xla", ["elementwise", "layers"])
+def test_compiled_layers_give_what_they_give_uncompiled_at_some_positions_too(xla):
+    positions = tf.constant(np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), 5)), tf.int32)
+    found, expected = (
+        encode_at(forward(ALBERT, PARAMETERS, ComputePolicy(xla=each)), tensors(random_batch()), positions)
+        for each in (xla, "off")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [ComputePolicy(), ComputePolicy(tf.bfloat16), ComputePolicy(tf.bfloat16, recompute="layer")],
+    ids=["float32", "bfloat16", "recomputed"],
+)
+def test_a_shared_gradient_is_the_float32_sum_of_all_its_uses(policy):
+    shared = gradients(ALBERT, PARAMETERS, policy)
+    uses = gradients(UNSHARED, with_copies(PARAMETERS), policy)
+    for name, found in shared.items():
+        if not name.startswith(LAYERS):
+            np.testing.assert_array_equal(tf.cast(found, tf.float32), tf.cast(uses[name], tf.float32), err_msg=name)
+            continue
+        assert found.dtype == tf.float32
+        group = int(name.removeprefix(LAYERS)[0])
+        above, mine = (
+            tf.cast(uses[name.replace(layer_prefix(group), layer_prefix(layer))], tf.float32)
+            for layer in (2 * group + 1, 2 * group)
+        )
+        assert np.any(above)
+        assert np.any(mine)
+        np.testing.assert_array_equal(found, above + mine, err_msg=name)
+
+
+def test_a_graph_of_the_step_has_the_same_gradients():
+    graph = tf.function(lambda: gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), ComputePolicy(tf.bfloat16)))
+    eager = gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), ComputePolicy(tf.bfloat16))
+    for name, value in graph().items():
+        assert value.dtype == eager[name].dtype
+        np.testing.assert_allclose(
+            *(tf.cast(each, tf.float32) for each in (value, eager[name])), rtol=0.05, atol=0.05, err_msg=name
+        )
+
+
+def test_dropout_differs_by_layer_as_where_each_has_its_own_parameters():
+    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
+    dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(0, tf.uint64))
+    shared, copies = (
+        encode(
+            forward(dataclasses.replace(model, **rates), parameters, ComputePolicy(), dropout), tensors(random_batch())
+        )
+        for model, parameters in ((ALBERT, PARAMETERS), (UNSHARED, with_copies(PARAMETERS)))
+    )
+    np.testing.assert_array_equal(shared[-1], copies[-1])
+    without = encode(forward(ALBERT, PARAMETERS, ComputePolicy()), tensors(random_batch()))
+    assert np.abs(shared[-1] - without[-1]).max() > 0.1
+
+
+def test_a_shared_layer_is_the_last_block_but_one_and_the_mapping_is_with_the_embeddings():
+    heads, *layers, embeddings = backward_blocks(list(pretraining_shapes(ONE_LAYER, pairs=True)))
+    assert len(layers) == 1
+    assert WORD_EMBEDDINGS in heads
+    assert f"{EMBEDDING_MAPPING}.weight" in embeddings
+    assert len(backward_blocks(list(PARAMETERS))) == 4
+
+
+def test_cast_weights_hold_a_shared_layer_once():
+    weights = cast_weights(tensors(random_parameters(ONE_LAYER, True)), tf.bfloat16)
+    assert [name for name in weights if QUERY_KEY_VALUE in name] == [
+        f"{layer_prefix(0)}{QUERY_KEY_VALUE}.{kind}" for kind in ("weight", "bias")
+    ]
+    assert weights[f"{EMBEDDING_MAPPING}.weight"].dtype == tf.bfloat16

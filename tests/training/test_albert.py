@@ -1,0 +1,53 @@
+"""An ALBERT trains, resumes, and sends the gradient of its shared layer once."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.interchange.huggingface import describe_directory
+from bert_horovod.model.parameters import pretraining_shapes
+from tests.toy_runs import metrics, newest, train_rank, train_recipe
+from tests.toys import toy_recipe
+
+RECIPE = toy_recipe(
+    model={"num_hidden_layers": 4, "embedding_size": 16, "shared_layers": 1, "hidden_act": "gelu_new"},
+    objective={"pair": "sentence_order"},
+    optimizer={"name": "lamb"},
+    phase={"steps": 8, "learning_rate": 0.01},
+    execution={"micro_batch": 16, "checkpoint_steps": 4},
+)
+
+
+@pytest.fixture(scope="module")
+def whole(store, tmp_path_factory) -> Path:
+    return train_recipe(RECIPE, store, tmp_path_factory.mktemp("whole"))
+
+
+def losses(output_dir: Path) -> list[float]:
+    return [line["loss"] for line in metrics(output_dir)]
+
+
+def test_a_checkpoint_is_of_its_own_class_with_the_pair_head(whole):
+    assert len(losses(whole)) == RECIPE.total_steps
+    model, shapes, (architecture, *_) = describe_directory(newest(whole))
+    assert model == RECIPE.model
+    assert architecture.class_name(model) == "AlbertForPreTraining"
+    assert shapes == pretraining_shapes(model, True)
+
+
+def test_a_run_that_was_left_and_resumed_is_the_same(whole, store, tmp_path):
+    train_recipe(RECIPE, store, tmp_path, max_steps=4)
+    train_recipe(RECIPE, store, tmp_path)
+    assert losses(tmp_path) == losses(whole)
+    resumed, expected = (newest(each) / "model.safetensors" for each in (tmp_path, whole))
+    assert resumed.read_bytes() == expected.read_bytes()
+
+
+def test_two_ranks_have_the_same_losses_and_send_each_parameter_once(whole, store, two_ranks, tmp_path):
+    two_ranks.run(train_rank, store.path, tmp_path, RECIPE)
+    assert losses(tmp_path) == pytest.approx(losses(whole), rel=1e-5)
+    parameters = sum(map(math.prod, pretraining_shapes(RECIPE.model, True).values()))
+    # Of a ring of two: all of the payload, float32; beside it only the sums of the losses.
+    sent = metrics(tmp_path)[-1]["wire_bytes"]
+    assert 4 * parameters <= sent < 4.2 * parameters
