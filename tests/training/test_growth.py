@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
+from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
@@ -19,9 +20,10 @@ from bert_horovod.model.weights import cast_weights
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.training.hooks.base import Hook
+from bert_horovod.training.step import as_tensors
 from tests.model.reference import Reference, random_batch
 from tests.toy_runs import metrics, newest, train_rank, train_recipe
-from tests.toys import toy_recipe_table
+from tests.toys import TOY_STEP, toy_recipe_table
 
 STEPS = 3  # of each phase; a checkpoint lies inside each
 PHASES = (
@@ -158,6 +160,28 @@ def test_frozen_tensors_are_bit_equal_after_their_phase_and_the_others_are_not(g
     assert trained - changed <= {f"{LAYER}1.attention.self.key.bias"}  # softmax drops it: its gradient is rounding
     word_embeddings = "bert.embeddings.word_embeddings.weight"
     assert (grown.saved(JOINT)[word_embeddings] != after[word_embeddings]).any()
+
+
+@pytest.mark.parametrize(
+    ("xla", "recompute"),
+    [("off", "layer"), *(pytest.param("layers", each, marks=pytest.mark.slow) for each in ("none", "layer"))],
+)
+def test_gradients_of_upper_layers_are_those_of_the_whole_model(xla, recompute):
+    found = []
+    for trained_layers in (0, 1):
+        phase = {"sequence_length": 32, "trained_layers": trained_layers}
+        execution = TOY_STEP["execution"] | {"xla": xla, "recompute": recompute}
+        recipe = recipe_from_table(TOY_STEP | {"phase": [phase], "execution": execution})
+        batch = phase_batch(recipe, recipe.phase[0])
+        synthetic = synthetic_step(recipe, batch)
+        forward_backward = tf.function(synthetic.step.forward_backward, autograph=False)
+        found.append(forward_backward(as_tensors(batch), tf.constant(0, tf.uint64), synthetic.inputs()))
+    (whole, _, whole_sums), (upper, lookups, upper_sums) = found
+    np.testing.assert_array_equal(upper_sums, whole_sums)  # dropout is on in layers that do not train
+    assert not lookups
+    assert upper.keys() < whole.keys()
+    for name, gradient in upper.items():
+        np.testing.assert_allclose(gradient, whole[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(("step", "layers", "slots"), [(2, 1, 1), (3, 1, 1), (4, 2, 1), (6, 2, 1), (8, 2, 2)])
