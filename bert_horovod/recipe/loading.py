@@ -85,7 +85,10 @@ def what_hash(recipe: Recipe) -> str:
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
-    """Names the *what* settings in which two recipes differ, as `key: old -> new`."""
+    """Names the *what* settings in which two recipes differ, as `key: old -> new`.
+
+    With optimizer.clipping = "bucket" two of [execution] are among them.
+    """
     found = []
     for section in WHAT_SECTIONS:
         before, after = recipe_to_table(old)[section], recipe_to_table(new)[section]
@@ -96,6 +99,11 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
         else:
             pairs = [(section, before, after)]
         found += [f"{name}.{key}: {a[key]!r} -> {b[key]!r}" for name, a, b in pairs for key in a if a[key] != b[key]]
+    if old.optimizer.clipping == new.optimizer.clipping == "bucket":
+        for name in ("micro_batch", "bucket_bytes"):
+            before, after = getattr(old.execution, name), getattr(new.execution, name)
+            if before != after:
+                found.append(f"execution.{name}: {before!r} -> {after!r}, by which optimizer.clipping = 'bucket' clips")
     return found
 
 

@@ -98,12 +98,19 @@ class Objective:
 class Optimizer:
     """The update rule; `bert_horovod/optimizers/<name>.py` states it."""
 
-    name: str = setting("adamw", choices=("adamw", "lamb", "lans", "sgd"))
+    name: str = setting("adamw", choices=("adamw", "lamb", "lans", "sgd", "came", "merit"))
     beta_1: float = setting(0.9, minimum=0, below=1)  # decay of the first moment
     beta_2: float = setting(0.999, minimum=0, below=1)  # decay of the second moment
+    # came only: decay of the instability; published: 0.9995 to 0.99995. Runs of fewer than 20,000 steps need a smaller
+    # one, such as 0.999: see optimizers/came.py
+    beta_3: float = setting(0.9999, minimum=0, below=1)
     epsilon: float = setting(1e-6, above=0)
     weight_decay: float = setting(0.01, minimum=0)  # biases and LayerNorm are never decayed
-    max_grad_norm: float = setting(1.0, minimum=0)  # global norm to which gradients are clipped; 0: no clipping
+    max_grad_norm: float = setting(1.0, minimum=0)  # norm to which gradients are clipped; 0: no clipping
+    # global: the mean gradient, by the norm of all of it. bucket: before the sum over ranks, each bucket of each
+    # micro-batch's gradient, to max_grad_norm / sqrt(buckets); execution.micro_batch and execution.bucket_bytes then
+    # decide the result, and a run keeps them: see docs/exchange.md
+    clipping: str = setting("global", choices=("global", "bucket"))
     bias_correction: bool = setting(True)  # adamw only: Google's BERT has none
     adapt: str = setting("all", choices=("all", "decayed"))  # lamb only: which tensors get a trust ratio
     decay_power: float = setting(1.0, above=0)  # 1: linear decay of the learning rate (papers); 0.5: NVIDIA's

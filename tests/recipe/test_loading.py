@@ -179,6 +179,25 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
             ({"model": {"shared_layers": groups}}, (f"model.shared_layers = {groups}", "model.num_hidden_layers = 12"))
             for groups in (5, 13)
         ),
+        (
+            {"optimizer": {"name": "lans", "clipping": "bucket"}},
+            ("optimizer.clipping = 'bucket'", "optimizer.name = 'lans'", "expected 'global'"),
+        ),
+        *(
+            (
+                {"optimizer": {"clipping": "bucket"}, "exchange": {"method": method}},
+                ("optimizer.clipping = 'bucket'", f"exchange.method = '{method}'", "'global', or exchange.method"),
+            )
+            for method in ("onebit_adam", "largest_chunks", "parameters")
+        ),
+        *(
+            (
+                {"optimizer": {"name": optimizer}, "exchange": {"method": method}},
+                (f"optimizer.name = '{optimizer}'", f"exchange.method = '{method}'", f"expected {expected}"),
+            )
+            for optimizer in ("came", "merit")
+            for method, expected in (("onebit_adam", "adamw"), ("onebit_lamb", "lamb"), ("mt_dao", "adamw"))
+        ),
         ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
     ],
 )
@@ -252,6 +271,17 @@ def test_differences_name_the_key_and_both_values_of_every_setting_but_those_of_
     changed = recipe_from_table(table_with(section, field.name, another(field)))
     expected = [f"{key_of(section, field.name)}: {field.default!r} -> {another(field)!r}"]
     assert differences(Recipe(), changed) == ([] if section == "execution" else expected)
+
+
+def test_clipping_by_buckets_makes_micro_batch_and_bucket_bytes_settings_that_a_run_keeps():
+    def of(clipping: str, **execution) -> Recipe:
+        return recipe_from_table({"optimizer": {"clipping": clipping}, "execution": execution})
+
+    assert differences(of("bucket"), of("bucket", micro_batch=8, bucket_bytes=1000, threads=3)) == [
+        "execution.micro_batch: 32 -> 8, by which optimizer.clipping = 'bucket' clips",
+        "execution.bucket_bytes: 'auto' -> 1000, by which optimizer.clipping = 'bucket' clips",
+    ]
+    assert differences(of("global"), of("global", micro_batch=8, bucket_bytes=1000)) == []
 
 
 def test_differences_tell_of_another_number_of_phases():

@@ -25,6 +25,6 @@ def kernel_bytes(recipe: Recipe, length: int, masked_slots: int) -> float:
     scores = 2 * model.num_attention_heads * length
     again = {"none": 0, "attention": scores, "layer": place + scores}[recipe.execution.recompute]
     layers = model.num_hidden_layers * ((1 + _BACKWARD) * (place + scores) + again)
-    embeddings = (1 + _BACKWARD) * 5 * model.hidden_size
+    embeddings = (1 + _BACKWARD) * 5 * model.embedding_width
     logits = masked_slots * 3 * model.vocab_size
     return rows * (length * (layers + embeddings) + logits) * WIDTHS[recipe.numerics.precision]
