@@ -4,8 +4,8 @@
 
 - Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
   costs/backward_profile.py) over the device's peak times the share of it that is reached.
-- Of that, the kernels between products take at least what they move over the memory's rate (costs/kernels.py). It is a
-  part, not an addend: the share that is reached was measured with them.
+- Of that, the kernels between products take at least what they move over the memory's rate
+  (costs/memory_traffic.py). It is a part, not an addend: the share that is reached was measured with them.
 - Accumulation and update move numbers through memory: bytes over the memory's rate, as in Kundu et al. (arXiv
   2407.14645), who take an operation to last max(FLOPs / (peak x share), bytes / bandwidth).
 - Communication: what exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
@@ -33,9 +33,9 @@ from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import Stage, measured_buckets, stages
-from bert_horovod.costs.kernels import kernel_bytes
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
+from bert_horovod.costs.memory_traffic import kernel_bytes
 from bert_horovod.model.parameters import Shapes, pretraining_shapes, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Phase, Recipe
