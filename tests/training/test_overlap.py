@@ -95,10 +95,9 @@ def test_the_int8_wire_learns_as_float32_does_with_equal_ranks_and_sends_tables_
 def warnings(world: World, recipe: Recipe, peaks: list[float | None]) -> list[str]:
     """What a run says on devices of these peaks, in FLOP/s of all ranks, which rank 0 knows; one micro-batch a step."""
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
-    phase = SimpleNamespace(settings=recipe.phase[0], micro_batches=1)
+    phase = SimpleNamespace(settings=recipe.phase[0], recipe=recipe, micro_batches=1)
     runs = [
-        SimpleNamespace(recipe=recipe, world=world, phase=phase, peak_flops_per_s=peak if world.rank == 0 else None)
-        for peak in peaks
+        SimpleNamespace(world=world, phase=phase, peak_flops_per_s=peak if world.rank == 0 else None) for peak in peaks
     ]
     return [fast_link_warning(run, shapes, None) for run in runs]
 
@@ -117,7 +116,7 @@ def test_a_plan_that_was_measured_is_what_is_judged():
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     profile = BackwardProfile(0.1, dict.fromkeys(shapes, 0.5), 1.0, {WORD_EMBEDDINGS: 10})
     world = SimpleNamespace(size=2)
-    run = SimpleNamespace(recipe=recipe, world=world, phase=SimpleNamespace(micro_batches=1))
+    run = SimpleNamespace(world=world, phase=SimpleNamespace(recipe=recipe, micro_batches=1))
     for s_per_byte, warned in ((1e-9, True), (1e-3, False)):
         expectation = expect(by_size(shapes, "auto"), shapes, "float32", profile, Link(0.0, s_per_byte))
         assert ("(link and backward measured)" in fast_link_warning(run, shapes, expectation)) == warned
