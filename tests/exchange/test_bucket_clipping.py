@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -112,6 +114,14 @@ def test_buckets_that_clip_are_cut_by_size_alone():
     auto = {"bucket_bytes": "auto"}
     assert measured_buckets(toy_recipe(execution=auto))
     assert not measured_buckets(toy_recipe(execution=auto, optimizer={"clipping": "bucket"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("clipping", "early"), [("bucket", "yes"), ("global", "no")])
+def test_a_parameter_is_updated_beside_the_sums_of_later_buckets(clipping, early):
+    command = [sys.executable, "-m", "tests.exchange.early_update", clipping]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert found.stdout.split() == [early]
 
 
 def micro_batches_of(rows: int) -> Recipe:
