@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.measuring.synthetic import LoneRank
-from tests.exchange.moments import BUCKETS, Toy
+from tests.exchange.moments import BUCKETS, Toy, parameters
 from tests.toys import toy_recipe
 
 PATIENCE_S = 10  # for an update that must not wait; the answer is "no" after it
@@ -29,11 +29,10 @@ class SlowSum(LoneRank):
             return tensor
 
         def wait(values: np.ndarray) -> np.ndarray:
-            variable = self.toy.state.parameters[BUCKETS[0][-1]]
-            before, end = variable.numpy().copy(), time.monotonic() + PATIENCE_S
+            name, end = BUCKETS[0][-1], time.monotonic() + PATIENCE_S
             while not self.changed and time.monotonic() < end:
                 time.sleep(0.02)
-                self.changed = not np.array_equal(variable.numpy(), before)
+                self.changed = not np.array_equal(self.toy.state.parameters[name].numpy(), parameters()[name])
             return values
 
         return tf.ensure_shape(tf.numpy_function(wait, [tensor], tensor.dtype), tensor.shape)
