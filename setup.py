@@ -24,7 +24,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["bert_horovod", "bert_horovod.*"]),
-    package_data={"bert_horovod.reporting": ["page.html"]},
+    package_data={"bert_horovod.reporting": ["page.html"], "bert_horovod.runs": ["references/*.json"]},
     python_requires=">=3.10,<3.13",
     install_requires=[
         f"tensorflow=={TENSORFLOW}",

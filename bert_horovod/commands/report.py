@@ -17,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", type=Path, metavar="FILE", help="cluster file with prices and power, as plan takes it: adds costs"
     )
+    parser.add_argument(
+        "--scaling", type=Path, metavar="FILE", help="what `bench scaling --output` wrote: adds its table"
+    )
     parser.add_argument("--watch", action="store_true", help="serve the page on this host, with news every 5 seconds")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="of --watch (default: a free one)")
 
@@ -26,10 +29,12 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.reporting.page import content, page
     from bert_horovod.reporting.run_record import names_of, read_run, schema
+    from bert_horovod.reporting.scaling_table import scaling_table
     from bert_horovod.reporting.serving_page import serve
     from bert_horovod.storage.writing import write_atomically
 
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    tables = [scaling_table(arguments.scaling)] if arguments.scaling else []
     if arguments.watch and arguments.output:
         raise UserError("--watch serves the page and --output writes it; give one of them")
     if not 0 <= arguments.port < 1 << 16:
@@ -39,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
         runs = [read_run(each, cluster) for each in arguments.runs]
         for run, name in zip(runs, names_of(arguments.runs), strict=True):
             run["name"] = name
-        return content(runs, schema(), watched)
+        return content(runs, schema(), watched, tables)
 
     if arguments.watch:
         serve(lambda: found(True), arguments.port)

@@ -17,6 +17,7 @@ WORTH = 0.05  # of a step: more exposed communication than that is worth a narro
 _NARROW = ("float16", "int8")
 _ONE_BIT = {"adamw": "onebit_adam", "lamb": "onebit_lamb"}  # by optimizer
 _RATES = (1e3, 1e13)  # bytes a second, between which a threshold is looked for
+_EMBEDDING_SIZE = 128  # of all of Google's ALBERTs
 _MOST_TIMES = 64  # the global batch, or steps between averages
 
 
@@ -72,8 +73,9 @@ def choices(
     """The recipe, then changes of it, those first that cost learning least.
 
     That is rounding of gradients, first without and then with what is owed; then a larger global batch; then methods
-    that change what is learned in each step: 1-bit exchange, and averages of parameters. The batch, and the steps
-    between averages, are the least power of two that reaches the wished efficiency, at most _MOST_TIMES.
+    that change what is learned in each step: 1-bit exchange, and averages of parameters; last another model, whose
+    layers share parameters. The batch, and the steps between averages, are the least power of two that reaches the
+    wished efficiency, at most _MOST_TIMES.
     """
 
     def planned(setting: str, changed: Recipe, price: str, times: int = 1) -> Choice:
@@ -106,7 +108,13 @@ def choices(
         elif changed.exchange.method == "gradients" and gradients and NUMBER_BYTES[wire] < width:
             price = "rounds gradients more, and owes what rounding loses" if wire == "int8" else "rounds gradients"
             found.append(planned(setting, changed, price))
-    return [*found, least(larger), *methods, *([least(rarer)] if gradients else [])]
+    found += [least(larger), *methods, *([least(rarer)] if gradients else [])]
+    if not recipe.model.albert and recipe.model.hidden_size > _EMBEDDING_SIZE:
+        model = dataclasses.replace(recipe.model, embedding_size=_EMBEDDING_SIZE, shared_layers=1)
+        setting = f"model.embedding_size = {_EMBEDDING_SIZE}, model.shared_layers = 1"
+        price = "an ALBERT: all layers share parameters, and learn less from as many rows"
+        found.append(planned(setting, dataclasses.replace(recipe, model=model), price))
+    return found
 
 
 def _with_batch(recipe: Recipe, phase: int, times: int) -> Recipe:

@@ -15,7 +15,7 @@ _CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), X
 
 
 def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
-    """The device at the pace that `bench compute --json` measured.
+    """The device at the pace that `bench compute --json`, or `bench scaling` on 1M1G, measured.
 
     Args:
         path: the file.
@@ -25,7 +25,9 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     Raises:
         UserError: the file is something else, or of another recipe.
     """
-    found = _read(path, "--compute", "bench compute", ("step_s", "flops_per_s", "forward_backward_s"))
+    found = _read(path, "--compute", "bench compute", ())
+    found = found.get("compute", found)  # of `bench scaling`
+    _check(path, "--compute", "bench compute", found, ("step_s", "flops_per_s", "forward_backward_s"))
     match = _CONFIGURATION.fullmatch(str(found.get("configuration")))
     model, precision, optimizer = recipe.model, recipe.numerics.precision, recipe.optimizer.name
     expected = (str(model.num_hidden_layers), str(model.hidden_size), precision, optimizer)
@@ -46,7 +48,7 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
 
 
 def measured_network(path: Path, network: Network) -> Network:
-    """The network between hosts as `doctor --json` or `bench comm --json` measured it.
+    """The network between hosts as `doctor --json`, `bench comm --json` or `bench scaling` measured it.
 
     Args:
         path: the file.
@@ -73,7 +75,7 @@ def measured_network(path: Path, network: Network) -> Network:
     else:
         raise UserError(
             f"--link {path}: it holds no all-reduce. Expected what `bert-horovod doctor -hostfile F --json` prints "
-            "where no check fails, or `bench comm --json` of several ranks"
+            "where no check fails, `bench comm --json` of several ranks, or `bench scaling --json` of several hosts"
         )
     return dataclasses.replace(network, bytes_per_s=bytes_per_s, share=1.0, latency_s=latency_s / hops)
 

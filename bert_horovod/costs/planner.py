@@ -1,9 +1,11 @@
 """What a recipe will take on given devices and a given link, before anything runs: time, memory, efficiency, days.
 
-    step = K (forward + backward) + accumulation + update + waiting + exposed communication
+    step = K (forward + backward) + accumulation + update + waiting + exposed communication + exposed input
 
 - Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
   costs/backward_profile.py) over the device's peak times the share of it that is reached.
+- Of that, the kernels between products take at least what they move over the memory's rate (costs/kernels.py). It is a
+  part, not an addend: the share that is reached was measured with them.
 - Accumulation and update move numbers through memory: bytes over the memory's rate, as in Kundu et al. (arXiv
   2407.14645), who take an operation to last max(FLOPs / (peak x share), bytes / bandwidth).
 - Communication: what exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
@@ -12,10 +14,11 @@
   the micro-batches beside which they leave; of averages of local updates, all. A phase's figures are means over its
   stages, by their shares of the steps.
 - Waiting: all ranks wait for the slowest device, whose speed is an order statistic of a normal distribution.
+- Input: a core of the host assembles a rank's rows beside the step; exposed is what lasts beyond it.
 - Memory: costs/memory_estimate.py.
 
-Not counted: encoding and decoding of narrow wires, input (rows are assembled beside the step), evaluations,
-checkpoints, start-up, and what communication takes from computation where one device does both.
+Not counted: encoding and decoding of narrow wires, evaluations, checkpoints, start-up, and what communication takes
+from computation where one device does both.
 `python benchmarks/planner.py` holds plans against published and measured tables.
 """
 
@@ -24,11 +27,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
+from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.exchanges import BY_SIZE, Stage, stages
+from bert_horovod.costs.kernels import kernel_bytes
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
@@ -47,6 +52,8 @@ HOP_LATENCY_S = 5e-5
 # NVIDIA's published rows/s of 4, 8 and 16 V100s of one node, which accumulate 64 micro-batches or more, are 3 to 7 %
 # under those of one, as the slowest of devices would be whose speeds differ by 3.1 to 4.5 %: see slowest().
 SPREAD = 0.037
+# docs/results.md, "Packing": a core assembles 46,400 rows/s of length 128 and 27,400 of 512.
+ROW_S, POSITION_S = 1.65e-5, 3.9e-8
 DAY_S = 86400
 
 
@@ -99,12 +106,15 @@ class PhasePlan:
     world_size: int
     micro_batches: int  # K, per rank and step
     forward_backward_s: float  # of all K
+    kernels_s: float  # of these, what kernels between products take at the memory's rate; 0: the rate is not known
     accumulation_s: float  # adding gradients of micro-batches
     update_s: float
     waiting_s: float  # for the slowest rank
     sent_bytes: float  # by a rank in a step, as the next two a mean over stages
     communication_s: float  # all sums of a step
     exposed_s: float  # of them, what nothing hides
+    input_s: float  # assembling rows
+    exposed_input_s: float  # beyond all else
     stages: tuple[StagePlan, ...]
     buckets: int  # 0: nothing is sent
     memory_bytes: int  # of a rank, estimated
@@ -116,7 +126,8 @@ class PhasePlan:
     @property
     def step_s(self) -> float:
         """Of a whole step, a mean over stages."""
-        return self.forward_backward_s + self.accumulation_s + self.update_s + self.waiting_s + self.exposed_s
+        parts = (self.forward_backward_s, self.accumulation_s, self.update_s, self.waiting_s, self.exposed_s)
+        return sum(parts) + self.exposed_input_s
 
 
 @lru_cache(maxsize=1024)
@@ -132,12 +143,15 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
         for name in ("sent_bytes", "communication_s", "exposed_s")
     )
     rate = device.memory_bytes_per_s or math.inf
+    slots = full_row_slots(recipe.objective, settings.sequence_length)
     parts = {
         "forward_backward_s": count * profile.end_s,
         "accumulation_s": accumulation_bytes(recipe, derived.parameters, count) / rate,
         "update_s": update_bytes(recipe, derived.parameters, count, world_size) / rate,
     }
     parts |= {"waiting_s": device.spread * slowest(world_size) * sum(parts.values()), "exposed_s": exposed_s}
+    input_s = count * recipe.execution.micro_batch * (ROW_S + POSITION_S * settings.sequence_length)
+    parts["exposed_input_s"] = max(0.0, input_s - sum(parts.values()))
     step_s = sum(parts.values())
     rows_per_s = settings.global_batch / step_s
     alone = rows_per_s if world_size == 1 else plan_phase(recipe, phase, 1, device, network).rows_per_s
@@ -146,6 +160,8 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
         world_size=world_size,
         micro_batches=count,
         **parts,
+        kernels_s=count * kernel_bytes(recipe, settings.sequence_length, slots) / rate,
+        input_s=input_s,
         sent_bytes=sent_bytes,
         communication_s=communication_s,
         stages=tuple(stage_plans),

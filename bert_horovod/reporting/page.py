@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,20 @@ def page(content: dict[str, Any]) -> str:
     return _TEMPLATE.read_text(encoding="utf-8").replace(_MARK, text)
 
 
-def content(runs: list[dict[str, Any]], metrics: dict[str, dict[str, Any]], watched: bool = False) -> dict[str, Any]:
+def content(
+    runs: list[dict[str, Any]],
+    metrics: dict[str, dict[str, Any]],
+    watched: bool = False,
+    tables: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
     """What the page's script reads.
 
     Args:
         runs: of reporting.run_record.read_run.
         metrics: of reporting.run_record.schema.
         watched: whether the page asks its server for news.
+        tables: beside the runs' own: title, head and rows of words.
     """
     made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-    return {"runs": runs, "metrics": metrics, "watched": watched, "version": __version__, "made": made}
+    about = {"watched": watched, "version": __version__, "made": made}
+    return {"runs": runs, "metrics": metrics, "tables": list(tables)} | about

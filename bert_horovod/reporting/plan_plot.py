@@ -11,6 +11,7 @@ PARTS = {  # of a step, from the bottom: heading and colour
     "update_s": ("update", "#54a24b"),
     "waiting_s": ("waiting for the slowest", "#eeca3b"),
     "exposed_s": ("exposed communication", "#e45756"),
+    "exposed_input_s": ("exposed input", "#b279a2"),
 }
 _WIDTH, _BAR, _GAP, _LEFT, _PANEL, _HEIGHT = 860, 44, 16, 40, 300, 180
 

@@ -10,8 +10,18 @@ from bert_horovod.costs.planner import Device, Network, PhasePlan
 from bert_horovod.measuring.tables import lines
 from bert_horovod.recipe.sections import Recipe
 
-_PARTS = ("ranks", "micro-batches", "step s", "fwd+bwd s", "accumulate s", "update s", "waiting s", "MB sent")
-_PARTS = (*_PARTS, "exchange s", "exposed s", "memory GiB")
+_PARTS = (
+    "ranks",
+    "micro-batches",
+    "step s",
+    "fwd+bwd s",
+    "kernels s",
+    "accumulate s",
+    "update s",
+    "waiting s",
+    "MB sent",
+)
+_PARTS = (*_PARTS, "exchange s", "exposed s", "input s", "memory GiB")
 _TOTALS = ("ranks", "rows/s", "tokens/s", "of a device", "efficiency", "E x speed-up", "days", "device-hours")
 
 
@@ -150,12 +160,14 @@ def _parts(plan: PhasePlan, device: Device) -> tuple[str, ...]:
         str(plan.micro_batches),
         f"{plan.step_s:.4g}",
         f"{plan.forward_backward_s:.4g}",
+        f"{plan.kernels_s:.3g}",
         f"{plan.accumulation_s:.3g}",
         f"{plan.update_s:.3g}",
         f"{plan.waiting_s:.3g}",
         f"{plan.sent_bytes / 1e6:.4g}",
         f"{plan.communication_s:.3g}",
         f"{plan.exposed_s:.3g}",
+        f"{plan.input_s:.3g}",
         memory if device.memory_bytes is None else f"{memory} of {device.memory_bytes / 2**30:.4g}",
     )
 

@@ -13,6 +13,7 @@ from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.loading import load_recipe, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.run_status import newest_checkpoint
+from bert_horovod.runs.reference_curves import Bounds, references_of
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.runs.step_metrics import StepMetrics
 from bert_horovod.storage.reading import open_regular, read_json
@@ -51,6 +52,7 @@ def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
         "summary": [*_summary(recipe, steps, clock, lines, cluster), *_place(directory)],
         "curves": _thinned(curves),
         "points": _columns([line for line in lines if _is_evaluation(line)], clock),
+        "bands": _bands(recipe, clock),
         "pauses": clock.pauses,
         "incidents": [{"step": line["step"], "text": str(line["incident"])} for line in lines if "incident" in line],
         "recipe": _flat(recipe_to_table(recipe)),
@@ -91,6 +93,11 @@ class _Clock:
         return hours, tokens
 
     @property
+    def last_step(self) -> int:
+        """0 before the first."""
+        return self._at[-1][0]
+
+    @property
     def end(self) -> tuple[float, float]:
         """Hours and tokens of the whole."""
         return self._at[-1][1:]
@@ -129,6 +136,28 @@ def _columns(lines: list[dict[str, Any]], clock: _Clock) -> dict[str, list[Any]]
         if name not in _NEITHER:
             columns[name] = [line.get(name) for line in lines]
     return columns
+
+
+def _bands(recipe: Recipe, clock: _Clock) -> list[dict[str, Any]]:
+    """Where a metric is expected, by the references about such runs, as far as this run has come."""
+    found = []
+    for reference in references_of(recipe):
+        window, last = reference.window, clock.last_step
+        steps = [min(last, i * window + window // 2) for i in range(len(reference.means)) if i * window < last]
+        bounds = [reference.bounds(i, losses=1) for i in range(len(steps))]
+        if steps:
+            found.append(_band("loss", f"expected: {reference.runs}", steps, bounds, clock))
+        for mark in reference.marks if last else ():
+            bounds = [Bounds(mark.low, mark.high)] * 2
+            found.append(_band(mark.metric, f"at the end: {mark.source}", [1, last], bounds, clock))
+    return found
+
+
+def _band(metric: str, label: str, steps: list[int], bounds: list[Bounds], clock: _Clock) -> dict[str, Any]:
+    places = [clock.at(step) for step in steps]
+    columns = {"step": steps, "hours": [hours for hours, _ in places], "tokens": [tokens for _, tokens in places]}
+    low, high = [each.low for each in bounds], [each.high for each in bounds]
+    return {"metric": metric, "label": label, **columns, "low": low, "high": high}
 
 
 def _thinned(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -14,6 +14,7 @@ from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
 from bert_horovod.training.hooks.divergence import Diverged, DivergenceHook
 from bert_horovod.training.hooks.evaluation import EvaluationHook
+from bert_horovod.training.hooks.expected_loss import ExpectedLossHook
 from bert_horovod.training.hooks.metrics import MetricsHook
 from bert_horovod.training.hooks.profile import ProfileHook
 from bert_horovod.training.hooks.signs_of_life import SignHook
@@ -35,6 +36,7 @@ HOOKS: tuple[Callable[[Run], Hook], ...] = (
     TimelineHook,
     DivergenceHook,
     MetricsHook,
+    ExpectedLossHook,
     EvaluationHook,
     ConsistencyHook,
     CheckpointHook,

@@ -85,7 +85,7 @@ def test_advice_has_figures(capsys):
     assert advice[0]["knee"] < 32
     assert advice[0]["worth_until"] < 32
     assert list(advice[0]["largest_micro_batch"]) == ["none", "attention", "layer"]
-    assert [each["setting"] for each in advice[0]["choices"]][-2] == 'exchange.method = "onebit_lamb"'
+    assert [each["setting"] for each in advice[0]["choices"]][-3] == 'exchange.method = "onebit_lamb"'
 
 
 def test_without_prices_the_line_to_add_is_said(capsys, tmp_path):

@@ -74,8 +74,10 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
         "phase.0.global_batch",
         "exchange.method",
         "exchange.method",
+        "model.embedding_size",
     ]
-    alone, float16, int8, larger, one_bit, averages = found
+    alone, float16, int8, larger, one_bit, averages, shared = found
+    assert shared.efficiency > float16.efficiency
     assert alone.efficiency < float16.efficiency < int8.efficiency < one_bit.efficiency
     assert all(each.price for each in found[1:])
     times = int(larger.setting.split()[-1]) // 64
@@ -98,7 +100,9 @@ def test_what_the_recipe_has_is_not_offered():
     found = choices(recipe(numerics={"wire": "float16"}), 0, 8, DEVICE, HOP, 0.5)
     assert 'numerics.wire = "float16"' not in [each.setting for each in found]
     own = choices(method_recipe("parameters"), 0, 8, DEVICE, HOP, 0.5)
-    assert [each.setting.partition(" ")[0] for each in own] == ["the", "phase.0.global_batch"]
+    assert [each.setting.partition(" ")[0] for each in own] == ["the", "phase.0.global_batch", "model.embedding_size"]
+    albert = choices(recipe(model={"shared_layers": 1}), 0, 8, DEVICE, HOP, 0.5)
+    assert not any("shared_layers" in each.setting for each in albert)
 
 
 def test_alternatives_are_sound_recipes_of_each_way_to_send_less():

@@ -224,6 +224,17 @@ for name in [*names, "bert_horovod.commands.plan"]:
     assert done.returncode == 0, done.stderr
 
 
+def test_input_is_exposed_where_a_device_is_faster_than_a_core_assembles_rows():
+    fast = Device("fast", 1e18, 1.0)
+    found = plan_phase(recipe(), 0, 1, fast, HOP)
+    settings = recipe().phase[0]
+    rows = found.micro_batches * recipe().execution.micro_batch
+    assert found.input_s == pytest.approx(rows * (1.65e-5 + 3.9e-8 * settings.sequence_length))
+    assert found.exposed_input_s == pytest.approx(found.input_s - found.forward_backward_s)
+    assert found.step_s == pytest.approx(found.input_s)
+    assert plan_phase(recipe(), 0, 1, DEVICE, HOP).exposed_input_s == 0
+
+
 ALBERT_LARGE = ("model.embedding_size=128", "model.shared_layers=1")
 
 

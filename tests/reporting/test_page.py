@@ -11,6 +11,7 @@ import pytest
 
 from bert_horovod.reporting.page import content, page
 from bert_horovod.reporting.run_record import read_run, schema
+from bert_horovod.runs import reference_curves
 from tests.horovod_runs import PROJECT
 from tests.reporting.toy_record import write_run
 
@@ -30,13 +31,20 @@ def browser():
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
-    """Of two runs, one with an incident, a pause, evaluations and a metric that no schema knows."""
+    """Of two runs, one with an incident, a pause, evaluations and a metric that no schema knows; with a band."""
     directory = tmp_path_factory.mktemp("report")
+    numbers = {"seeds": 3, "window": 20, "means": [7.0, 6.0], "spreads": [0.1, 0.1], "noises": [0.1, 0.1]}
+    mark = {"metric": "loss", "low": 1.67, "high": 1.71, "source": "published"}
+    about = {"name": "toy", "runs": "other seeds", "command": "", "settings": {"data.packing": True}}
+    (directory / "toy.json").write_text(json.dumps(about | numbers | {"marks": [mark]}), encoding="utf-8")
     runs = [write_run(directory / "one", odd_metric=True), write_run(directory / "two", {"data": {"seed": 8}})]
-    found = [
-        read_run(run) | {"name": f"run </script> {run.name} with a long name that has to be broken"} for run in runs
-    ]
-    (directory / "report.html").write_text(page(content(found, schema())), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference_curves, "DIRECTORY", directory)
+        found = [
+            read_run(run) | {"name": f"run </script> {run.name} with a long name that has to be broken"} for run in runs
+        ]
+    table = {"title": "Weak scaling", "head": ["layout", "rows/s"], "rows": [["1M1G", "10.0"], ["2M1G", "16.0"]]}
+    (directory / "report.html").write_text(page(content(found, schema(), tables=[table])), encoding="utf-8")
     return directory / "report.html"
 
 
@@ -60,7 +68,11 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
             "figure", "all => all.map(each => each.querySelectorAll('polyline, circle, polygon').length)"
         )
         assert all(lines)
-        broken = tab.eval_on_selector_all("polyline", "all => all.filter(each => /NaN/.test(each.outerHTML)).length")
+        # Of each of two runs, what is expected and what is published.
+        assert tab.locator("figure[data-metric=loss] polygon").count() == 4
+        broken = tab.eval_on_selector_all(
+            "polyline, polygon", "all => all.filter(each => /NaN/.test(each.outerHTML)).length"
+        )
         assert broken == 0
     assert said == []
     wide = tab.evaluate("document.documentElement.scrollWidth")
@@ -77,6 +89,9 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
     text = tab.inner_text("main")
     assert "run </script> one" in text
     assert "data.seed" in text
+    assert "2M1G" in text
+    assert "expected: other seeds" in text
+    assert "at the end: published" in text
     assert "the loss is not a number" in text
     assert "a restart or a pause" in text
     tab.hover("figure[data-metric=loss] svg")

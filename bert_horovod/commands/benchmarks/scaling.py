@@ -1,0 +1,115 @@
+"""Measure weak scaling: the real step on 1M1G (one machine, one GPU), 1M2G, ..., xMyG in turn; each rank does the same.
+
+bert-horovod bench scaling --recipe F -hostfile hosts --output scaling.json
+bert-horovod bench scaling --recipe F -H node1:8,node2:8 --layout 1M1G 2M1G 2M8G --cluster C
+
+Rows are synthetic and full, so that neither data nor its reading counts; the step, its buckets and their all-reduces
+are those of training. Speed-up and efficiency are over 1M1G. exposed s is what communication adds to a step. With
+--cluster there is a price of a billion tokens. `plan --compute FILE --link FILE` and `report --scaling FILE` read what
+--output writes. A layout that fails is named and left out; the exit code is 1 then.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.commands.shared.flags import add_hosts, add_step, step_recipe
+from bert_horovod.errors import RunError, UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the benchmark's flags."""
+    add_step(parser)
+    add_hosts(parser)
+    parser.add_argument("--network_interfaces", metavar="NAME,...", help="of the fast network, as in eth1")
+    parser.add_argument("--mpi", action="store_true", help="start and join by MPI instead of ssh and Gloo")
+    parser.add_argument(
+        "--layout", nargs="+", metavar="xMyG", help="machines and devices of each (default: doubled up to all)"
+    )
+    parser.add_argument(
+        "--micro_batches",
+        type=int,
+        metavar="K",
+        help="of a rank's step, on all layouts (default: the recipe's on the largest one)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=1, metavar="N", help="of all layouts; medians (default: %(default)s)"
+    )
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="cluster file with the price of a device's hour")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write what --json prints there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure layout by layout, print the table."""
+    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.costs.clusters import read_cluster
+    from bert_horovod.costs.derived import derive
+    from bert_horovod.measuring.tables import lines
+    from bert_horovod.measuring.weak_scaling import measure, parse_layout, results, run_layout, usual_layouts
+    from bert_horovod.reporting.scaling_table import cells, heading
+    from bert_horovod.storage.writing import write_atomically
+
+    recipe = step_recipe(arguments)
+    for name in ("rounds", "micro_batches"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} {value}: expected at least 1")
+    cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    if arguments.hostfile:
+        hosts = read_hostfile(arguments.hostfile)
+    elif arguments.hosts:
+        hosts = parse_hosts(arguments.hosts)
+    elif found := from_scheduler():
+        hosts = found[0]
+    else:
+        raise UserError("which hosts? Give -hostfile F or -H host:n,...; for this host alone -H localhost:2")
+    layouts = list(dict.fromkeys(map(parse_layout, arguments.layout))) if arguments.layout else usual_layouts(hosts)
+    for layout in layouts:
+        layout.hosts(hosts)  # refuses what there is not
+    most = max(layout.ranks for layout in layouts)
+    count = arguments.micro_batches or derive(recipe, recipe.phase[0], most).micro_batches
+    words = _step_words(arguments)
+    options = ["--network_interfaces", arguments.network_interfaces] if arguments.network_interfaces else []
+    options += ["--ssh_port", str(arguments.ssh_port)] if arguments.ssh_port else []
+    options += ["--mpi"] if arguments.mpi else []
+
+    def run_one(layout: Any) -> dict[str, Any]:
+        rows = count * recipe.execution.micro_batch * layout.ranks
+        return run_layout(layout, hosts, options, [*words, "--set", f"phase.0.global_batch={rows}"])
+
+    runs, started, failed = arguments.rounds * len(layouts), time.monotonic(), []
+
+    def tell(done: int, layout: Any, found: dict[str, Any] | RunError) -> None:
+        left_s = (runs - done) * (time.monotonic() - started) / done
+        if isinstance(found, RunError):
+            failed.append(layout)
+        what = f"left out: {found}" if isinstance(found, RunError) else f"{found['rows_per_s']:.1f} rows/s"
+        left = f"; about {left_s / 60:.0f} min left" if left_s > 60 else ""
+        print(f"{done}/{runs} {layout}: {what}{left}", file=sys.stderr, flush=True)
+
+    print(f"{runs} run(s): {', '.join(map(str, layouts))}", file=sys.stderr, flush=True)
+    measured = list(measure(layouts, arguments.rounds, run_one, tell))
+    if not measured:
+        raise RunError("no layout could be measured; `bert-horovod doctor` finds what is wrong with hosts")
+    price = cluster.costs.device_hour if cluster and cluster.costs.device_hour >= 0 else None
+    found = results(measured, recipe, count, price, cluster.costs.currency if cluster else "")
+    if arguments.output:
+        write_atomically(arguments.output, json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found) if arguments.json else f"{heading(found)}\n{lines(cells(found))}")
+    return RunError.exit_code if failed else 0
+
+
+def _step_words(arguments: argparse.Namespace) -> list[str]:
+    """The flags of `add_step` as they were given, for `bench comm`."""
+    words = []
+    for name in ("recipe", "model", "rows", "length", "steps"):
+        value = getattr(arguments, name)
+        if value is not None:
+            words += [f"--{name}", str(value.absolute() if isinstance(value, Path) else value)]
+    for override in arguments.overrides:
+        words += ["--set", override]
+    return words

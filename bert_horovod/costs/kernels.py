@@ -1,0 +1,30 @@
+"""What a micro-batch moves through a device's memory between its matrix products: a floor for the kernels there."""
+
+from bert_horovod.costs.memory_estimate import WIDTHS
+from bert_horovod.recipe.sections import Recipe
+
+# Numbers that fused kernels read and write for each position of a layer in forward, of the hidden size: biases of
+# query, key and value 6; context 2; twice bias, dropout, addition and LayerNorm 4.
+_HIDDEN = 16
+_BACKWARD = 2  # times forward: gradients come in and go out, and what forward kept is read again
+
+
+def kernel_bytes(recipe: Recipe, length: int, masked_slots: int) -> float:
+    """Bytes of a micro-batch's forward and backward, if each operation between products is one kernel.
+
+    Softmax reads and writes the scores, gelu its argument and value; the loss reads the logits, and backward reads and
+    writes them; embeddings are read, added up and normed. Kernels that are not fused move more.
+
+    Args:
+        recipe: model, precision, micro-batch and recomputation, which does a layer's forward once more.
+        length: positions per row.
+        masked_slots: masked positions per row.
+    """
+    model, rows = recipe.model, recipe.execution.micro_batch
+    place = _HIDDEN * model.hidden_size + 2 * model.intermediate_size
+    scores = 2 * model.num_attention_heads * length
+    again = {"none": 0, "attention": scores, "layer": place + scores}[recipe.execution.recompute]
+    layers = model.num_hidden_layers * ((1 + _BACKWARD) * (place + scores) + again)
+    embeddings = (1 + _BACKWARD) * 5 * model.embedding_width
+    logits = masked_slots * 3 * model.vocab_size
+    return rows * (length * (layers + embeddings) + logits) * WIDTHS[recipe.numerics.precision]

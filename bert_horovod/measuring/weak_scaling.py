@@ -1,0 +1,197 @@
+"""Rows a second on growing parts of a cluster, each rank with the same work: 1M1G, 1M2G, ..., as in the paper."""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from bert_horovod.errors import RunError, UserError
+from bert_horovod.measuring.configuration import step_flops
+from bert_horovod.recipe.sections import Recipe
+
+Hosts = dict[str, int]  # slots by name, as cluster/launching/hostfiles.py reads them
+
+_LAYOUT = re.compile(r"([1-9]\d{0,4})M([1-9]\d{0,3})G")
+
+
+class Layout(NamedTuple):
+    """A part of the cluster: so many machines with so many devices each."""
+
+    machines: int
+    devices: int  # of a machine, a rank each
+
+    def __str__(self) -> str:
+        return f"{self.machines}M{self.devices}G"
+
+    @property
+    def ranks(self) -> int:
+        """All devices."""
+        return self.machines * self.devices
+
+    def hosts(self, hosts: Hosts) -> Hosts:
+        """The first machines of a cluster that have so many devices, with these."""
+        able = [name for name, slots in hosts.items() if slots >= self.devices]
+        if len(able) < self.machines:
+            raise UserError(
+                f"--layout {self}: of {len(hosts)} host(s) {len(able)} have {self.devices} slot(s) or more; expected "
+                f"{self.machines}"
+            )
+        return dict.fromkeys(able[: self.machines], self.devices)
+
+
+def parse_layout(text: str) -> Layout:
+    """The layout of a text such as 2M8G; raises UserError."""
+    match = _LAYOUT.fullmatch(text)
+    if match is None:
+        raise UserError(f"--layout {text}: expected machines and devices of each, as in 2M8G")
+    return Layout(int(match[1]), int(match[2]))
+
+
+def usual_layouts(hosts: Hosts) -> list[Layout]:
+    """One machine with 1, 2, 4, ... and all its devices; 2, 4, ... and all machines with one device each, and with all.
+
+    All devices are as many as every machine has.
+    """
+    devices = min(hosts.values())
+    found = [Layout(1, count) for count in _doubling(max(hosts.values()))]
+    for machines in _doubling(len(hosts))[1:]:
+        found += [Layout(machines, count) for count in sorted({1, devices})]
+    return found
+
+
+class Measured(NamedTuple):
+    """A layout with what `bench comm --json` gave in each round."""
+
+    layout: Layout
+    rounds: list[dict[str, Any]]
+
+    def median(self, read: Callable[[dict[str, Any]], float]) -> float:
+        """The median over rounds."""
+        return statistics.median(read(found) for found in self.rounds)
+
+
+def measure(
+    layouts: list[Layout],
+    rounds: int,
+    run: Callable[[Layout], dict[str, Any]],
+    tell: Callable[[int, Layout, dict[str, Any] | RunError], None],
+) -> Iterator[Measured]:
+    """Run the layouts in turn, round after round; a layout that fails in a round is left out of it.
+
+    Args:
+        layouts: each one once.
+        rounds: at least 1.
+        run: gives what `bench comm --json` prints on a layout; may raise RunError.
+        tell: hears of each run: how many are done, of which layout, what came of it.
+    """
+    found: dict[Layout, list[dict[str, Any]]] = {layout: [] for layout in layouts}
+    done = 0
+    for _ in range(rounds):
+        for layout in layouts:
+            try:
+                answer: dict[str, Any] | RunError = run(layout)
+                found[layout].append(answer)
+            except RunError as error:
+                answer = error
+            done += 1
+            tell(done, layout, answer)
+    return (Measured(layout, answers) for layout, answers in found.items() if answers)
+
+
+def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_words: list[str]) -> dict[str, Any]:
+    """Run `bench comm --json` on a layout by `launch`, in processes of its own.
+
+    Args:
+        layout: the part of the cluster.
+        hosts: of the cluster.
+        launch_words: further flags of `launch`.
+        bench_words: further flags of `bench comm`, but for the global batch.
+
+    Raises:
+        RunError: the ranks failed; it has their last words.
+    """
+    where = ",".join(f"{name}:{slots}" for name, slots in layout.hosts(hosts).items())
+    words = [sys.executable, "-m", "bert_horovod", "launch", "-np", str(layout.ranks), "-H", where, *launch_words]
+    words += ["--", "bench", "comm", "--json", *bench_words]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        said = "\n  ".join(done.stderr.strip().splitlines()[-5:])
+        if done.returncode == UserError.exit_code:
+            raise UserError(said.partition("error: ")[2] or said)
+        raise RunError(f"ended with {done.returncode}: {said}")
+    return json.loads(lines[-1])
+
+
+def results(
+    found: list[Measured], recipe: Recipe, micro_batches: int, device_hour: float | None, currency: str
+) -> dict[str, Any]:
+    """What `bench scaling --json` prints; `plan --compute` and `--link`, and `report --scaling`, read it.
+
+    Args:
+        found: of each layout that was measured.
+        recipe: what was measured.
+        micro_batches: of a rank's step, on each layout.
+        device_hour: its price; None: not known.
+        currency: of the price.
+    """
+    alone = next((each for each in found if each.layout.ranks == 1), None)
+    alone_rows_per_s = alone.median(lambda one: one["rows_per_s"]) if alone else None
+    lines = [_line(each, recipe, alone_rows_per_s, device_hour) for each in found]
+    result: dict[str, Any] = {
+        "configuration": found[0].rounds[0]["configuration"],
+        "micro_batches": micro_batches,
+        "rounds": len(found[0].rounds),
+        "currency": currency,
+        "lines": lines,
+    }
+    if alone:
+        passes_s = alone.median(lambda one: _passes_s(one["delays"]))
+        step_s = passes_s + alone.median(lambda one: one["delays"]["update_s"])
+        result["compute"] = {
+            "configuration": result["configuration"],
+            "step_s": step_s,
+            "forward_backward_s": passes_s,
+            "flops_per_s": step_flops(recipe) / step_s,
+        }
+    widest = max(found, key=lambda each: (each.layout.machines, each.layout.ranks))
+    if widest.layout.machines > 1:
+        last = widest.rounds[-1]
+        result |= {key: last[key] for key in ("world_size", "link", "reduction")}
+    return result
+
+
+def _line(
+    measured: Measured, recipe: Recipe, alone_rows_per_s: float | None, device_hour: float | None
+) -> dict[str, Any]:
+    layout = measured.layout
+    rows_per_s = measured.median(lambda one: one["rows_per_s"])
+    tokens_per_s = rows_per_s * recipe.phase[0].sequence_length
+    speed_up = rows_per_s / alone_rows_per_s if alone_rows_per_s else None
+    return {
+        "layout": str(layout),
+        "machines": layout.machines,
+        "ranks": layout.ranks,
+        "step_s": measured.median(lambda one: one["step_s"].get("overlapped", one["step_s"]["off"])),
+        "exposed_s": measured.median(lambda one: one.get("exposed_s", 0.0)),
+        "rows_per_s": rows_per_s,
+        "tokens_per_s": tokens_per_s,
+        "speed_up": speed_up,
+        "efficiency": None if speed_up is None else speed_up / layout.ranks,
+        "price_per_billion_tokens": None
+        if device_hour is None
+        else layout.ranks * device_hour * 1e9 / (3600 * tokens_per_s),
+    }
+
+
+def _passes_s(delays: dict[str, Any]) -> float:
+    """Forward and backward of a micro-batch, in seconds."""
+    return delays["forward_s"] + delays["head_s"] + sum(delays["layers_s"]) + delays["embeddings_s"]
+
+
+def _doubling(most: int) -> list[int]:
+    """1, 2, 4, ... and the most."""
+    return [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]

@@ -1,0 +1,47 @@
+"""What `bench scaling` measured, as a table for a terminal or a page."""
+
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.errors import UserError, file_error
+from bert_horovod.storage.reading import read_json
+
+
+def heading(found: dict[str, Any]) -> str:
+    """What was measured."""
+    return f"{found['configuration']}; {found['micro_batches']} micro-batch(es) a rank; rounds: {found['rounds']}"
+
+
+def cells(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A row of headings, then a row a layout."""
+    priced = any(line["price_per_billion_tokens"] is not None for line in found["lines"])
+    head = ("layout", "ranks", "step s", "rows/s", "tokens/s", "speed-up", "efficiency", "exposed s")
+    rows = [head + ((f"{found['currency']} a billion tokens".strip(),) if priced else ())]
+    for line in found["lines"]:
+        unknown = line["speed_up"] is None  # 1M1G was not measured
+        row = (
+            line["layout"],
+            str(line["ranks"]),
+            f"{line['step_s']:.4g}",
+            f"{line['rows_per_s']:.1f}",
+            f"{line['tokens_per_s']:,.0f}",
+            "-" if unknown else f"{line['speed_up']:.2f}",
+            "-" if unknown else f"{line['efficiency']:.1%}",
+            f"{line['exposed_s']:.3f}",
+        )
+        rows.append(row + ((f"{line['price_per_billion_tokens']:,.2f}",) if priced else ()))
+    return rows
+
+
+def scaling_table(path: Path) -> dict[str, Any]:
+    """The file's table for the page: title, head and rows; raises ReportedError."""
+    try:
+        found = read_json(path)
+        head, *rows = cells(found)
+        return {"title": f"Weak scaling: {heading(found)}", "head": head, "rows": rows}
+    except OSError as error:
+        raise file_error(error, f"--scaling {path}: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"--scaling {path}: expected what `bert-horovod bench scaling --output` writes ({error!r})"
+        ) from error

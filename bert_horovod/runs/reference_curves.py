@@ -1,0 +1,119 @@
+"""Loss curves of earlier runs of a recipe, against which a run is held: is this loss normal?
+
+Each file of references/ is about one recipe: the band of several seeds, window by window of steps, as measured by
+benchmarks/reference_curve.py, and values at the end of training that others published, as marks. It counts for a run
+whose settings are those of the file; what the file does not name, such as data.seed and [execution], may differ.
+
+The mean of a run's losses over k steps of a window is normal within
+
+    mean +- 4 sqrt(spread^2 (1 + 1 / seeds) + noise^2 (1 / k - 1 / window))
+
+where mean is that of the seeds' means over the window, spread their standard deviation (pooled over neighbouring
+windows), and noise the standard deviation of single steps' losses within a window. If losses are normally distributed,
+one window in 16,000 is outside by chance.
+"""
+
+import json
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_horovod.recipe.loading import recipe_to_table
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
+
+DIRECTORY = Path(__file__).with_name("references")
+_DEVIATIONS = 4.0
+_SEED = "data.seed"
+
+
+class Bounds(NamedTuple):
+    """Between which a loss is normal, in nats."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value at the end of training that somebody published."""
+
+    metric: str
+    low: float
+    high: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A file of references/."""
+
+    name: str
+    runs: str  # what was run, on which data, in words
+    command: str
+    settings: dict[str, Any]  # by section.key, of a run that this is about
+    seeds: int = 0  # 0: there is no band
+    window: int = 1  # steps; window i holds steps from i * window + 1 to (i + 1) * window
+    means: tuple[float, ...] = ()  # of losses in nats, by window
+    spreads: tuple[float, ...] = ()
+    noises: tuple[float, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    def bounds(self, window: int, losses: int | None = None) -> Bounds | None:
+        """The band of the mean of so many losses of a window, or of all of its steps'; None where there is no band."""
+        if not 0 <= window < len(self.means):
+            return None
+        chance = self.noises[window] ** 2 * (1 / (losses or self.window) - 1 / self.window)
+        reach = _DEVIATIONS * sqrt(self.spreads[window] ** 2 * (1 + 1 / self.seeds) + chance)
+        return Bounds(self.means[window] - reach, self.means[window] + reach)
+
+    def judge(self, step: int, losses: list[float]) -> str | None:
+        """What to say of losses of a window that ends with `step`; None where they are normal, or nothing is known."""
+        bounds = self.bounds((step - 1) // self.window, len(losses))
+        if bounds is None or not losses:
+            return None
+        loss = sum(losses) / len(losses)
+        if bounds.low <= loss <= bounds.high:
+            return None
+        advice = (
+            "the learning rate and its warm-up, and the data (bert-horovod inspect shows rows)"
+            if loss > bounds.high
+            else "the data: repeated text, or text that is easier than the reference's"
+        )
+        return (
+            f"at step {step} the loss is {loss:.2f}, and runs of this recipe are between {bounds.low:.2f} and "
+            f"{bounds.high:.2f} ({self.runs}); look at {advice}"
+        )
+
+
+def references_of(recipe: Recipe) -> list[Reference]:
+    """The references that are about a recipe's runs: at most one with a band, and perhaps some with marks."""
+    settings = what_settings(recipe)
+    found = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]
+    return [each for each in found if each.settings.items() <= settings.items()]
+
+
+def what_settings(recipe: Recipe) -> dict[str, Any]:
+    """What decides a run's result but for its seed, by section.key; hashable values."""
+    found = {}
+    for section in WHAT_SECTIONS:
+        values = recipe_to_table(recipe)[section]
+        parts = {f"{section}.{i}": each for i, each in enumerate(values)} if isinstance(values, list) else None
+        for prefix, settings in (parts or {section: values}).items():
+            found |= {f"{prefix}.{key}": _plain(value) for key, value in settings.items()}
+    del found[_SEED]
+    return found
+
+
+def read_reference(path: Path) -> Reference:
+    """A file of the package."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values["marks"] = tuple(Mark(**mark) for mark in values.get("marks", ()))
+    for name in ("means", "spreads", "noises"):
+        values[name] = tuple(values.get(name, ()))
+    return Reference(**values)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it, but for lists: these are words."""
+    return json.dumps(value) if isinstance(value, list | tuple) else value

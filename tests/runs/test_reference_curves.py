@@ -1,0 +1,60 @@
+"""What counts as a normal loss."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.runs import reference_curves
+from bert_horovod.runs.reference_curves import DIRECTORY, Reference, read_reference, references_of, what_settings
+from tests.horovod_runs import PROJECT
+from tests.toys import toy_recipe
+
+REFERENCE = Reference("toy", "3 seeds", "a command", {}, 3, 20, (6.0, 5.0), (0.1, 0.05), (0.2, 0.2))
+
+
+@pytest.mark.parametrize("losses", [None, 1, 2, 20])
+def test_the_band_is_wider_for_fewer_losses(losses):
+    count = losses or 20
+    reach = 4 * math.sqrt(0.05**2 * 4 / 3 + 0.2**2 / count - 0.2**2 / 20)
+    assert REFERENCE.bounds(1, losses) == pytest.approx((5 - reach, 5 + reach))
+
+
+def test_beyond_its_windows_nothing_is_known():
+    assert REFERENCE.bounds(2) is None
+    assert REFERENCE.judge(60, [100.0] * 20) is None
+    assert REFERENCE.judge(40, []) is None
+
+
+def test_a_loss_outside_is_told_with_what_to_look_at():
+    assert REFERENCE.judge(40, [5.1] * 20) is None
+    above, below = REFERENCE.judge(40, [5.3] * 20), REFERENCE.judge(40, [4.6] * 20)
+    band = "runs of this recipe are between 4.77 and 5.23 (3 seeds)"
+    assert above.startswith(f"at step 40 the loss is 5.30, and {band}; look at the learning rate")
+    assert below.startswith(f"at step 40 the loss is 4.60, and {band}; look at the data")
+    assert REFERENCE.judge(35, [5.3] * 2) is None  # two losses may be so by chance
+
+
+def test_a_reference_is_about_runs_with_its_settings(monkeypatch, tmp_path):
+    monkeypatch.setattr(reference_curves, "DIRECTORY", tmp_path)
+    text = '{"name": "toy", "runs": "", "command": "", "settings": {"model.hidden_size": %d}}'
+    (tmp_path / "toy.json").write_text(text % toy_recipe().model.hidden_size, encoding="utf-8")
+    (tmp_path / "wide.json").write_text(text % 12345, encoding="utf-8")
+    assert [each.name for each in references_of(toy_recipe())] == ["toy"]
+
+
+def test_the_seed_and_how_the_work_is_done_do_not_count():
+    one = toy_recipe(data={"seed": 3}, execution={"micro_batch": 1})
+    assert what_settings(one) == what_settings(toy_recipe())
+    assert what_settings(toy_recipe(numerics={"wire": "float16"})) != what_settings(one)
+
+
+@pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.json")), ids=lambda path: path.stem)
+def test_what_ships_is_about_recipes_that_ship(path: Path):
+    found = read_reference(path)
+    assert len(found.means) == len(found.spreads) == len(found.noises)
+    assert all(mark.low <= mark.high and mark.source for mark in found.marks)
+    assert found.means or found.marks
+    recipes = sorted((PROJECT / "run" / "recipes").glob("*.toml"))
+    assert any(found.settings.items() <= what_settings(load_recipe(recipe)).items() for recipe in recipes)
