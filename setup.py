@@ -13,6 +13,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 PARQUET = ["pyarrow>=26,<27"]
+RECIPES = Path(__file__).with_name("run") / "recipes"  # absent while an image installs what only versions decide on
 ONNX = ["tf2onnx>=1.17,<1.18", "onnx>=1.22,<1.23", "onnxruntime>=1.31,<1.33"]  # tf2onnx 1.16 fails with NumPy 2
 TENSORFLOW = "2.18.1"  # Horovod 0.28.1 builds against TensorFlow 2.15 to 2.18 and fails from 2.19 on
 
@@ -23,8 +24,14 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    packages=find_packages(include=["bert_horovod", "bert_horovod.*"]),
-    package_data={"bert_horovod.reporting": ["page.html"], "bert_horovod.runs": ["references/*.json"]},
+    packages=find_packages(include=["bert_horovod", "bert_horovod.*"])
+    + (["bert_horovod.recipes"] if RECIPES.is_dir() else []),
+    package_dir={"bert_horovod.recipes": "run/recipes"},  # where recipe/shipped.py looks for them
+    package_data={
+        "bert_horovod.recipes": ["*.toml"],
+        "bert_horovod.reporting": ["page.html"],
+        "bert_horovod.runs": ["references/*.json"],
+    },
     python_requires=">=3.10,<3.13",
     install_requires=[
         f"tensorflow=={TENSORFLOW}",

@@ -5,7 +5,8 @@ python benchmarks/packing.py --data_dir STORE [--data_dir STORE] [--short_docume
 
 Fill is positions that are not [PAD] over all positions. The context is the mean, over tokens, of the length of the
 sequence that a token is in. The index is measured against the bytes of the store's shards. Rows/s are those of one
-core that assembles 64 rows at a time; build and assembly are in seconds of processor time.
+core that assembles 64 rows at a time; build and assembly are in seconds of processor time. The last lines tell what
+the ways of masking cost: rows/s of packed rows of pairs.
 """
 
 import argparse
@@ -28,6 +29,11 @@ from bert_horovod.recipe.sections import Objective
 LENGTHS = (512, 128)
 ROWS = 64  # assembled at once
 SECONDS = 2.0  # of assembling
+MASKING = {
+    "tokens": {},
+    "whole words": {"whole_word_masking": True},
+    "spans of words": {"whole_word_masking": True, "ngram": 3},
+}
 SHORTEST, LONGEST = 20, 400  # tokens in a short document
 
 
@@ -76,6 +82,16 @@ def measure(store: Store, length: int, pair: str, packing: bool, directory: str)
     )
 
 
+def masking(store: Store, length: int, directory: str) -> str:
+    """One line: rows/s by way of masking, taken in turn, the best of three."""
+    index = open_index(store, length, "sentence_order", True, directory=directory)
+    special, speeds = special_ids(store.vocabulary), dict.fromkeys(MASKING, 0.0)
+    for name in 3 * list(MASKING):
+        objective = Objective(pair="sentence_order", **MASKING[name])
+        speeds[name] = max(speeds[name], _assembly(Rows(store, index, special, length, objective, 0))[0])
+    return f"{length:>6}  masking: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
+
+
 def _assembly(rows: Rows) -> tuple[float, str]:
     rows.assemble(np.arange(ROWS))
     wrong = pairs = made = 0
@@ -108,6 +124,8 @@ def main() -> None:
                     for pair in ("next_sentence", "none"):
                         for packing in (True, False):
                             print(measure(store, length, pair, packing, directory), flush=True)
+                for length in LENGTHS:
+                    print(masking(store, length, directory), flush=True)
 
 
 if __name__ == "__main__":

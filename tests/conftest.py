@@ -94,7 +94,7 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """With --dist loadfile one worker takes all files that share a start."""
+    """With --dist loadfile one worker takes all files that share a start; of those with two ranks, two workers."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -102,6 +102,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     class SharedTogether(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return shared(str(config.rootpath / file)) or file
+            start = shared(str(config.rootpath / file))
+            half = " of exchanges" if start == "two_ranks" and "/exchange/" in file else ""
+            return f"{start}{half}" if start else file
 
     return SharedTogether(config, log)

@@ -114,7 +114,7 @@ def _checkpoint_not_written(place: Path) -> None:
     (place / "run").mkdir()
     (place / "run" / "checkpoints").touch()  # a file, where a directory should be
     recipe = recipe_from_table(toy_recipe_table(execution={"max_unsaved_hours": 1e-9}))
-    state = TrainingState({"a": np.zeros(2, np.float32)}, ("m", "v"), Progress(step=1))
+    state = TrainingState({"a": np.zeros(2, np.float32)}, {"m": {"a": (2,)}, "v": {"a": (2,)}}, Progress(step=1))
     task, dataset = Pretraining(recipe.objective.pairs), StoreDataset(_store(place), recipe)
     saver = Saver(state, Followed(place / "run"), recipe, task, dataset, print)
     saver.save(state, {})
@@ -252,7 +252,7 @@ from bert_horovod.training.job import pretraining_job
 from bert_horovod.training.hooks.consistency import Consistency
 
 def compare(arguments):
-    state = TrainingState({"a": np.float32([1, 1 + world.rank * 2**-23])}, ("m", "v"), Progress())
+    state = TrainingState({"a": np.float32([1, 1 + world.rank * 2**-23])}, {}, Progress())
     Consistency(state, world).check(8)
 
 def outlive(*arguments):

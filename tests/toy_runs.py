@@ -9,7 +9,7 @@ import numpy as np
 from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store, open_store
-from bert_horovod.optimizers.base import SLOTS
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.saving import buffers_for, take_snapshot, write
@@ -44,7 +44,8 @@ def new_state(
     rule: str = "adamw",
 ) -> TrainingState:
     """The state of a run; without slots those of the rule are 0."""
-    return TrainingState(parameters, SLOTS[rule], progress, slots)
+    shapes = {name: value.shape for name, value in parameters.items()}
+    return TrainingState(parameters, slot_shapes(toy_recipe(optimizer={"name": rule}), shapes), progress, slots)
 
 
 def pretrain_arguments(directory: Path, store: Store, output_dir: Path, **sections: dict[str, Any]) -> list[str]:

@@ -4,12 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_horovod.batches.ngrams import choose_spans, draw_lengths, find_words
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces, ordinary_ids
 from bert_horovod.recipe.sections import Objective
 
 # What a hash is drawn for.
-_MASK, _REPLACE = range(200, 202)
+_MASK, _REPLACE, _SPAN = range(200, 203)
 _LOW_32 = np.uint64((1 << 32) - 1)
 _SHIFT_32 = np.uint64(32)
 _LAST = np.uint64((1 << 64) - 1)
@@ -58,6 +59,7 @@ class Masker:
     ) -> None:
         self._ordinary = ordinary_ids(vocabulary, special)
         self._continuation = continuation_pieces(vocabulary) if objective.whole_word_masking else None
+        self._longest_span = objective.ngram
         self._mask_id = special.mask
         self._fraction = objective.masked_fraction
         self._seed = seed
@@ -83,7 +85,8 @@ class Masker:
             maskable: bool [R, L]: ordinary tokens.
             tokens: int64 [R, S]: ordinary tokens per sequence; 0: none.
         """
-        places = self._places(ids, positions, sequence_ids, maskable, tokens)
+        draw = self._places if self._longest_span == 1 else self._span_places
+        places = draw(ids, positions, sequence_ids, maskable, tokens)
         row, column = np.divmod(places, self._length)
         slot = np.arange(len(places)) - np.searchsorted(places, row * self._length)
         original = ids.reshape(-1)[places]
@@ -133,6 +136,25 @@ class Masker:
             chosen = self._whole_words(keys.ravel() >> np.uint64(self._column_bits), owner, budgets, chosen)
         column = (keys.ravel()[chosen] & np.uint64((1 << self._column_bits) - 1)).astype(np.int64)
         return np.sort(np.flatnonzero(chosen) // self._length * self._length + column)
+
+    def _span_places(
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        sequence_ids: np.ndarray,
+        maskable: np.ndarray,
+        tokens: np.ndarray,
+    ) -> np.ndarray:
+        """Masked places in the flat batch, ascending: per sequence spans of words or tokens; see batches/ngrams.py."""
+        begins = maskable
+        if self._continuation is not None:
+            begins = maskable & (self._word_starts(ids, maskable) == np.arange(self._length))
+        words = find_words(begins, maskable, sequence_ids)
+        row, column = np.divmod(words.start, self._length)
+        at = positions[row] * self._length + column
+        lengths = draw_lengths(words.left, self._longest_span, self._hash(_SPAN, at) / 2.0**64)
+        budgets = masked_count(tokens[tokens > 0], self._fraction)
+        return choose_spans(words, lengths, self._hash(_MASK, at), budgets)
 
     def _word_starts(self, ids: np.ndarray, maskable: np.ndarray) -> np.ndarray:
         """The column where each place's word begins, int64 [R, L]; a segment's first piece begins one."""

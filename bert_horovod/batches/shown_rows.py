@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces
+from bert_horovod.recipe.sections import Objective
+from bert_horovod.wording import counted
 
 LEGEND = (
     "[MASK:word]: word is to be predicted, the model sees [MASK]; [word→other]: it sees another; "
@@ -24,13 +26,14 @@ class RowText:
     Args:
         vocabulary: the store's.
         special: its special ids.
-        pair: the recipe's objective.pair.
+        objective: the recipe's.
     """
 
-    def __init__(self, vocabulary: list[str], special: SpecialIds, pair: str) -> None:
+    def __init__(self, vocabulary: list[str], special: SpecialIds, objective: Objective) -> None:
         self._vocabulary = vocabulary
         self._special = special
-        self._pair = pair
+        self._pair = objective.pair
+        self._spans = objective.ngram > 1
         self._continuation = continuation_pieces(vocabulary)
 
     def lines(self, row: dict[str, np.ndarray]) -> list[str]:
@@ -44,9 +47,20 @@ class RowText:
         masked = int(np.count_nonzero(row["masked_weights"]))
         sequences = f"{count} sequence{'s' if count > 1 else ''}"
         lines = [f"{used} of {length} positions used ({used / length:.1%}), {sequences}, {masked} tokens masked"]
+        if self._spans and masked:
+            lines[0] += f": {self._runs(row['masked_positions'][:masked], row['masked_ids'][:masked])}"
         for sequence in range(1, count + 1):
             lines += self._sequence(row, sequence)
         return lines
+
+    def _runs(self, positions: np.ndarray, ids: np.ndarray) -> str:
+        """How many masked words stand alone, and how many runs of 2, 3, ... there are; spans may touch."""
+        begins = np.append(True, np.diff(positions) > 1)
+        words = np.add.reduceat(begins | ~self._continuation[ids], np.flatnonzero(begins), dtype=int)
+        counts = np.bincount(words)
+        single = [f"{counted(int(counts[1]), 'word')} alone"] if counts[1] else []
+        runs = [f"{counted(int(counts[n]), 'run')} of {n} words" for n in range(2, len(counts)) if counts[n]]
+        return ", ".join(single + runs)
 
     def _sequence(self, row: dict[str, np.ndarray], sequence: int) -> Iterator[str]:
         places = np.flatnonzero(row["sequence_ids"] == sequence)

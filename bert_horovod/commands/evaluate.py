@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Objective, Phase, Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def evaluate(
         checkpoint, sequence_length, sequence_length_from ("flag", "checkpoint" or "default"), rows (as many as there
         were), pair (the run's objective.pair; next_sentence for a checkpoint of other origin with a sentence-pair
         head); held_out_mlm_loss and, with that head, held_out_nsp_loss in nats, held_out_mlm_accuracy and
-        held_out_nsp_accuracy as fractions; unigram_cross_entropy of the held-out tokens, and gain: by how many nats
-        the masked-token loss is lower.
+        held_out_nsp_accuracy as fractions (held_out_sop_... where pair is sentence_order); unigram_cross_entropy of
+        the held-out tokens, and gain: by how many nats the masked-token loss is lower.
 
     Raises:
         ReportedError: checkpoint, store or an argument is not what it should be, or they do not fit together.
@@ -104,7 +105,6 @@ def evaluate(
     from bert_horovod.corpus.store import verify
     from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.model.policy import ComputePolicy
-    from bert_horovod.recipe.sections import Objective, Phase, Recipe
     from bert_horovod.runs.checkpoint import find_checkpoint, recorded_length, recorded_pair
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
@@ -124,7 +124,8 @@ def evaluate(
     pair = (recorded_pair(directory) or "next_sentence") if found.pairs else "none"
     recipe = Recipe(objective=Objective(pair=pair), phase=(Phase(sequence_length=sequence_length),))
     held_out = open_rows(store, recipe, 0, "held_out", index_dir)
-    evaluator = Evaluator(Pretraining(found.pairs), found.model, ComputePolicy(), held_out, rows, micro_batch, World())
+    task = Pretraining(found.pairs, recipe.objective.pair_name)
+    evaluator = Evaluator(task, found.model, ComputePolicy(), held_out, rows, micro_batch, World())
     means = {f"held_out_{name}": value for name, value in evaluator.evaluate(found.parameters).items()}
     return {
         "checkpoint": str(directory),
@@ -146,10 +147,11 @@ def summary(result: dict[str, Any]) -> str:
         f"  masked tokens   loss {result['held_out_mlm_loss']:.4f} nats   "
         f"accuracy {result['held_out_mlm_accuracy']:.1%}",
     ]
-    if "held_out_nsp_loss" in result:
+    if result["pair"] != "none":
+        name = Objective(pair=result["pair"]).pair_name
         lines.append(
-            f"  {result['pair'].replace('_', ' '):14}  loss {result['held_out_nsp_loss']:.4f} nats   "
-            f"accuracy {result['held_out_nsp_accuracy']:.1%}"
+            f"  {result['pair'].replace('_', ' '):14}  loss {result[f'held_out_{name}_loss']:.4f} nats   "
+            f"accuracy {result[f'held_out_{name}_accuracy']:.1%}"
         )
     side = "below" if result["gain"] >= 0 else "above"
     lines.append(

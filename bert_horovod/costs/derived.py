@@ -50,7 +50,7 @@ def derive(
             recipe.model, phase.sequence_length, masked_slots, sequences, recipe.objective.pairs
         ),
         memory_bytes=memory_bytes(
-            recipe, parameters, phase.sequence_length, masked_slots, sequences, micro_batches, world_size, gpu
+            recipe, shapes, phase.sequence_length, masked_slots, sequences, micro_batches, world_size, gpu
         ),
     )
 

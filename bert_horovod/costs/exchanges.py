@@ -15,13 +15,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_horovod.costs.link import BLOCK, NUMBER_BYTES, reductions
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.optimizers.schedule import sync_period, whole_steps
 from bert_horovod.recipe.sections import Phase, Recipe
 
 # Methods whose buckets are cut by size alone; those of the others follow the measured link and backward.
 BY_SIZE = ("largest_chunks", "parameters", "mt_dao", "dreamddp")
 AUTO_DENSE = 0.2  # exchange.dense = "auto" as plans have it: published shares are 0.15 to 0.25 (arXiv 2102.02888)
+
+
+def measured_buckets(recipe: Recipe) -> bool:
+    """Whether buckets follow the measured link and backward, not their size alone."""
+    by_size = recipe.exchange.method in BY_SIZE or recipe.optimizer.clipping == "bucket"
+    return recipe.execution.bucket_bytes == "auto" and not by_size
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
         phase: one of its phases, whose steps and learning rate decide shares.
         reduction: how gradients are summed; "": the first way that the recipe allows.
     """
-    exchange, wire, slots = recipe.exchange, recipe.numerics.wire, len(state_slots(recipe))
+    exchange, wire, slots = recipe.exchange, recipe.numerics.wire, _slots_a_parameter(recipe)
     dense = Stage("dense", 1.0, wire, reduction or reductions(recipe)[0])
     match exchange.method:
         case "gradients":
@@ -96,6 +103,12 @@ def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
         case _:
             found = _signs_stages(recipe, phase, dense)
     return [stage for stage in found if stage.share > 0]
+
+
+def _slots_a_parameter(recipe: Recipe) -> float:
+    """Numbers of slots for each of the parameters, those of pre-training."""
+    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    return slot_numbers(recipe, shapes) / sum(map(math.prod, shapes.values()))
 
 
 def part_size(numbers: int, ranks: int) -> int:

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.costs.derived import derive
 from bert_horovod.costs.planner import Device, Network, update_bytes
 from bert_horovod.errors import UserError, file_error
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import read_json
 
@@ -40,8 +40,8 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     flops_per_s = found["flops_per_s"] * step_s / forward_backward_s
     rate, update_s = device.memory_bytes_per_s, step_s - forward_backward_s
     if update_s > 0.01 * step_s:  # less is lost in the noise of two medians
-        parameters = derive(recipe, recipe.phase[0], 1, gpu=True).parameters
-        rate = update_bytes(recipe, parameters, 1, 1) / update_s
+        shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+        rate = update_bytes(recipe, shapes, 1, 1) / update_s
     return dataclasses.replace(
         device, name=f"as in {path}", flops_per_s=flops_per_s, product_share=1.0, memory_bytes_per_s=rate
     )

@@ -4,7 +4,10 @@ Backward reads what forward kept, layer by layer, and leaves gradients behind; t
 parameters and slots. The peak is where backward begins or in the optimizer, on top of what stays.
 """
 
-from bert_horovod.optimizers.base import state_slots
+import math
+
+from bert_horovod.model.parameters import Shapes
+from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Recipe
 
 PROGRAM_BYTES = 880 << 20  # of a process on CPU without a model: Python, TensorFlow, XLA's compiler; measured
@@ -14,7 +17,7 @@ WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 def memory_bytes(
     recipe: Recipe,
-    parameters: int,
+    shapes: Shapes,
     length: int,
     masked_slots: int,
     sequences: int,
@@ -26,7 +29,7 @@ def memory_bytes(
 
     Args:
       recipe: model, precision, optimizer, micro-batch and recomputation.
-      parameters: how many the task has.
+      shapes: of the task's parameters.
       length: positions per row.
       masked_slots, sequences: per row, at most.
       micro_batches: per optimizer step.
@@ -34,11 +37,12 @@ def memory_bytes(
       gpu: whether the rank has one.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
+    parameters = sum(map(math.prod, shapes.values()))
     words = model.vocab_size * model.embedding_width
     # Cast weights: in float32 only what is joined or padded is a copy.
     qkv = 3 * model.layer_groups * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
-    values = 4 * parameters * (1 + len(state_slots(recipe)))
+    values = 4 * (parameters + slot_numbers(recipe, shapes))
     own = 4 * parameters * own_share(recipe) if world_size > 1 else 0
     staying = values + working + own + 4 * parameters * (micro_batches > 1)
     # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.

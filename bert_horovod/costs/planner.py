@@ -4,8 +4,8 @@
 
 - Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
   costs/backward_profile.py) over the device's peak times the share of it that is reached.
-- Of that, the kernels between products take at least what they move over the memory's rate (costs/kernels.py). It is a
-  part, not an addend: the share that is reached was measured with them.
+- Of that, the kernels between products take at least what they move over the memory's rate
+  (costs/memory_traffic.py). It is a part, not an addend: the share that is reached was measured with them.
 - Accumulation and update move numbers through memory: bytes over the memory's rate, as in Kundu et al. (arXiv
   2407.14645), who take an operation to last max(FLOPs / (peak x share), bytes / bandwidth).
 - Communication: what exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
@@ -32,12 +32,12 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.exchanges import BY_SIZE, Stage, stages
-from bert_horovod.costs.kernels import kernel_bytes
+from bert_horovod.costs.exchanges import Stage, measured_buckets, stages
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
+from bert_horovod.costs.memory_traffic import kernel_bytes
 from bert_horovod.model.parameters import Shapes, pretraining_shapes
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Phase, Recipe
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
@@ -147,7 +147,7 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     parts = {
         "forward_backward_s": count * profile.end_s,
         "accumulation_s": accumulation_bytes(recipe, derived.parameters, count) / rate,
-        "update_s": update_bytes(recipe, derived.parameters, count, world_size) / rate,
+        "update_s": update_bytes(recipe, _shapes(recipe.model, recipe.objective.pairs), count, world_size) / rate,
     }
     parts |= {"waiting_s": device.spread * slowest(world_size) * sum(parts.values()), "exposed_s": exposed_s}
     input_s = count * recipe.execution.micro_batch * (ROW_S + POSITION_S * settings.sequence_length)
@@ -184,7 +184,7 @@ def accumulation_bytes(recipe: Recipe, parameters: int, micro_batches: int) -> i
     return 0 if micro_batches == 1 else micro_batches * parameters * (8 + WIDTHS[recipe.numerics.precision])
 
 
-def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size: int) -> int:
+def update_bytes(recipe: Recipe, shapes: Shapes, micro_batches: int, world_size: int) -> int:
     """What an update moves through memory: see optimizers/applying.py.
 
     The norm reads gradients; one pass reads parameters, gradients and slots and writes slots; another reads all three
@@ -193,9 +193,8 @@ def update_bytes(recipe: Recipe, parameters: int, micro_batches: int, world_size
     """
     width = WIDTHS[recipe.numerics.precision]
     gradient = width if micro_batches == 1 and world_size == 1 else 4
-    slots = 4 * len(state_slots(recipe))
-    reads = 4 + gradient + slots
-    return parameters * (gradient + 2 * reads + slots + 4 + (width if width < 4 else 0))
+    parameters, slots = sum(map(math.prod, shapes.values())), 4 * slot_numbers(recipe, shapes)
+    return parameters * (gradient + 2 * (4 + gradient) + 4 + (width if width < 4 else 0)) + 3 * slots
 
 
 _shapes = lru_cache(pretraining_shapes)
@@ -208,7 +207,7 @@ def _communication(
     if world_size == 1:
         return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
     shapes = _shapes(recipe.model, recipe.objective.pairs)
-    measured = recipe.execution.bucket_bytes == "auto" and recipe.exchange.method not in BY_SIZE
+    measured = measured_buckets(recipe)
     if measured:
         shapes, profile = _merged(shapes, profile)
     width, found = NUMBER_BYTES[recipe.numerics.wire], []

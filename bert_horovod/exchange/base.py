@@ -22,7 +22,7 @@ class UpdateInputs(NamedTuple):
 class Update(NamedTuple):
     """What one update did, as tensors; equal on all ranks but for the times."""
 
-    gradient_norm: tf.Tensor  # float32 scalar: global L2 norm before clipping
+    gradient_norm: tf.Tensor  # float32 scalar: global L2 norm before clipping, but after clipping of buckets
     finite: tf.Tensor  # bool scalar; False: nothing was updated
     rows: tf.Tensor  # int32 scalar: looked-up rows that were sent alone; see bytes_reduced
     ready_s: tf.Tensor  # float64 [all-reduces]: when what each sends existed, in seconds since the epoch
@@ -56,6 +56,15 @@ class Exchange:
 
         In the last one's graph it is called before `update`.
         """
+
+    def clip(
+        self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices], micro_batches: int
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
+        """One micro-batch's gradients, of so many a step, as they are to be added up; called inside a graph.
+
+        Those that go in and come out are as update's.
+        """
+        return gradients, lookups
 
     def update(
         self,

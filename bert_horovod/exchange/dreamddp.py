@@ -108,8 +108,7 @@ class DreamDdpExchange(LocalExchange):
         return self._judge_interval(time.monotonic())
 
     def _numbers_reduced(self) -> float:
-        whole = numbers(self._updater.parameters) * (1 + len(self._slots))
-        return max(self._sizes) + whole / self._agreement
+        return max(self._sizes) + self._numbers / self._agreement
 
     def _take_turn(self, step: int) -> None:
         self._turn.assign((step - 1) % self._interval)

@@ -1,11 +1,21 @@
 """The exchange of gradients: every step they are summed over ranks, clipped once, and applied alike on all ranks.
 
+With `optimizer.clipping = "bucket"` they are clipped before the sum instead, so that no update waits for a norm over
+all of them (Samsung's BERT of MLPerf Training 2.0, arXiv 2402.02447). With B buckets, for each of them on each rank and
+in each of K micro-batches, g_j being the gradient of that micro-batch's own mean loss:
+
+    g_j *= 1 / max(1, sqrt(B) ||g_j|| / max_grad_norm)
+
+The mean of all n K follows, whose norm is max_grad_norm at most. Micro-batches are those of the global batch, whatever
+ranks they lie on, so that the number of ranks changes nothing; their number of rows does, and the cut into buckets.
+
 On the int8 wire each rank keeps what rounding lost and adds it in the next step (exchange/two_step.py), so that over
 steps the sum of all updates' gradients is exact but for what is owed in the end. What is owed belongs to buckets: where
 a phase begins, with a plan of its own, it is dropped, which loses no more than one step's rounding.
 """
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -13,8 +23,9 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.link import reductions
 from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
-from bert_horovod.exchange.reducer import GradientReducer
+from bert_horovod.exchange.reducer import GradientReducer, with_rows
 from bert_horovod.exchange.updater import Updater
+from bert_horovod.optimizers.applying import clip_factor, square_sums
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
 
@@ -46,6 +57,9 @@ class GradientExchange(Exchange):
         self.plan = plan
         self._state = state
         self._updater = updater
+        self._world = world
+        self._settings = recipe.optimizer
+        self._fused = fused
         self._feeds_errors_back = recipe.numerics.wire == "int8" and recipe.exchange.error_feedback
 
     def begin(self, first: int, last: int) -> None:
@@ -56,6 +70,18 @@ class GradientExchange(Exchange):
             self.reducer.feed_errors_back(self._state.own)
         if self._state.progress.wire_maxima:
             self.reducer.restore_maxima(self._state.progress.wire_maxima)
+
+    def clip(
+        self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices], micro_batches: int
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
+        if self._settings.clipping == "global":
+            return gradients, lookups
+        whole = {
+            name: with_rows(gradient, lookups[name]) if name in lookups else tf.cast(gradient, tf.float32)
+            for name, gradient in gradients.items()
+        }
+        shares = self._world.size * micro_batches
+        return clip_buckets(whole, self.plan.buckets, shares, self._settings.max_grad_norm, self._fused), {}
 
     def update(
         self,
@@ -86,3 +112,27 @@ class GradientExchange(Exchange):
 
     def wire_bytes(self, rows: int = 0) -> float:
         return self.reducer.wire_bytes(rows)
+
+
+def clip_buckets(
+    gradients: dict[str, tf.Tensor], buckets: list[list[str]], shares: int, max_grad_norm: float, fused: bool
+) -> dict[str, tf.Tensor]:
+    """Clip each bucket of a micro-batch's gradient by its own norm; see the head of this file.
+
+    Args:
+        gradients: the micro-batch's share of the gradient, float32 by name: its own mean gradient over `shares`.
+        buckets: names; each name is in one of them.
+        shares: micro-batches of all ranks in a step.
+        max_grad_norm: of the mean gradient's norm, an upper limit; 0: no clipping.
+        fused: whether XLA compiles the sums of squares.
+
+    Returns: the same, clipped; a bucket whose norm is not finite holds NaN alone, so that the step is skipped.
+    """
+    clipped = {}
+    for bucket in buckets:
+        squares = tf.stack([square_sums(gradients[name][None], fused)[0] for name in bucket])
+        norm = shares * tf.sqrt(tf.reduce_sum(squares))
+        factor = clip_factor(norm, max_grad_norm / math.sqrt(len(buckets)))
+        factor = tf.where(tf.math.is_finite(norm), factor, float("nan"))
+        clipped |= {name: gradients[name] * factor for name in bucket}
+    return {name: clipped[name] for name in gradients}

@@ -16,7 +16,7 @@ Between averages ranks differ, so that nothing may be compared, evaluated or sav
 holds all these to steps that the interval divides.
 """
 
-from bert_horovod.exchange.local_step import LocalExchange, numbers
+from bert_horovod.exchange.local_step import LocalExchange
 
 
 class LocalSgdExchange(LocalExchange):
@@ -28,4 +28,4 @@ class LocalSgdExchange(LocalExchange):
         return ""
 
     def _numbers_reduced(self) -> float:
-        return numbers(self._updater.parameters) * (1 + len(self._slots)) / self._agreement
+        return self._numbers / self._agreement

@@ -24,7 +24,8 @@ class LocalExchange(Exchange):
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         self.plan = plan
-        self._world, self._updater, self._slots = world, updater, state.slots
+        self._world, self._updater = world, updater
+        self._numbers = numbers(updater.parameters) + sum(map(numbers, state.slots.values()))  # of a full average
         self._agreement = recipe.exchange.agreement
         self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
 
@@ -103,6 +104,9 @@ def average(
     """
     means = {}
     for i, bucket in enumerate(buckets):
+        bucket = [each for each in bucket if each in variables]  # a slot may lack a parameter
+        if not bucket:
+            continue
         flat = tf.concat([tf.reshape(variables[each], [-1]) for each in bucket], 0)
         flat = world.all_reduce(flat, f"{name}.{i}") / world.size
         parts = tf.split(flat, [math.prod(variables[each].shape) for each in bucket])

@@ -58,12 +58,14 @@ class Updater:
         """
         settings, rule = self._settings, rule or self.rule
         factor = tf.constant(1.0)
-        if rule.clips:
+        if rule.clips and settings.clipping == "global":
             factor = clip_factor(norm, settings.max_grad_norm)
         variables = {"": self.parameters} | {slot: self._slots[slot] for slot in rule.slots}
         parameters, narrow = {}, {}
         for group, gradient in zip(self.groups, grouped, strict=True):
-            old = {slot: tf.stack([named[name] for name in group]) for slot, named in variables.items()}
+            # A slot may lack a shape, and so the whole group.
+            old = {slot: [named[name] for name in group] for slot, named in variables.items() if group[0] in named}
+            old = {slot: tf.stack(values) for slot, values in old.items()}
             value, cast, slots = update(
                 rule,
                 old.pop(""),

@@ -11,7 +11,7 @@ from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
@@ -64,7 +64,7 @@ def fresh_state(recipe: Recipe) -> TrainingState:
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     parameters = initial_values(shapes, recipe.model.initializer_range, recipe.data.seed)
     progress = Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
-    return TrainingState(parameters, state_slots(recipe), progress)
+    return TrainingState(parameters, slot_shapes(recipe, shapes), progress)
 
 
 def synthetic_step(

@@ -46,7 +46,7 @@ def update(
         rule: the update rule.
         x: float32 [n, ...]: the parameters.
         g: their averaged gradients, of x's shape and any float dtype.
-        slots: float32 of the shape of x, one for each of the rule's slots.
+        slots: float32 [n, ...], those of the rule's slots that tensors of this shape have.
         t: float32 scalar: 1 at the first update; skipped steps do not count.
         learning_rate: float32 scalar.
         factor: float32 scalar, what g is multiplied by: clipping's.

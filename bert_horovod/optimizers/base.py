@@ -1,5 +1,6 @@
-"""What an update rule is: the names of its slots, and its arithmetic as functions. Imports no TensorFlow."""
+"""What an update rule is: its slots by name and shape, and its arithmetic as functions. Imports no TensorFlow."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,15 +13,67 @@ if TYPE_CHECKING:
     Tensors = tuple[tf.Tensor, ...]
     Slots = dict[str, tf.Tensor]
 
+Shape = tuple[int, ...]
+
 # Slots of each rule by its name, here because estimates of memory need them without TensorFlow.
-SLOTS: dict[str, tuple[str, ...]] = {"adamw": ("m", "v"), "lamb": ("m", "v"), "lans": ("m", "v"), "sgd": ()}
+SLOTS: dict[str, tuple[str, ...]] = {
+    "adamw": ("m", "v"),
+    "lamb": ("m", "v"),
+    "lans": ("m", "v"),
+    "sgd": (),
+    "came": ("m", "v", "v_rows", "v_columns", "s_rows", "s_columns"),
+    "merit": ("m", "v"),
+}
 # What an exchange keeps beside them per tensor, equal on all ranks: by exchange.method.
 EXCHANGE_SLOTS: dict[str, tuple[str, ...]] = {"onebit_lamb": ("v_fresh",)}
 
 
-def state_slots(recipe: Recipe) -> tuple[str, ...]:
-    """The names of all that a run keeps per tensor beside the parameters, in the order of its hashes."""
-    return SLOTS[recipe.optimizer.name] + EXCHANGE_SLOTS.get(recipe.exchange.method, ())
+def _of_a_vector(shape: Shape) -> Shape | None:
+    return shape if len(shape) == 1 else None
+
+
+def _a_number_a_row(shape: Shape) -> Shape | None:
+    return shape[:1] if len(shape) == 2 else None
+
+
+def _a_number_a_column(shape: Shape) -> Shape | None:
+    return shape[1:] if len(shape) == 2 else None
+
+
+# By rule and slot: the slot's shape as a function of the parameter's, where it is another; None: a parameter of this
+# shape has no such slot.
+SLOT_SHAPES: dict[str, dict[str, Callable[[Shape], Shape | None]]] = {
+    "came": {
+        "v": _of_a_vector,
+        "v_rows": _a_number_a_row,
+        "v_columns": _a_number_a_column,
+        "s_rows": _a_number_a_row,
+        "s_columns": _a_number_a_column,
+    }
+}
+
+
+def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:
+    """Shapes of all that a run keeps per tensor beside the parameters.
+
+    Args:
+        recipe: its optimizer and its exchange's method decide.
+        shapes: of the parameters by name.
+
+    Returns: by slot, in the order of the run's hashes, and by parameter; a slot may lack some parameters.
+    """
+    names = SLOTS[recipe.optimizer.name] + EXCHANGE_SLOTS.get(recipe.exchange.method, ())
+    others = SLOT_SHAPES.get(recipe.optimizer.name, {})
+    found = {
+        slot: {name: others[slot](shape) if slot in others else shape for name, shape in shapes.items()}
+        for slot in names
+    }
+    return {slot: {name: shape for name, shape in of.items() if shape is not None} for slot, of in found.items()}
+
+
+def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
+    """How many numbers all slots hold; `shapes` are the parameters'."""
+    return sum(math.prod(shape) for of in slot_shapes(recipe, shapes).values() for shape in of.values())
 
 
 @dataclass(frozen=True)
@@ -32,10 +85,10 @@ class Rule:
     """
 
     name: str  # optimizer.name of the recipe
-    slots: tuple[str, ...]  # what the rule remembers per tensor; each starts as zeros of the parameter's shape
-    # (g, slots, settings): the slots after the gradient g; elementwise, float32 of g's shape each
+    slots: tuple[str, ...]  # what the rule remembers per tensor; each starts as zeros of its shape: SLOT_SHAPES
+    # (g, slots, settings): the slots after the gradient g, float32 [n, ...] of their shapes
     next_slots: "Callable[[tf.Tensor, Slots, Optimizer], Slots]"
-    # (x, g, new slots, or old ones, t, decay, settings): what x moves along; elementwise, float32 of x's shape each
+    # (x, g, new slots, or old ones, t, decay, settings): what x moves along, float32 of x's shape each
     directions: "Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, bool, Optimizer], Tensors]"
     # (learning_rate, norms, decay, settings): how far x moves along each direction, float32 scalars, or [n] where the
     # rule is adaptive; norms: [n] of x and of each direction, or () where it is not

@@ -1,9 +1,9 @@
 """The update rules by their names in a recipe."""
 
-from bert_horovod.optimizers import adamw, lamb, lans, sgd
+from bert_horovod.optimizers import adamw, came, lamb, lans, merit, sgd
 from bert_horovod.optimizers.base import Rule
 
-RULES = {each.RULE.name: each.RULE for each in (adamw, lamb, lans, sgd)}
+RULES = {each.RULE.name: each.RULE for each in (adamw, lamb, lans, sgd, came, merit)}
 
 
 def rule(name: str) -> Rule:

@@ -2,7 +2,7 @@
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_exchange import check_exchange
-from bert_horovod.recipe.sections import STEP_RANGES, Recipe
+from bert_horovod.recipe.sections import STEP_RANGES, Optimizer, Recipe
 
 
 def check_combinations(recipe: Recipe) -> None:
@@ -48,7 +48,16 @@ def check_combinations(recipe: Recipe) -> None:
             )
         if phase.warmup + phase.hold > 1:
             raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")
+    _check_optimizer(recipe.optimizer)
     check_exchange(recipe)
+
+
+def _check_optimizer(optimizer: Optimizer) -> None:
+    if optimizer.clipping == "bucket" and optimizer.name == "lans":
+        raise UserError(
+            "optimizer.clipping = 'bucket': optimizer.name = 'lans' divides each tensor's gradient by its norm and "
+            "clips none; expected 'global', which is the default and does nothing here"
+        )
 
 
 def refuse_heads(recipe: Recipe, what: str) -> None:

@@ -16,6 +16,11 @@ def check_exchange(recipe: Recipe) -> None:
                 f"exchange.{setting} = {value}: exchange.method = {exchange.method!r} has no such setting; expected "
                 f"{default}, which is its default, or exchange.method = {' or '.join(methods)}"
             )
+    if recipe.optimizer.clipping == "bucket" and exchange.method != "gradients":
+        raise UserError(
+            f"optimizer.clipping = 'bucket': exchange.method = {exchange.method!r} has a clipping of its own; expected "
+            "'global', or exchange.method = 'gradients'"
+        )
     wire, reduction = recipe.numerics.wire, recipe.execution.reduction
     if reduction not in ("auto", *REDUCTIONS[wire]):
         raise UserError(

@@ -1,6 +1,7 @@
 """Recipes read and written: TOML with overrides, checked; and what differs between two of them."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 from pathlib import Path
@@ -22,7 +23,8 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     try:
         table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES).removeprefix("\ufeff"))
     except OSError as error:
-        raise file_error(error, f"cannot read the recipe {path}: {error.strerror}") from error
+        hint = "; `bert-horovod recipes` lists those that come with the program" if error.errno == errno.ENOENT else ""
+        raise file_error(error, f"cannot read the recipe {path}: {error.strerror}{hint}") from error
     except ValueError as error:
         raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
     return recipe_from_table(table, overrides)
@@ -83,7 +85,10 @@ def what_hash(recipe: Recipe) -> str:
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
-    """Names the *what* settings in which two recipes differ, as `key: old -> new`."""
+    """Names the *what* settings in which two recipes differ, as `key: old -> new`.
+
+    With optimizer.clipping = "bucket" two of [execution] are among them.
+    """
     found = []
     for section in WHAT_SECTIONS:
         before, after = recipe_to_table(old)[section], recipe_to_table(new)[section]
@@ -94,6 +99,11 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
         else:
             pairs = [(section, before, after)]
         found += [f"{name}.{key}: {a[key]!r} -> {b[key]!r}" for name, a, b in pairs for key in a if a[key] != b[key]]
+    if old.optimizer.clipping == new.optimizer.clipping == "bucket":
+        for name in ("micro_batch", "bucket_bytes"):
+            before, after = getattr(old.execution, name), getattr(new.execution, name)
+            if before != after:
+                found.append(f"execution.{name}: {before!r} -> {after!r}, by which optimizer.clipping = 'bucket' clips")
     return found
 
 

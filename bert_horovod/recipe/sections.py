@@ -75,6 +75,9 @@ class Objective:
     pair: str = setting("next_sentence", choices=("next_sentence", "sentence_order", "none"))
     masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # of the ordinary tokens of a sequence
     whole_word_masking: bool = setting(False)  # a word's pieces are masked all or none
+    # The most words (without whole_word_masking: tokens) that are masked together, n of them with a probability that
+    # falls as 1/n; see batches/ngrams.py. ALBERT (arXiv 1909.11942) has 3 words. 1: each is drawn on its own
+    ngram: int = setting(1, minimum=1, maximum=16)
     # Of a classification: heads for Maximal Multiverse Learning, see docs/finetuning.md; 1: the plain classifier
     heads: int = setting(1, minimum=1, maximum=256)
     orthogonality: float = setting(1.0, minimum=0)  # nats of loss where all heads have the same weight vectors
@@ -85,17 +88,29 @@ class Objective:
         """Whether sequences are sentence pairs, so that the model has a pair head."""
         return self.pair != "none"
 
+    @property
+    def pair_name(self) -> str:
+        """What the names of the pair head's metrics begin with, as in nsp_loss."""
+        return "sop" if self.pair == "sentence_order" else "nsp"
+
 
 @dataclass(frozen=True)
 class Optimizer:
     """The update rule; `bert_horovod/optimizers/<name>.py` states it."""
 
-    name: str = setting("adamw", choices=("adamw", "lamb", "lans", "sgd"))
+    name: str = setting("adamw", choices=("adamw", "lamb", "lans", "sgd", "came", "merit"))
     beta_1: float = setting(0.9, minimum=0, below=1)  # decay of the first moment
     beta_2: float = setting(0.999, minimum=0, below=1)  # decay of the second moment
+    # came only: decay of the instability; published: 0.9995 to 0.99995. Runs of fewer than 20,000 steps need a smaller
+    # one, such as 0.999: see optimizers/came.py
+    beta_3: float = setting(0.9999, minimum=0, below=1)
     epsilon: float = setting(1e-6, above=0)
     weight_decay: float = setting(0.01, minimum=0)  # biases and LayerNorm are never decayed
-    max_grad_norm: float = setting(1.0, minimum=0)  # global norm to which gradients are clipped; 0: no clipping
+    max_grad_norm: float = setting(1.0, minimum=0)  # norm to which gradients are clipped; 0: no clipping
+    # global: the mean gradient, by the norm of all of it. bucket: before the sum over ranks, each bucket of each
+    # micro-batch's gradient, to max_grad_norm / sqrt(buckets); execution.micro_batch and execution.bucket_bytes then
+    # decide the result, and a run keeps them: see docs/exchange.md
+    clipping: str = setting("global", choices=("global", "bucket"))
     bias_correction: bool = setting(True)  # adamw only: Google's BERT has none
     adapt: str = setting("all", choices=("all", "decayed"))  # lamb only: which tensors get a trust ratio
     decay_power: float = setting(1.0, above=0)  # 1: linear decay of the learning rate (papers); 0.5: NVIDIA's

@@ -24,7 +24,7 @@ from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError,
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import FORMATS, is_pretrained
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase, Recipe
@@ -208,7 +208,10 @@ def _load(path: Path, task: Task) -> Checkpoint:
         _check_tensors(part_file(rank), kept, {name: values.shape for name, values in kept.items()})
     parameters = read_directory(path, task).parameters  # their shapes are config.json's
     _check_tensors("model.safetensors", parameters, shapes)
-    slots = {slot: {f"{slot}/{name}": shape for name, shape in shapes.items()} for slot in state_slots(recipe)}
+    slots = {
+        slot: {f"{slot}/{name}": shape for name, shape in of_slot.items()}
+        for slot, of_slot in slot_shapes(recipe, shapes).items()
+    }
     mapped = map_file(path / OPTIMIZER, inside=path)
     _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})
     return Checkpoint(

@@ -1,8 +1,9 @@
 """Loss curves of earlier runs of a recipe, against which a run is held: is this loss normal?
 
 Each file of references/ is about one recipe: the band of several seeds, window by window of steps, as measured by
-benchmarks/reference_curve.py, and values at the end of training that others published, as marks. It counts for a run
-whose settings are those of the file; what the file does not name, such as data.seed and [execution], may differ.
+benchmarks/reference_curve.py, or values at the end of training that others published, as marks. It counts for a run
+that has the file's settings; a band does so only for a run whose other settings are defaults. data.seed and [execution]
+may be others.
 
 The mean of a run's losses over k steps of a window is normal within
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.recipe.loading import recipe_to_table
-from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
 
 DIRECTORY = Path(__file__).with_name("references")
 _DEVIATIONS = 4.0
@@ -89,8 +90,13 @@ class Reference:
 def references_of(recipe: Recipe) -> list[Reference]:
     """The references that are about a recipe's runs: at most one with a band, and perhaps some with marks."""
     settings = what_settings(recipe)
+    chosen = dict(settings.items() - what_settings(Recipe(phase=(Phase(),) * len(recipe.phase))).items())
     found = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]
-    return [each for each in found if each.settings.items() <= settings.items()]
+    return [
+        each
+        for each in found
+        if each.settings.items() <= settings.items() and (not each.means or chosen.keys() <= each.settings.keys())
+    ]
 
 
 def what_settings(recipe: Recipe) -> dict[str, Any]:

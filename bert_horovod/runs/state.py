@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.collectives.world import World
+from bert_horovod.model.parameters import Shapes
 from bert_horovod.optimizers.loss_scale import next_loss_scale
 from bert_horovod.recipe.sections import Numerics
 
@@ -48,24 +49,24 @@ class Progress:
 class TrainingState:
     """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress.
 
-    These are replicated: equal on all ranks, checked, saved. `per_rank` holds what an exchange keeps on each rank
-    alone, by name; the exchange makes it (exchange/base.py).
+    These are replicated: equal on all ranks, checked, saved; `slot_shapes` are those of optimizers.base.slot_shapes.
+    `per_rank` holds what an exchange keeps on each rank alone, by name; the exchange makes it (exchange/base.py).
     """
 
     def __init__(
         self,
         parameters: dict[str, np.ndarray],
-        slot_names: tuple[str, ...],
+        slot_shapes: dict[str, Shapes],
         progress: Progress,
         slots: dict[str, dict[str, np.ndarray]] | None = None,
     ) -> None:
         self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
         self.slots = {
             slot: {
-                name: tf.Variable(slots[slot][name] if slots else tf.zeros(value.shape), trainable=False)
-                for name, value in parameters.items()
+                name: tf.Variable(slots[slot][name] if slots else tf.zeros(shape), trainable=False)
+                for name, shape in shapes.items()
             }
-            for slot in slot_names
+            for slot, shapes in slot_shapes.items()
         }
         self.progress = progress
         self.per_rank: dict[str, tf.Variable] = {}

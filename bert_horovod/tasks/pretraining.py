@@ -15,9 +15,15 @@ from bert_horovod.recipe.sections import Model
 
 @dataclass(frozen=True)
 class Pretraining:
-    """See tasks.base.Task; `pairs`: whether there is a pair head."""
+    """See tasks.base.Task.
+
+    Args:
+        pairs: whether there is a pair head.
+        pair_name: what the names of its metrics begin with; see recipe.sections.Objective.
+    """
 
     pairs: bool
+    pair_name: str = "nsp"
     counts = ("masked_tokens", "sequences")  # sequences: those that count for the pair loss
     sum_names = ("mlm_loss", "mlm_correct", "nsp_loss", "nsp_correct")
 
@@ -46,5 +52,8 @@ class Pretraining:
         masked, sequences = counts["masked_tokens"], counts["sequences"]
         found = {"mlm_loss": sums["mlm_loss"] / masked, "mlm_accuracy": sums["mlm_correct"] / masked}
         if self.pairs:
-            found |= {"nsp_loss": sums["nsp_loss"] / sequences, "nsp_accuracy": sums["nsp_correct"] / sequences}
+            found |= {
+                f"{self.pair_name}_loss": sums["nsp_loss"] / sequences,
+                f"{self.pair_name}_accuracy": sums["nsp_correct"] / sequences,
+            }
         return found

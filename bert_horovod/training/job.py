@@ -33,4 +33,4 @@ def pretraining_job(recipe: Recipe, store: Store, output_dir: Path, index_dir: P
     """Pre-training on a token store; `options` are further fields of Job."""
     refuse_heads(recipe, "pre-training")
     dataset = StoreDataset(store, recipe, index_dir)
-    return Job(recipe, Pretraining(recipe.objective.pairs), dataset, output_dir, **options)
+    return Job(recipe, Pretraining(recipe.objective.pairs, recipe.objective.pair_name), dataset, output_dir, **options)

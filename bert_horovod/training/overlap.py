@@ -16,9 +16,9 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs import advice, buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
+from bert_horovod.costs.exchanges import measured_buckets
 from bert_horovod.costs.link import NUMBER_BYTES, Link, reductions
 from bert_horovod.costs.planner import PRODUCT_SHARE
-from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.owed import Layout
 from bert_horovod.exchange.reducer import ENCODINGS
 from bert_horovod.exchange.two_step import TwoStep
@@ -97,7 +97,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         state.per_rank.clear()
 
     expectation, resumed = None, state.progress.plan.get("made_for") == made_for
-    if world.size == 1 or setting != "auto" or not EXCHANGES[recipe.exchange.method].overlaps:
+    if world.size == 1 or not measured_buckets(recipe):
         plan = by_size(shapes, setting)
     elif resumed:
         known = state.progress.plan

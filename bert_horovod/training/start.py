@@ -17,7 +17,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.model.parameters import Shapes, initial_values, pretraining_shapes
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.optimizers.base import slot_numbers, slot_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs import checkpoint
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
@@ -35,7 +35,14 @@ def check_size(recipe: Recipe, shapes: Shapes, world_size: int) -> None:
     """Raise UserError where the ranks cannot share a batch, or parameters of these shapes do not fit this host."""
     for phase in recipe.phase:
         parameters = derive(recipe, phase, world_size, shapes=shapes).parameters
-    needed = 4 * parameters * (1 + len(state_slots(recipe)))
+        share = world_size * recipe.execution.micro_batch
+        if recipe.optimizer.clipping == "bucket" and phase.global_batch % share:
+            raise UserError(
+                f"global_batch = {phase.global_batch}: with optimizer.clipping = 'bucket' each micro-batch is clipped "
+                f"alone, and all must have execution.micro_batch = {recipe.execution.micro_batch} rows; expected a "
+                f"multiple of {share}, which {world_size} rank(s) share"
+            )
+    needed = 4 * (parameters + slot_numbers(recipe, shapes))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
         raise UserError(
@@ -105,7 +112,7 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
             parameters |= load_initial(job.init_checkpoint, recipe.model, job.task, job.dataset)
     state = TrainingState(
         found.parameters if found else parameters,
-        state_slots(recipe),
+        slot_shapes(recipe, shapes),
         Progress(**from_rank_0(asdict(progress), world, "progress")),
         found.slots if found else None,
     )

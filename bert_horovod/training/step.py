@@ -58,7 +58,7 @@ class StepResult(NamedTuple):
     """What one optimizer step did; equal on all ranks but for the times."""
 
     sums: dict[str, float]  # the task's, over the global batch
-    gradient_norm: float  # global L2 norm after reduction, before clipping
+    gradient_norm: float  # global L2 norm after reduction, before clipping, but after clipping of buckets
     finite: bool  # False: the update was skipped
     rows: int  # looked-up rows that were reduced alone
     times: StepTimes | None  # None: nobody asked
@@ -199,6 +199,7 @@ class TrainStep:
         """Begin and end, float64 [2]; a step's `first` micro-batch needs no accumulators of zeros."""
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
+        gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
         added = []
         for name, gradient in gradients.items():
             accumulator = self._accumulators[name]
@@ -217,6 +218,7 @@ class TrainStep:
         """StepResult in float64 tensors: its scalars, the all-reduces' begins and ends, the micro-batch's own."""
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
+        gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
         if self._accumulators is not None:
             gradients = {
                 name: self._accumulators[name] + tf.cast(gradient, tf.float32) for name, gradient in gradients.items()

@@ -6,6 +6,8 @@ from bert_horovod.recipe.sections import Objective
 from tests.batches.reading import MASK, ORDINARY, WITH_PIECES, make_rows, unmasked
 
 BOTH = pytest.mark.parametrize("whole_words", [True, False])
+SPANS = {"whole_word_masking": True, "ngram": 3}
+KINDS = pytest.mark.parametrize("kind", [{}, {"whole_word_masking": True}, SPANS])
 PACKING = pytest.mark.parametrize("packing", [True, False])
 
 
@@ -30,12 +32,12 @@ def sequences_present(batch) -> np.ndarray:
     return slots <= batch["sequence_ids"].max(axis=1, keepdims=True)
 
 
-@BOTH
+@KINDS
 @PACKING
 @pytest.mark.parametrize("pair", ["next_sentence", "none"])
-def test_mask_statistics(make_store, pair, packing, whole_words):
+def test_mask_statistics(make_store, pair, packing, kind):
     store = make_store(sentences=200, vocabulary=WITH_PIECES)
-    rows = make_rows(store, 128, pair, packing, whole_word_masking=whole_words)
+    rows = make_rows(store, 128, pair, packing, **kind)
     batch = rows.assemble(np.arange(12_000))
     used = batch["masked_weights"] > 0
     ids = unmasked(batch)
@@ -43,7 +45,7 @@ def test_mask_statistics(make_store, pair, packing, whole_words):
     masks = per_sequence(batch, masked_places(batch))
     assert np.all(masks <= masked_count(tokens, 0.15))
     assert np.all(masks >= 1)
-    if not whole_words:
+    if not kind:
         assert np.array_equal(masks, masked_count(tokens, 0.15))
     long = tokens >= 32
     assert abs(masks[long].sum() / tokens[long].sum() - 0.15) < 0.002
@@ -77,8 +79,9 @@ def test_masked_places_are_distinct_ascending_and_uniform(make_store, whole_word
 
 
 @PACKING
-def test_whole_words_are_masked_or_none_of_their_pieces(make_store, packing):
-    rows = make_rows(make_store(sentences=100, vocabulary=WITH_PIECES), 96, packing=packing, whole_word_masking=True)
+@pytest.mark.parametrize("kind", [{"whole_word_masking": True}, SPANS])
+def test_whole_words_are_masked_or_none_of_their_pieces(make_store, packing, kind):
+    rows = make_rows(make_store(sentences=100, vocabulary=WITH_PIECES), 96, packing=packing, **kind)
     batch = rows.assemble(np.arange(2000))
     ids, masked = unmasked(batch), masked_places(batch)
     continues = np.array([token.startswith("##") for token in WITH_PIECES])[ids] & (ids >= ORDINARY)
@@ -106,11 +109,11 @@ def test_whole_words_change_nothing_where_all_words_are_one_token(make_store):
         assert np.array_equal(array, other[name]), name
 
 
-@BOTH
-def test_a_sequence_of_few_tokens_has_one_mask(make_store, whole_words):
+@KINDS
+def test_a_sequence_of_few_tokens_has_one_mask(make_store, kind):
     vocabulary = [token if token.startswith("[") else f"##{token}" for token in WITH_PIECES]  # no word fits
     store = make_store(sentences=1, longest=2, vocabulary=vocabulary)
-    rows = make_rows(store, 32, "none", whole_word_masking=whole_words)
+    rows = make_rows(store, 32, "none", **kind)
     batch = rows.assemble(np.arange(40))
     assert np.all(per_sequence(batch, masked_places(batch)) == 1)
     unused = batch["masked_weights"] == 0

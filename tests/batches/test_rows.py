@@ -199,14 +199,14 @@ def test_position_minus_one_is_a_row_of_nothing(make_store):
     assert rows.assemble(np.array([], np.int64))["input_ids"].shape == (0, 32)
 
 
-@pytest.mark.parametrize("whole_words", [True, False])
+@pytest.mark.parametrize("words", [{}, {"whole_word_masking": True}, {"whole_word_masking": True, "ngram": 3}])
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_row_is_a_pure_function_of_its_position(make_store, pair, packing, whole_words):
+def test_a_row_is_a_pure_function_of_its_position(make_store, pair, packing, words):
     store = make_store(vocabulary=WITH_PIECES)
 
     def again() -> Rows:
-        return make_rows(store, 32, pair, packing, whole_word_masking=whole_words)
+        return make_rows(store, 32, pair, packing, **words)
 
     positions = np.arange(5, 400)
     whole = again().assemble(positions)

@@ -5,12 +5,13 @@ import pytest
 
 from bert_horovod.batches.shown_rows import RowText
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.recipe.sections import Objective
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sit", "##ting", "##s", "##"]
 PAD, UNK, CLS, SEP, MASK, THE, CAT, SIT, TING, S, HASHES = range(len(WORDS))
 
 
-def text_lines(sequences, masks=(), labels=(), weights=(), pair="next_sentence", padding=0) -> list[str]:
+def text_lines(sequences, masks=(), labels=(), weights=(), pair="next_sentence", padding=0, **objective) -> list[str]:
     """The lines of a row of sequences, each one or two lists of ids; masks are (place, id that was there)."""
     ids, types, numbers = [], [], []
     for number, segments in enumerate(sequences):
@@ -30,7 +31,8 @@ def text_lines(sequences, masks=(), labels=(), weights=(), pair="next_sentence",
         "next_sentence_labels": list(labels) or [0] * len(sequences),
         "sequence_weights": list(weights) or [1.0] * len(sequences),
     }
-    return RowText(WORDS, special_ids(WORDS), pair).lines({name: np.array(value) for name, value in row.items()})
+    text = RowText(WORDS, special_ids(WORDS), Objective(pair=pair, **objective))
+    return text.lines({name: np.array(value) for name, value in row.items()})
 
 
 def test_pieces_are_glued_to_the_word_that_they_go_on_with():
@@ -49,6 +51,19 @@ def test_the_three_kinds_of_masks_are_told_apart():
     lines = text_lines([[[MASK, CAT, MASK, THE, TING, SIT]]], masks, pair="none")
     assert lines[-1] == "    A: [MASK:the] cat[MASK:##s] [cat→the][##ting=] [sit=]"
     assert lines[0].endswith("1 sequence, 5 tokens masked")
+
+
+def test_spans_of_words_are_counted():
+    # [CLS] the cats sittings [SEP] cat the cat [SEP], of which "cats sittings", "cat" and the last "cat" are masked
+    masks = [(2, CAT), (3, S), (4, SIT), (5, TING), (6, S), (8, CAT), (10, CAT)]
+    segments = [[THE, MASK, MASK, MASK, TING, MASK], [MASK, THE, MASK]]
+    lines = text_lines([segments], masks, pair="sentence_order", labels=[1], whole_word_masking=True, ngram=3)
+    assert lines == [
+        "12 of 12 positions used (100.0%), 1 sequence, 7 tokens masked: 2 words alone, 1 run of 2 words",
+        "  sequence 1, 12 positions: B and A are swapped",
+        "    A: the [MASK:cat][MASK:##s] [MASK:sit][##ting=][MASK:##s]",
+        "    B: [MASK:cat] the [MASK:cat]",
+    ]
 
 
 def test_the_row_says_how_full_it_is():

@@ -82,6 +82,9 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
     for name in last.keys() - {"step"}:
         assert found[name] == pytest.approx(last[name], rel=1e-6)
     assert found["pair"] == pair
+    name = {"next_sentence": "nsp", "sentence_order": "sop", "none": None}[pair]
+    pair_metrics = {f"held_out_{name}_loss", f"held_out_{name}_accuracy"} if name else set()
+    assert {key for key in found if key.startswith("held_out") and "mlm" not in key} - {"held_out_loss"} == pair_metrics
     assert ("sentence order  loss" in summary(found)) == (pair == "sentence_order")
 
 

@@ -3,18 +3,22 @@
 import dataclasses
 import math
 
+import pytest
+
 from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.loading import recipe_from_table
-from bert_horovod.recipe.sections import ExchangeMethod, Optimizer
+from bert_horovod.recipe.sections import ExchangeMethod, Model, Optimizer
 
 RECIPE = recipe_from_table({"execution": {"micro_batch": 64}, "numerics": {"precision": "bfloat16"}})
-PARAMETERS = sum(math.prod(shape) for shape in pretraining_shapes(RECIPE.model, True).values())
+SHAPES = pretraining_shapes(RECIPE.model, True)
+PARAMETERS = sum(map(math.prod, SHAPES.values()))
 
 
 def estimate(name: str) -> int:
     recipe = dataclasses.replace(RECIPE, optimizer=Optimizer(name=name))
-    return memory_bytes(recipe, PARAMETERS, 128, 19, 1, 1, 1, gpu=True)
+    return memory_bytes(recipe, SHAPES, 128, 19, 1, 1, 1, gpu=True)
 
 
 def test_slots_are_what_rules_differ_by():
@@ -22,15 +26,33 @@ def test_slots_are_what_rules_differ_by():
     assert estimate("adamw") - estimate("sgd") == 2 * 4 * PARAMETERS  # m and v; activations are the peak either way
 
 
+@pytest.mark.parametrize(("layers", "hidden", "came_mib", "adam_mib"), [(12, 768, 422, 840), (24, 1024, 1288, 2565)])
+def test_came_keeps_little_more_than_one_moment(layers, hidden, came_mib, adam_mib):
+    model = Model(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=16, intermediate_size=4 * hidden)
+    shapes = pretraining_shapes(model, True)
+    numbers = sum(map(math.prod, shapes.values()))
+
+    def of(name: str) -> tuple[int, int]:
+        recipe = dataclasses.replace(RECIPE, model=model, optimizer=Optimizer(name=name))
+        memory = memory_bytes(recipe, shapes, 128, 19, 1, 1, 1, gpu=True)
+        return 4 * slot_numbers(recipe, shapes), memory
+
+    (came, came_memory), (adam, adam_memory) = of("came"), of("adamw")
+    beside_m = sum(2 * sum(shape) if len(shape) == 2 else shape[0] for shape in shapes.values())
+    assert came == 4 * (numbers + beside_m)
+    assert (round(came / 2**20), round(adam / 2**20)) == (came_mib, adam_mib)
+    assert adam_memory - came_memory == adam - came  # activations are the peak either way
+
+
 def test_what_an_exchange_keeps_on_each_rank_is_counted():
     def of(world_size: int, *exchange) -> int:
         recipe = dataclasses.replace(RECIPE, exchange=ExchangeMethod(*exchange))
-        return memory_bytes(recipe, PARAMETERS, 128, 19, 1, 1, world_size, gpu=True)
+        return memory_bytes(recipe, SHAPES, 128, 19, 1, 1, world_size, gpu=True)
 
     assert of(2, "largest_chunks") - of(2) == 4 * PARAMETERS
     assert of(1, "largest_chunks") == of(1)
     dreamddp = dataclasses.replace(RECIPE, exchange=ExchangeMethod("dreamddp", interval=8))
-    assert memory_bytes(dreamddp, PARAMETERS, 128, 19, 1, 1, 2, gpu=True) - of(2) == PARAMETERS // 2
+    assert memory_bytes(dreamddp, SHAPES, 128, 19, 1, 1, 2, gpu=True) - of(2) == PARAMETERS // 2
 
 
 def test_the_int8_wire_keeps_what_it_owes_on_each_rank():
@@ -38,7 +60,7 @@ def test_the_int8_wire_keeps_what_it_owes_on_each_rank():
         numerics = dataclasses.replace(RECIPE.numerics, wire=wire)
         exchange = dataclasses.replace(RECIPE.exchange, error_feedback=error_feedback)
         recipe = dataclasses.replace(RECIPE, numerics=numerics, exchange=exchange)
-        return memory_bytes(recipe, PARAMETERS, 128, 19, 1, 1, world_size, gpu=True)
+        return memory_bytes(recipe, SHAPES, 128, 19, 1, 1, world_size, gpu=True)
 
     assert of(4, "int8") - of(4, "float16") == 4 * PARAMETERS
     assert of(4, "int8", error_feedback=False) == of(4, "float16")

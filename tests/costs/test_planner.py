@@ -81,7 +81,7 @@ def test_accumulation_and_update_take_the_time_of_their_bytes():
 )
 def test_bytes_of_an_update(optimizer, precision, micro_batches, world_size, expected):
     toy = recipe(optimizer={"name": optimizer}, numerics={"precision": precision})
-    assert update_bytes(toy, 10, micro_batches, world_size) == 10 * expected
+    assert update_bytes(toy, {"a": (10,)}, micro_batches, world_size) == 10 * expected
 
 
 def test_one_micro_batch_accumulates_nothing():

@@ -11,7 +11,7 @@ from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime.clock import clock
@@ -86,7 +86,7 @@ def trained(
     counted = Counted(world)
     progress = Progress(**(known["progress"] if known else {}))
     parameters, slots = (known["parameters"][-1], known["slots"]) if known else (initial(), None)
-    state = TrainingState(parameters, state_slots(recipe), progress, slots)
+    state = TrainingState(parameters, slot_shapes(recipe, SHAPES), progress, slots)
     for name, value in (known["own"] if known else {}).items():
         state.own(name, value.shape).assign(value)
     updater = Updater(state.parameters, state.slots, CastWeights(state.parameters, tf.float32), recipe.optimizer, False)

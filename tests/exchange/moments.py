@@ -9,7 +9,7 @@ from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
-from bert_horovod.optimizers.base import state_slots
+from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.runtime.clock import no_clock
@@ -72,7 +72,7 @@ class Toy:
         values: dict[str, np.ndarray] | None = None,
     ) -> None:
         self.world, self.recipe = world, recipe
-        self.state = TrainingState(parameters(), state_slots(recipe), progress or Progress())
+        self.state = TrainingState(parameters(), slot_shapes(recipe, SHAPES), progress or Progress())
         for name, value in (values or {}).items():
             self.state.variables()[name].assign(value)
         cast = CastWeights(self.state.parameters, tf.float32)

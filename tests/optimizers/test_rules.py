@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import clip_factor, update
-from bert_horovod.optimizers.base import SLOTS, Rule
+from bert_horovod.optimizers.base import SLOTS, Rule, slot_shapes
 from bert_horovod.optimizers.rules import RULES, rule
-from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.recipe.sections import Optimizer, Recipe
 
 STEPS = 25
 SHAPES = {
@@ -24,6 +24,7 @@ SHAPES = {
     "zero_parameter.weight": (3, 4),
     "zero_parameter.bias": (7,),
     "all_zero.weight": (2, 2),
+    "holes.weight": (5, 4),  # parameter and gradient have a row and a column of zeros each
 }
 
 
@@ -75,27 +76,88 @@ def numpy_sgd(x, g, m, v, t, rate, decay, settings):
     return x - rate * (g + settings.weight_decay * x if decay else g), m, v
 
 
-NUMPY_RULES = {"adamw": numpy_adamw, "lamb": numpy_lamb, "lans": numpy_lans, "sgd": numpy_sgd}
+def numpy_came(x, g, m, v, t, rate, decay, settings):
+    """`v` is what is kept beside m, zeros before step 1: R, C, Rs and Cs of a matrix."""
+    b1, b2, b3 = settings.beta_1, settings.beta_2, settings.beta_3
+    wd = settings.weight_decay if decay else 0.0
+
+    def limited(u):
+        return u / max(1.0, norm(u) / np.sqrt(u.size))
+
+    squares = g**2 + 1e-30
+    if x.ndim == 1:
+        v = b2 * v + (1 - b2) * squares
+        m = b1 * m + (1 - b1) * limited(g / np.sqrt(v))
+        return x - rate * wd * x - rate * m, m, v
+
+    def averages(old, values, beta):
+        return [beta * a + (1 - beta) * values.mean(axis) for a, axis in zip(old, (1, 0), strict=True)]
+
+    def over_root(values, rows, columns):
+        return values / np.sqrt(np.outer(rows / rows.mean(), columns))
+
+    rows, columns, s_rows, s_columns = (0.0, 0.0, 0.0, 0.0) if t == 1 else v
+    rows, columns = averages((rows, columns), squares, b2)
+    u = limited(over_root(g, rows, columns))
+    m = b1 * m + (1 - b1) * u
+    s_rows, s_columns = averages((s_rows, s_columns), (u - m) ** 2 + 1e-16, b3)
+    x = x - rate * wd * x
+    return x - rate * over_root(m, s_rows, s_columns), m, (rows, columns, s_rows, s_columns)
+
+
+def numpy_merit(x, g, m, v, t, rate, decay, settings):
+    wd = settings.weight_decay if decay else 0.0
+    m = settings.beta_1 * m + (1 - settings.beta_1) * g
+    v = settings.beta_2 * v + (1 - settings.beta_2) * g**2
+    u = m / (np.sqrt(v) + settings.epsilon) + wd * x
+
+    def largest(values, i, j):  # of the row, of the column, of all
+        return [np.abs(each).max() for each in (values[i], values[:, j], values)]
+
+    ratios = np.ones(x.shape)
+    if x.ndim == 1:
+        if x.any() and u.any():
+            ratios *= np.abs(x).max() / np.abs(u).max()
+    else:
+        for i, j in np.ndindex(x.shape):
+            ofx, ofu = largest(x, i, j), largest(u, i, j)
+            if all(ofx) and all(ofu):
+                ratios[i, j] = max(a / b for a, b in zip(ofx, ofu, strict=True))
+    return x - rate * np.clip(ratios * u, -1, 1), m, v
+
+
+NUMPY_RULES = {
+    "adamw": numpy_adamw,
+    "lamb": numpy_lamb,
+    "lans": numpy_lans,
+    "sgd": numpy_sgd,
+    "came": numpy_came,
+    "merit": numpy_merit,
+}
 
 
 def initial_parameters():
     generator = np.random.default_rng(1)
     zero = ("zero_parameter", "all_zero")
-    return {
+    found = {
         name: np.zeros(shape, np.float32) if name.startswith(zero) else generator.normal(size=shape).astype(np.float32)
         for name, shape in SHAPES.items()
     }
+    found["holes.weight"][1] = found["holes.weight"][:, 2] = 0
+    return found
 
 
 def gradients_of_step(t, scale=1.0):
     generator = np.random.default_rng(100 + t)
     zero = ("no_gradient", "all_zero")
-    return {
+    found = {
         name: np.zeros(shape, np.float32)
         if name.startswith(zero) or (name == "dense.bias" and t == 1)  # a gradient that is zero at first
         else (scale * generator.normal(size=shape)).astype(np.float32)
         for name, shape in SHAPES.items()
     }
+    found["holes.weight"][3] = found["holes.weight"][:, 0] = 0
+    return found
 
 
 def rate_of_step(t):
@@ -140,7 +202,10 @@ def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_optio
         return {name: new[0][0] for name, new in updated.items()}, new_slots
 
     parameters = {name: tf.constant(x) for name, x in initial_parameters().items()}
-    slots = {name: {slot: tf.zeros(shape) for slot in chosen.slots} for name, shape in SHAPES.items()}
+    slots = {name: {} for name in SHAPES}
+    for slot, shapes in slot_shapes(Recipe(optimizer=settings), SHAPES).items():
+        for name, shape in shapes.items():
+            slots[name][slot] = tf.zeros(shape)
     for t in range(1, steps + 1):
         gradients = {name: tf.constant(g) for name, g in gradients_of_step(t, scale).items()}
         parameters, slots = step(parameters, slots, gradients, tf.constant(float(t)), tf.constant(rate_of_step(t)))
@@ -169,6 +234,11 @@ def close(found, expected, tolerance=1e-5):
         Optimizer(name="lans", beta_1=0.8, weight_decay=0.3),
         Optimizer(name="sgd"),
         Optimizer(name="sgd", max_grad_norm=0.0, weight_decay=0.3),
+        Optimizer(name="came"),
+        Optimizer(name="came", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.98, beta_3=0.99),
+        Optimizer(name="came", beta_1=0.5, beta_3=0.0),
+        Optimizer(name="merit"),
+        Optimizer(name="merit", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.95),
     ],
     ids=str,
 )
@@ -180,13 +250,13 @@ def test_rule_follows_its_formula(settings):
         np.testing.assert_allclose(found[name], x, rtol=1e-5, atol=1e-5 * np.abs(x).max(), err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans", "sgd"])
+@pytest.mark.parametrize("name", sorted(NUMPY_RULES))
 def test_rule_is_the_same_under_xla(name):
     settings = Optimizer(name=name)
     assert close(run_tensorflow(settings, steps=3, xla=True), run_tensorflow(settings, steps=3))
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans", "sgd"])
+@pytest.mark.parametrize("name", sorted(NUMPY_RULES))
 def test_first_step_is_exact_to_rounding(name):
     """At t = 1 a bias correction in float32 would be wrong by 3e-5."""
     settings = Optimizer(name=name, epsilon=1e-12)
@@ -194,7 +264,7 @@ def test_first_step_is_exact_to_rounding(name):
     assert close(found, expected, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans", "sgd"])
+@pytest.mark.parametrize("name", sorted(NUMPY_RULES))
 def test_tensors_without_gradient_or_parameter_stay_finite(name):
     found = run_tensorflow(Optimizer(name=name))
     assert all(np.isfinite(x).all() for x in found.values())
@@ -216,7 +286,7 @@ def test_update_leaves_its_arguments_alone():
 
 
 @pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "lans", "merit"])
 def test_tensors_updated_together_are_updated_as_alone(name, xla):
     random = np.random.default_rng(0)
     x, g, m = (tf.constant(random.normal(size=(3, 4, 5)), tf.float32) for _ in range(3))
@@ -293,7 +363,7 @@ def test_every_choice_of_the_recipe_has_a_rule():
     assert set(choices) == set(RULES) == set(SLOTS)
     assert {name: rule(name).slots for name in choices} == SLOTS
     assert {name for name in choices if not rule(name).clips} == {"lans"}
-    with pytest.raises(ValueError, match="'adagrad': expected one of adamw, lamb, lans, sgd"):
+    with pytest.raises(ValueError, match="'adagrad': expected one of adamw, lamb, lans, sgd, came, merit"):
         rule("adagrad")
 
 

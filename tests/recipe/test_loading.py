@@ -179,6 +179,25 @@ def test_a_whole_number_is_taken_where_a_number_is_expected():
             ({"model": {"shared_layers": groups}}, (f"model.shared_layers = {groups}", "model.num_hidden_layers = 12"))
             for groups in (5, 13)
         ),
+        (
+            {"optimizer": {"name": "lans", "clipping": "bucket"}},
+            ("optimizer.clipping = 'bucket'", "optimizer.name = 'lans'", "expected 'global'"),
+        ),
+        *(
+            (
+                {"optimizer": {"clipping": "bucket"}, "exchange": {"method": method}},
+                ("optimizer.clipping = 'bucket'", f"exchange.method = '{method}'", "'global', or exchange.method"),
+            )
+            for method in ("onebit_adam", "largest_chunks", "parameters")
+        ),
+        *(
+            (
+                {"optimizer": {"name": optimizer}, "exchange": {"method": method}},
+                (f"optimizer.name = '{optimizer}'", f"exchange.method = '{method}'", f"expected {expected}"),
+            )
+            for optimizer in ("came", "merit")
+            for method, expected in (("onebit_adam", "adamw"), ("onebit_lamb", "lamb"), ("mt_dao", "adamw"))
+        ),
         ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
     ],
 )
@@ -229,14 +248,15 @@ def test_a_written_recipe_reads_back_as_itself(tmp_path):
     assert recipe_from_table(recipe_to_table(recipe)) == recipe
 
 
+def test_a_recipe_that_is_not_there_points_to_those_that_come_with_the_program(tmp_path):
+    with pytest.raises(UserError, match=r"absent\.toml: No such file.*`bert-horovod recipes` lists"):
+        load_recipe(tmp_path / "absent.toml")
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
 def test_shipped_recipes_load_and_read_back_as_themselves(path, tmp_path):
     recipe = load_recipe(path)
     assert load_recipe(write(tmp_path, recipe_to_toml(recipe))) == recipe
-
-
-def test_there_are_shipped_recipes():
-    assert RECIPES
 
 
 @pytest.mark.parametrize(("section", "field"), SETTINGS, ids=names(SETTINGS))
@@ -251,6 +271,17 @@ def test_differences_name_the_key_and_both_values_of_every_setting_but_those_of_
     changed = recipe_from_table(table_with(section, field.name, another(field)))
     expected = [f"{key_of(section, field.name)}: {field.default!r} -> {another(field)!r}"]
     assert differences(Recipe(), changed) == ([] if section == "execution" else expected)
+
+
+def test_clipping_by_buckets_makes_micro_batch_and_bucket_bytes_settings_that_a_run_keeps():
+    def of(clipping: str, **execution) -> Recipe:
+        return recipe_from_table({"optimizer": {"clipping": clipping}, "execution": execution})
+
+    assert differences(of("bucket"), of("bucket", micro_batch=8, bucket_bytes=1000, threads=3)) == [
+        "execution.micro_batch: 32 -> 8, by which optimizer.clipping = 'bucket' clips",
+        "execution.bucket_bytes: 'auto' -> 1000, by which optimizer.clipping = 'bucket' clips",
+    ]
+    assert differences(of("global"), of("global", micro_batch=8, bucket_bytes=1000)) == []
 
 
 def test_differences_tell_of_another_number_of_phases():

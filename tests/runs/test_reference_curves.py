@@ -1,5 +1,6 @@
 """What counts as a normal loss."""
 
+import json
 import math
 from pathlib import Path
 
@@ -36,12 +37,25 @@ def test_a_loss_outside_is_told_with_what_to_look_at():
     assert REFERENCE.judge(35, [5.3] * 2) is None  # two losses may be so by chance
 
 
-def test_a_reference_is_about_runs_with_its_settings(monkeypatch, tmp_path):
+def test_marks_are_about_runs_with_their_settings_and_bands_about_runs_without_others(monkeypatch, tmp_path):
     monkeypatch.setattr(reference_curves, "DIRECTORY", tmp_path)
-    text = '{"name": "toy", "runs": "", "command": "", "settings": {"model.hidden_size": %d}}'
-    (tmp_path / "toy.json").write_text(text % toy_recipe().model.hidden_size, encoding="utf-8")
-    (tmp_path / "wide.json").write_text(text % 12345, encoding="utf-8")
-    assert [each.name for each in references_of(toy_recipe())] == ["toy"]
+    band = {"seeds": 2, "means": [1.0], "spreads": [1.0], "noises": [1.0]}
+
+    def write(name: str, settings: dict, **more: object) -> None:
+        about = {"name": name, "runs": "", "command": "", "settings": settings}
+        (tmp_path / f"{name}.json").write_text(json.dumps(about | more), encoding="utf-8")
+
+    recipe, width = toy_recipe(), toy_recipe().model.hidden_size
+    write("band", what_settings(recipe), **band)
+    write("band of a part", {"model.hidden_size": width}, **band)
+    write("marks", {"model.hidden_size": width})
+    write("wide", {"model.hidden_size": 12345})
+    assert [each.name for each in references_of(recipe)] == ["band", "marks"]
+    # A setting that was not there when the file was written counts if it is not its default.
+    older = {key: value for key, value in what_settings(recipe).items() if key != "objective.ngram"}
+    write("band", older, **band)
+    assert [each.name for each in references_of(recipe)] == ["band", "marks"]
+    assert [each.name for each in references_of(toy_recipe(objective={"ngram": 3}))] == ["marks"]
 
 
 def test_the_seed_and_how_the_work_is_done_do_not_count():

@@ -73,6 +73,15 @@ def test_more_ranks_than_rows_in_a_batch_are_refused_for_any_phase(store):
         check_recipe(recipe_from_table(table), store, world_size=8)
 
 
+def test_micro_batches_that_are_clipped_alone_must_be_of_one_size(store):
+    recipe = toy_recipe(optimizer={"clipping": "bucket"}, execution={"micro_batch": 8})
+    check_recipe(recipe, store, world_size=4)
+    with pytest.raises(
+        UserError, match=r"global_batch = 32: .*execution\.micro_batch = 8 rows; expected a multiple of 24"
+    ):
+        check_recipe(recipe, store, world_size=3)
+
+
 def test_a_vocabulary_without_special_tokens_is_refused_by_their_names(tmp_path):
     vocabulary = [f"word{i}" for i in range(64)]
     with pytest.raises(UserError, match=r"\[MASK\]"):

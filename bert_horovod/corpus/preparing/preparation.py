@@ -30,9 +30,15 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.wording import counted
 
 _MAXIMUM_WORKERS = 4096
-# The recipes in run/recipes: the fewest tokens of a store that each is for, its name and vocabulary's size. bert-base
-# is 40 epochs of the first number, as BERT was published with; bert-mini 9 of the second, quickstart 7 of 0.5 M.
-_RECIPES = ((1_000_000_000, "bert-base", 30522), (4_000_000, "bert-mini", 30522), (0, "quickstart", 4096))
+# The recipes in run/recipes: the fewest tokens of a store that each is for, its name and vocabulary's size. bert-base,
+# -medium and -small are 40 epochs of so many, as BERT was published with; bert-mini 9, quickstart 7 of 0.5 M.
+_RECIPES = (
+    (1_000_000_000, "bert-base", 30522),
+    (160_000_000, "bert-medium", 30522),
+    (80_000_000, "bert-small", 30522),
+    (4_000_000, "bert-mini", 30522),
+    (0, "quickstart", 4096),
+)
 _SMALL_BYTES = 32 << 20  # less is done by one process before others have started
 _TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
 

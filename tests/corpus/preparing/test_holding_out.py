@@ -74,7 +74,14 @@ def test_a_damaged_shard_is_made_anew_with_the_same_choice(make_store, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "name"), [(5 * 10**5, "quickstart"), (15 * 10**6, "bert-mini"), (3 * 10**9, "bert-base")]
+    ("tokens", "name"),
+    [
+        (5 * 10**5, "quickstart"),
+        (15 * 10**6, "bert-mini"),
+        (90 * 10**6, "bert-small"),
+        (3 * 10**8, "bert-medium"),
+        (3 * 10**9, "bert-base"),
+    ],
 )
 def test_the_recipe_that_is_named_fits_the_store(tokens, name):
     file = PROJECT / "run" / "recipes" / f"{name}.toml"

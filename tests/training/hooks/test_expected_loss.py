@@ -5,7 +5,9 @@ import json
 import pytest
 
 from bert_horovod.runs import reference_curves
+from bert_horovod.runs.reference_curves import what_settings
 from tests.toy_runs import logged, train
+from tests.toys import toy_recipe
 
 
 @pytest.fixture
@@ -13,7 +15,14 @@ def reference(tmp_path, monkeypatch):
     """A function that makes a reference of these means the only one there is, about all runs; windows of 2 steps."""
 
     def write(*means: float) -> None:
-        values = {"name": "toy", "runs": "3 seeds", "command": "", "settings": {}, "seeds": 3, "window": 2}
+        values = {
+            "name": "toy",
+            "runs": "3 seeds",
+            "command": "",
+            "settings": what_settings(toy_recipe()),
+            "seeds": 3,
+            "window": 2,
+        }
         numbers = {"means": means, "spreads": [0.01] * len(means), "noises": [0.01] * len(means)}
         (tmp_path / "toy.json").write_text(json.dumps(values | numbers), encoding="utf-8")
         monkeypatch.setattr(reference_curves, "DIRECTORY", tmp_path)

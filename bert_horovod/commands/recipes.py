@@ -1,0 +1,119 @@
+"""List the recipes that come with the program: model, tokens, days on one device, and what each reproduces.
+
+bert-horovod recipes                        all of them, and how long one A100 takes
+bert-horovod recipes --device V100          the same for another device
+bert-horovod recipes bert-base > my.toml    print one, to be changed and trained: pretrain --recipe my.toml
+
+Nothing runs: the times are those of `plan` on a single device, without memory's limits: work for several to share.
+`plan --recipe FILE` says what they lose to communication. Tokens are positions, what packing leaves empty included.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+from typing import Any
+
+from bert_horovod.costs.clusters import DeviceSheet, device_of
+from bert_horovod.costs.derived import derive
+from bert_horovod.costs.gpus import gpu_peak
+from bert_horovod.costs.planner import Device, Network, plan_phase
+from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.shipped import shipped_recipe, shipped_recipes, what_for
+from bert_horovod.storage.reading import read_text
+
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="print this recipe's file instead of the list")
+    parser.add_argument(
+        "--device", default="A100", metavar="NAME", help="a GPU with a known data sheet (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the list as JSON; with NAME that recipe's entry")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the list, or one recipe."""
+    if arguments.name is not None:
+        path = shipped_recipe(arguments.name)
+        if arguments.json:
+            print(json.dumps(_entry(path.stem, arguments.device)))
+        else:
+            print(read_text(path), end="")
+        return
+    entries = sorted((_entry(name, arguments.device) for name in shipped_recipes()), key=lambda entry: entry["days"])
+    print(json.dumps(entries) if arguments.json else _text(entries, arguments.device))
+
+
+def _entry(name: str, device_name: str) -> dict[str, Any]:
+    path = shipped_recipe(name)
+    recipe = load_recipe(path)
+    recipe, device = _on_device(recipe, device_name)
+    alone = Network(math.inf)
+    return {
+        "name": name,
+        "path": str(path),
+        "layers": recipe.model.num_hidden_layers,
+        "hidden_size": recipe.model.hidden_size,
+        "parameters": derive(recipe, recipe.phase[0], 1).parameters,
+        "sequence_lengths": [phase.sequence_length for phase in recipe.phase],
+        "global_batches": [phase.global_batch for phase in recipe.phase],
+        "steps": recipe.total_steps,
+        "tokens": sum(phase.steps * phase.global_batch * phase.sequence_length for phase in recipe.phase),
+        "optimizer": recipe.optimizer.name,
+        "device": device.name,
+        "precision": recipe.numerics.precision,
+        "days": sum(plan_phase(recipe, i, 1, device, alone).days for i in range(len(recipe.phase))),
+        "reproduces": what_for(path),
+    }
+
+
+def _on_device(recipe: Recipe, name: str) -> tuple[Recipe, Device]:
+    """A device of this name, and the recipe with a precision that it accelerates; raises UserError if it is not known.
+
+    Volta and Turing have no bfloat16: there such a recipe trains in float16.
+    """
+    precision = recipe.numerics.precision
+    if precision == "bfloat16" and gpu_peak(name, "float16", True) and not gpu_peak(name, precision, True):
+        precision = "float16"
+        recipe = dataclasses.replace(recipe, numerics=dataclasses.replace(recipe.numerics, precision=precision))
+    return recipe, device_of(DeviceSheet(name), "--", precision, "device")
+
+
+def _text(entries: list[dict[str, Any]], device: str) -> str:
+    width = max(len(entry["name"]) for entry in entries)
+    lines = [
+        f"{'recipe':{width}}  layers x width  parameters  tokens  rows a step x length    optimizer  on one {device}"
+    ]
+    for entry in entries:
+        rows = zip(entry["global_batches"], entry["sequence_lengths"], strict=True)
+        batches = ", ".join(f"{_short(batch)} x {length}" for batch, length in rows)
+        model = f"{entry['layers']} x {entry['hidden_size']}"
+        lines += [
+            f"{entry['name']:{width}}  {model:>14}  {_short(entry['parameters']):>10}  {_short(entry['tokens']):>6}  "
+            f"{batches:23} {entry['optimizer']:9}  {_duration(entry['days'])}",
+            f"    {entry['reproduces']}",
+        ]
+    return "\n".join(lines)
+
+
+def _short(number: int) -> str:
+    """Three digits at most: 110 M, 29.5 G; powers of two as they are called: 64 K rows."""
+    for unit, letter in _UNITS:
+        if number >= unit:
+            value = number / unit
+            if letter == "K" and number % 1024 == 0:
+                value = number // 1024
+            return f"{value:.3g} {letter}"
+    return str(number)
+
+
+def _duration(days: float) -> str:
+    """In the largest unit of which there is one."""
+    if days >= 1:
+        return f"{days:,.1f} days"
+    hours = 24 * days
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"

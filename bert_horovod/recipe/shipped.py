@@ -1,0 +1,33 @@
+"""The recipes that come with the program: run/recipes/ of a clone, which setup.py installs as bert_horovod/recipes/."""
+
+from pathlib import Path
+
+from bert_horovod.errors import UserError
+from bert_horovod.storage.reading import read_text
+from bert_horovod.wording import did_you_mean
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Their files by name, as in "bert-base"."""
+    installed, clone = _PACKAGE / "recipes", _PACKAGE.parent / "run" / "recipes"
+    files = sorted((installed if installed.is_dir() else clone).glob("*.toml"))
+    if not files:
+        raise UserError(f"found no recipes in {installed} and none in {clone}; install the program again")
+    return {path.stem: path for path in files}
+
+
+def shipped_recipe(name: str) -> Path:
+    """The file of the recipe of this name, with or without .toml; raises UserError if there is none."""
+    recipes = shipped_recipes()
+    found = recipes.get(name.removesuffix(".toml"))
+    if found is None:
+        raise UserError(f"no recipe {name[:200]}; {did_you_mean(name, recipes)}known are: {', '.join(recipes)}")
+    return found
+
+
+def what_for(path: Path) -> str:
+    """What a recipe reproduces: the first line of the comment with which its file begins; "" if it has none."""
+    first = read_text(path).partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -1,0 +1,67 @@
+"""Rules without slots, or with slots of other shapes than the parameters', train, save and resume as the others do."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.runs.checkpoint import load_newest
+from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.tasks.pretraining import Pretraining
+from tests.toy_runs import metrics, newest, save, train
+from tests.toys import toy_recipe
+
+FILES = ("model.safetensors", "training/optimizer.safetensors")
+
+
+def sections(name: str, learning_rate: float, **optimizer) -> dict[str, dict]:
+    return {
+        "optimizer": {"name": name, **optimizer},
+        "phase": {"learning_rate": learning_rate},
+        "execution": {"checkpoint_steps": 5},
+    }
+
+
+def test_a_checkpoint_without_slots_comes_back(store, tmp_path):
+    recipe = toy_recipe(optimizer={"name": "sgd"})
+    parameters = initial_values(pretraining_shapes(recipe.model, recipe.objective.pairs), 0.02, 0)
+    state = TrainingState(parameters, {}, Progress(step=10, updates=10))
+    path = save(tmp_path, state, recipe, store, {"phase": 0, "epoch": 0, "row": 0})
+    assert safetensors.numpy.load_file(path / "training" / "optimizer.safetensors") == {}
+    found = load_newest(tmp_path, Pretraining(recipe.objective.pairs))
+    assert found.slots == {}
+    assert TrainingState(found.parameters, {}, found.progress, found.slots).hash() == state.hash()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        sections("sgd", 0.5),
+        sections("came", 0.003, beta_3=0.99),
+        pytest.param(sections("merit", 0.2), marks=pytest.mark.slow),
+    ],
+    ids=lambda changed: changed["optimizer"]["name"],
+)
+def test_a_rule_learns_and_a_stopped_run_goes_on_as_if_it_had_not_been(changed, store, tmp_path):
+    whole = train(store, tmp_path / "whole", **changed)
+    stopped = train(store, tmp_path / "stopped", max_steps=8, **changed)
+    train(store, stopped, **changed)
+    assert [line["step"] for line in metrics(whole)] == list(range(1, 21))
+    losses, again = ([line["loss"] for line in metrics(run)] for run in (whole, stopped))
+    assert again == losses
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.03  # of 0.1 that random tokens have to teach
+    for file in FILES:
+        assert (newest(stopped) / file).read_bytes() == (newest(whole) / file).read_bytes()
+
+
+def test_came_keeps_rows_and_columns_of_matrices_and_v_of_vectors():
+    shapes = {"a.weight": (5, 3), "a.bias": (5,)}
+    assert slot_shapes(toy_recipe(optimizer={"name": "came"}), shapes) == {
+        "m": shapes,
+        "v": {"a.bias": (5,)},
+        "v_rows": {"a.weight": (5,)},
+        "v_columns": {"a.weight": (3,)},
+        "s_rows": {"a.weight": (5,)},
+        "s_columns": {"a.weight": (3,)},
+    }
