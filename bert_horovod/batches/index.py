@@ -37,7 +37,7 @@ from bert_horovod.errors import RunError, UserError, file_error
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync, write_atomically
 
-FORMAT = 3
+FORMATS = {"none": 3, "next_sentence": 3, "sentence_order": 4}  # of the files and their windows, by objective.pair
 SPLITS = ("train", "held_out")
 _CHUNK = 1 << 20  # windows sorted at once
 # Shares of windows drawn short: the smallest that fills rows so far is taken, since each costs context.
@@ -120,7 +120,7 @@ def open_index(
     settings = {
         "store": store.hash,
         "duplicates": hashlib.sha256(np.ascontiguousarray(store.duplicates)).hexdigest(),
-        "format": FORMAT,
+        "format": FORMATS[pair],
         "sequence_length": sequence_length,
         "pair": pair,
         "packing": packing,
@@ -161,7 +161,7 @@ class _Cutter:
                 kept[self.store.duplicates[low:high] - documents] = False
                 chosen = np.repeat(kept, np.diff(np.asarray(shard.documents, np.int64)))
                 chosen &= np.asarray(shard.held_out) == (self.split == "held_out")
-                yield tokens, cut_windows(shard, limit, chosen, self.pair != "none", short_share, tokens)
+                yield tokens, cut_windows(shard, limit, chosen, self.pair, short_share, tokens)
             tokens += len(shard.tokens)
             documents += len(shard.documents) - 1
 

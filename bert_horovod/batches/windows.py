@@ -4,10 +4,12 @@ Sections are cut greedily: as many whole sentences as fit. A sentence that is lo
 first. Greedy windows leave holes of half a sentence at the ends of their rows, and nothing in a long document is short
 enough to fill them; so for packing a share of the windows is drawn short: one sentence of at most `SHORT_TOKENS`.
 
-With pairs, a window of two and more sentences is split at one of its inner sentence ends, always the same one: of the
-lengths that its second segment could have, it takes the one that comes first in a fixed random order of all lengths.
-So few lengths are common, each by many windows, and second segments of equal length can change places in a small
-corpus too. A window of one sentence stays a single segment.
+With pairs, a window of two and more sentences is split at one of its inner sentence ends, always the same one. For
+next-sentence prediction, of the lengths that its second segment could have, it takes the one that comes first in a
+fixed random order of all lengths. So few lengths are common, each by many windows, and second segments of equal length
+can change places in a small corpus too. For sentence order, where the segments of one window change places, such a
+length would tell which was second: there a window is cut into halves, at the inner sentence end nearest to its middle.
+A window of one sentence stays a single segment.
 """
 
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ class Windows:
 
 
 def cut_windows(
-    shard: Shard, limit: int, chosen: np.ndarray, pairs: bool, short_share: float = 0.0, token_base: int = 0
+    shard: Shard, limit: int, chosen: np.ndarray, pair: str, short_share: float = 0.0, token_base: int = 0
 ) -> Windows:
     """Cut a shard's sections into windows, all sections in lockstep.
 
@@ -41,7 +43,7 @@ def cut_windows(
         shard: the shard's arrays.
         limit: tokens in a window, at most; a longer sentence is cut into pieces of this length, from its start.
         chosen: bool [sections], which sections are cut.
-        pairs: whether windows are split into two segments.
+        pair: the recipe's objective.pair: how windows are split into two segments, if at all.
         short_share: probability that a window is drawn short where the section goes on for longer than a window.
         token_base: tokens of the store before this shard; with a window's start the key of its draw.
     """
@@ -74,12 +76,26 @@ def cut_windows(
     piece = np.flatnonzero(begins)
     section = np.searchsorted(section_piece, piece, side="right") - 1
     count = bounds[reach[piece]] - bounds[piece]
-    second = _second_tokens(bounds, piece, reach[piece], limit) if pairs else np.zeros_like(count)
+    if pair == "none":
+        second = np.zeros_like(count)
+    elif pair == "sentence_order":
+        second = bounds[reach[piece]] - bounds[_nearest_to_middle(bounds, piece, reach[piece])]
+    else:
+        second = _common_second_tokens(bounds, piece, reach[piece], limit)
     document = np.searchsorted(documents, section, side="right") - 1
     return Windows(bounds[piece], count - second, second, document)
 
 
-def _second_tokens(bounds: np.ndarray, piece: np.ndarray, end: np.ndarray, limit: int) -> np.ndarray:
+def _nearest_to_middle(bounds: np.ndarray, piece: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The inner sentence end nearest to each window's middle, as its place in `bounds`; `end` where there is none."""
+    middle = (bounds[piece] + bounds[end]) / 2
+    lowest = piece + 1
+    after = np.clip(np.searchsorted(bounds, middle), lowest, np.maximum(end - 1, lowest))
+    before = np.maximum(after - 1, lowest)
+    return np.where(middle - bounds[before] <= bounds[after] - middle, before, after)
+
+
+def _common_second_tokens(bounds: np.ndarray, piece: np.ndarray, end: np.ndarray, limit: int) -> np.ndarray:
     """Tokens of the windows' second segments, int64 [windows]; 0 where a window has no inner sentence end."""
     second = np.zeros(len(piece), np.int64)
     inner = end - piece - 1

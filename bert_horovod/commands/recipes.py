@@ -112,8 +112,10 @@ def _short(number: int) -> str:
 
 
 def _duration(days: float) -> str:
-    """In the largest unit of which there is one."""
+    """In the largest unit of which there is one, from minutes on: of less, data sheets tell nothing."""
     if days >= 1:
         return f"{days:,.1f} days"
     hours = 24 * days
-    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+    if hours >= 1:
+        return f"{hours:.1f} hours"
+    return f"{60 * hours:.0f} minutes" if 60 * hours >= 1 else "under a minute"

@@ -13,11 +13,11 @@ from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.batches.reading import Window, index_windows, token_documents
 
 
-def reference_windows(store, limit: int, held_out: bool, pairs: bool) -> list[Window]:
+def reference_windows(store, limit: int, held_out: bool, pair: str) -> list[Window]:
     """All greedy windows as the index should hold them: by second segment, then as in the store."""
     windows, base = [], 0
     for shard in store.shards:
-        cut = cut_windows(shard, limit, np.asarray(shard.held_out) == held_out, pairs)
+        cut = cut_windows(shard, limit, np.asarray(shard.held_out) == held_out, pair)
         parts = (cut.start + base, cut.first, cut.second)
         windows += [Window(*window) for window in zip(*(part.tolist() for part in parts), strict=True)]
         base += len(shard.tokens)
@@ -29,7 +29,7 @@ def reference_windows(store, limit: int, held_out: bool, pairs: bool) -> list[Wi
 def test_unpacked_windows_are_the_greedy_ones_sorted(make_store, split, pair, specials):
     store = make_store(held_out=0.3)
     index = open_index(store, 32, pair, False, split)
-    assert index_windows(index) == reference_windows(store, 32 - specials, split == "held_out", pair != "none")
+    assert index_windows(index) == reference_windows(store, 32 - specials, split == "held_out", pair)
     assert index.rows == index.windows
     assert index.sequences == 1
 
@@ -155,7 +155,7 @@ def test_an_index_that_another_host_finished_first_is_taken(make_store, monkeypa
 
     monkeypatch.setattr(os, "rename", another_is_faster)
     index = open_index(store, 16, "none", False)
-    assert index_windows(index) == reference_windows(store, 14, False, False)
+    assert index_windows(index) == reference_windows(store, 14, False, "none")
     assert [path.name for path in (store.path / "index").iterdir()] == [index.path.name]
 
 

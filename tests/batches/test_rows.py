@@ -153,8 +153,17 @@ def test_half_of_the_pairs_are_wrong_and_lengths_do_not_tell_which(make_store, p
     total, label = inside.sum(axis=1), labels[row, slot]
     accuracy = [np.mean((total < length) == label) for length in range(130)]
     assert max(*accuracy, *(1 - np.array(accuracy))) < 0.53
-    if pair == "next_sentence":  # swapped segments swap their lengths
-        second = (inside & (batch["token_type_ids"][row] == 1)).sum(axis=1)
+    second = (inside & (batch["token_type_ids"][row] == 1)).sum(axis=1)
+    if pair == "sentence_order":
+        # Swapped segments swap their lengths. Of the first half of the pairs: which label a length is likelier to have.
+        both = np.stack([total - second - 3, second], axis=1)
+        half, odds = len(label) // 2, np.ones((2, 128, 2))
+        for side in range(2):
+            np.add.at(odds[side], (both[:half, side], label[:half]), 1)
+        evidence = np.log(odds[..., 1] / odds[..., 0])
+        guess = evidence[0, both[half:, 0]] + evidence[1, both[half:, 1]] > 0
+        assert np.mean(guess == label[half:]) < 0.56
+    else:
         for length in np.flatnonzero(np.bincount(second) > 1000):
             assert abs(label[second == length].mean() - 0.5) < 0.06
 

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 
@@ -32,23 +34,25 @@ def spans(windows: Windows) -> np.ndarray:
 
 
 @pytest.mark.parametrize("limit", [5, 13, 32, 128, 2000])
-@pytest.mark.parametrize("pairs", [True, False])
-def test_windows_are_those_of_a_plain_loop(make_store, limit, pairs):
+@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
+def test_windows_are_those_of_a_plain_loop(make_store, limit, pair):
     for shard in make_store(held_out=0.3).shards:
         chosen = ~shard.held_out
-        windows = cut_windows(shard, limit, chosen, pairs)
+        windows = cut_windows(shard, limit, chosen, pair)
         expected = plain_windows(shard, limit, chosen)
         assert spans(windows).tolist() == [[start, start + ends[-1]] for start, ends, _ in expected]
         assert windows.document.tolist() == [document for *_, document in expected]
         for first, second, (_, ends, _) in zip(windows.first, windows.second, expected, strict=True):
             # Split at an inner sentence end, or a single segment where there is none.
-            assert first in (ends[:-1] if pairs and len(ends) > 1 else ends[-1:])
+            assert first in (ends[:-1] if pair != "none" and len(ends) > 1 else ends[-1:])
+            if pair == "sentence_order" and len(ends) > 1:  # the one nearest to the middle, the earlier of two
+                assert first == min(ends[:-1], key=lambda end, last=ends[-1]: abs(2 * end - last))
             assert first + second == ends[-1]
 
 
 def test_second_segments_take_the_length_that_comes_first_in_one_order_for_all(make_store):
     shard = make_store(shards=1, documents=60, longest=9).shards[0]
-    windows = cut_windows(shard, 29, all_of(shard), True)
+    windows = cut_windows(shard, 29, all_of(shard), "next_sentence")
     before = set()  # (a, b): a was taken where b could have been
     for second, (_, ends, _) in zip(windows.second.tolist(), plain_windows(shard, 29, all_of(shard)), strict=True):
         before |= {(second, ends[-1] - end) for end in ends[:-1] if ends[-1] - end != second}
@@ -62,8 +66,8 @@ def test_second_segments_take_the_length_that_comes_first_in_one_order_for_all(m
 def test_windows_are_drawn_short_where_a_section_goes_on(make_store):
     shard = make_store(shards=1, documents=20, sentences=400, longest=100).shards[0]
     limit = 200
-    plain = cut_windows(shard, limit, all_of(shard), False)
-    windows = cut_windows(shard, limit, all_of(shard), False, short_share=0.5)
+    plain = cut_windows(shard, limit, all_of(shard), "none")
+    windows = cut_windows(shard, limit, all_of(shard), "none", short_share=0.5)
     section_start = shard.sentences[shard.sections]
     goes_on = section_start[np.searchsorted(section_start, windows.start, "right")] - windows.start > limit
     greedy = {(start, start + ends[-1]) for start, ends, _ in plain_windows(shard, limit, all_of(shard))}
@@ -84,7 +88,7 @@ def test_windows_are_drawn_short_where_a_section_goes_on(make_store):
 
 def test_draws_depend_on_the_place_in_the_store(make_store):
     shard = make_store(shards=1, documents=20, sentences=400).shards[0]
-    one, same, other = (cut_windows(shard, 100, all_of(shard), False, 0.5, base) for base in (0, 0, 1000))
+    one, same, other = (cut_windows(shard, 100, all_of(shard), "none", 0.5, base) for base in (0, 0, 1000))
     assert np.array_equal(one.start, same.start)
     assert set(one.start) != set(other.start)
 
@@ -93,6 +97,6 @@ def test_a_shard_without_documents_is_passed_over():
     empty = np.zeros(1, np.uint32)
     hashes, titles = np.zeros((0, 2), np.uint64), np.zeros(0, np.uint8)
     shard = Shard(np.zeros(0, np.uint16), empty, empty, empty, np.zeros(0, bool), hashes, titles)
-    for share in (0.0, 0.5):
-        windows = cut_windows(shard, 5, np.zeros(0, bool), True, share)
+    for pair, share in itertools.product(("next_sentence", "sentence_order", "none"), (0.0, 0.5)):
+        windows = cut_windows(shard, 5, np.zeros(0, bool), pair, share)
         assert [len(array) for array in vars(windows).values()] == [0] * 4
