@@ -7,6 +7,8 @@ import pytest
 
 from bert_horovod.interchange.huggingface import describe_directory
 from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.recipe.loading import load_recipe
+from tests.horovod_runs import PROJECT
 from tests.toy_runs import metrics, newest, train_rank, train_recipe
 from tests.toys import toy_recipe
 
@@ -51,3 +53,25 @@ def test_two_ranks_have_the_same_losses_and_send_each_parameter_once(whole, stor
     # Of a ring of two: all of the payload, float32; beside it only the sums of the losses.
     sent = metrics(tmp_path)[-1]["wire_bytes"]
     assert 4 * parameters <= sent < 4.2 * parameters
+
+
+def test_the_shipped_small_recipe_trains_in_its_own_precision(store, tmp_path):
+    recipe = load_recipe(
+        PROJECT / "run" / "recipes" / "albert-mini.toml",
+        [
+            f"model.vocab_size={len(store.vocabulary)}",
+            "phase.0.global_batch=8",
+            "phase.0.steps=3",
+            "execution.xla='off'",
+            "execution.threads=1",
+            "execution.tensorboard=false",
+            "execution.log_steps=1",
+            "execution.evaluate_rows=8",
+        ],
+    )
+    train_recipe(recipe, store, tmp_path)
+    # From about ln 64 down: a lookup by chance is all that there is to learn of random tokens.
+    assert losses(tmp_path) == pytest.approx([math.log(64)] * 3, abs=0.3)
+    model, shapes, (architecture, *_) = describe_directory(newest(tmp_path))
+    assert architecture.class_name(model) == "AlbertForMaskedLM"
+    assert shapes == pretraining_shapes(model, False)
