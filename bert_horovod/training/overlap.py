@@ -97,7 +97,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         state.per_rank.clear()
 
     expectation, resumed = None, state.progress.plan.get("made_for") == made_for
-    if world.size == 1 or setting != "auto" or not EXCHANGES[recipe.exchange.method].overlaps:
+    if not plan_is_measured(recipe, world):
         plan = by_size(shapes, setting)
     elif resumed:
         known = state.progress.plan
@@ -129,6 +129,12 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     if not resumed and (warning := fast_link_warning(run, shapes, expectation)):
         run.say(warning)
     return step
+
+
+def plan_is_measured(recipe: Recipe, world: World) -> bool:
+    """Whether the buckets follow from a measurement, and not from their size alone."""
+    overlaps = EXCHANGES[recipe.exchange.method].overlaps
+    return world.size > 1 and recipe.execution.bucket_bytes == "auto" and overlaps
 
 
 def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None) -> str:
