@@ -12,6 +12,7 @@ phase that takes longest is measured; the others must work. Numbers stay as they
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -19,6 +20,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store
     from bert_horovod.measuring.tuning.candidates import Machine
     from bert_horovod.measuring.tuning.learned import Learned
+    from bert_horovod.measuring.tuning.search import Found
     from bert_horovod.measuring.tuning.trials import Settings, Trial
 
 _MEMORY_SHARE = 0.95  # of what the kernel would give, that ranks may take on a CPU
@@ -76,14 +79,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Search, tell of each trial on standard error, print the settings."""
-    from bert_horovod.batches.rows import open_rows
     from bert_horovod.batches.special_tokens import check_vocabulary
     from bert_horovod.corpus.store import open_store
     from bert_horovod.costs.derived import derive
-    from bert_horovod.measuring.tuning.candidates import Candidates, first_settings, resolved
+    from bert_horovod.measuring.tuning.candidates import first_settings, resolved
     from bert_horovod.measuring.tuning.learned import Learned
-    from bert_horovod.measuring.tuning.prediction import Prediction, longest_phase
-    from bert_horovod.measuring.tuning.search import Search
+    from bert_horovod.measuring.tuning.prediction import longest_phase
+    from bert_horovod.storage.writing import write_atomically
+    from bert_horovod.training.console import duration
 
     _check_flags(arguments)
     recipe, machine, facts = load_recipe(arguments.recipe, arguments.overrides), *_machine(arguments)
@@ -94,47 +97,28 @@ def run(arguments: argparse.Namespace) -> None:
         derive(recipe, each, machine.world_size)  # refuses what the ranks cannot share, before anything is run
     store = open_store(arguments.data_dir)
     check_vocabulary(recipe, store)
-    first = first_settings(recipe, machine)
-    decided_by = _decided_by(arguments, recipe, store, first, phase, facts)
-    learned = Learned(arguments.index_dir or store.path / "index", decided_by)
-    if arguments.afresh:
-        learned.forget()
+    memory_bytes, first = _memory_bytes(arguments, machine, facts), first_settings(recipe, machine)
     question = {"first": first, "memory": arguments.memory, "limit_s": arguments.limit}
-    begun, found = time.monotonic(), learned.answer(question)
-    if found is None:
-        memory_bytes = _memory_bytes(arguments, machine, facts)
-        rows = [open_rows(store, recipe, i, "train", arguments.index_dir) for i in range(len(recipe.phase))]
-        slots = [(each.masked_slots, each.sequences) for each in rows]
-        prediction = Prediction(recipe, phase, machine.world_size, slots, memory_bytes, machine.gpu)
-        trials = _Trials(arguments, recipe, machine, memory_bytes, learned)
-        search = Search(
-            first,
-            machine,
-            Candidates(recipe, phase, machine, prediction.fits),
-            prediction,
-            lambda settings, number, bound_s: trials.measure(settings, phase, number, bound_s),
-            lambda settings: all(
-                not trials.measure(settings, i, 0, 0.0).failure for i in range(len(recipe.phase)) if i != phase
-            ),
-        )
-        trials.begin(search, first, phase)
-        found = search.run()
-        learned.keep_answer(question, found)
-    else:
-        _say(f"measured before, and kept in {learned.path}; --afresh measures again")
+    decided_by, begun = _decided_by(arguments, recipe, store, first, phase, facts), time.monotonic()
+    with contextlib.closing(Learned(arguments.index_dir or store.path / "index", decided_by)) as learned:
+        if arguments.afresh:
+            learned.forget()
+        found = learned.answer(question)
+        if found is None:
+            found = _search(arguments, recipe, store, machine, phase, memory_bytes, learned)
+            learned.keep_answer(question, found)
+        else:
+            _say(f"measured before, and kept in {learned.path}; --afresh measures again")
     over = "".join(f", {number} {why}" for why, number in found.passed_over.items())
-    _say(f"{found.tried} candidates measured{over}; {duration_text(time.monotonic() - begun)}")
+    _say(f"{found.tried} candidates measured{over}; {duration(time.monotonic() - begun)}")
     devices = facts["gpus"][0] if facts["gpus"] else f"{facts['processor']}, {machine.cores} cores"
+    gain = f"{found.gain:.3f} times those of the recipe as it was" if found.gain else "the recipe as it was gave none"
     comments = [
         f"bert-horovod tune: {arguments.recipe.name}, phase {phase}, {machine.world_size} rank(s), {devices}",
-        f"{found.rows_per_s:.4g} rows/s; "
-        + (f"{found.gain:.3f} times those" if found.gain else "there are none")
-        + " of the recipe as it was",
+        f"{found.rows_per_s:.4g} rows/s; {gain}",
     ]
     text = fragment(found.settings, comments)
     if arguments.output:
-        from bert_horovod.storage.writing import write_atomically
-
         write_atomically(arguments.output, text)
     if arguments.json:
         changed = resolved(found.settings, machine) != resolved(first, machine)
@@ -143,27 +127,56 @@ def run(arguments: argparse.Namespace) -> None:
         print(text, end="")
 
 
+def _search(
+    arguments: argparse.Namespace,
+    recipe: Recipe,
+    store: "Store",
+    machine: "Machine",
+    phase: int,
+    memory_bytes: int | None,
+    learned: "Learned",
+) -> "Found":
+    from bert_horovod.batches.rows import open_rows
+    from bert_horovod.measuring.tuning.candidates import Candidates, first_settings
+    from bert_horovod.measuring.tuning.prediction import Prediction
+    from bert_horovod.measuring.tuning.search import Search
+
+    numbers = range(len(recipe.phase))
+    rows = [open_rows(store, recipe, i, "train", arguments.index_dir) for i in numbers]
+    slots = [(each.masked_slots, each.sequences) for each in rows]
+    prediction = Prediction(recipe, phase, machine.world_size, slots, memory_bytes, machine.gpu)
+    trials = _Trials(arguments, machine, phase, first_settings(recipe, machine), memory_bytes, learned)
+    search = Search(
+        first_settings(recipe, machine),
+        machine,
+        Candidates(recipe, phase, machine, prediction.fits),
+        prediction,
+        lambda settings, number, bound_s: trials.measure(settings, phase, number, bound_s),
+        lambda settings: all(not trials.measure(settings, i, 0, 0.0).failure for i in numbers if i != phase),
+    )
+    trials.count_left = search.left
+    memory = "" if memory_bytes is None else f"; a rank may take {memory_bytes / 2**30:.2f} GiB"
+    _say(f"measuring phase {phase} on {machine.world_size} rank(s){memory}")
+    return search.run()
+
+
 class _Trials:
     """A candidate's trial: what is kept of it, or the benchmark in processes of its own."""
 
     def __init__(
         self,
         arguments: argparse.Namespace,
-        recipe: Recipe,
         machine: "Machine",
+        phase: int,
+        first: "Settings",
         memory_bytes: int | None,
         learned: "Learned",
     ) -> None:
-        self._arguments, self._recipe, self._machine = arguments, recipe, machine
+        self._arguments, self._machine, self._phase, self._first = arguments, machine, phase, first
         self._memory_bytes, self._learned = memory_bytes, learned
         self._walls: list[float] = []
-        self._number = 0
-
-    def begin(self, search: Any, first: "Settings", phase: int) -> None:
-        """Tell of a search, which says how many trials are left."""
-        self._search, self._first, self._phase = search, first, phase
-        memory = "" if self._memory_bytes is None else f"; a rank may take {self._memory_bytes / 2**30:.2f} GiB"
-        _say(f"measuring phase {phase} on {self._machine.world_size} rank(s){memory}")
+        self._told: list[tuple] = []
+        self.count_left: Callable[[], int] = lambda: 0  # trials that there may still be
 
     def measure(self, settings: "Settings", phase: int, number: int, bound_s: float) -> "Trial":
         """The answer that is kept, or a new one."""
@@ -199,23 +212,20 @@ class _Trials:
         return ["launch", "-np", str(ranks), *where, "--", *words]
 
     def _tell(self, settings: "Settings", phase: int, number: int, trial: "Trial", kept: bool) -> None:
-        self._number += 1
+        from bert_horovod.training.console import duration
+
+        if (told := (settings, phase, number)) in self._told:
+            return
+        self._told.append(told)
         changed = [f"{key}={value}" for key, value in settings.items() if value != self._first[key]]
         what = " ".join(changed) or "the recipe as it is"
         what += f", round {number}" if number else ""
         what += "" if phase == self._phase else f", phase {phase}"
         figures = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
-        took = "kept from before" if kept else duration_text(trial.wall_s)
-        left = self._search.left() * sum(self._walls) / max(1, len(self._walls))
-        after = f"; at most {duration_text(left)} left" if left and not kept else ""
-        _say(f"{self._number:3}  {what}: {figures} ({took}{after})")
-
-
-def duration_text(seconds: float) -> str:
-    """Seconds as people say them."""
-    from bert_horovod.training.console import duration
-
-    return duration(seconds)
+        took = "kept from before" if kept else duration(trial.wall_s)
+        left = self.count_left() * sum(self._walls) / max(1, len(self._walls))
+        after = f"; at most {duration(left)} left" if left and not kept else ""
+        _say(f"{len(self._told):3}  {what}: {figures} ({took}{after})")
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ decides the times: `decided_by`.
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class _Content:
 
 
 class Learned:
-    """The file of one question's measurements, held against other processes until this one ends.
+    """The file of one question's measurements, held against other processes; close it.
 
     Args:
         directory: where row indexes are.
@@ -66,6 +67,10 @@ class Learned:
         except (OSError, ValueError, KeyError):
             return None
         return _Content(**{**found, "trials": trials, "answer": answer}) if found["format"] == FORMAT else None
+
+    def close(self) -> None:
+        """Let other processes have it."""
+        os.close(self._lock)
 
     def forget(self) -> None:
         """Begin anew."""

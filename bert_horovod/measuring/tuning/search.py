@@ -18,7 +18,9 @@ from bert_horovod.measuring.tuning.trials import FAILED, Settings, Trial
 
 CANNOT_WIN = 1.10  # times the step that the best one should have: what should take longer is not tried
 WORSE = 1.02  # times the best step: a line ends at a candidate that takes longer
-FINALIST = 1.05  # times the best step: what takes no longer is compared in turns, and leaves where it falls behind
+# Times the best step: the search ends a trial above it after one step; below it, and with the second best in any case,
+# candidates are compared in turns, which they leave above it.
+NEAR = 1.05
 FINALISTS = 3  # at most, beside the recipe's settings
 ROUNDS = 3
 
@@ -66,6 +68,7 @@ class Search:
         self._measure, self._works_elsewhere = measure, works_elsewhere
         self._trials: list[tuple[Settings, Trial]] = []
         self._over: dict[str, list[Settings]] = {}  # by reason
+        self._finals: int | None = None  # trials of the finals that are left, at most; None: not begun
         self.best = first
 
     def run(self) -> Found:
@@ -84,8 +87,8 @@ class Search:
     def left(self) -> int:
         """How many trials there may still be, from what is known now."""
         trial = self._known(self.best)
-        if trial is None or trial.failure:
-            return 0
+        if self._finals is not None or trial is None or trial.failure:
+            return self._finals or 0
         ahead = [
             settings
             for lines in self._candidates.lines(self.best, trial.reduce_wait_s / trial.step_s)
@@ -93,7 +96,7 @@ class Search:
             for settings in line
             if self._known(settings) is None and self._why_not(settings) is None
         ]
-        return len(ahead) + ROUNDS * 2
+        return len(ahead) + 2 * ROUNDS
 
     def _begin(self) -> None:
         """Try the recipe's settings, or else the first that work."""
@@ -135,7 +138,7 @@ class Search:
 
     def _try(self, settings: Settings) -> Trial:
         known = self._known(self.best)
-        trial = self._measure(settings, 0, FINALIST * known.step_s if known else math.inf)
+        trial = self._measure(settings, 0, NEAR * known.step_s if known else math.inf)
         self._trials.append((settings, trial))
         return trial
 
@@ -149,7 +152,8 @@ class Search:
         everywhere = (pair for pair in works if self._works_elsewhere(pair[0]))
         near: list[Settings] = []
         for settings, trial in everywhere:
-            if near and (len(near) == FINALISTS or trial.step_s > FINALIST * self._known(near[0]).step_s):
+            far = len(near) > 1 and trial.step_s > NEAR * self._known(near[0]).step_s
+            if far or len(near) == FINALISTS:
                 break
             near.append(settings)
         for settings in self._candidates.smaller(works[0][0]) if not near else ():
@@ -161,36 +165,42 @@ class Search:
         first_works = not self._known(self._first).failure and self._works_elsewhere(self._first)
         if first_works and self._first not in near:
             near.append(self._first)
-        seconds = race([self._known(each).step_s for each in near], partial(self._turn, near))
+        if near == [self._first]:
+            return self._found(self._first, self._known(self._first).step_s, 1.0)
+        seconds = race(len(near), partial(self._turn, near))
         best = min(range(len(near)), key=lambda i: (-len(seconds[i]), statistics.median(seconds[i])))
-        rows = self._known(near[best]).rows_per_s * self._known(near[best]).step_s
         gain = None
         if first_works:
             both = zip(seconds[near.index(self._first)], seconds[best], strict=False)
             gain = statistics.median(first_s / best_s for first_s, best_s in both)
+        return self._found(near[best], statistics.median(seconds[best]), gain)
+
+    def _found(self, settings: Settings, step_s: float, gain: float | None) -> Found:
+        trial = self._known(settings)
         over = {why: len({json.dumps(each) for each in settings}) for why, settings in self._over.items()}
-        return Found(near[best], rows / statistics.median(seconds[best]), gain, len(self._trials), over)
+        return Found(settings, trial.rows_per_s * trial.step_s / step_s, gain, len(self._trials), over)
 
     def _turn(self, near: list[Settings], i: int, number: int) -> float:
+        self._finals = len(near) * (ROUNDS + 1 - number) - i - 1
         return self._measure(near[i], number, math.inf).step_s
 
 
-def race(search_s: list[float], measure: Callable[[int, int], float]) -> list[list[float]]:
+def race(count: int, measure: Callable[[int, int], float]) -> list[list[float]]:
     """Step times of each candidate in the rounds in which it took part: in all, unless it fell behind.
 
-    A candidate falls behind when the best of its times, with the one of the search, is WORSE than the best of all.
+    A candidate falls behind when the best of its times is no longer NEAR the best of all.
 
     Args:
-        search_s: of each in the search.
+        count: candidates.
         measure: measure(i, number) is the step time of candidate i in round `number`, from 1 on.
     """
-    seconds: list[list[float]] = [[] for _ in search_s]
-    racing = list(range(len(search_s)))
-    for number in range(1, ROUNDS + 1 if len(racing) > 1 else 2):
+    seconds: list[list[float]] = [[] for _ in range(count)]
+    racing = list(range(count))
+    for number in range(1, ROUNDS + 1):
         for i in racing:
             seconds[i].append(measure(i, number))
-        best_s = [min(first_s, *own) for first_s, own in zip(search_s, seconds, strict=True)]
-        racing = [i for i in racing if best_s[i] <= WORSE * min(best_s) and seconds[i][-1] < math.inf] or racing
+        best_s = [min(own) for own in seconds]
+        racing = [i for i in racing if best_s[i] <= NEAR * min(best_s) and seconds[i][-1] < math.inf] or racing
         if len(racing) == 1:
             break
     return seconds
