@@ -17,10 +17,10 @@ import dataclasses
 import json
 import math
 import os
-import platform
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +157,18 @@ def _search(
     trials.count_left = search.left
     memory = "" if memory_bytes is None else f"; a rank may take {memory_bytes / 2**30:.2f} GiB"
     _say(f"measuring phase {phase} on {machine.world_size} rank(s){memory}")
-    return search.run()
+    with _terminated_as_interrupted():
+        return search.run()
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within, SIGTERM ends this process as Ctrl-C does: after the trial's processes."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Trials:
@@ -249,12 +260,14 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     """The host, and what tells it from others."""
     from bert_horovod.cluster.doctor.facts import gpus
-    from bert_horovod.cluster.launching.hostfiles import parse_hosts, read_hostfile
+    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
     from bert_horovod.measuring.tuning.candidates import Machine
     from bert_horovod.runtime.processor import physical_cores, processor_name
 
     hosts = read_hostfile(arguments.hostfile) if arguments.hostfile else None
     hosts = parse_hosts(arguments.hosts) if arguments.hosts else hosts
+    if hosts is None and (arguments.ranks or 1) > 1 and (job := from_scheduler()):  # as `launch` does
+        hosts = job[0]
     slots = sum(hosts.values()) if hosts else None
     ranks = arguments.ranks or slots or 1
     if slots is not None and ranks > slots:
@@ -264,8 +277,8 @@ def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     local = min(ranks, next(iter(hosts.values()))) if hosts else ranks
     cores = len(os.sched_getaffinity(0))
     machine = Machine(cores, physical_cores(), ranks, local, bool(names))
-    facts = {"host": platform.node(), "processor": processor_name(), "gpus": names, "hosts": hosts}
-    facts["memory_bytes"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    facts = {"processor": processor_name(), "gpus": names, "hosts": hosts}
+    facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
     return machine, facts | {"machine": dataclasses.asdict(machine)}
 
 

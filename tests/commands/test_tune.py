@@ -21,7 +21,7 @@ def toy(tmp_path_factory) -> dict[str, str]:
     directory = tmp_path_factory.mktemp("tune")
     recipe = directory / "toy.toml"
     recipe.write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 8})), encoding="utf-8")
-    store = write_toy_store(directory / "store", vocabulary=SMALL_VOCABULARY)
+    store = write_toy_store(directory / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
     return {"--recipe": str(recipe), "--data_dir": str(store.path)}
 
 
@@ -170,6 +170,18 @@ def test_the_benchmark_ends_early_where_a_step_takes_too_long(toy, capsys, tmp_p
 def test_a_bad_value_of_the_benchmark_is_one_message(toy, words, message, capsys):
     assert run("bench step", toy, *words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_run_takes_the_settings(toy, tmp_path, capsys):
+    tuned, output = tmp_path / "tuned.toml", tmp_path / "run"
+    tuned.write_text("[execution]\nmicro_batch = 16\nlog_steps = 7\n")
+    words = ("--output_dir", str(output), "--max_steps", "1", "--tuned", str(tuned), "--set", "execution.log_steps=5")
+    assert run("pretrain", toy, *words) == 0
+    execution = load_recipe(output / "recipe.toml").execution
+    assert (execution.micro_batch, execution.log_steps) == (16, 5)
+    tuned.write_text("[optimizer]\nname = 'sgd'\n")
+    assert run("pretrain", toy, *words) == 2
+    assert "unknown key optimizer; known are: execution" in capsys.readouterr().err
 
 
 @pytest.mark.slow
