@@ -18,8 +18,9 @@ from bert_horovod.measuring.tuning.trials import FAILED, Settings, Trial
 
 CANNOT_WIN = 1.10  # times the step that the best one should have: what should take longer is not tried
 WORSE = 1.02  # times the best step: a line ends at a candidate that takes longer
-# Times the best step: the search ends a trial above it after one step; below it, and with the second best in any case,
-# candidates are compared in turns, which they leave above it.
+GIVE_UP = 1.25  # times the best step: the search ends a trial above it after one step, which may not be typical
+# Times the best step: candidates below it, and the second best in any case, are compared in turns, which they leave
+# above it.
 NEAR = 1.05
 FINALISTS = 3  # at most, beside the recipe's settings
 ROUNDS = 3
@@ -138,7 +139,7 @@ class Search:
 
     def _try(self, settings: Settings) -> Trial:
         known = self._known(self.best)
-        trial = self._measure(settings, 0, NEAR * known.step_s if known else math.inf)
+        trial = self._measure(settings, 0, GIVE_UP * known.step_s if known else math.inf)
         self._trials.append((settings, trial))
         return trial
 

@@ -36,7 +36,6 @@ class Trial:
     reduce_wait_s: float = 0.0
     input_wait_s: float = 0.0
     memory_bytes: int = 0  # peak, of the rank that had most
-    gpu: bool = False
     failure: str = ""  # OUT_OF_MEMORY, TIME_IS_UP, FAILED; "": there are times
     words: str = ""  # the last of a try without times
     limit: float = 0.0  # the bytes, or the seconds, that were not enough
