@@ -4,22 +4,22 @@
 python benchmarks/tune.py --data_dir D --work W --recipe run/recipes/bert-mini.toml --recipe run/recipes/bert-base.toml
 python benchmarks/tune.py --data_dir D --work W --recipe F --rows 16 --rows 32 --xla off      a smaller grid
 
-One process on CPU cores, a recipe's longest phase. The grid is every combination of micro-batch (all of the global
-batch, a half of it, and so on), XLA mode, recomputation and threads; each cell is a trial as tune makes it, to its end.
-Then the grid's best cells and tune's choice are measured again, in turns: ratio is tune's rows/s over those of the best
-of them, from medians. Times are those of all trials that were needed, starts and compilation included, whenever they
-were made: a stopped benchmark goes on, for all is kept in --work.
+One process on CPU cores; of a recipe the phase that takes longest, alone. The grid is every combination of micro-batch
+(all of the global batch, a half of it, and so on), XLA mode, recomputation and threads; each cell is a trial as tune
+makes it, to its end. Then the grid's best cells and tune's choice are measured again, in turns: ratio is tune's rows/s
+over those of the best of them, from medians. Times are those of all trials that were needed, starts and compilation
+included, whenever they were made: a stopped benchmark goes on, for all is kept in --work.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.batches.rows import open_rows
 from bert_horovod.batches.special_tokens import check_vocabulary
+from bert_horovod.cluster.doctor.facts import available_memory_bytes
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.costs.choices import RECOMPUTE
@@ -36,10 +37,11 @@ from bert_horovod.measuring.tuning.candidates import XLA, Machine, micro_batches
 from bert_horovod.measuring.tuning.learned import Learned
 from bert_horovod.measuring.tuning.prediction import longest_phase
 from bert_horovod.measuring.tuning.trials import Settings, run_trial
-from bert_horovod.recipe.loading import load_recipe, what_hash
+from bert_horovod.recipe.loading import load_recipe, recipe_to_toml, what_hash
 from bert_horovod.recipe.tuned import execution_overrides
 from bert_horovod.runtime.children import python_settings, source_hash
 from bert_horovod.runtime.processor import physical_cores, processor_name
+from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.console import duration
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -63,15 +65,17 @@ class Grid:
     """All cells of a recipe, measured as tune measures; what is measured is kept."""
 
     def __init__(self, arguments: argparse.Namespace, path: Path, store: Store, machine: Machine) -> None:
-        self.arguments, self.path, self.machine = arguments, path, machine
-        self.recipe = load_recipe(path, arguments.overrides)
-        check_vocabulary(self.recipe, store)
-        self.phase = longest_phase(self.recipe)
-        for i in range(len(self.recipe.phase)):
-            open_rows(store, self.recipe, i, "train", arguments.work / "index")  # no trial's time
+        self.arguments, self.name, self.machine = arguments, path.stem, machine
+        recipe = load_recipe(path, arguments.overrides)
+        check_vocabulary(recipe, store)
+        self.recipe = dataclasses.replace(recipe, phase=(recipe.phase[longest_phase(recipe)],))
+        self.path = arguments.work / path.name
+        arguments.work.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, recipe_to_toml(self.recipe))
+        open_rows(store, self.recipe, 0, "train", arguments.work / "index")  # no trial's time
         threads = [1 << i for i in range(machine.cores.bit_length()) if 1 << i <= machine.cores]
         axes = {
-            "micro_batch": arguments.rows or micro_batches(self.recipe, self.phase, 1),
+            "micro_batch": arguments.rows or micro_batches(self.recipe, 0, 1),
             "xla": arguments.xla or XLA,
             "recompute": arguments.recompute or RECOMPUTE,
             "threads": arguments.threads or threads,
@@ -90,14 +94,15 @@ class Grid:
 
     def seconds(self, settings: Settings, number: int) -> tuple[float, float]:
         """A step's, and the trial's."""
-        trial = self.learned.trial(settings, self.phase, number)
+        trial = self.learned.trial(settings, 0, number)
         if trial is None:
             given = self.arguments
             words = ["bench", "step", "--recipe", str(self.path), "--data_dir", str(given.data_dir), "--json"]
-            words += ["--index_dir", str(given.work / "index"), "--phase", str(self.phase)]
-            words += ["--seconds", str(given.seconds), *sets([*given.overrides, *execution_overrides(settings)])]
+            words += ["--index_dir", str(given.work / "index"), "--memory", given.memory]
+            words += ["--seconds", str(given.seconds)]
+            words += [word for override in execution_overrides(settings) for word in ("--set", override)]
             trial = run_trial(words, given.limit)
-            self.learned.keep(settings, self.phase, number, trial)
+            self.learned.keep(settings, 0, number, trial)
             what = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
             say(f"  {written(settings)}{f', round {number}' if number else ''}: {what} ({duration(trial.wall_s)})")
         return trial.step_s, trial.wall_s
@@ -116,7 +121,7 @@ def tune(grid: Grid) -> dict[str, Any]:
         "--limit",
         str(given.limit),
     ]
-    words += ["--index_dir", str(given.work / "index"), "--seconds", str(given.seconds), *sets(given.overrides)]
+    words += ["--index_dir", str(given.work / "index"), "--seconds", str(given.seconds), "--memory", given.memory]
     done = subprocess.run(
         [sys.executable, "-m", "bert_horovod", *words],
         stdout=subprocess.PIPE,
@@ -143,9 +148,9 @@ def measure(grid: Grid) -> dict[str, Any]:
     rounds = [[grid.seconds(settings, number)[0] for settings in turns] for number in range(1, ROUNDS + 1)]
     step_s = [statistics.median(each) for each in zip(*rounds, strict=True)]
     quickest = min(range(len(turns)), key=step_s.__getitem__)
-    rows, grid_s = grid.recipe.phase[grid.phase].global_batch, sum(wall_s for _, wall_s in times)
+    rows, grid_s = grid.recipe.phase[0].global_batch, sum(wall_s for _, wall_s in times)
     return {
-        "recipe": grid.path.stem,
+        "recipe": grid.name,
         "cells": len(grid.cells),
         "grid_best": written(turns[quickest]),
         "grid_rows_per_s": rows / step_s[quickest],
@@ -163,11 +168,6 @@ def written(settings: Settings) -> str:
     """Settings in a few words."""
     recompute = "" if settings["recompute"] == "none" else f", recompute {settings['recompute']}"
     return f"{settings['micro_batch']} rows, {settings['xla']}, {settings['threads']} thread(s){recompute}"
-
-
-def sets(overrides: Sequence[str]) -> list[str]:
-    """The flags of overrides."""
-    return [word for override in overrides for word in ("--set", override)]
 
 
 def say(text: str) -> None:
@@ -188,7 +188,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, action="append", help="(default: 1, 2, 4, ... as there are cores)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of timed steps of a trial (default: %(default)s)")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a trial (default: %(default)s)")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="that a process may take (default: nine tenths of what is free)"
+    )
     arguments = parser.parse_args(argv)
+    arguments.memory = arguments.memory or str(9 * available_memory_bytes() // 10)
     for name in ("seconds", "limit"):
         if not 0 < getattr(arguments, name) < float("inf"):
             parser.error(f"--{name} {getattr(arguments, name):g}: expected a number above 0")

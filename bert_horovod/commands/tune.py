@@ -140,6 +140,7 @@ def _search(
     from bert_horovod.measuring.tuning.candidates import Candidates, first_settings
     from bert_horovod.measuring.tuning.prediction import Prediction
     from bert_horovod.measuring.tuning.search import Search
+    from bert_horovod.measuring.tuning.trials import TIME_IS_UP
 
     numbers = range(len(recipe.phase))
     rows = [open_rows(store, recipe, i, "train", arguments.index_dir) for i in numbers]
@@ -152,7 +153,9 @@ def _search(
         Candidates(recipe, phase, machine, prediction.fits),
         prediction,
         lambda settings, number, bound_s: trials.measure(settings, phase, number, bound_s),
-        lambda settings: all(not trials.measure(settings, i, 0, 0.0).failure for i in numbers if i != phase),
+        lambda settings: all(
+            trials.measure(settings, i, 0, 0.0).failure in ("", TIME_IS_UP) for i in numbers if i != phase
+        ),
     )
     trials.count_left = search.left
     memory = "" if memory_bytes is None else f"; a rank may take {memory_bytes / 2**30:.2f} GiB"
