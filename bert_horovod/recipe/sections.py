@@ -109,7 +109,7 @@ class Optimizer:
     max_grad_norm: float = setting(1.0, minimum=0)  # norm to which gradients are clipped; 0: no clipping
     # global: the mean gradient, by the norm of all of it. bucket: before the sum over ranks, each bucket of each
     # micro-batch's gradient, to max_grad_norm / sqrt(buckets); execution.micro_batch and execution.bucket_bytes then
-    # decide the result, and a run keeps them: see docs/exchange.md
+    # decide the result, and a run keeps them: see docs/optimizers.md
     clipping: str = setting("global", choices=("global", "bucket"))
     bias_correction: bool = setting(True)  # adamw only: Google's BERT has none
     adapt: str = setting("all", choices=("all", "decayed"))  # lamb only: which tensors get a trust ratio
