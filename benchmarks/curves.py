@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""How well each exchange learns: BERT-mini on a store of books, one curve a recipe, each trained once.
+"""How well each exchange, and each way to grow a model, learns: BERT-mini on a store of books, one curve a recipe.
 
 python benchmarks/curves.py --data_dir STORE --work DIR                 train what is missing, then print the table
 python benchmarks/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
 python benchmarks/curves.py --step_times FILE                           the table alone, with hours on a link
+python benchmarks/plot_curves.py --against operations SVG               curves of growing models, see docs/growing.md
 
 Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE
 has what `benchmarks/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link.
-Hours to a loss are steps to it times seconds a step; a dense stage's steps take as long as those of float16.
+Hours to a loss are steps to it times seconds a step; a dense stage's steps take as long as those of float16. Where
+there are several phases, FILE has seconds by "stacking, 8 layers, phase 0" and so on.
+
+A curve is behind float32, or, if its recipe is another, the curve that trains the whole model of that size.
 
 A curve lies in benchmarks/curves/ under the hash of what decides it: the recipe's settings that are not defaults, the
 store and the number of ranks. A run that was stopped goes on where it was: its directory in DIR bears the same hash.
@@ -28,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from benchmarks.contestants import path
 from bert_horovod.corpus.store import open_store
+from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.loading import load_recipe, recipe_to_table
@@ -35,14 +40,12 @@ from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
 KEPT = PROJECT / "benchmarks" / "curves"
-RECIPE = PROJECT / "run" / "recipes" / "bert-mini.toml"
+RECIPES = PROJECT / "run" / "recipes"
 RANKS = 2
 STEPS, ROWS = 2000, 64  # of all ranks
 BASELINE = "float32"  # whose last loss the others are to reach
-# What all curves share, over RECIPE. beta_2 as in the published methods, so that a frozen second moment is not noise.
+# What all curves share. beta_2 as in the published methods, so that a frozen second moment is not noise.
 COMMON = (
-    f"phase.0.global_batch={ROWS}",
-    f"phase.0.steps={STEPS}",
     "optimizer.beta_2=0.999",
     f"execution.micro_batch={ROWS // RANKS}",
     "execution.evaluate_steps=80",
@@ -50,6 +53,7 @@ COMMON = (
     "execution.consistency_steps=400",
     "execution.keep_checkpoints=1",
 )
+LENGTH = (f"phase.0.global_batch={ROWS}", f"phase.0.steps={STEPS}")  # of curves of bert-mini.toml
 # A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
 DENSE = ("numerics.wire=float16", "exchange.dense=0.3")
 # Four times the rows in a quarter of the steps.
@@ -67,6 +71,7 @@ RATES = {
     "came": ("5e-4", "1e-3", "2e-3"),
     "merit": ("2e-3", "4e-3", "8e-3"),
 }
+SEEDS = {"": (), ", seed 2": ("data.seed=2",), ", seed 3": ("data.seed=3",)}
 # By name, in the order in which they are trained: what a curve changes.
 CURVES: dict[str, tuple[str, ...]] = {
     BASELINE: (),
@@ -109,10 +114,19 @@ CURVES: dict[str, tuple[str, ...]] = {
         for rate in rates
     },
 }
+# Curves of other recipes, by the beginning of their names; each is compared with the curve of the first of these names.
+# They train for the same number of operations: see the recipes.
+OF_OPERATIONS = {
+    "8 layers": "bert-mini8.toml",
+    "stacking, 8 layers": "bert-mini8-stacking.toml",
+    "MSLT, 8 layers": "bert-mini8-mslt.toml",
+}
+CURVES |= {f"{name}{of}": seed for of, seed in SEEDS.items() for name in OF_OPERATIONS}
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
-    "behind": ("behind float32, nats", "{:+.4f}".format),
+    "behind": ("behind, nats", "{:+.4f}".format),
     "steps": ("steps to its loss", "{:,.0f}".format),
+    "tera_flops": ("TFLOP to its loss", "{:,.0f}".format),
     "wire_gb": ("GB sent by a rank", "{:.1f}".format),
     "step_s": ("step s", "{:.3f}".format),
     "hours": ("hours to its loss", "{:.2f}".format),
@@ -120,9 +134,21 @@ COLUMNS = {
 }
 
 
+def parts_of(name: str) -> tuple[Path, tuple[str, ...]]:
+    """The file of a curve's recipe, and what is set in it."""
+    file = next((file for begin, file in OF_OPERATIONS.items() if name.startswith(begin)), None)
+    return RECIPES / (file or "bert-mini.toml"), (*(() if file else LENGTH), *COMMON, *CURVES[name])
+
+
 def recipe_of(name: str) -> Recipe:
     """The recipe of a curve."""
-    return load_recipe(RECIPE, [*COMMON, *CURVES[name]])
+    return load_recipe(*parts_of(name))
+
+
+def baseline_of(name: str) -> str:
+    """The curve whose last loss a curve is to reach."""
+    begin = next((begin for begin in OF_OPERATIONS if name.startswith(begin)), None)
+    return BASELINE if begin is None else next(iter(OF_OPERATIONS)) + name.removeprefix(begin)
 
 
 def key_of(recipe: Recipe, store_hash: str) -> str:
@@ -147,10 +173,11 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
 
     Raises RunError if the run failed.
     """
-    directory, steps = work / key, recipe_of(name).phase[0].steps
+    (file, settings), recipe = parts_of(name), recipe_of(name)
+    directory, steps = work / key, recipe.total_steps
     words = ["horovodrun", "-np", str(RANKS), sys.executable, str(PROJECT / "run" / "run_pretraining.py")]
-    words += ["--recipe", str(RECIPE), "--data_dir", str(data_dir), "--output_dir", str(directory)]
-    for override in (*COMMON, *CURVES[name]):
+    words += ["--recipe", str(file), "--data_dir", str(data_dir), "--output_dir", str(directory)]
+    for override in settings:
         words += ["--set", override]
     say(f"{name}: training in {directory}")
     environment = os.environ | {"PATH": path(), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -169,10 +196,17 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
     trained = [line for line in lines if "loss" in line]
     curve = {
         "name": name,
-        "settings": [*COMMON, *CURVES[name]],
+        "settings": list(settings),
         "held_out": held_out,
         "loss": [(line["step"], line["loss"]) for line in trained],
-        "wire_bytes": sum(line["wire_bytes"] for line in trained) / len(trained),
+        "phases": [
+            {
+                "steps": phase.steps,
+                "flops": phase.global_batch * derive(recipe, phase, RANKS).flops_per_row,
+                "wire_bytes": _mean([line["wire_bytes"] for line in trained if line["phase"] == i]),
+            }
+            for i, phase in enumerate(recipe.phase)
+        ],
         "skipped_steps": trained[-1]["skipped_steps"],
     }
     KEPT.mkdir(exist_ok=True)
@@ -190,9 +224,36 @@ def steps_to(loss: float, curve: list[list[float]]) -> float | None:
     return None
 
 
+def phases_of(curve: dict[str, Any]) -> list[dict[str, float | None]]:
+    """The phases of a curve: their steps; of a step its operations and the bytes that a rank sends; None: not known.
+
+    The file of a curve that was trained before this had phases tells of one.
+    """
+    whole = {"steps": curve["held_out"][-1][0], "flops": None, "wire_bytes": curve.get("wire_bytes")}
+    return curve.get("phases", [whole])
+
+
+def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
+    """What so many steps of a curve take of "flops" or "wire_bytes"; None if that is not known."""
+    found = 0.0
+    for phase in phases_of(curve):
+        if phase[what] is None:
+            return None
+        taken = min(steps, phase["steps"])
+        found, steps = found + taken * phase[what], steps - taken
+    return found
+
+
 def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
     """How long so many steps of a curve take; None where its step's seconds are not known."""
-    taken, of_all = step_s.get(curve["name"]), curve["held_out"][-1][0]
+    phases, of_all = phases_of(curve), curve["held_out"][-1][0]
+    if len(phases) > 1:
+        names = [f"{curve['name'].partition(', seed')[0]}, phase {i}" for i in range(len(phases))]
+        if any(name not in step_s for name in names):
+            return None
+        timed = [phase | {"seconds": step_s[name]} for phase, name in zip(phases, names, strict=True)]
+        return unit * total(steps, curve | {"phases": timed}, "seconds")
+    taken = step_s.get(curve["name"])
     if taken is None:
         return None
     settings = dict(setting.split("=", 1) for setting in curve["settings"])
@@ -202,26 +263,33 @@ def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], un
 
 def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[str, Any]]:
     """The table's lines."""
-    baseline = next((curve for curve in curves if curve["name"] == BASELINE), None)
-    goal = baseline["held_out"][-1][1] if baseline else None
+    last_losses = {curve["name"]: curve["held_out"][-1][1] for curve in curves}
     result = []
     for curve in curves:
+        goal = last_losses.get(baseline_of(curve["name"]))
         last = curve["held_out"][-1][1]
         steps = steps_to(goal, curve["held_out"]) if goal is not None else None
-        seconds = seconds_of(steps or curve["held_out"][-1][0], curve, step_s)
+        taken = steps or curve["held_out"][-1][0]
+        flops, wire_bytes = total(taken, curve, "flops"), total(taken, curve, "wire_bytes")
+        seconds = seconds_of(taken, curve, step_s)
         result.append(
             {
                 "configuration": curve["name"],
                 "loss": last,
                 "behind": last - goal if goal is not None else None,
                 "steps": steps,
-                "wire_gb": curve["wire_bytes"] * (steps or curve["held_out"][-1][0]) / 1e9,
+                "tera_flops": flops / 1e12 if flops and steps else None,
+                "wire_gb": wire_bytes / 1e9,
                 "step_s": step_s.get(curve["name"]),
                 "hours": seconds / 3600 if seconds and steps else None,
                 "hours_whole": seconds_of(curve["held_out"][-1][0], curve, step_s, 1 / 3600),
             }
         )
     return result
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def say(text: str) -> None:

@@ -71,7 +71,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         **options,
     )
     if job.init_checkpoint and launched.rank == 0:
-        load_initial(job.init_checkpoint, recipe.model, job.task, job.dataset)
+        load_initial(job.init_checkpoint, recipe.in_phase(recipe.phase[0]).model, job.task, job.dataset)
     return job
 
 

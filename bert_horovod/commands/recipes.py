@@ -58,7 +58,7 @@ def _entry(name: str, device_name: str) -> dict[str, Any]:
         "path": str(path),
         "layers": recipe.model.num_hidden_layers,
         "hidden_size": recipe.model.hidden_size,
-        "parameters": derive(recipe, recipe.phase[0], 1).parameters,
+        "parameters": derive(recipe, recipe.phase[-1], 1).parameters,
         "sequence_lengths": [phase.sequence_length for phase in recipe.phase],
         "global_batches": [phase.global_batch for phase in recipe.phase],
         "steps": recipe.total_steps,
@@ -89,7 +89,7 @@ def _text(entries: list[dict[str, Any]], device: str) -> str:
         f"{'recipe':{width}}  layers x width  parameters  tokens  rows a step x length    optimizer  on one {device}"
     ]
     for entry in entries:
-        rows = zip(entry["global_batches"], entry["sequence_lengths"], strict=True)
+        rows = dict.fromkeys(zip(entry["global_batches"], entry["sequence_lengths"], strict=True))
         batches = ", ".join(f"{_short(batch)} x {length}" for batch, length in rows)
         model = f"{entry['layers']} x {entry['hidden_size']}"
         lines += [

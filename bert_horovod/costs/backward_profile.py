@@ -6,18 +6,21 @@ import numpy as np
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, matrix_products
+from bert_horovod.costs.products import EMBEDDINGS, HEAD, LAST_LAYER, VOCABULARY, matrix_products
 from bert_horovod.model.parameters import (
     WORD_EMBEDDINGS,
     backward_blocks,
     layer_with_parameters,
     pretraining_shapes,
+    trained_shapes,
 )
 from bert_horovod.recipe.sections import Recipe
 
 
 @lru_cache
-def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: float) -> BackwardProfile:
+def computed_profile(
+    recipe: Recipe, length: int, world_size: int, flops_per_s: float, trained_layers: int = 0
+) -> BackwardProfile:
     """The profile of a micro-batch of full rows, on a device that spends its time in proportion to the products' FLOPs.
 
     Backward does each product of forward twice, and what `execution.recompute` leaves out of memory once more. The
@@ -30,14 +33,18 @@ def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: 
         length: positions per row.
         world_size: ranks, whose looked-up rows are counted together.
         flops_per_s: what forward and backward reach.
+        trained_layers: how many layers train, the uppermost; 0: all.
     """
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
     slots = full_row_slots(recipe.objective, length)
-    embeddings = head = whole = last = again = 0.0
+    embeddings = head = frozen = whole = last = again = 0.0
+    trained = trained_shapes(pretraining_shapes(model, pairs), model, trained_layers)
     for product in matrix_products(model, rows, length, slots, 1, pairs):
         flops = product.flops / product.count
         if product.name.startswith(HEAD):
             head += flops
+            # A table that does not train has no gradient.
+            frozen += flops if product.name == VOCABULARY and WORD_EMBEDDINGS not in trained else 0.0
         elif product.name.startswith(EMBEDDINGS):
             embeddings += flops
         elif product.name.startswith(LAST_LAYER):
@@ -52,10 +59,13 @@ def computed_profile(recipe: Recipe, length: int, world_size: int, flops_per_s: 
         layers[layer_with_parameters(model, layer)] += 2 * last if last and layer == others else 2 * whole + again
     at = forward_s = (head + (last or whole) + others * whole + embeddings) / flops_per_s
     ready_s: dict[str, float] = {}
-    blocks = backward_blocks(list(pretraining_shapes(model, pairs)))
-    for names, flops in zip(blocks, [2 * head, *reversed(layers), 2 * embeddings], strict=True):
+    blocks = backward_blocks(list(trained))
+    upper = layers[::-1][: len(blocks) - 2]
+    for names, flops in zip(blocks, [2 * head - frozen, *upper, 2 * embeddings], strict=True):
         at += flops / flops_per_s
         ready_s |= dict.fromkeys(names, at)
+    if WORD_EMBEDDINGS not in trained:
+        return BackwardProfile(forward_s, ready_s, at, {})
     touched = touched_rows(model.vocab_size, world_size * rows * length)
     return BackwardProfile(forward_s, ready_s, at, {WORD_EMBEDDINGS: touched})
 

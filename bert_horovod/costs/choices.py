@@ -108,8 +108,8 @@ def choices(
         elif changed.exchange.method == "gradients" and gradients and NUMBER_BYTES[wire] < width:
             price = "rounds gradients more, and owes what rounding loses" if wire == "int8" else "rounds gradients"
             found.append(planned(setting, changed, price))
-    found += [least(larger), *methods, *([least(rarer)] if gradients else [])]
-    if not recipe.model.albert and recipe.model.hidden_size > _EMBEDDING_SIZE:
+    found += [least(larger), *methods, *([least(rarer)] if gradients and recipe.whole else [])]
+    if recipe.whole and not recipe.model.albert and recipe.model.hidden_size > _EMBEDDING_SIZE:
         model = dataclasses.replace(recipe.model, embedding_size=_EMBEDDING_SIZE, shared_layers=1)
         setting = f"model.embedding_size = {_EMBEDDING_SIZE}, model.shared_layers = 1"
         price = "an ALBERT: all layers share parameters, and learn less from as many rows"
@@ -133,7 +133,7 @@ def alternatives(recipe: Recipe) -> dict[str, Recipe]:
     method, own = _ONE_BIT.get(recipe.optimizer.name), recipe.exchange.method
     if own != "gradients":
         found[f'exchange.method = "{own}"'] = recipe
-    elif method:
+    elif method and recipe.whole:
         dense = max(ExchangeMethod().dense, *(phase.warmup for phase in recipe.phase))
         one_bit = dataclasses.replace(recipe, exchange=ExchangeMethod(method=method, dense=dense))
         found[f'exchange.method = "{method}"'] = _with_wire(one_bit, "float16")

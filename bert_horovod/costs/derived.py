@@ -1,13 +1,14 @@
 """Numbers that follow from a recipe and a world; every place that needs one gets it here."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.positions import micro_batch_count
 from bert_horovod.costs.memory_estimate import memory_bytes
-from bert_horovod.costs.products import matrix_products
-from bert_horovod.model.parameters import DECODER_BIAS, Shapes, pretraining_shapes
+from bert_horovod.costs.products import matrix_products, training_flops
+from bert_horovod.model.parameters import DECODER_BIAS, Shapes, pretraining_shapes, trained_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 
 
@@ -17,7 +18,8 @@ class Derived:
 
     micro_batches: int  # per rank and step
     tokens_per_step: int  # positions, padding included, over all ranks
-    parameters: int
+    parameters: int  # of the model in this phase
+    trained: int  # of them, those that train
     flops_per_row: float  # forward and backward, of matrix products; a pre-training's
     memory_bytes: int  # of a rank: an estimate, see memory.py
 
@@ -29,48 +31,75 @@ def derive(
     masked_slots: int | None = None,
     sequences: int = 1,
     gpu: bool = False,
-    shapes: Shapes | None = None,
+    parameters: Callable[[Model], Shapes] | None = None,
 ) -> Derived:
     """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch.
 
     `masked_slots` and `sequences` are those of a row, at most; before rows exist, those of a row of one sequence.
-    `gpu`: whether ranks have one. `shapes`: the task's parameters; None: those of pre-training.
+    `gpu`: whether ranks have one. `parameters`: the task's (tasks.base.Task); None: those of pre-training.
     """
-    if shapes is None:
-        shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    recipe = recipe.in_phase(phase)
+    model, length, pairs = recipe.model, phase.sequence_length, recipe.objective.pairs
+    shapes = parameters(model) if parameters else pretraining_shapes(model, pairs)
+    trained = trained_shapes(shapes, model, phase.trained_layers)
     if masked_slots is None:
-        masked_slots = full_row_slots(recipe.objective, phase.sequence_length) if DECODER_BIAS in shapes else 0
+        masked_slots = full_row_slots(recipe.objective, length) if DECODER_BIAS in shapes else 0
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
-    parameters = sum(math.prod(shape) for shape in shapes.values())
     return Derived(
         micro_batches=micro_batches,
-        tokens_per_step=phase.global_batch * phase.sequence_length,
-        parameters=parameters,
-        flops_per_row=flops_per_row(
-            recipe.model, phase.sequence_length, masked_slots, sequences, recipe.objective.pairs
-        ),
+        tokens_per_step=phase.global_batch * length,
+        parameters=sum(map(math.prod, shapes.values())),
+        trained=sum(map(math.prod, trained.values())),
+        flops_per_row=flops_per_row(model, length, masked_slots, sequences, pairs, phase.trained_layers),
         memory_bytes=memory_bytes(
-            recipe, shapes, phase.sequence_length, masked_slots, sequences, micro_batches, world_size, gpu
+            recipe,
+            shapes,
+            length,
+            masked_slots,
+            sequences,
+            micro_batches,
+            world_size,
+            gpu,
+            phase.trained_layers,
         ),
     )
 
 
-def describe(recipe: Recipe, world_size: int, gpu: bool = False, shapes: Shapes | None = None) -> str:
+def describe(
+    recipe: Recipe, world_size: int, gpu: bool = False, parameters: Callable[[Model], Shapes] | None = None
+) -> str:
     """What a run amounts to in a world, as lines for people; the arguments are those of `derive`."""
     lines = []
     for i, phase in enumerate(recipe.phase):
-        derived = derive(recipe, phase, world_size, gpu=gpu, shapes=shapes)
+        derived = derive(recipe, phase, world_size, gpu=gpu, parameters=parameters)
         lines.append(
             f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
             f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "
             f"{recipe.execution.micro_batch} per rank; "
             f"memory about {derived.memory_bytes / 2**30:.1f} GiB a rank (estimate)"
         )
+        if part := depth(recipe, i):
+            lines.append(f"phase {i}: {part}; {derived.parameters:,} parameters, of which {derived.trained:,} train")
     numerics = recipe.numerics
     lines.append(f"parameters: {derived.parameters:,}; precision {numerics.precision}, wire {numerics.wire}")
     return "\n".join(lines)
 
 
-def flops_per_row(model: Model, length: int, masked_slots: int, sequences: int, pairs: bool) -> float:
+def depth(recipe: Recipe, number: int) -> str:
+    """How deep the model is in a phase and what of it trains, for people; nothing if the whole model trains."""
+    phase = recipe.phase[number]
+    layers = recipe.in_phase(phase).model.num_hidden_layers
+    trained = phase.trained_layers or layers
+    if trained == layers == recipe.model.num_hidden_layers:
+        return ""
+    upper = f", the upper {trained} train" if trained < layers else ""
+    return f"{layers} of {recipe.model.num_hidden_layers} layers{upper}"
+
+
+def flops_per_row(
+    model: Model, length: int, masked_slots: int, sequences: int, pairs: bool, trained_layers: int = 0
+) -> float:
     """Floating point operations of a row's matrix products, forward and backward; see costs/products.py."""
-    return 3.0 * sum(product.flops for product in matrix_products(model, 1, length, masked_slots, sequences, pairs))
+    return training_flops(
+        lambda model: matrix_products(model, 1, length, masked_slots, sequences, pairs), model, trained_layers
+    )

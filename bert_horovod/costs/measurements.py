@@ -29,7 +29,8 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     found = found.get("compute", found)  # of `bench scaling`
     _check(path, "--compute", "bench compute", found, ("step_s", "flops_per_s", "forward_backward_s"))
     match = _CONFIGURATION.fullmatch(str(found.get("configuration")))
-    model, precision, optimizer = recipe.model, recipe.numerics.precision, recipe.optimizer.name
+    first = recipe.in_phase(recipe.phase[0])  # what is measured
+    model, precision, optimizer = first.model, recipe.numerics.precision, recipe.optimizer.name
     expected = (str(model.num_hidden_layers), str(model.hidden_size), precision, optimizer)
     if match is None or match.group(1, 2, 5, 6) != expected:
         raise UserError(

@@ -6,7 +6,7 @@ parameters and slots. The peak is where backward begins or in the optimizer, on 
 
 import math
 
-from bert_horovod.model.parameters import Shapes
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Recipe
 
@@ -24,6 +24,7 @@ def memory_bytes(
     micro_batches: int,
     world_size: int,
     gpu: bool = False,
+    trained_layers: int = 0,
 ) -> int:
     """Peak bytes of a rank: of the process on CPU, of what TensorFlow allocates on a GPU.
 
@@ -35,6 +36,7 @@ def memory_bytes(
       micro_batches: per optimizer step.
       world_size: ranks.
       gpu: whether the rank has one.
+      trained_layers: how many layers, the uppermost, train; 0: all. The others keep nothing for backward.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
     parameters = sum(map(math.prod, shapes.values()))
@@ -42,15 +44,18 @@ def memory_bytes(
     # Cast weights: in float32 only what is joined or padded is a copy.
     qkv = 3 * model.layer_groups * model.hidden_size**2
     working = width * (parameters if width < 4 else qkv + words)
-    values = 4 * (parameters + slot_numbers(recipe, shapes))
-    own = 4 * parameters * own_share(recipe) if world_size > 1 else 0
-    staying = values + working + own + 4 * parameters * (micro_batches > 1)
+    trained = trained_shapes(shapes, model, trained_layers)
+    numbers = sum(map(math.prod, trained.values()))
+    updated = 4 * (numbers + slot_numbers(recipe, trained))
+    own = 4 * numbers * own_share(recipe) if world_size > 1 else 0
+    staying = 4 * (parameters - numbers) + updated + working + own + 4 * numbers * (micro_batches > 1)
     # Narrow gradients become float32 to be added up, sent, or freed of the loss scale; lookups add to float32 always.
-    gradients = width * parameters + (2 * words if width < 4 else 0)
+    gradients = width * numbers + (2 * words if width < 4 and WORD_EMBEDDINGS in trained else 0)
     if micro_batches > 1 or world_size > 1 or recipe.numerics.precision == "float16":
-        gradients += 4 * parameters
-    kept = recipe.execution.micro_batch * _kept_bytes(recipe, length, masked_slots, sequences, width)
-    return int((0 if gpu else PROGRAM_BYTES) + staying + gradients + max(kept, NEW_SHARE * values))
+        gradients += 4 * numbers
+    layers = trained_layers or model.num_hidden_layers
+    kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width)
+    return int((0 if gpu else PROGRAM_BYTES) + staying + gradients + max(kept, NEW_SHARE * updated))
 
 
 def own_share(recipe: Recipe) -> float:
@@ -68,10 +73,10 @@ def own_share(recipe: Recipe) -> float:
     }.get(exchange.method, 0.0)
 
 
-def _kept_bytes(recipe: Recipe, length: int, masked_slots: int, sequences: int, width: int) -> int:
-    """What forward keeps of a row for backward, and backward's own beginnings; see model/layers.py."""
+def _kept_bytes(recipe: Recipe, layers: int, length: int, masked_slots: int, sequences: int, width: int) -> int:
+    """What forward keeps of a row for backward of so many layers, and backward's beginnings; see model/layers.py."""
     model, recompute = recipe.model, recipe.execution.recompute
-    hidden, heads, layers = model.hidden_size, model.num_attention_heads, model.num_hidden_layers
+    hidden, heads = model.hidden_size, model.num_attention_heads
     # Input, query, key, value, context twice, two LayerNorms' normal forms, one's output; gelu's argument and value.
     place = width * (9 * hidden + 2 * model.intermediate_size) + 2 * hidden * (model.hidden_dropout_prob > 0)
     scores = width * heads * length * length

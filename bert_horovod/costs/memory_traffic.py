@@ -9,7 +9,7 @@ _HIDDEN = 16
 _BACKWARD = 2  # times forward: gradients come in and go out, and what forward kept is read again
 
 
-def kernel_bytes(recipe: Recipe, length: int, masked_slots: int) -> float:
+def kernel_bytes(recipe: Recipe, length: int, masked_slots: int, trained_layers: int = 0) -> float:
     """Bytes of a micro-batch's forward and backward, if each operation between products is one kernel.
 
     Softmax reads and writes the scores, gelu its argument and value; the loss reads the logits, and backward reads and
@@ -19,12 +19,14 @@ def kernel_bytes(recipe: Recipe, length: int, masked_slots: int) -> float:
         recipe: model, precision, micro-batch and recomputation, which does a layer's forward once more.
         length: positions per row.
         masked_slots: masked positions per row.
+        trained_layers: how many layers, the uppermost, have a backward; 0: all, and the embeddings.
     """
     model, rows = recipe.model, recipe.execution.micro_batch
     place = _HIDDEN * model.hidden_size + 2 * model.intermediate_size
     scores = 2 * model.num_attention_heads * length
     again = {"none": 0, "attention": scores, "layer": place + scores}[recipe.execution.recompute]
-    layers = model.num_hidden_layers * ((1 + _BACKWARD) * (place + scores) + again)
-    embeddings = (1 + _BACKWARD) * 5 * model.embedding_width
+    trained = trained_layers or model.num_hidden_layers
+    layers = (model.num_hidden_layers + _BACKWARD * trained) * (place + scores) + trained * again
+    embeddings = (1 + (_BACKWARD if trained == model.num_hidden_layers else 0)) * 5 * model.embedding_width
     logits = masked_slots * 3 * model.vocab_size
     return rows * (length * (layers + embeddings) + logits) * WIDTHS[recipe.numerics.precision]

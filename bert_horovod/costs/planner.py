@@ -36,7 +36,7 @@ from bert_horovod.costs.exchanges import Stage, measured_buckets, stages
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.costs.memory_traffic import kernel_bytes
-from bert_horovod.model.parameters import Shapes, pretraining_shapes
+from bert_horovod.model.parameters import Shapes, pretraining_shapes, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Phase, Recipe
 
@@ -136,8 +136,10 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     settings = recipe.phase[phase]
     derived = derive(recipe, settings, world_size, gpu=True)
     count = derived.micro_batches
-    profile = computed_profile(recipe, settings.sequence_length, world_size, device.flops_per_s * device.product_share)
-    stage_plans, bucket_count = _communication(recipe, settings, profile, count, world_size, network)
+    deep, flops_per_s = recipe.in_phase(settings), device.flops_per_s * device.product_share
+    shapes = trained_shapes(_shapes(deep.model, recipe.objective.pairs), deep.model, settings.trained_layers)
+    profile = computed_profile(deep, settings.sequence_length, world_size, flops_per_s, settings.trained_layers)
+    stage_plans, bucket_count = _communication(deep, settings, shapes, profile, count, world_size, network)
     sent_bytes, communication_s, exposed_s = (
         sum(stage.share * getattr(stage, name) for stage in stage_plans)
         for name in ("sent_bytes", "communication_s", "exposed_s")
@@ -146,8 +148,8 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     slots = full_row_slots(recipe.objective, settings.sequence_length)
     parts = {
         "forward_backward_s": count * profile.end_s,
-        "accumulation_s": accumulation_bytes(recipe, derived.parameters, count) / rate,
-        "update_s": update_bytes(recipe, _shapes(recipe.model, recipe.objective.pairs), count, world_size) / rate,
+        "accumulation_s": accumulation_bytes(recipe, derived.trained, count) / rate,
+        "update_s": update_bytes(recipe, shapes, count, world_size) / rate,
     }
     parts |= {"waiting_s": device.spread * slowest(world_size) * sum(parts.values()), "exposed_s": exposed_s}
     input_s = count * recipe.execution.micro_batch * (ROW_S + POSITION_S * settings.sequence_length)
@@ -160,7 +162,7 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
         world_size=world_size,
         micro_batches=count,
         **parts,
-        kernels_s=count * kernel_bytes(recipe, settings.sequence_length, slots) / rate,
+        kernels_s=count * kernel_bytes(deep, settings.sequence_length, slots, settings.trained_layers) / rate,
         input_s=input_s,
         sent_bytes=sent_bytes,
         communication_s=communication_s,
@@ -201,12 +203,20 @@ _shapes = lru_cache(pretraining_shapes)
 
 
 def _communication(
-    recipe: Recipe, phase: Phase, profile: BackwardProfile, micro_batches: int, world_size: int, network: Network
+    recipe: Recipe,
+    phase: Phase,
+    shapes: Shapes,
+    profile: BackwardProfile,
+    micro_batches: int,
+    world_size: int,
+    network: Network,
 ) -> tuple[list[StagePlan], int]:
-    """The phase's stages with the way to sum gradients that exposes least, and the number of buckets."""
+    """The phase's stages with the way to sum gradients that exposes least, and the number of buckets.
+
+    `shapes` are those of what trains.
+    """
     if world_size == 1:
         return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
-    shapes = _shapes(recipe.model, recipe.objective.pairs)
     measured = measured_buckets(recipe)
     if measured:
         shapes, profile = _merged(shapes, profile)

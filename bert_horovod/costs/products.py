@@ -1,10 +1,13 @@
 """The matrix products of a forward pass as data: what a step must compute, whoever computes it."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from bert_horovod.recipe.sections import Model
 
 EMBEDDINGS, HEAD, LAST_LAYER = "embeddings: ", "head: ", "last layer: "  # what names of products begin with
+VOCABULARY = f"{HEAD}vocabulary"
 
 
 class Product(NamedTuple):
@@ -55,11 +58,29 @@ def matrix_products(
         products += _layer(model, LAST_LAYER, 1, rows, kept, length)
     vocabulary = -(-model.vocab_size // 64) * 64
     products.append(Product(f"{HEAD}transform", 1, 1, rows * masked_slots, width, hidden))
-    products.append(Product(f"{HEAD}vocabulary", 1, 1, rows * masked_slots, vocabulary, width))
+    products.append(Product(VOCABULARY, 1, 1, rows * masked_slots, vocabulary, width))
     if pairs:
         products.append(Product(f"{HEAD}pooler", 1, 1, rows * sequences, hidden, hidden))
         products.append(Product(f"{HEAD}pairs", 1, 1, rows * sequences, 2, hidden))
     return products
+
+
+def training_flops(products: Callable[[Model], list[Product]], model: Model, trained_layers: int = 0) -> float:
+    """Floating point operations of the products of forward and backward; backward does each twice where all train.
+
+    Where only the uppermost layers train, backward ends below them, and makes no gradient of the word embeddings.
+
+    Args:
+        products: those of a forward pass of a model.
+        model: the sizes.
+        trained_layers: how many layers train; 0: all do.
+    """
+    forward = products(model)
+    if trained_layers in (0, model.num_hidden_layers):
+        return 3.0 * sum(product.flops for product in forward)
+    upper = products(replace(model, num_hidden_layers=trained_layers))
+    back = sum((1 if product.name == VOCABULARY else 2) * product.flops for product in upper)
+    return float(sum(product.flops for product in forward) + back)
 
 
 def _layer(model: Model, prefix: str, count: int, rows: int, queries: int, length: int) -> list[Product]:

@@ -85,7 +85,7 @@ class TextFinetuning:
             self.directory, self.model, PHASE, packed, dev.count, epochs, overrides, world_size
         )
         task, hooks = self._with_heads(recipe)
-        check_size(recipe, task.parameters(recipe.model), world_size)
+        check_size(recipe, task, world_size)
         rows = f"{packed.count:,} train examples in {packed.rows:,} rows ({packed.mean:.2f} a row)"
         return Job(
             recipe,

@@ -123,7 +123,7 @@ class SquadFinetuning:
         recipe, step = packed_recipe(self.directory, self.model, PHASE, packed, dev_rows, epochs, overrides, world_size)
         refuse_heads(recipe, "question answering")
         task = Span(packing, self.train.version_2, self.options.doc_stride)
-        check_size(recipe, task.parameters(recipe.model), world_size)
+        check_size(recipe, task, world_size)
         scores = DevAnswers(self.dev, AnswerRules(self.dev.version_2, self.options.null_score_threshold))
         return Job(
             recipe,

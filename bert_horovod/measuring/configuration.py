@@ -1,10 +1,11 @@
 """What a benchmark of the step runs: the usual models at the usual batches, as recipes."""
 
 import dataclasses
+from dataclasses import replace
 from typing import NamedTuple
 
 from bert_horovod.batches.masks import full_row_slots
-from bert_horovod.costs.products import Product, matrix_products
+from bert_horovod.costs.products import Product, matrix_products, training_flops
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Execution, Recipe
 
@@ -44,16 +45,22 @@ def size_recipe(name: str, overrides: list[str], rows: int | None = None, length
     return recipe_from_table(table, overrides)
 
 
-def step_products(recipe: Recipe) -> list[Product]:
-    """The products of a forward pass over one micro-batch of the first phase, each row filled by one sequence."""
+def step_products(recipe: Recipe, layers: int = 0) -> list[Product]:
+    """The products of a forward pass over one micro-batch of the first phase, each row filled by one sequence.
+
+    `layers`: of the uppermost so many layers, and the heads, alone; 0: of all.
+    """
     length = recipe.phase[0].sequence_length
     slots = full_row_slots(recipe.objective, length)
-    return matrix_products(recipe.model, recipe.execution.micro_batch, length, slots, 1, recipe.objective.pairs)
+    model = replace(recipe.model, num_hidden_layers=layers or recipe.model.num_hidden_layers)
+    return matrix_products(model, recipe.execution.micro_batch, length, slots, 1, recipe.objective.pairs)
 
 
 def step_flops(recipe: Recipe) -> float:
     """Floating point operations of the products of forward and backward over that micro-batch."""
-    return 3.0 * sum(product.flops for product in step_products(recipe))
+    return training_flops(
+        lambda model: step_products(recipe, model.num_hidden_layers), recipe.model, recipe.phase[0].trained_layers
+    )
 
 
 def describe(recipe: Recipe) -> str:

@@ -194,7 +194,7 @@ def _watch(child: subprocess.Popen, bound: int | None) -> tuple[int, bool]:
 
 def _child() -> None:
     work = json.loads(sys.stdin.read())
-    recipe = recipe_from_table(work["recipe"])
+    recipe = recipe_from_table(work["recipe"]).of_phase(work["phase"])
     import tensorflow as tf
 
     from bert_horovod.costs.derived import derive
@@ -202,7 +202,7 @@ def _child() -> None:
     from bert_horovod.runtime.devices import peak_memory_bytes, use_devices
 
     use_devices(0, 1, recipe.execution.threads)
-    phase = recipe.phase[work["phase"]]
+    (phase,) = recipe.phase
     micro_batches = min(2, derive(recipe, phase, work["world_size"]).micro_batches)  # more need no more memory
     exhausted = False
     try:

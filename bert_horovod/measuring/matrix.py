@@ -8,7 +8,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_horovod.costs.products import Product
+from bert_horovod.costs.products import VOCABULARY, Product
+from bert_horovod.measuring.configuration import step_products
+from bert_horovod.recipe.sections import Recipe
 
 WARM_UP = 3  # calls; a process's first are slow
 SAMPLES = 7
@@ -46,6 +48,20 @@ def matrix_seconds(products: Iterable[Product], dtype: str, samples: int = SAMPL
 def total_seconds(timed: Iterable[ProductSeconds]) -> float:
     """Seconds of all products of forward and backward, one after another."""
     return sum(entry.product.count * (entry.forward_s + entry.left_s + entry.right_s) for entry in timed)
+
+
+def step_seconds(recipe: Recipe) -> float:
+    """Seconds of all products of a step of the recipe's first phase, forward and backward, one after another."""
+    trained = recipe.phase[0].trained_layers
+    if trained in (0, recipe.model.num_hidden_layers):
+        return total_seconds(matrix_seconds(step_products(recipe), recipe.numerics.precision))
+    products, upper = step_products(recipe), step_products(recipe, trained)
+    timed = matrix_seconds([*products, *upper], recipe.numerics.precision)
+    forward, backward = timed[: len(products)], timed[len(products) :]
+    return sum(entry.product.count * entry.forward_s for entry in forward) + sum(
+        entry.product.count * (entry.left_s + (entry.right_s if entry.product.name != VOCABULARY else 0.0))
+        for entry in backward
+    )
 
 
 def _seconds(product: Product, dtype: tf.DType, samples: int) -> tuple[float, ...]:

@@ -12,10 +12,11 @@ import json
 import statistics
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from bert_horovod.batches.masks import full_row_slots
-from bert_horovod.measuring.configuration import describe, step_flops, step_products
+from bert_horovod.measuring.configuration import describe, step_flops
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -23,7 +24,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 import_tensorflow()
 import tensorflow as tf  # noqa: E402
 
-from bert_horovod.measuring.matrix import matrix_seconds, total_seconds  # noqa: E402
+from bert_horovod.measuring.matrix import step_seconds  # noqa: E402
 from bert_horovod.measuring.synthetic import synthetic_batch, synthetic_step  # noqa: E402
 from bert_horovod.runs.state import TrainingState  # noqa: E402
 from bert_horovod.runtime.devices import peak_memory_bytes, use_devices  # noqa: E402
@@ -86,7 +87,7 @@ def measure(step: TimedStep, steps: int) -> dict[str, Any]:
     for _ in range(WARM_UP):
         step.forward_backward()
     forward_backward = statistics.median(step.forward_backward() for _ in range(steps))
-    products = total_seconds(matrix_seconds(step_products(recipe), recipe.numerics.precision))
+    products = step_seconds(recipe)
     rows = recipe.execution.micro_batch
     return {
         "configuration": describe(recipe),
@@ -108,13 +109,7 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     recipe = recipe_from_table(request["recipe"])
     use_devices(0, 1, recipe.execution.threads)
-    if request.get("products"):
-        products = step_products(recipe)
-
-        def run() -> float:
-            return total_seconds(matrix_seconds(products, recipe.numerics.precision))
-    else:
-        run = TimedStep(recipe).run
+    run = partial(step_seconds, recipe) if request.get("products") else TimedStep(recipe).run
     for line in sys.stdin:
         print(json.dumps([run() for _ in range(int(line))]), flush=True)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_horovod.batches.packing import most_sequences
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
-from bert_horovod.model.parameters import initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values, pretraining_shapes, trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
@@ -59,12 +59,13 @@ class SyntheticStep:
 
 
 def fresh_state(recipe: Recipe) -> TrainingState:
-    """Parameters and slots as a run of the recipe begins with."""
+    """Parameters and slots as a run of the recipe, whose model is that of its first phase, begins with."""
     half = recipe.numerics.precision == "float16"
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     parameters = initial_values(shapes, recipe.model.initializer_range, recipe.data.seed)
     progress = Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
-    return TrainingState(parameters, slot_shapes(recipe, shapes), progress)
+    trained = trained_shapes(shapes, recipe.model, recipe.phase[0].trained_layers)
+    return TrainingState(parameters, slot_shapes(recipe, trained), progress, trained=trained)
 
 
 def synthetic_step(
@@ -76,13 +77,14 @@ def synthetic_step(
     state: TrainingState | None = None,
     **options: Any,
 ) -> SyntheticStep:
-    """A step of `micro_batches` times the same rows.
+    """A step of `micro_batches` times the same rows, of the recipe's first phase (Recipe.of_phase for others).
 
     Devices are the caller's to set (runtime.devices.use_devices). Where they are not given, `world` is a world of one,
     `plan` that of execution.bucket_bytes, `state` a fresh one; `options` are those of training.step.build_step.
     """
     state, task = state or fresh_state(recipe), Pretraining(recipe.objective.pairs)
-    plan = plan or by_size(task.parameters(recipe.model), recipe.execution.bucket_bytes)
+    shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
+    plan = plan or by_size(shapes, recipe.execution.bucket_bytes)
     step = build_step(recipe, task, state, world or World(), plan, micro_batches, **options)
     step.exchange.begin(1, recipe.phase[0].steps)
     counts = {name: float(max(1, count) * micro_batches) for name, count in task.batch_counts(batch).items()}

@@ -155,6 +155,43 @@ def decays(name: str) -> bool:
     return not (is_bias(name) or is_layer_norm(name))
 
 
+def trained_shapes(shapes: Shapes, model: Model, trained_layers: int) -> Shapes:
+    """The parameters that train where only the uppermost layers do: these layers' and the heads', pooler included.
+
+    The word embeddings are not among them although the masked-token head multiplies by them, because training them
+    there would change what the lower layers read.
+
+    Args:
+        shapes: of all parameters.
+        model: its layers share no parameters.
+        trained_layers: how many of its layers train; 0, or all of them: every parameter trains.
+    """
+    layers = model.num_hidden_layers
+    if trained_layers in (0, layers):
+        return shapes
+    upper = tuple(layer_prefix(layer) for layer in range(layers - trained_layers, layers))
+    lower = (EMBEDDINGS, LAYERS)
+    return {name: shape for name, shape in shapes.items() if name.startswith(upper) or not name.startswith(lower)}
+
+
+def grown_from(name: str, before: int, layers: int, grow: str) -> str:
+    """The parameter of which a parameter of a grown model is a copy; its own name if that is not a new layer's.
+
+    Args:
+        name: of the grown model.
+        before: layers that there were.
+        layers: layers that there are now.
+        grow: "stack", layer l is a copy of layer l mod `before`; "top", of the layer as many below as were added.
+    """
+    if not name.startswith(LAYERS):
+        return name
+    number, rest = name.removeprefix(LAYERS).split(".", 1)
+    layer = int(number)
+    if layer < before:
+        return name
+    return layer_prefix(layer % before if grow == "stack" else layer - (layers - before)) + rest
+
+
 def query_key_or_value(name: str) -> str | None:
     """Which of QUERY, KEY and VALUE the parameter belongs to; None if to none of them."""
     return next((part for part in (QUERY, KEY, VALUE) if name.rpartition(".")[0].endswith(part)), None)

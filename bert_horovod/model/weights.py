@@ -5,7 +5,7 @@ value together, and a vocabulary padded to a multiple of 64 entries, because ten
 outside the model sees cast weights: `parameter_gradients` brings gradients back to the parameters' names and shapes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
@@ -58,9 +58,16 @@ def cast_weights(
         elif part == QUERY:
             together = [narrow[name.replace(QUERY, each)] for each in _PARTS]
             weights[name.replace(QUERY, QUERY_KEY_VALUE)] = tf.concat(together, 0)
-    if DECODER_BIAS in parameters:
+    if DECODER_BIAS in parameters and WORD_EMBEDDINGS in parameters:
         weights[DECODER_WEIGHT_COPY] = _padded(narrow[WORD_EMBEDDINGS])
     return weights
+
+
+def cast_names(parameters: Iterable[str]) -> list[str]:
+    """The names of the cast weights that follow from these parameters."""
+    parts = {name: query_key_or_value(name) for name in parameters}
+    found = dict.fromkeys(name.replace(part, QUERY_KEY_VALUE) if part else name for name, part in parts.items())
+    return [*found, *([DECODER_WEIGHT_COPY] if DECODER_BIAS in parts and WORD_EMBEDDINGS in parts else [])]
 
 
 class CastWeights:
@@ -89,10 +96,14 @@ class CastWeights:
         return _tensors({name: known[name] for name in self._names})
 
     def refresh(self, parameters: dict[str, tf.Tensor], narrow: dict[str, tf.Tensor] | None) -> list[tf.Tensor]:
-        """Assign what follows from new parameters, float32; `narrow` as for cast_weights. Returns all cast weights."""
+        """Assign what follows from new parameters, float32; `narrow` as for cast_weights. Returns their cast weights.
+
+        Parameters that are left out keep theirs.
+        """
         weights = cast_weights(parameters, self.dtype, narrow)
         for name, variable in self._variables.items():
-            variable.assign(weights[name])
+            if name in weights:
+                variable.assign(weights[name])
         return list(weights.values())
 
 
@@ -100,6 +111,8 @@ def parameter_gradients(
     gradients: dict[str, tf.Tensor | tf.IndexedSlices], shapes: Shapes
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
     """Gradients by the parameters' names and shapes from those of the cast weights: dense ones and sparse ones.
+
+    `shapes` are those of the parameters that train.
 
     The word embeddings' gradient has two parts: that of the tied output matrix is dense (zeros without a masked-token
     head); that of the lookup is sparse, to be added to it. Matrices stay in the dtype that they were computed in
@@ -117,7 +130,7 @@ def parameter_gradients(
             dense[name] = tf.convert_to_tensor(gradients[name])[: shape[0]]
         if len(shape) == 1:
             dense[name] = tf.cast(dense[name], tf.float32)
-    return dense, {WORD_EMBEDDINGS: gradients[WORD_EMBEDDINGS]}
+    return dense, {WORD_EMBEDDINGS: gradients[WORD_EMBEDDINGS]} if WORD_EMBEDDINGS in shapes else {}
 
 
 def layer_weights(weights: dict[str, tf.Tensor], model: Model) -> list[dict[str, tf.Tensor]]:

@@ -9,14 +9,15 @@ from bert_horovod.recipe.sections import Phase
 def learning_rate(phase: Phase, step: int, power: float) -> float:
     """The learning rate of one optimizer step.
 
-    With T = steps, W = floor(T warmup), C = floor(T hold) and the peak lr (Zheng et al. 2020, arXiv 2006.13484):
+    With T = steps, W = floor(T warmup), C = floor(T hold), the peak lr (Zheng et al. 2020, arXiv 2006.13484), and the
+    end e, which is 0 in that paper:
 
         step <= W:      lr step / W
         step <= W + C:  lr
-        else            lr ((T - step + 1) / (T - W - C))^power
+        else            e + (lr - e) ((T - step + 1) / (T - W - C))^power
 
     Args:
-        phase: its steps, peak learning rate, and fractions of warm-up and hold.
+        phase: its steps, peak and end of the learning rate, and fractions of warm-up and hold.
         step: 1 to phase.steps, within the phase; skipped steps count.
         power: 1 for linear decay, 0.5 for NVIDIA's recipe.
 
@@ -31,7 +32,8 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
         return phase.learning_rate * step / warmup_steps
     if step <= warmup_steps + hold_steps:
         return phase.learning_rate
-    return phase.learning_rate * ((phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)) ** power
+    left = (phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)
+    return phase.end_learning_rate + (phase.learning_rate - phase.end_learning_rate) * left**power
 
 
 def sync_period(phase: Phase, step: int, power: float, most: int) -> int:

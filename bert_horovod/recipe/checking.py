@@ -2,6 +2,7 @@
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_exchange import check_exchange
+from bert_horovod.recipe.checking_growth import check_growth
 from bert_horovod.recipe.sections import STEP_RANGES, Optimizer, Recipe
 
 
@@ -48,8 +49,14 @@ def check_combinations(recipe: Recipe) -> None:
             )
         if phase.warmup + phase.hold > 1:
             raise UserError(f"phase.{i}.warmup + hold = {phase.warmup + phase.hold:g}: expected at most 1")
+        if phase.end_learning_rate > phase.learning_rate:
+            raise UserError(
+                f"phase.{i}.end_learning_rate = {phase.end_learning_rate:g}: expected at most "
+                f"phase.{i}.learning_rate = {phase.learning_rate:g}"
+            )
     _check_optimizer(recipe.optimizer)
     check_exchange(recipe)
+    check_growth(recipe)
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:

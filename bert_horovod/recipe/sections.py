@@ -6,7 +6,7 @@ nothing in it changes the result beyond rounding.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bert_horovod.recipe.fields import setting
@@ -211,7 +211,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training at one sequence length, with its own schedule."""
+    """A stretch of training at one sequence length and one depth of the model, with its own schedule."""
 
     sequence_length: int = setting(128, minimum=8, maximum=(1 << 16) - 1)  # tokens per row
     global_batch: int = setting(256, minimum=1, maximum=1 << 30)  # rows per optimizer step, over all ranks
@@ -221,6 +221,14 @@ class Phase:
     )  # peak, for the global batch; never multiplied by the world size
     warmup: float = setting(0.01, minimum=0, maximum=1)  # fraction of the steps
     hold: float = setting(0.0, minimum=0, maximum=1)  # fraction of the steps at the peak, before the decay
+    # What the learning rate falls to by the phase's end, so that one falling line may go on in the next phase
+    end_learning_rate: float = setting(0.0, minimum=0, maximum=1e4)
+    # A model that grows, see docs/growing.md. Layers of the model in this phase; 0: model.num_hidden_layers
+    num_hidden_layers: int = setting(0, minimum=0, maximum=1024)
+    trained_layers: int = setting(0, minimum=0, maximum=1024)  # upper layers that train, with the heads; 0: everything
+    # Where the layers that the phase before lacks come from. stack: copies of all layers, put on top of them as a
+    # whole (Gong et al. 2019); top: copies of as many of the uppermost layers (Yang et al. 2020, arXiv 2011.13635)
+    grow: str = setting("none", choices=("none", "stack", "top"))
 
 
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
@@ -287,3 +295,30 @@ class Recipe:
     def total_steps(self) -> int:
         """Optimizer steps of all phases."""
         return sum(phase.steps for phase in self.phase)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole model trains in every phase."""
+        layers = self.model.num_hidden_layers
+        return all({phase.num_hidden_layers, phase.trained_layers} <= {0, layers} for phase in self.phase)
+
+    def phase_at(self, step: int) -> int:
+        """The number of the phase that does optimizer step `step` of the run, counted from 1; 0 for step 0."""
+        end = 0
+        for number, phase in enumerate(self.phase):
+            end += phase.steps
+            if step <= end:
+                return number
+        raise ValueError(f"step {step} is beyond the {end} of all phases")
+
+    def in_phase(self, phase: Phase) -> "Recipe":
+        """The recipe with the model as deep as it is in one of its phases."""
+        layers = phase.num_hidden_layers or self.model.num_hidden_layers
+        if layers == self.model.num_hidden_layers:
+            return self
+        return replace(self, model=replace(self.model, num_hidden_layers=layers))
+
+    def of_phase(self, number: int) -> "Recipe":
+        """A recipe of one of the phases alone, with the model as deep as it is in it."""
+        phase = self.phase[number]
+        return replace(self.in_phase(phase), phase=(replace(phase, grow="none"),))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bert_horovod.costs.choices import LEAST_WORTH, WORTH, Choice, knee, worth_until
 from bert_horovod.costs.clusters import Bill, Prices
+from bert_horovod.costs.derived import depth
 from bert_horovod.costs.gpus import TERA
 from bert_horovod.costs.planner import Device, Network, PhasePlan
 from bert_horovod.measuring.tables import lines
@@ -102,7 +103,7 @@ def plan_text(
         mine = [(plan, bill) for plan, bill in zip(plans, bills, strict=True) if plan.phase == i]
         parts.append(
             f"\nphase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length}, "
-            f"micro-batches of {recipe.execution.micro_batch}"
+            f"micro-batches of {recipe.execution.micro_batch}" + (f"; {part}" if (part := depth(recipe, i)) else "")
         )
         last = mine[-1][0]
         if recipe.exchange.method != "gradients":

@@ -24,6 +24,7 @@ from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError,
 from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.interchange.pretrained import FORMATS, is_pretrained
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
+from bert_horovod.model.parameters import trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
@@ -198,11 +199,14 @@ def _load(path: Path, task: Task) -> Checkpoint:
         raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
     if path != path_of(path.parent.parent, progress.step):
         raise ValueError(f"its state is that of step {progress.step}")
-    shapes = task.parameters(recipe.model)
+    phase = recipe.phase[recipe.phase_at(progress.step)]
+    model = recipe.in_phase(phase).model
+    shapes = task.parameters(model)
+    trained = trained_shapes(shapes, model, phase.trained_layers)
     if progress.plan:
         check_type(progress.plan, _SavedPlan, "progress.plan")
-        if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(shapes):
-            raise ValueError("progress.plan.buckets do not hold each parameter once")
+        if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(trained):
+            raise ValueError("progress.plan.buckets do not hold each parameter that trains once")
     for rank in range(progress.ranks_with_parts):
         kept = map_file(path / part_file(rank), inside=path)
         _check_tensors(part_file(rank), kept, {name: values.shape for name, values in kept.items()})
@@ -210,7 +214,7 @@ def _load(path: Path, task: Task) -> Checkpoint:
     _check_tensors("model.safetensors", parameters, shapes)
     slots = {
         slot: {f"{slot}/{name}": shape for name, shape in of_slot.items()}
-        for slot, of_slot in slot_shapes(recipe, shapes).items()
+        for slot, of_slot in slot_shapes(recipe, trained).items()
     }
     mapped = map_file(path / OPTIMIZER, inside=path)
     _check_tensors(OPTIMIZER, mapped, {key: shape for keys in slots.values() for key, shape in keys.items()})

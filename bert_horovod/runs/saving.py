@@ -95,7 +95,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
         hashes = {
             WEIGHTS_FILE: write_directory(
                 temporary,
-                recipe.model,
+                recipe.in_phase(recipe.phase[recipe.phase_at(snapshot.step)]).model,
                 task,
                 parameters,
                 dataset.vocabulary,
@@ -146,11 +146,15 @@ class Saver:
     ) -> None:
         self._directory, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
         self._thread = ThreadPoolExecutor(1, "save", yield_to_training)  # Python waits for it before it ends
-        self._buffers = self._thread.submit(buffers_for, state)
+        self.make_room(state)
         self._snapshot: Snapshot | None = None  # the last, until it is written
         self._writing: Future | None = None
         self._last_good = time.monotonic()
         self._retry_at: float | None = None
+
+    def make_room(self, state: TrainingState) -> None:
+        """Begin to make the buffers for the snapshots of this state, which may have other tensors than the last one."""
+        self._buffers = self._thread.submit(buffers_for, state)
 
     def save(self, state: TrainingState, position: dict[str, int]) -> None:
         """Take a snapshot and begin to write it; waits for the one before, if that is not written yet."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,8 @@ class Progress:
 class TrainingState:
     """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress.
 
+    `trained` are the parameters that train (None: all do); the others never change and have no slots.
+
     These are replicated: equal on all ranks, checked, saved; `slot_shapes` are those of optimizers.base.slot_shapes.
     `per_rank` holds what an exchange keeps on each rank alone, by name; the exchange makes it (exchange/base.py).
     """
@@ -59,8 +62,10 @@ class TrainingState:
         slot_shapes: dict[str, Shapes],
         progress: Progress,
         slots: dict[str, dict[str, np.ndarray]] | None = None,
+        trained: Iterable[str] | None = None,
     ) -> None:
         self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
+        self.trained = {name: self.parameters[name] for name in (parameters if trained is None else trained)}
         self.slots = {
             slot: {
                 name: tf.Variable(slots[slot][name] if slots else tf.zeros(shape), trainable=False)

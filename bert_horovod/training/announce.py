@@ -28,7 +28,7 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     peak = find_peak(precision, recipe.model)
     print(
         f"world: {world.size} rank(s); XLA {compute_policy(recipe).xla}\n"
-        f"{describe(recipe, world.size, has_gpu(), task.parameters(recipe.model))}\n"
+        f"{describe(recipe, world.size, has_gpu(), task.parameters)}\n"
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None

@@ -81,8 +81,8 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         batch: a global batch's part of the phase.
         inputs: those of a step.
     """
-    recipe, state, world = run.recipe, run.state, run.world
-    shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
+    recipe, state, world = run.phase.recipe, run.state, run.world
+    shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
     wire, setting = recipe.numerics.wire, recipe.execution.bucket_bytes
     made_for = {
         "phase": run.phase.number,
@@ -142,7 +142,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
     Without an expectation the link is measured, in about a second at most, and computation is estimated, where the
     device's peak is known.
     """
-    recipe, world, phase = run.recipe, run.world, run.phase
+    recipe, world, phase = run.phase.recipe, run.world, run.phase
     if world.size == 1 or not advice.sends_less(recipe):
         return ""
     if expectation is not None:
@@ -153,7 +153,8 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
     peak = from_rank_0(run.peak_flops_per_s, world, "peak")
     if peak is None:
         return ""
-    profile = computed_profile(recipe, phase.settings.sequence_length, world.size, PRODUCT_SHARE * peak / world.size)
+    rate, settings = PRODUCT_SHARE * peak / world.size, phase.settings
+    profile = computed_profile(recipe, settings.sequence_length, world.size, rate, settings.trained_layers)
     # Backward begins with a task's heads, which may be others than those of pre-training.
     ready_s = {name: profile.ready_s.get(name, profile.forward_s) for name in shapes}
     profile = dataclasses.replace(profile, ready_s=ready_s)

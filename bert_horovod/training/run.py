@@ -10,15 +10,17 @@ from bert_horovod.batches.source import Source
 from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import derive
+from bert_horovod.costs.products import training_flops
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange
-from bert_horovod.recipe.sections import Phase
+from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.runs.directory import Followed, stop_requested
 from bert_horovod.runs.journal import Journal
 from bert_horovod.runtime.stopping import STOP
 from bert_horovod.training.announce import print_start
 from bert_horovod.training.console import Console, duration
+from bert_horovod.training.growth import grow
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
 from bert_horovod.training.step import compute_policy
@@ -34,6 +36,7 @@ class OpenPhase:
 
     number: int
     settings: Phase
+    recipe: Recipe  # the run's, with the model as deep as it is in this phase
     begin: int  # its first step's number, from 0, in the run
     end: int  # one past the last step to be trained
     source: Source
@@ -102,16 +105,20 @@ class Run:
         settings, job, world = self.recipe.phase[number], self.job, self.world
         self.doing("opening the rows", FIRST_STEP_S + job.dataset.tokens / _INDEXED_PER_S)
         sources = [open_source_once(job.dataset, number, split, world) for split in ("train", "held_out")]
-        products = self.task.products(self.recipe.model, 1, settings.sequence_length, sources[0].slots)
+        recipe, length, slots = self.recipe.in_phase(settings), settings.sequence_length, sources[0].slots
         self.phase = OpenPhase(
             number,
             settings,
+            recipe,
             begin,
             min(begin + settings.steps, self.last_step),
             *sources,
             derive(self.recipe, settings, world.size).micro_batches,
-            3.0 * sum(product.flops for product in products),
+            training_flops(
+                lambda model: self.task.products(model, 1, length, slots), recipe.model, settings.trained_layers
+            ),
         )
+        grow(self)
         require_same_state(self.state, world)
         for hook in self.hooks:
             hook.phase()

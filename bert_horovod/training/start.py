@@ -16,25 +16,26 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.pretrained import read_pretrained
-from bert_horovod.model.parameters import Shapes, initial_values, pretraining_shapes
+from bert_horovod.model.parameters import initial_values, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers, slot_shapes
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs import checkpoint
 from bert_horovod.runs.state import Progress, TrainingState, ranks_that_differ
 from bert_horovod.tasks.base import Task
+from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.job import Job
 
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
     """Raise UserError where the recipe does not fit the store, the number of ranks or this host's memory."""
     check_vocabulary(recipe, store)
-    check_size(recipe, pretraining_shapes(recipe.model, recipe.objective.pairs), world_size)
+    check_size(recipe, Pretraining(recipe.objective.pairs), world_size)
 
 
-def check_size(recipe: Recipe, shapes: Shapes, world_size: int) -> None:
-    """Raise UserError where the ranks cannot share a batch, or parameters of these shapes do not fit this host."""
-    for phase in recipe.phase:
-        parameters = derive(recipe, phase, world_size, shapes=shapes).parameters
+def check_size(recipe: Recipe, task: Task, world_size: int) -> None:
+    """Raise UserError where the ranks cannot share a batch, or the task's parameters do not fit this host."""
+    for phase in recipe.phase:  # the last has most parameters
+        parameters = derive(recipe, phase, world_size, parameters=task.parameters).parameters
         share = world_size * recipe.execution.micro_batch
         if recipe.optimizer.clipping == "bucket" and phase.global_batch % share:
             raise UserError(
@@ -42,7 +43,7 @@ def check_size(recipe: Recipe, shapes: Shapes, world_size: int) -> None:
                 f"alone, and all must have execution.micro_batch = {recipe.execution.micro_batch} rows; expected a "
                 f"multiple of {share}, which {world_size} rank(s) share"
             )
-    needed = 4 * (parameters + slot_numbers(recipe, shapes))
+    needed = 4 * (parameters + slot_numbers(recipe, task.parameters(recipe.model)))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > memory:
         raise UserError(
@@ -102,19 +103,25 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
 
 def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     """Rank 0's newest checkpoint (then its path too), initial checkpoint or fresh parameters, given to every rank."""
-    recipe, shapes = job.recipe, job.task.parameters(job.recipe.model)
+    recipe = job.recipe
     found = checkpoint.load_newest(job.output_dir, job.task) if world.rank == 0 else None
     half = recipe.numerics.precision == "float16"
     progress = found.progress if found else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
+    progress = Progress(**from_rank_0(asdict(progress), world, "progress"))
+    phase = recipe.phase[recipe.phase_at(progress.step)]
+    model = recipe.in_phase(phase).model
+    shapes = job.task.parameters(model)
     if found is None:
-        parameters = initial_values(shapes, recipe.model.initializer_range, recipe.data.seed)
+        parameters = initial_values(shapes, model.initializer_range, recipe.data.seed)
         if job.init_checkpoint and world.rank == 0:
-            parameters |= load_initial(job.init_checkpoint, recipe.model, job.task, job.dataset)
+            parameters |= load_initial(job.init_checkpoint, model, job.task, job.dataset)
+    trained = trained_shapes(shapes, model, phase.trained_layers)
     state = TrainingState(
         found.parameters if found else parameters,
-        slot_shapes(recipe, shapes),
-        Progress(**from_rank_0(asdict(progress), world, "progress")),
+        slot_shapes(recipe, trained),
+        progress,
         found.slots if found else None,
+        trained,
     )
     state.broadcast(world)
     return state, found.path if found else None

@@ -20,7 +20,7 @@ from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.model.weights import CastWeights, parameter_gradients
+from bert_horovod.model.weights import CastWeights, cast_names, parameter_gradients
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import Clock, clock, no_clock
@@ -88,7 +88,8 @@ class TrainStep:
         micro_batches: int,
     ) -> None:
         self.exchange = exchange
-        self.shapes = {name: tuple(variable.shape) for name, variable in state.parameters.items()}
+        self.shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
+        self._trained_weights = cast_names(state.trained)
         self._model = recipe.model
         self._task = task
         self._state = state
@@ -143,11 +144,12 @@ class TrainStep:
         """
         weights = self._cast.values(self._state.parameters)
         forward = Forward(self._model, weights, self._policy, DropoutState(inputs.dropout_key, first_row))
+        trained = {name: weights[name] for name in self._trained_weights}
         with tf.GradientTape() as tape:
-            tape.watch(weights)
+            tape.watch(trained)  # layers below, which read no watched weight, are not recorded: nothing of them is kept
             sums = self._task.sums(forward, batch | inputs.task)
             loss = self._task.loss(sums, inputs.counts) * inputs.backward_scale
-        gradients, lookups = parameter_gradients(tape.gradient(loss, weights), self.shapes)
+        gradients, lookups = parameter_gradients(tape.gradient(loss, trained), self.shapes)
         if self._policy.dtype == tf.float16:
             scale = inputs.backward_scale
             gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
@@ -184,7 +186,7 @@ class TrainStep:
         def finite(tensors: list[tf.Tensor]) -> tf.Tensor:
             return tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
 
-        values = [finite([tf.convert_to_tensor(variable)]) for variable in self._state.parameters.values()]
+        values = [finite([tf.convert_to_tensor(variable)]) for variable in self._state.trained.values()]
         return tf.stack(values), tf.stack([finite(parts[name]) for name in self.shapes])
 
     @property
@@ -259,11 +261,12 @@ def build_step(
 ) -> TrainStep:
     """A step with the recipe's exchange and its cast weights; `options` are the exchange's own.
 
+    The recipe's model is as deep as the state's (Recipe.in_phase).
     A benchmark may replace what computes (`step_type`) and what updates (`updater_type`).
     """
     policy = compute_policy(recipe)
     cast = CastWeights(state.parameters, policy.dtype)
-    updater = updater_type(state.parameters, state.slots, cast, recipe.optimizer, fused=policy.xla != "off")
+    updater = updater_type(state.trained, state.slots, cast, recipe.optimizer, fused=policy.xla != "off")
     exchange = EXCHANGES[recipe.exchange.method](recipe, world, state, updater, plan, **options)
     return step_type(recipe, task, state, exchange, cast, world, micro_batches)
 

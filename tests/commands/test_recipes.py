@@ -33,6 +33,7 @@ def test_every_shipped_recipe_is_planned_and_listed(capsys):
     base = entries["bert-base"]
     assert (base["layers"], base["hidden_size"], base["parameters"]) == (12, 768, 110_106_428)
     assert base["device"] == "A100"
+    assert entries["bert-mini8-mslt"]["parameters"] == entries["bert-mini8"]["parameters"]  # of the whole model
     lines = recipes(capsys).splitlines()
     assert lines[0].endswith("on one A100")
     assert [line.split()[0] for line in lines[1::2]] == list(entries)

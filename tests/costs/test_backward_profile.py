@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs.backward_profile import computed_profile, touched_rows
-from bert_horovod.costs.derived import derive
+from bert_horovod.costs.derived import derive, flops_per_row
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
 from bert_horovod.recipe.loading import recipe_from_table
 
@@ -79,3 +80,24 @@ def test_touched_rows_are_as_many_as_drawn_ones():
     drawn = [len(set((1001 ** random.random(5000) - 1).astype(int).tolist())) for _ in range(20)]
     assert touched_rows(1000, 5000) == pytest.approx(np.mean(drawn), rel=0.02)
     assert touched_rows(1000, 1) == 1
+
+
+@pytest.mark.parametrize("recompute", ["none", "layer"])
+def test_backward_ends_below_the_layers_that_train(recompute):
+    recipe = toy(recompute)
+    whole, upper = (computed_profile(recipe, 128, 1, RATE, layers) for layers in (0, 2))
+    layer = "bert.encoder.layer.{}.output.dense.weight".format
+    assert upper.forward_s == whole.forward_s
+    assert upper.ready_s.keys() == {
+        name for name in whole.ready_s if not name.startswith(("bert.embeddings.", "bert.encoder.layer.0."))
+    }
+    vocabulary = 2 * 4 * 19 * 30528 * 768 / RATE  # the frozen table has no gradient
+    assert upper.ready_s[layer(1)] == pytest.approx(whole.ready_s[layer(1)] - vocabulary)
+    assert upper.end_s == upper.ready_s[layer(1)]
+    assert upper.rows == {}
+
+
+def test_backward_of_upper_layers_takes_the_operations_that_a_row_is_counted_with():
+    recipe = toy()
+    flops = 4 * flops_per_row(recipe.model, 128, full_row_slots(recipe.objective, 128), 1, True, 2)
+    assert computed_profile(recipe, 128, 1, RATE, 2).end_s == pytest.approx(flops / RATE, rel=1e-9)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_horovod.costs.derived import derive, flops_per_row
+from bert_horovod.costs.derived import derive, describe, flops_per_row
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution, Model, Numerics, Objective, Phase, Recipe
 
@@ -106,3 +106,52 @@ def test_recomputation_keeps_less(length):
         base_memory(length, micro_batch=32, recompute=recompute) for recompute in ("none", "attention", "layer")
     )
     assert layer < attention < none
+
+
+STAGED = Recipe(
+    model=Model(num_hidden_layers=6),
+    phase=(
+        Phase(num_hidden_layers=3),
+        Phase(num_hidden_layers=6, trained_layers=3, grow="top"),
+        Phase(),
+    ),
+)
+LAYER_PARAMETERS = 4 * (768 * 768 + 768) + 2 * 768 * 3072 + 3072 + 768 + 4 * 768
+
+
+def test_a_phase_counts_the_parameters_that_it_has_and_those_that_train():
+    first, upper, joint = (derive(STAGED, phase, 1) for phase in STAGED.phase)
+    assert first.trained == first.parameters == joint.parameters - 3 * LAYER_PARAMETERS
+    assert upper.parameters == joint.parameters == joint.trained
+    heads = 2 * (768 * 768 + 768) + 2 * 768 + 30522 + 2 * 768 + 2  # pooler and transform with its norm, biases, pairs
+    assert upper.trained == 3 * LAYER_PARAMETERS + heads
+
+
+def test_a_step_of_upper_layers_costs_forward_of_all_and_backward_of_those():
+    vocabulary = 2 * 19 * 30528 * 768
+    first, upper, joint = (
+        flops_per_row(model, 128, 19, 1, True, trained)
+        for model, trained in (
+            (Model(num_hidden_layers=3), 0),
+            (Model(num_hidden_layers=6), 3),
+            (Model(num_hidden_layers=6), 6),
+        )
+    )
+    assert joint - first == pytest.approx(3 * (upper - first + vocabulary))  # no gradient of the frozen table
+
+
+def test_a_phase_keeps_no_state_and_no_activations_for_what_does_not_train():
+    first, upper, joint = (derive(STAGED, phase, 1, gpu=True).memory_bytes for phase in STAGED.phase)
+    assert first < upper + 16 * derive(STAGED, STAGED.phase[0], 1).parameters
+    assert upper < joint - 4 * 2 * (
+        derive(STAGED, STAGED.phase[2], 1).trained - derive(STAGED, STAGED.phase[1], 1).trained
+    )
+
+
+def test_a_run_says_how_deep_its_phases_are():
+    lines = describe(STAGED, 1).splitlines()
+    assert [line for line in lines if "train" in line] == [
+        "phase 0: 3 of 6 layers; 46,315,580 parameters, of which 46,315,580 train",
+        "phase 1: 6 of 6 layers, the upper 3 train; 67,579,196 parameters, of which 22,478,396 train",
+    ]
+    assert "layers" not in describe(Recipe(), 1)

@@ -10,6 +10,7 @@ import pytest
 
 from bert_horovod.costs import advice, buckets
 from bert_horovod.costs.backward_profile import computed_profile
+from bert_horovod.costs.choices import choices
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.link import ring
 from bert_horovod.costs.planner import (
@@ -265,3 +266,25 @@ def test_an_alberts_table_leaves_early_and_its_shared_layer_last():
     assert all(set(bucket).isdisjoint(layer) for bucket in plan.buckets[:first])
     assert set(plan.buckets[-1]) & {*layer, f"{EMBEDDING_MAPPING}.weight"}
     assert sorted(name for bucket in plan.buckets for name in bucket) == sorted(shapes)
+
+
+def test_a_phase_of_upper_layers_sends_and_updates_those_alone():
+    staged = recipe(
+        model={"num_hidden_layers": 6},
+        phase=[{"num_hidden_layers": 3}, {"grow": "top", "trained_layers": 3}, {}],
+    )
+    first, upper, joint = (plan_phase(staged, i, 2, DEVICE, HOP) for i in range(3))
+    numbers = [derive(staged, phase, 2).trained for phase in staged.phase]
+    assert upper.sent_bytes == pytest.approx(4 * numbers[1])
+    assert first.sent_bytes < joint.sent_bytes < first.sent_bytes + 1.05 * 4 * (numbers[2] - numbers[0])
+    assert first.forward_backward_s < upper.forward_backward_s < joint.forward_backward_s
+    fast = dataclasses.replace(DEVICE, memory_bytes_per_s=1e11)
+    times = [plan_phase(staged, i, 2, fast, HOP).update_s for i in range(3)]
+    assert times[1] / times[2] == pytest.approx(numbers[1] / numbers[2])
+
+
+def test_what_growing_phases_cannot_use_is_no_choice():
+    staged = recipe(phase=[{"trained_layers": 3}])
+    found = choices(staged, 0, 8, DEVICE, HOP, 0.99)
+    assert not any("onebit" in each.setting or '"parameters"' in each.setting for each in found)
+    assert any("onebit" in each.setting for each in choices(recipe(), 0, 8, DEVICE, HOP, 0.99))

@@ -10,6 +10,7 @@ import pytest
 
 from bert_horovod.costs.derived import derive
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
+from bert_horovod.measuring.matrix import matrix_seconds, step_seconds, total_seconds
 from bert_horovod.measuring.step_time import WARM_UP, TimedStep
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
@@ -43,6 +44,18 @@ def test_the_operations_are_those_that_a_run_would_log():
     recipe = toy()
     assert step_flops(recipe) == 4 * derive(recipe, recipe.phase[0], 1).flops_per_row
     assert sum(product.flops for product in step_products(recipe)) * 3 == step_flops(recipe)
+
+
+def test_upper_layers_train_alone_where_the_phase_says_so():
+    recipe = toy(phase=[{"sequence_length": 32, "trained_layers": 1}])
+    assert step_flops(recipe) == 4 * derive(recipe, recipe.phase[0], 1).flops_per_row
+    step = TimedStep(recipe)
+    before = {name: variable.numpy() for name, variable in step.state.parameters.items()}
+    step.run()
+    changed = {name for name, value in before.items() if (value != step.state.parameters[name].numpy()).any()}
+    assert changed <= set(step.state.trained)
+    assert "bert.encoder.layer.1.output.dense.weight" in changed
+    assert 0 < step_seconds(recipe) < total_seconds(matrix_seconds(step_products(recipe), "float32"))
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -12,10 +12,12 @@ from bert_horovod.model.parameters import (
     classifier_shapes,
     decays,
     encoder_shapes,
+    grown_from,
     initial_values,
     layer_prefix,
     pretraining_shapes,
     query_key_or_value,
+    trained_shapes,
     update_groups,
 )
 from bert_horovod.recipe.sections import Model
@@ -117,6 +119,44 @@ def test_blocks_are_in_backward_order_and_hold_every_parameter_once():
     for i, names in enumerate(reversed(layers)):
         assert all(name.startswith(layer_prefix(i)) for name in names)
     assert all(name.startswith("bert.embeddings.") for name in embeddings)
+
+
+@pytest.mark.parametrize("trained_layers", [0, 12])
+def test_everything_trains_unless_some_layers_do_not(trained_layers):
+    shapes = pretraining_shapes(Model(num_hidden_layers=12), pairs=True)
+    assert list(trained_shapes(shapes, Model(num_hidden_layers=12), trained_layers)) == list(shapes)
+
+
+def test_the_upper_layers_and_the_heads_train_without_the_tables():
+    shapes = pretraining_shapes(Model(num_hidden_layers=12), pairs=True)
+    found = list(trained_shapes(shapes, Model(num_hidden_layers=12), 2))
+    assert {name.split(".")[3] for name in found if name.startswith("bert.encoder.")} == {"10", "11"}
+    heads = [name for name in found if not name.startswith("bert.encoder.")]
+    assert {name.rpartition(".")[0] for name in heads} == {
+        "bert.pooler.dense",
+        "cls.seq_relationship",
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions",
+    }
+    assert found == [name for name in shapes if name in found]
+
+
+@pytest.mark.parametrize(
+    ("before", "layers", "grow", "sources"),
+    [
+        (3, 6, "stack", [0, 1, 2, 0, 1, 2]),
+        (2, 6, "stack", [0, 1, 0, 1, 0, 1]),
+        (3, 6, "top", [0, 1, 2, 0, 1, 2]),
+        (6, 9, "top", [0, 1, 2, 3, 4, 5, 3, 4, 5]),
+        (11, 12, "top", [*range(11), 10]),
+    ],
+)
+def test_new_layers_come_from_old_ones(before, layers, grow, sources):
+    name = "attention.output.LayerNorm.bias"
+    found = [grown_from(layer_prefix(layer) + name, before, layers, grow) for layer in range(layers)]
+    assert found == [layer_prefix(source) + name for source in sources]
+    assert grown_from(WORD_EMBEDDINGS, before, layers, grow) == WORD_EMBEDDINGS
 
 
 def test_initial_values_have_the_shapes_and_order_that_they_are_asked_for():

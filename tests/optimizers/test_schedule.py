@@ -24,6 +24,12 @@ def test_power_bends_the_decay():
     assert rates(power=0.5, steps=4, warmup=0.0, hold=0.0) == pytest.approx(expected, rel=1e-15)
 
 
+def test_a_line_that_ends_above_zero_goes_on_in_the_next_phase():
+    first = rates(steps=4, warmup=0.0, end_learning_rate=0.25)
+    second = [learning_rate(Phase(learning_rate=0.25, steps=4, warmup=0.0), step, 1.0) for step in (1, 2, 3, 4)]
+    assert first + second == pytest.approx([0.0625 * left for left in (8, 7, 6, 5, 4, 3, 2, 1)], rel=1e-15)
+
+
 def test_no_warmup_starts_at_the_peak():
     assert rates(steps=3, warmup=0.0, hold=0.0)[0] == 0.5
     assert rates(steps=4, warmup=0.0, hold=0.5) == [0.5, 0.5, 0.5, 0.25]

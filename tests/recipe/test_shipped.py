@@ -57,7 +57,7 @@ def test_a_recipe_begins_with_what_it_reproduces(path):
 @ALL
 def test_the_numbers_of_a_comment_are_those_of_the_recipe(path):
     recipe, text = load_recipe(path), comment(path)
-    parameters = derive(recipe, recipe.phase[0], 1).parameters
+    parameters = derive(recipe, recipe.phase[-1], 1).parameters
     for match in _PARAMETERS.finditer(text):
         said, millions = (match[1], match[2]) if match[1] else (match[3], match[4])
         assert number(said) == pytest.approx(parameters / (1e6 if millions else 1), rel=0.005)
@@ -66,3 +66,5 @@ def test_the_numbers_of_a_comment_are_those_of_the_recipe(path):
     assert [each[:3] for each in stated] in ([], phases)  # small ones may say it in words
     for steps, rows, length, tokens in stated:
         assert tokens == pytest.approx(steps * rows * length / 1e9, rel=0.01)
+    # Only recipes for a small machine say it otherwise.
+    assert stated or path.stem.startswith("bert-mini") or path.stem == "quickstart"

@@ -69,4 +69,4 @@ def step_recipe(arguments: argparse.Namespace) -> Recipe:
         overrides.append(f"execution.micro_batch={arguments.rows}")
     if arguments.length is not None:
         overrides.append(f"phase.0.sequence_length={arguments.length}")
-    return load_recipe(arguments.recipe, overrides)
+    return load_recipe(arguments.recipe, overrides).of_phase(0)

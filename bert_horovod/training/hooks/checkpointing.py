@@ -18,8 +18,15 @@ class CheckpointHook(Hook):
 
     def phase(self) -> None:
         run, job = self.run, self.run.job
+        if run.phase.begin and run.state.progress.step == run.phase.begin:
+            # The checkpoint of this step is there, as the phase before left the model: it may have grown since.
+            self._saved_step = run.phase.begin
         if run.world.rank == 0 and self._saver is None:
             self._saver = Saver(run.state, run.directory, run.recipe, job.task, job.dataset, run.say)
+            self._room_for = run.state
+        elif self._saver is not None and self._room_for is not run.state:
+            self._saver.make_room(run.state)
+            self._room_for = run.state
 
     def step(self, event: StepEvent) -> None:
         retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.agrees_after(event.step)

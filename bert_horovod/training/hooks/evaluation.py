@@ -79,7 +79,7 @@ class EvaluationHook(Hook):
             return
         self._evaluator = Evaluator(
             run.task,
-            run.recipe.model,
+            run.phase.recipe.model,
             compute_policy(run.recipe),
             run.phase.held_out,
             execution.evaluate_rows,

@@ -1,0 +1,63 @@
+"""A model that grows from phase to phase, or of which a part trains: what fits together."""
+
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.sections import Recipe
+
+
+def check_growth(recipe: Recipe) -> None:
+    """Raise UserError where a phase's num_hidden_layers, trained_layers or grow cannot work."""
+    depths = [phase.num_hidden_layers or recipe.model.num_hidden_layers for phase in recipe.phase]
+    for i, (phase, depth) in enumerate(zip(recipe.phase, depths, strict=True)):
+        if phase.trained_layers > depth:
+            raise UserError(
+                f"phase.{i}.trained_layers = {phase.trained_layers}: the model has {depth} layers in this phase; "
+                "expected at most as many, or 0 to train everything"
+            )
+        _check_border(recipe, i, depths[i - 1] if i else None, depth)
+    if depths[-1] != recipe.model.num_hidden_layers:
+        raise UserError(
+            f"phase.{len(depths) - 1}.num_hidden_layers = {depths[-1]}: the last phase trains the whole model; "
+            f"expected model.num_hidden_layers = {recipe.model.num_hidden_layers}"
+        )
+    if not recipe.whole and recipe.model.albert:
+        name = "shared_layers" if recipe.model.shared_layers else "embedding_size"
+        raise UserError(
+            f"model.{name} = {getattr(recipe.model, name)}: an ALBERT trains as a whole; expected 0 with "
+            "phase.N.num_hidden_layers or trained_layers, or none of these"
+        )
+    if not recipe.whole and recipe.exchange.method != "gradients":
+        raise UserError(
+            f"exchange.method = {recipe.exchange.method!r}: what it keeps of each tensor is not made for tensors that "
+            "come, or begin to train, in a later phase; expected 'gradients' with phase.N.num_hidden_layers or "
+            "trained_layers"
+        )
+
+
+def _check_border(recipe: Recipe, i: int, before: int | None, depth: int) -> None:
+    """Check what phase i does with the model of the phase before, which had so many layers; None: there is none."""
+    grow = recipe.phase[i].grow
+    if before is None or depth == before:
+        if grow != "none":
+            found = "the first phase has none to copy" if before is None else f"phase.{i - 1} has {before} layers too"
+            raise UserError(f"phase.{i}.grow = {grow!r}: no layers are added, because {found}; expected 'none'")
+        return
+    if depth < before:
+        raise UserError(
+            f"phase.{i}.num_hidden_layers = {depth}: a model cannot shrink; expected at least the {before} layers of "
+            f"phase.{i - 1}"
+        )
+    if grow == "none":
+        raise UserError(
+            f"phase.{i}.num_hidden_layers = {depth}: phase.{i - 1} has {before} layers; expected phase.{i}.grow = "
+            "'stack' or 'top', which says what the new ones are copies of"
+        )
+    if grow == "stack" and depth % before:
+        raise UserError(
+            f"phase.{i}.num_hidden_layers = {depth}: phase.{i}.grow = 'stack' copies all {before} layers of "
+            f"phase.{i - 1} as a whole; expected a multiple of {before}"
+        )
+    if grow == "top" and depth > 2 * before:
+        raise UserError(
+            f"phase.{i}.num_hidden_layers = {depth}: phase.{i}.grow = 'top' copies the uppermost layers once, and "
+            f"phase.{i - 1} has {before}; expected at most {2 * before}"
+        )

@@ -1,0 +1,67 @@
+"""Curves: what they are kept under, what they are compared with, what their steps take."""
+
+import pytest
+
+from benchmarks import curves
+
+# Of the store of books on which the kept curves were trained.
+BOOKS = "84ebd8d113bcf5287662da0848caaf56bedd485542f4277a4321fe7659161921"
+
+
+def curve(name: str, held_out: list[tuple[int, float]], **more) -> dict:
+    return {"name": name, "settings": [], "held_out": held_out, **more}
+
+
+PHASES = [
+    {"steps": 10, "flops": 1e12, "wire_bytes": 4e9},
+    {"steps": 20, "flops": 3e12, "wire_bytes": 1e9},
+]
+
+
+def test_curves_that_were_trained_are_found_under_the_keys_of_their_recipes_of_today():
+    for name in ("float32", "float16", "1-bit Adam", "int8"):
+        assert curves.key_of(curves.recipe_of(name), BOOKS) in curves.kept(), name
+
+
+def test_growing_curves_do_the_operations_of_the_whole_model():
+    flops = {}
+    for name in curves.OF_OPERATIONS:
+        recipe = curves.recipe_of(name)
+        flops[name] = sum(
+            phase.steps * phase.global_batch * curves.derive(recipe, phase, curves.RANKS).flops_per_row
+            for phase in recipe.phase
+        )
+    assert flops["stacking, 8 layers"] == pytest.approx(flops["8 layers"], rel=2e-3)
+    assert flops["MSLT, 8 layers"] == pytest.approx(flops["8 layers"], rel=2e-3)
+
+
+def test_a_curve_is_compared_with_the_whole_model_of_its_seed():
+    assert curves.baseline_of("MSLT, 8 layers, seed 2") == "8 layers, seed 2"
+    assert curves.baseline_of("8 layers") == "8 layers"
+    assert curves.baseline_of("int8") == "float32"
+    assert {curves.baseline_of(name) for name in curves.CURVES} <= set(curves.CURVES)
+
+
+def test_what_steps_take_is_summed_over_phases():
+    grown = curve("stacking, 8 layers", [(10, 5.0), (30, 4.0)], phases=PHASES)
+    assert curves.total(10, grown, "flops") == 10e12
+    assert curves.total(15, grown, "flops") == 25e12
+    assert curves.total(30, grown, "wire_bytes") == 60e9
+    times = {"stacking, 8 layers, phase 0": 2.0, "stacking, 8 layers, phase 1": 5.0}
+    assert curves.seconds_of(12, grown, times) == 30.0
+    assert curves.seconds_of(12, grown | {"name": "stacking, 8 layers, seed 2"}, times) == 30.0
+    assert curves.seconds_of(12, grown, {}) is None
+
+
+def test_a_line_tells_at_which_cost_a_curve_is_at_the_loss_of_its_baseline():
+    whole = curve("8 layers", [(10, 5.0), (20, 4.0)], phases=[{"steps": 20, "flops": 5e12, "wire_bytes": 4e9}])
+    grown = curve("stacking, 8 layers", [(10, 5.0), (30, 3.0)], phases=PHASES)
+    first, second = curves.lines([whole, grown], {})
+    assert (first["steps"], first["tera_flops"], first["behind"]) == (20, 100, 0)
+    assert (second["steps"], second["tera_flops"], second["wire_gb"]) == (20, 40, 50)
+    assert second["behind"] == -1
+    old = curve("int8", [(10, 5.0)], wire_bytes=1e9)
+    (found,) = curves.lines([old], {})
+    assert found["behind"] is None
+    assert found["wire_gb"] == 10
+    assert found["tera_flops"] is None
