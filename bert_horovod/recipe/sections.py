@@ -5,6 +5,7 @@ A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[o
 nothing in it changes the result beyond rounding.
 """
 
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -303,13 +304,12 @@ class Recipe:
         return all({phase.num_hidden_layers, phase.trained_layers} <= {0, layers} for phase in self.phase)
 
     def phase_at(self, step: int) -> int:
-        """The number of the phase that does optimizer step `step` of the run, counted from 1; 0 for step 0."""
-        end = 0
-        for number, phase in enumerate(self.phase):
-            end += phase.steps
-            if step <= end:
-                return number
-        raise ValueError(f"step {step} is beyond the {end} of all phases")
+        """The number of the phase that does optimizer step `step` of the run, counted from 1.
+
+        Phase 0 for step 0, and the last phase beyond the last step.
+        """
+        ends = itertools.accumulate(phase.steps for phase in self.phase)
+        return min(sum(end < step for end in ends), len(self.phase) - 1)
 
     def in_phase(self, phase: Phase) -> "Recipe":
         """The recipe with the model as deep as it is in one of its phases."""

@@ -25,6 +25,11 @@ def test_stacking_and_staged_training_are_read():
     assert recipe(3, {"trained_layers": 3}, {"num_hidden_layers": 3}).whole
 
 
+def test_the_phase_of_a_step_is_the_one_that_does_it():
+    three = recipe(6, {"steps": 2}, {"steps": 1}, {"steps": 3})
+    assert [three.phase_at(step) for step in range(8)] == [0, 0, 0, 1, 2, 2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("phases", "expected"),
     [
