@@ -17,28 +17,35 @@ import dataclasses
 import json
 import math
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import add_hosts, add_overrides
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import load_recipe, recipe_to_table, what_hash
-from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe.tuned import execution_overrides, fragment
+from bert_horovod.recipe.loading import load_recipe, what_hash
+from bert_horovod.recipe.tuned import fragment
+from bert_horovod.storage.writing import write_atomically
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store
     from bert_horovod.measuring.tuning.candidates import Machine
-    from bert_horovod.measuring.tuning.learned import Learned
     from bert_horovod.measuring.tuning.search import Found
-    from bert_horovod.measuring.tuning.trials import Settings, Trial
+    from bert_horovod.measuring.tuning.tuner import Question
 
 _MEMORY_SHARE = 0.95  # of what the kernel would give, that ranks may take on a CPU
 _GPU_SHARE = 0.92  # of a GPU's memory, that TensorFlow can allocate
+# Of [execution], what may decide the time of a step, beside what is always tried.
+_OF_SPEED = (
+    "threads",
+    "bucket_bytes",
+    "reduction",
+    "fusion_bytes",
+    "cycle_time_ms",
+    "hierarchical_allreduce",
+    "autotune",
+)
 _PACKAGES = ("tensorflow", "horovod", "numpy")
 
 
@@ -85,161 +92,65 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.measuring.tuning.candidates import first_settings, resolved
     from bert_horovod.measuring.tuning.learned import Learned
     from bert_horovod.measuring.tuning.prediction import longest_phase
-    from bert_horovod.storage.writing import write_atomically
+    from bert_horovod.measuring.tuning.tuner import Question, tune
     from bert_horovod.training.console import duration
 
     _check_flags(arguments)
     recipe, machine, facts = load_recipe(arguments.recipe, arguments.overrides), *_machine(arguments)
     if arguments.phase is not None and not 0 <= arguments.phase < len(recipe.phase):
         raise UserError(f"--phase {arguments.phase}: the recipe has phases 0 to {len(recipe.phase) - 1}")
-    phase = longest_phase(recipe) if arguments.phase is None else arguments.phase
-    for each in recipe.phase:
-        derive(recipe, each, machine.world_size)  # refuses what the ranks cannot share, before anything is run
+    for phase in recipe.phase:
+        derive(recipe, phase, machine.world_size)  # refuses what the ranks cannot share, before anything is run
     store = open_store(arguments.data_dir)
     check_vocabulary(recipe, store)
-    memory_bytes, first = _memory_bytes(arguments, machine, facts), first_settings(recipe, machine)
-    question = {"first": first, "memory": arguments.memory, "limit_s": arguments.limit}
-    decided_by, begun = _decided_by(arguments, recipe, store, first, phase, facts), time.monotonic()
-    with contextlib.closing(Learned(arguments.index_dir or store.path / "index", decided_by)) as learned:
+    question = Question(
+        recipe=recipe,
+        recipe_file=arguments.recipe,
+        overrides=tuple(arguments.overrides),
+        data_dir=arguments.data_dir,
+        index_dir=arguments.index_dir,
+        phase=longest_phase(recipe) if arguments.phase is None else arguments.phase,
+        machine=machine,
+        host_flags=_host_flags(arguments),
+        memory_bytes=_memory_bytes(arguments, machine, facts["gpus"]),
+        seconds=arguments.seconds,
+        limit_s=arguments.limit,
+    )
+    first, begun = first_settings(recipe, machine), time.monotonic()
+    searched_from = {"first": first, "memory": arguments.memory, "limit_s": arguments.limit}
+    directory = arguments.index_dir or store.path / "index"
+    with contextlib.closing(Learned(directory, _decided_by(question, store, facts))) as learned:
         if arguments.afresh:
             learned.forget()
-        found = learned.answer(question)
+        found = learned.answer(searched_from)
         if found is None:
-            found = _search(arguments, recipe, store, machine, phase, memory_bytes, learned)
-            learned.keep_answer(question, found)
+            found = tune(question, store, learned, _say)
+            learned.keep_answer(searched_from, found)
         else:
             _say(f"measured before, and kept in {learned.path}; --afresh measures again")
     over = "".join(f", {number} {why}" for why, number in found.passed_over.items())
     _say(f"{found.tried} candidates measured{over}; {duration(time.monotonic() - begun)}")
-    devices = facts["gpus"][0] if facts["gpus"] else f"{facts['processor']}, {machine.cores} cores"
-    gain = f"{found.gain:.3f} times those of the recipe as it was" if found.gain else "the recipe as it was gave none"
-    comments = [
-        f"bert-horovod tune: {arguments.recipe.name}, phase {phase}, {machine.world_size} rank(s), {devices}",
-        f"{found.rows_per_s:.4g} rows/s; {gain}",
-    ]
-    text = fragment(found.settings, comments)
+    text = fragment(found.settings, _comments(question, found, facts))
     if arguments.output:
         write_atomically(arguments.output, text)
     if arguments.json:
-        changed = resolved(found.settings, machine) != resolved(first, machine)
-        print(json.dumps(dataclasses.asdict(found) | {"changed": changed, "phase": phase, "kept": str(learned.path)}))
+        told = {"phase": question.phase, "kept": str(learned.path)}
+        told["changed"] = resolved(found.settings, machine) != resolved(first, machine)
+        print(json.dumps(dataclasses.asdict(found) | told))
     else:
         print(text, end="")
 
 
-def _search(
-    arguments: argparse.Namespace,
-    recipe: Recipe,
-    store: "Store",
-    machine: "Machine",
-    phase: int,
-    memory_bytes: int | None,
-    learned: "Learned",
-) -> "Found":
-    from bert_horovod.batches.rows import open_rows
-    from bert_horovod.measuring.tuning.candidates import Candidates, first_settings
-    from bert_horovod.measuring.tuning.prediction import Prediction
-    from bert_horovod.measuring.tuning.search import Search
-    from bert_horovod.measuring.tuning.trials import TIME_IS_UP
-
-    numbers = range(len(recipe.phase))
-    rows = [open_rows(store, recipe, i, "train", arguments.index_dir) for i in numbers]
-    slots = [(each.masked_slots, each.sequences) for each in rows]
-    prediction = Prediction(recipe, phase, machine.world_size, slots, memory_bytes, machine.gpu)
-    trials = _Trials(arguments, machine, phase, first_settings(recipe, machine), memory_bytes, learned)
-    search = Search(
-        first_settings(recipe, machine),
-        machine,
-        Candidates(recipe, phase, machine, prediction.fits),
-        prediction,
-        lambda settings, number, bound_s: trials.measure(settings, phase, number, bound_s),
-        lambda settings: all(
-            trials.measure(settings, i, 0, 0.0).failure in ("", TIME_IS_UP) for i in numbers if i != phase
-        ),
-    )
-    trials.count_left = search.left
-    memory = "" if memory_bytes is None else f"; a rank may take {memory_bytes / 2**30:.2f} GiB"
-    _say(f"measuring phase {phase} on {machine.world_size} rank(s){memory}")
-    with _terminated_as_interrupted():
-        return search.run()
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Within, SIGTERM ends this process as Ctrl-C does: after the trial's processes."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class _Trials:
-    """A candidate's trial: what is kept of it, or the benchmark in processes of its own."""
-
-    def __init__(
-        self,
-        arguments: argparse.Namespace,
-        machine: "Machine",
-        phase: int,
-        first: "Settings",
-        memory_bytes: int | None,
-        learned: "Learned",
-    ) -> None:
-        self._arguments, self._machine, self._phase, self._first = arguments, machine, phase, first
-        self._memory_bytes, self._learned = memory_bytes, learned
-        self._walls: list[float] = []
-        self._told: list[tuple] = []
-        self.count_left: Callable[[], int] = lambda: 0  # trials that there may still be
-
-    def measure(self, settings: "Settings", phase: int, number: int, bound_s: float) -> "Trial":
-        """The answer that is kept, or a new one."""
-        from bert_horovod.measuring.tuning.candidates import resolved
-        from bert_horovod.measuring.tuning.trials import run_trial, still_holds
-
-        key = resolved(settings, self._machine)
-        trial = self._learned.trial(key, phase, number)
-        kept = trial is not None and still_holds(trial, self._memory_bytes, self._arguments.limit)
-        if not kept:
-            words = self._words(settings, phase, bound_s)
-            trial = run_trial(words, self._arguments.limit, self._memory_bytes)
-            self._learned.keep(key, phase, number, trial)
-            self._walls.append(trial.wall_s)
-        self._tell(settings, phase, number, trial, kept)
-        return trial
-
-    def _words(self, settings: "Settings", phase: int, bound_s: float) -> list[str]:
-        given, ranks = self._arguments, self._machine.world_size
-        words = ["bench", "step", "--recipe", str(given.recipe), "--data_dir", str(given.data_dir), "--json"]
-        words += ["--index_dir", str(given.index_dir)] if given.index_dir else []
-        for override in [*given.overrides, *execution_overrides(settings)]:
-            words += ["--set", override]
-        words += ["--phase", str(phase), "--seconds", str(given.seconds)]
-        words += ["--give_up_above", repr(bound_s)] if bound_s < math.inf else []
-        if self._memory_bytes is not None and not self._machine.gpu:
-            words += ["--memory", str(self._memory_bytes)]
-        if ranks == 1:
-            return words
-        where = ["-hostfile", str(given.hostfile)] if given.hostfile else []
-        where += ["-H", given.hosts] if given.hosts else []
-        where += ["--ssh_port", str(given.ssh_port)] if given.ssh_port else []
-        return ["launch", "-np", str(ranks), *where, "--", *words]
-
-    def _tell(self, settings: "Settings", phase: int, number: int, trial: "Trial", kept: bool) -> None:
-        from bert_horovod.training.console import duration
-
-        if (told := (settings, phase, number)) in self._told:
-            return
-        self._told.append(told)
-        changed = [f"{key}={value}" for key, value in settings.items() if value != self._first[key]]
-        what = " ".join(changed) or "the recipe as it is"
-        what += f", round {number}" if number else ""
-        what += "" if phase == self._phase else f", phase {phase}"
-        figures = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
-        took = "kept from before" if kept else duration(trial.wall_s)
-        left = self.count_left() * sum(self._walls) / max(1, len(self._walls))
-        after = f"; at most {duration(left)} left" if left and not kept else ""
-        _say(f"{len(self._told):3}  {what}: {figures} ({took}{after})")
+def _comments(question: "Question", found: "Found", facts: dict[str, Any]) -> list[str]:
+    """What the fragment says of itself."""
+    machine = question.machine
+    devices = facts["gpus"][0] if facts["gpus"] else f"{facts['processor']}, {machine.cores} cores"
+    gain = f"{found.gain:.3f} times those of the recipe as it was" if found.gain else "the recipe as it was gave none"
+    name = question.recipe_file.name
+    return [
+        f"bert-horovod tune: {name}, phase {question.phase}, {machine.world_size} rank(s), {devices}",
+        f"{found.rows_per_s:.4g} rows/s; {gain}",
+    ]
 
 
 def _say(text: str) -> None:
@@ -282,46 +193,35 @@ def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     machine = Machine(cores, physical_cores(), ranks, local, bool(names))
     facts = {"processor": processor_name(), "gpus": names, "hosts": hosts}
     facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
-    return machine, facts | {"machine": dataclasses.asdict(machine)}
+    return machine, facts
 
 
-def _decided_by(
-    arguments: argparse.Namespace,
-    recipe: Recipe,
-    store: "Store",
-    first: "Settings",
-    phase: int,
-    facts: dict[str, Any],
-) -> dict[str, Any]:
+def _host_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+    flags = ("-hostfile", arguments.hostfile), ("-H", arguments.hosts), ("--ssh_port", arguments.ssh_port)
+    return tuple(word for flag, value in flags if value for word in (flag, str(value)))
+
+
+def _decided_by(question: "Question", store: "Store", facts: dict[str, Any]) -> dict[str, Any]:
     """What the time of a step depends on beside the settings that are tried."""
     from bert_horovod import __version__
+    from bert_horovod.measuring.tuning.candidates import first_settings
     from bert_horovod.runtime.children import installed_version, source_hash
 
-    horovod = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
-    speed = (
-        "threads",
-        "bucket_bytes",
-        "reduction",
-        "fusion_bytes",
-        "cycle_time_ms",
-        "hierarchical_allreduce",
-        "autotune",
-    )
-    execution = recipe_to_table(recipe)["execution"]
+    recipe, tried = question.recipe, first_settings(question.recipe, question.machine)
     return {
         "what": what_hash(recipe),
-        "execution": {name: execution[name] for name in speed if name not in first},
-        "phase": phase,
+        "execution": {name: getattr(recipe.execution, name) for name in _OF_SPEED if name not in tried},
+        "phase": question.phase,
         "store": store.hash,
-        "seconds": arguments.seconds,
-        "machine": facts,
-        "environment": horovod,
-        "versions": {"bert_horovod": [__version__, source_hash()]}
+        "seconds": question.seconds,
+        "machine": facts | dataclasses.asdict(question.machine),
+        "environment": {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")},
+        "versions": {"bert_horovod": f"{__version__} {source_hash()}"}
         | {name: installed_version(name) for name in _PACKAGES},
     }
 
 
-def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", facts: dict[str, Any]) -> int | None:
+def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", gpus: list[str]) -> int | None:
     """What a rank may take; None: unknown."""
     from bert_horovod.cluster.doctor.facts import available_memory_bytes
     from bert_horovod.costs.gpus import gpu_memory
@@ -330,6 +230,6 @@ def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", facts: dict
     if arguments.memory:
         return parse_bytes(arguments.memory, "--memory")
     if machine.gpu:
-        found = gpu_memory(facts["gpus"][0])
+        found = gpu_memory(gpus[0])
         return int(_GPU_SHARE * found.gib * 2**30) if found else None
     return int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size)

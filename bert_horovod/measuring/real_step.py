@@ -83,7 +83,7 @@ class RealStep:
         result = self._step.run(batch.micro_batches, batch.first_rows, inputs, with_times=True)
         self._state.progress.count(result.finite, self._recipe.numerics)
         self._step.exchange.after_step(self._state.progress.step, 0.0)
-        return self._seconds(result.times, begin, time.time(), waited_s)
+        return whole_step(result.times, begin, time.time(), waited_s, self._made, self.micro_batches)
 
     @property
     def exchange(self) -> Exchange:
@@ -113,19 +113,28 @@ class RealStep:
             plan = plan_by_measurement(recipe, step, batch.micro_batches[-1], self._inputs(batch, False), world).plan
         return build_step(recipe, self._task, self._state, world, plan, self._made)
 
-    def _seconds(self, times: StepTimes, begin: float, end: float, waited_s: float) -> StepSeconds:
-        """Those of a whole step: micro-batches that were left out take as long as the first one."""
-        begins = [begin for begin, _ in times.micro_batches]
-        one_s = begins[1] - begins[0] if len(begins) > 1 else times.micro_batches[0][1] - begins[0]
-        left_out = self.micro_batches - self._made
-        input_wait_s = waited_s * self.micro_batches / self._made
-        return StepSeconds(
-            step_s=end - begin - waited_s + left_out * one_s + input_wait_s,
-            input_wait_s=input_wait_s,
-            micro_batch_s=one_s,
-            update_s=end - times.reduced,
-            reduce_wait_s=times.reduce_wait_s,
-        )
+
+def whole_step(
+    times: StepTimes, begin: float, end: float, waited_s: float, made: int, micro_batches: int
+) -> StepSeconds:
+    """Seconds of a step of `micro_batches`, of which `made` were: those left out take as long as the first one.
+
+    Args:
+        times: of the step.
+        begin, end: its own, in seconds since the epoch.
+        waited_s: for its rows, from its begin on; the rows of all micro-batches are waited for in proportion.
+        made, micro_batches: see above.
+    """
+    begins = [first for first, _ in times.micro_batches]
+    one_s = begins[1] - begins[0] if len(begins) > 1 else times.micro_batches[0][1] - begins[0]
+    input_wait_s = waited_s * micro_batches / made
+    return StepSeconds(
+        step_s=end - begin - waited_s + (micro_batches - made) * one_s + input_wait_s,
+        input_wait_s=input_wait_s,
+        micro_batch_s=one_s,
+        update_s=end - times.reduced,
+        reduce_wait_s=times.reduce_wait_s,
+    )
 
 
 def measure(step: RealStep, recipe: Recipe, phase: int, world: World, seconds: float, bound_s: float) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands import tune
-from bert_horovod.measuring.tuning import trials
+from bert_horovod.measuring.tuning import tuner
 from bert_horovod.measuring.tuning.candidates import Machine
 from bert_horovod.measuring.tuning.trials import Settings, Trial
 from bert_horovod.recipe.loading import load_recipe, recipe_to_toml
@@ -47,7 +47,7 @@ def quick(monkeypatch) -> list[list[str]]:
         rows = int(settings_of(words)["micro_batch"])
         return Trial(step_s=32 / rows, rows_per_s=rows, micro_batch_s=0.1, update_s=10.0, wall_s=1.0)
 
-    monkeypatch.setattr(trials, "run_trial", run_trial)
+    monkeypatch.setattr(tuner, "run_trial", run_trial)
     monkeypatch.setattr(tune, "_machine", lambda arguments: (Machine(2, 2), {"processor": "P", "gpus": []}))
     return asked
 
@@ -73,16 +73,16 @@ def test_the_settings_are_printed_written_and_taken_by_a_run(toy, quick, tmp_pat
 
 def test_a_second_call_measures_nothing_and_a_stopped_one_goes_on(toy, quick, tmp_path, capsys, monkeypatch):
     index = ("--index_dir", str(tmp_path / "index"))
-    measure, count = trials.run_trial, 4
+    measure, count = tuner.run_trial, 4
 
     def stopped(words: list[str], limit_s: float, memory_bytes: int) -> Trial:
         if len(quick) == count:
             raise KeyboardInterrupt
         return measure(words, limit_s, memory_bytes)
 
-    monkeypatch.setattr(trials, "run_trial", stopped)
+    monkeypatch.setattr(tuner, "run_trial", stopped)
     assert run("tune", toy, *index) == 130
-    monkeypatch.setattr(trials, "run_trial", measure)
+    monkeypatch.setattr(tuner, "run_trial", measure)
     assert run("tune", toy, *index, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["settings"]["micro_batch"], found["gain"], found["changed"]) == (32, 4, True)

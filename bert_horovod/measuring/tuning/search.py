@@ -20,7 +20,7 @@ CANNOT_WIN = 1.10  # times the step that the best one should have: what should t
 WORSE = 1.02  # times the best step: a line ends at a candidate that takes longer
 GIVE_UP = 1.25  # times the best step: the search ends a trial above it after one step, which may not be typical
 # Times the best step: candidates below it, and the second best in any case, are compared in turns, which they leave
-# above it.
+# where they are above it after two rounds.
 NEAR = 1.05
 FINALISTS = 3  # at most, beside the recipe's settings
 ROUNDS = 3
@@ -189,7 +189,8 @@ class Search:
 def race(count: int, measure: Callable[[int, int], float]) -> list[list[float]]:
     """Step times of each candidate in the rounds in which it took part: in all, unless it fell behind.
 
-    A candidate falls behind when the best of its times is no longer NEAR the best of all.
+    A candidate falls behind when the best of its times is no longer NEAR the best of all; after one round alone, which
+    the machine may have disturbed, when it is GIVE_UP times as long.
 
     Args:
         count: candidates.
@@ -201,7 +202,8 @@ def race(count: int, measure: Callable[[int, int], float]) -> list[list[float]]:
         for i in racing:
             seconds[i].append(measure(i, number))
         best_s = [min(own) for own in seconds]
-        racing = [i for i in racing if best_s[i] <= NEAR * min(best_s) and seconds[i][-1] < math.inf] or racing
+        bound_s = (GIVE_UP if number == 1 else NEAR) * min(best_s)
+        racing = [i for i in racing if best_s[i] <= bound_s and seconds[i][-1] < math.inf] or racing
         if len(racing) == 1:
             break
     return seconds

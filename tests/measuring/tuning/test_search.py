@@ -208,15 +208,16 @@ def test_micro_batches_share_the_global_batch_with_little_padding(batch, ranks, 
 
 
 def test_finalists_are_measured_in_turns_and_leave_where_they_fall_behind():
-    times = {(0, 1): 1.0, (0, 2): 1.3, (0, 3): 1.0, (1, 1): 1.2, (2, 1): 1.01, (2, 2): 1.01, (2, 3): 1.01}
+    times = {(0, 1): 1.2, (0, 2): 1.0, (0, 3): 1.0, (1, 1): 1.2, (1, 2): 1.2, (3, 1): 1.3}
+    times |= {(2, 1): 1.01, (2, 2): 1.3, (2, 3): 1.01}
     asked: list[tuple[int, int]] = []
 
     def measure(i: int, number: int) -> float:
         asked.append((i, number))
         return times[i, number]
 
-    assert race(3, measure) == [[1.0, 1.3, 1.0], [1.2], [1.01, 1.01, 1.01]]
-    assert asked == [(0, 1), (1, 1), (2, 1), (0, 2), (2, 2), (0, 3), (2, 3)]
+    assert race(4, measure) == [[1.2, 1.0, 1.0], [1.2, 1.2], [1.01, 1.3, 1.01], [1.3]]
+    assert asked == [(0, 1), (1, 1), (2, 1), (3, 1), (0, 2), (1, 2), (2, 2), (0, 3), (2, 3)]
     assert ROUNDS == 3
 
 
