@@ -38,6 +38,7 @@ def test_a_checkpoint_is_of_its_own_class_with_the_pair_head(whole):
     assert shapes == pretraining_shapes(model, True)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_left_and_resumed_is_the_same(whole, store, tmp_path):
     train_recipe(RECIPE, store, tmp_path, max_steps=4)
     train_recipe(RECIPE, store, tmp_path)
@@ -55,6 +56,7 @@ def test_two_ranks_have_the_same_losses_and_send_each_parameter_once(whole, stor
     assert 4 * parameters <= sent < 4.2 * parameters
 
 
+@pytest.mark.slow
 def test_the_shipped_small_recipe_trains_in_its_own_precision(store, tmp_path):
     recipe = load_recipe(
         PROJECT / "run" / "recipes" / "albert-mini.toml",
