@@ -97,7 +97,7 @@ class Grid:
         trial = self.learned.trial(settings, 0, number)
         if trial is None:
             given = self.arguments
-            words = ["bench", "step", "--recipe", str(self.path), "--data_dir", str(given.data_dir), "--json"]
+            words = ["bench", "throughput", "--recipe", str(self.path), "--data_dir", str(given.data_dir), "--json"]
             words += ["--index_dir", str(given.work / "index"), "--memory", given.memory]
             words += ["--seconds", str(given.seconds)]
             words += [word for override in execution_overrides(settings) for word in ("--set", override)]

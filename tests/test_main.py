@@ -24,7 +24,7 @@ FLAGS = {
     "bench comm": {**STEP, "--trace": None, "--delay": None, "--warm_up": 1, "--json": False},
     "bench compute": {**STEP, "--profile": None, "--json": False},
     "bench memory": {"--recipe": REQUIRED, "--limit": REQUIRED, "--world_size": 1, "--set": [], "--json": False},
-    "bench step": {
+    "bench throughput": {
         "--recipe": REQUIRED,
         "--data_dir": REQUIRED,
         "--index_dir": None,
