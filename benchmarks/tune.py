@@ -53,7 +53,7 @@ COLUMNS = {
     "grid_rows_per_s": ("rows/s", "{:.4g}".format),
     "grid_s": ("grid's time", duration),
     "chosen": ("tune's choice", str),
-    "rows_per_s": ("rows/s ", "{:.4g}".format),
+    "chosen_rows_per_s": ("its rows/s", "{:.4g}".format),
     "tune_s": ("tune's time", duration),
     "ratio": ("ratio", "{:.3f}".format),
     "time_share": ("of the time", "{:.1%}".format),
@@ -97,7 +97,7 @@ class Grid:
         trial = self.learned.trial(settings, 0, number)
         if trial is None:
             given = self.arguments
-            words = ["bench", "step", "--recipe", str(self.path), "--data_dir", str(given.data_dir), "--json"]
+            words = ["bench", "throughput", "--recipe", str(self.path), "--data_dir", str(given.data_dir), "--json"]
             words += ["--index_dir", str(given.work / "index"), "--memory", given.memory]
             words += ["--seconds", str(given.seconds)]
             words += [word for override in execution_overrides(settings) for word in ("--set", override)]
@@ -156,7 +156,7 @@ def measure(grid: Grid) -> dict[str, Any]:
         "grid_rows_per_s": rows / step_s[quickest],
         "grid_s": grid_s,
         "chosen": written(chosen),
-        "rows_per_s": rows / step_s[-1],
+        "chosen_rows_per_s": rows / step_s[-1],
         "tune_s": found["seconds"],
         "ratio": step_s[quickest] / step_s[-1],
         "time_share": found["seconds"] / grid_s,

@@ -38,7 +38,7 @@ FLAGS = {
         "--output": None,
         "--json": False,
     },
-    "bench step": {
+    "bench throughput": {
         "--recipe": REQUIRED,
         "--data_dir": REQUIRED,
         "--index_dir": None,

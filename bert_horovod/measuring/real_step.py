@@ -150,7 +150,7 @@ def measure(step: RealStep, recipe: Recipe, phase: int, world: World, seconds: f
       bound_s: end after the first timed step if a step of the recipe takes longer than this.
 
     Returns:
-      What `bert-horovod bench step --json` prints; times are this rank's, memory_bytes is the most of all ranks.
+      What `bert-horovod bench throughput --json` prints; times are this rank's, memory_bytes is the most of all ranks.
     """
     interval, found = recipe.exchange.interval, []
     begun = time.perf_counter()

@@ -32,7 +32,8 @@ def test_the_grid_is_measured_once_and_compared_with_the_choice_in_turns(words, 
     assert script.main() == 0
     heading, line = capsys.readouterr().out.splitlines()
     found = dict(zip(cells(heading), cells(line), strict=True))
-    assert found["cells"] == "3"
+    assert [*found][:2] == ["recipe", "cells"]
+    assert (found["recipe"], found["cells"], found["rows/s"], found["its rows/s"]) == ("toy", "3", "32", "16")
     assert (found["grid's best"], found["tune's choice"]) == ("32 rows, off, 1 thread(s)", "16 rows, off, 1 thread(s)")
     assert (found["grid's time"], found["tune's time"], found["of the time"]) == ("30 s", "15 s", "50.0%")
     assert (found["ratio"], found["over the recipe"]) == ("0.500", "2.000 x")

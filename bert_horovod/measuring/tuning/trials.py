@@ -43,7 +43,7 @@ class Trial:
 
 
 def run_trial(words: Sequence[str], limit_s: float, memory_bytes: int | None = None) -> Trial:
-    """Run `bert-horovod WORDS`, a `bench step --json` or ranks that do it, in at most so many seconds.
+    """Run `bert-horovod WORDS`, a `bench throughput --json` or ranks that do it, in at most so many seconds.
 
     It ends with this process's exceptions, such as KeyboardInterrupt, too. `memory_bytes`: that the words say.
     """

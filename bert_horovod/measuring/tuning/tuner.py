@@ -37,7 +37,7 @@ class Question:
 
     def command(self, settings: Settings, phase: int, bound_s: float) -> list[str]:
         """The words of a trial's `bert-horovod`."""
-        words = ["bench", "step", "--recipe", str(self.recipe_file), "--data_dir", str(self.data_dir), "--json"]
+        words = ["bench", "throughput", "--recipe", str(self.recipe_file), "--data_dir", str(self.data_dir), "--json"]
         words += ["--index_dir", str(self.index_dir)] if self.index_dir else []
         for override in [*self.overrides, *execution_overrides(settings)]:
             words += ["--set", override]

@@ -22,7 +22,7 @@ def words(tmp_path, store, *more: str) -> list[str]:
     recipe.write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 8})), encoding="utf-8")
     return [
         "bench",
-        "step",
+        "throughput",
         "--recipe",
         str(recipe),
         "--data_dir",

@@ -1,7 +1,7 @@
 """Time the training step as a run does it: real rows of a token store, accumulation, exchange and update.
 
-bert-horovod bench step --recipe F --data_dir D                                        one process
-bert-horovod launch -np 8 -hostfile hosts -- bench step --recipe F --data_dir D        many ranks
+bert-horovod bench throughput --recipe F --data_dir D                                        one process
+bert-horovod launch -np 8 -hostfile hosts -- bench throughput --recipe F --data_dir D        many ranks
 
 A step of many micro-batches is measured by two of them, since all but the last are alike; step s and rows/s are of the
 recipe's whole step. `bert-horovod tune` compares settings by this benchmark.
