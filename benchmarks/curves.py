@@ -57,7 +57,21 @@ COMMON = (
 LENGTH = (f"phase.0.global_batch={ROWS}", f"phase.0.steps={STEPS}")  # of curves of bert-mini.toml
 # A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
 DENSE = ("numerics.wire=float16", "exchange.dense=0.3")
+# Four times the rows in a quarter of the steps.
+LARGE = (
+    f"phase.0.global_batch={4 * ROWS}",
+    f"phase.0.steps={STEPS // 4}",
+    "execution.evaluate_steps=20",
+    "execution.checkpoint_steps=100",
+    "execution.consistency_steps=100",
+)
 LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
+# The rate search of rules for large batches, at 4 ROWS rows; CAME's are below AdamW's best, as published.
+RATES = {
+    "lamb": ("4e-3", "8e-3", "1.6e-2"),
+    "came": ("5e-4", "1e-3", "2e-3"),
+    "merit": ("2e-3", "4e-3", "8e-3"),
+}
 SEEDS = {"": (), ", seed 2": ("data.seed=2",), ", seed 3": ("data.seed=3",)}
 # By name, in the order in which they are trained: what a curve changes.
 CURVES: dict[str, tuple[str, ...]] = {
@@ -68,12 +82,8 @@ CURVES: dict[str, tuple[str, ...]] = {
     "local AdamW, 8": ("exchange.method=parameters", "exchange.interval=8"),
     "float16, K = 4": (
         "numerics.wire=float16",
-        f"phase.0.global_batch={4 * ROWS}",
-        f"phase.0.steps={STEPS // 4}",
         "phase.0.learning_rate=2e-3",
-        "execution.evaluate_steps=20",
-        "execution.checkpoint_steps=100",
-        "execution.consistency_steps=100",
+        *LARGE,
     ),
     "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", *DENSE),
     "LAMB": LAMB,
@@ -92,6 +102,18 @@ CURVES: dict[str, tuple[str, ...]] = {
     "float32, beta_2 0.98": ("optimizer.beta_2=0.98",),
     "float32, seed 2": ("data.seed=2",),
     "1-bit Adam, seed 2": ("exchange.method=onebit_adam", *DENSE, "data.seed=2"),
+    "bucket clipping": ("optimizer.clipping=bucket",),
+    **{
+        f"{name.upper()}, {4 * ROWS} rows, rate {rate}": (
+            f"optimizer.name={name}",
+            f"phase.0.learning_rate={rate}",
+            # With CAME's 0.9999 a step would be 10 times too long after 100 steps, and 4.5 times in the end.
+            *(("optimizer.beta_3=0.999",) if name == "came" else ()),
+            *LARGE,
+        )
+        for name, rates in RATES.items()
+        for rate in rates
+    },
 }
 # Curves of other recipes, by the beginning of their names; each is compared with the curve of the first of these names.
 # They train for the same number of operations: see the recipes.

@@ -74,7 +74,7 @@ def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) 
     others = sorted(contents.shapes.keys() - kept.keys() - set(copies))
     named = [f"{', '.join(others[:_NAMED])}{f' and {len(others) - _NAMED} more' if len(others) > _NAMED else ''}"]
     optimizer = [f"{len(contents.optimizer)} variables of the optimizer"] if contents.optimizer else []
-    shared = f" that share {model.layer_groups}" if model.layer_groups < model.num_hidden_layers else ""
+    shared = f" with the parameters of {model.layer_groups}" if model.layer_groups < model.num_hidden_layers else ""
     width = f" (embeddings {model.embedding_width})" if model.albert else ""
     return "\n".join(
         [

@@ -58,7 +58,7 @@ class GradientExchange(Exchange):
         self._state = state
         self._updater = updater
         self._world = world
-        self._settings = recipe.optimizer
+        self._settings, self._wire = recipe.optimizer, recipe.numerics.wire
         self._fused = fused
         self._feeds_errors_back = recipe.numerics.wire == "int8" and recipe.exchange.error_feedback
 
@@ -90,11 +90,12 @@ class GradientExchange(Exchange):
         inputs: UpdateInputs,
         clock: Clock,
     ) -> Update:
+        known = self._finite_before_sums(gradients)
         gradients, ready_s, done_s, rows, owed = self.reducer.reduce(gradients, lookups, clock)
         reduced_s = clock(list(gradients.values()))
         grouped = self._updater.grouped(gradients)
         norm = self._updater.norm(grouped)
-        finite = tf.math.is_finite(norm)
+        finite = tf.math.is_finite(norm) if known is None else known
 
         def apply() -> tf.Tensor:
             for variable, value in owed:
@@ -103,6 +104,20 @@ class GradientExchange(Exchange):
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
         return Update(norm, finite, rows, ready_s, done_s, reduced_s, updated_s)
+
+    def _finite_before_sums(self, clipped: dict[str, tf.Tensor]) -> tf.Tensor | None:
+        """Whether the sums of clipped buckets will be finite, bool scalar; None: only the sums tell.
+
+        With it a parameter is updated as soon as its own sum is there, beside the sums of other buckets. A bucket that
+        is not finite is NaN all over, so that one number tells; numbers below a norm do not overflow in float32.
+        """
+        settings = self._settings
+        early = settings.clipping == "bucket" and settings.max_grad_norm > 0 and self._wire == "float32"
+        if not early or self._world.size == 1:
+            return None
+        numbers = [tf.reshape(clipped[bucket[0]], [-1])[0] for bucket in self.plan.buckets]
+        broken = 1.0 - tf.cast(tf.reduce_all(tf.math.is_finite(tf.stack(numbers))), tf.float32)
+        return self._world.all_reduce(tf.stack([broken]), "broken")[0] == 0
 
     def remember(self) -> None:
         self._state.progress.wire_maxima = self.reducer.maxima_by_name()

@@ -26,10 +26,6 @@ class Format:
     headless: tuple[str, ...] = ()
     skip_broken: bool = False
 
-    def value_of(self, label: str) -> str:
-        """What files say for a label's name."""
-        return next(value for value, name in self.labels.items() if name == label)
-
 
 class Split(NamedTuple):
     """A file's examples."""

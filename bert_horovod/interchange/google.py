@@ -1,6 +1,7 @@
-"""Google's TF1 checkpoints of BERT, as google-research/bert writes them: read, never written.
+"""Google's TF1 checkpoints of BERT and ALBERT, as google-research/bert and .../albert write them: read, never written.
 
     bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001     bert_config.json     vocab.txt
+    model.ckpt-best.index, ...                                     albert_config.json   vocab.txt
 
 A variable has the name of its scope (`bert/encoder/layer_0/output/dense/kernel`); kernels are [in, out], the
 transposed of Hugging Face's. A training checkpoint also holds two moments of each parameter, which are left alone.
@@ -15,22 +16,31 @@ import tensorflow as tf
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, part_of_a_head, whole_heads
-from bert_horovod.interchange.huggingface import Pretrained, model_of
+from bert_horovod.interchange.huggingface import Pretrained, model_of, require_supported
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
 from bert_horovod.interchange.tokenizer_files import read_casing, read_json, read_vocabulary
 from bert_horovod.model.parameters import (
+    ATTENTION_NORM,
+    ATTENTION_OUTPUT,
     CLASSIFIER,
     DECODER_BIAS,
+    INTERMEDIATE,
+    KEY,
+    LAYERS,
+    OUTPUT,
+    OUTPUT_NORM,
     PAIR_CLASSIFIER,
+    QUERY,
     SPAN_HEAD,
+    VALUE,
     encoder_shapes,
     pretraining_shapes,
 )
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 
-CONFIGS = ("bert_config.json", "config.json")
+CONFIGS = ("bert_config.json", "albert_config.json", "config.json")
 _FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|global_step")
 _OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"  # of each value in an object checkpoint of TF2
@@ -41,6 +51,17 @@ _OUTPUT_WEIGHTS = {
     PAIR_CLASSIFIER: "cls/seq_relationship/output_",
     SPAN_HEAD: "cls/squad/output_",
     CLASSIFIER: "output_",
+}
+# Of an ALBERT's layer.
+_ALBERT_PATHS = {
+    QUERY: "attention_1/self/query",
+    KEY: "attention_1/self/key",
+    VALUE: "attention_1/self/value",
+    ATTENTION_OUTPUT: "attention_1/output/dense",
+    ATTENTION_NORM: "LayerNorm",
+    INTERMEDIATE: "ffn_1/intermediate/dense",
+    OUTPUT: "ffn_1/intermediate/output/dense",
+    OUTPUT_NORM: "LayerNorm_1",
 }
 
 
@@ -85,7 +106,7 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
     shapes = _shapes(prefix)
     _require_data(prefix, shapes)
     model = _read_model(prefix)
-    known = {_variable(name): name for name in _possible(model)}
+    known = {_variable(model, name): name for name in _possible(model)}
     found = Variables({}, [], [])
     for variable, shape in sorted(shapes.items()):
         if name := known.get(variable):
@@ -95,7 +116,7 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
         elif variable.startswith("bert/"):
             raise UserError(
                 f"{prefix}: {variable[:200]} is no part of the encoder that {_config(prefix).name} describes "
-                f"({model.num_hidden_layers} layers); copy the {CONFIGS[0]} there that belongs to the checkpoint"
+                f"({model.num_hidden_layers} layers); copy the one there that belongs to the checkpoint"
             )
         else:
             found.others.append(variable)
@@ -103,7 +124,7 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
     missing += [name] if (name := part_of_a_head(model, found.parameters)) else []
     if missing:
         raise UserError(
-            f"{prefix} is part of a checkpoint: {_variable(missing[0])} is missing"
+            f"{prefix} is part of a checkpoint: {_variable(model, missing[0])} is missing"
             f"{f', and {len(missing) - 1} more' if missing[1:] else ''}; expected all that {_config(prefix).name} "
             f"describes ({model.num_hidden_layers} layers), and whole heads"
         )
@@ -135,7 +156,7 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
     for name, shape in wanted.items():
         if name not in found.parameters:
             continue
-        variable = _variable(name)
+        variable = _variable(model, name)
         if found.parameters[name] != shape:
             raise UserError(
                 f"{prefix}: {variable} makes {name} {list(found.parameters[name])}, expected {list(shape)} as "
@@ -173,17 +194,21 @@ def read_tokenizer(prefix: Path) -> tuple[list[str] | None, bool | None, str]:
     return vocabulary, *read_casing(prefix.parent, vocabulary)
 
 
-def _variable(name: str) -> str:
+def _variable(model: Model, name: str) -> str:
     """The variable of a parameter."""
     if name == DECODER_BIAS:
         return "cls/predictions/output_bias"
     layer, kind = name.rsplit(".", 1)
     if layer in _OUTPUT_WEIGHTS:
         return _OUTPUT_WEIGHTS[layer] + {"weight": "weights", "bias": "bias"}[kind]
-    path = layer.replace("encoder.layer.", "encoder.layer_").replace(".", "/")
+    if model.albert and layer.startswith(LAYERS):
+        group, part = layer.removeprefix(LAYERS).split(".", 1)
+        path = f"bert/encoder/transformer/group_{group}/inner_group_0/{_ALBERT_PATHS[part]}"
+    else:
+        path = layer.replace("encoder.layer.", "encoder.layer_").replace(".", "/")
     if path.endswith("_embeddings"):
         return path
-    return f"{path}/{_KINDS[path.endswith('LayerNorm'), kind]}"
+    return f"{path}/{_KINDS[path.endswith(('LayerNorm', 'LayerNorm_1')), kind]}"
 
 
 _KINDS = {
@@ -218,7 +243,7 @@ def _shapes(prefix: Path) -> dict[str, list[int]]:
     if _WORD_EMBEDDINGS not in shapes:
         raise UserError(
             f"{prefix} has no {_WORD_EMBEDDINGS} (it has {', '.join(sorted(shapes)[:3])}, ...); expected a checkpoint "
-            "of google-research/bert"
+            "of google-research/bert or google-research/albert"
         )
     return shapes
 
@@ -248,8 +273,13 @@ def _require_data(prefix: Path, shapes: dict[str, list[int]]) -> None:
 def _read_model(prefix: Path) -> Model:
     path = _config(prefix)
     found = read_json(path)
-    if found.get("model_type", "bert") != "bert":
-        raise UserError(f"{path}: model_type = {found['model_type']!r}: expected a BERT's")
+    if "num_hidden_groups" in found:
+        found.setdefault("model_type", "albert")
+        if found.get("hidden_act") == "gelu":  # under this name too Google's ALBERT computes the tanh form
+            found["hidden_act"] = "gelu_new"
+    if found.get("model_type", "bert") not in ("bert", "albert"):
+        raise UserError(f"{path}: model_type = {found['model_type']!r}: expected a BERT's or an ALBERT's")
+    require_supported(path, found)
     return model_of(path, found)
 
 

@@ -244,10 +244,15 @@ def read_model(path: Path) -> sections.Model:
     found = read_json(path)
     if found.get("model_type") not in ("bert", "albert"):
         raise UserError(f"{path}: model_type = {shown(found.get('model_type'))}: expected 'bert' or 'albert'")
+    require_supported(path, found)
+    return model_of(path, found)
+
+
+def require_supported(path: Path, found: dict[str, Any]) -> None:
+    """Raise UserError where a configuration, whose content is given, says what this program does not compute."""
     for key, expected in _REQUIRED_VALUES.items():
         if found.get(key, expected) != expected:
             raise UserError(f"{path}: {key} = {shown(found[key])} is not supported: expected {expected!r}")
-    return model_of(path, found)
 
 
 def model_of(path: Path, found: dict[str, Any]) -> sections.Model:

@@ -47,7 +47,7 @@ class Try:
         return self.peak_bytes / self.estimate_bytes
 
 
-def parse_bytes(text: str) -> int:
+def parse_bytes(text: str, flag: str = "--limit") -> int:
     """Bytes of a size such as 16GiB, 900MiB, 24GB or 12e9; raises UserError."""
     match = re.fullmatch(r"\s*([0-9.]+(?:[eE][0-9]+)?)\s*([A-Za-z]*)\s*", text)
     try:
@@ -55,7 +55,7 @@ def parse_bytes(text: str) -> int:
     except (TypeError, KeyError, ValueError, OverflowError):
         size = 0
     if size < 1:
-        raise UserError(f"--limit {text}: expected a size in bytes, such as 16GiB, 900MiB, 24GB or 12e9")
+        raise UserError(f"{flag} {text}: expected a size in bytes, such as 16GiB, 900MiB, 24GB or 12e9")
     return size
 
 

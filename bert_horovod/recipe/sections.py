@@ -23,8 +23,8 @@ class Model:
     """The encoder, under Hugging Face's names."""
 
     vocab_size: int = setting(30522, minimum=6, maximum=1 << 24)  # entries; must be the vocabulary's of the token store
-    hidden_size: int = setting(768, minimum=1, maximum=1 << 16)
-    num_hidden_layers: int = setting(12, minimum=1, maximum=1024)
+    hidden_size: int = setting(768, minimum=1, maximum=1 << 16)  # width of the layers
+    num_hidden_layers: int = setting(12, minimum=1, maximum=1024)  # layers of attention and feed-forward network
     num_attention_heads: int = setting(12, minimum=1)  # must divide hidden_size
     intermediate_size: int = setting(3072, minimum=1, maximum=1 << 20)  # width of the feed-forward layer
     hidden_act: str = setting(
@@ -32,10 +32,10 @@ class Model:
     )  # exact (erf), or the tanh form that Google trained with
     hidden_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
     attention_probs_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # applied in steps of 1/256
-    max_position_embeddings: int = setting(512, minimum=8, maximum=1 << 20)
-    type_vocab_size: int = setting(2, minimum=1, maximum=1 << 16)
+    max_position_embeddings: int = setting(512, minimum=8, maximum=1 << 20)  # the longest sequence, in tokens
+    type_vocab_size: int = setting(2, minimum=1, maximum=1 << 16)  # segments that the model tells apart
     initializer_range: float = setting(0.02, above=0, maximum=100)  # standard deviation of the truncated normal
-    layer_norm_eps: float = setting(1e-12, above=0, maximum=1)
+    layer_norm_eps: float = setting(1e-12, above=0, maximum=1)  # is added to the variance in LayerNorm
     # The savings of ALBERT (arXiv 1909.11942). With either the model is an ALBERT: a matrix maps embeddings to layers
     embedding_size: int = setting(0, minimum=0, maximum=1 << 16)  # width of the embeddings; 0: hidden_size
     # Layers that have parameters: 1: all layers use those of one; 2: the lower half those of one, the upper half those
@@ -99,18 +99,19 @@ class Objective:
 class Optimizer:
     """The update rule; `bert_horovod/optimizers/<name>.py` states it."""
 
+    # The update rule: docs/optimizers.md says when to choose which
     name: str = setting("adamw", choices=("adamw", "lamb", "lans", "sgd", "came", "merit"))
     beta_1: float = setting(0.9, minimum=0, below=1)  # decay of the first moment
     beta_2: float = setting(0.999, minimum=0, below=1)  # decay of the second moment
     # came only: decay of the instability; published: 0.9995 to 0.99995. Runs of fewer than 20,000 steps need a smaller
     # one, such as 0.999: see optimizers/came.py
     beta_3: float = setting(0.9999, minimum=0, below=1)
-    epsilon: float = setting(1e-6, above=0)
+    epsilon: float = setting(1e-6, above=0)  # is added to the root of the second moment
     weight_decay: float = setting(0.01, minimum=0)  # biases and LayerNorm are never decayed
     max_grad_norm: float = setting(1.0, minimum=0)  # norm to which gradients are clipped; 0: no clipping
     # global: the mean gradient, by the norm of all of it. bucket: before the sum over ranks, each bucket of each
     # micro-batch's gradient, to max_grad_norm / sqrt(buckets); execution.micro_batch and execution.bucket_bytes then
-    # decide the result, and a run keeps them: see docs/exchange.md
+    # decide the result, and a run keeps them: see docs/optimizers.md
     clipping: str = setting("global", choices=("global", "bucket"))
     bias_correction: bool = setting(True)  # adamw only: Google's BERT has none
     adapt: str = setting("all", choices=("all", "decayed"))  # lamb only: which tensors get a trust ratio
@@ -146,7 +147,7 @@ class ExchangeMethod:
     variance_updates: int = setting(16, minimum=1)  # zero_one_adam: updates of v after which they are half as frequent
     # onebit_lamb: limits of a tensor's trust ratio; BERT-large was published with at most 0.3 (arXiv 2104.06069)
     smallest_ratio: float = setting(0.01, above=0)
-    largest_ratio: float = setting(10.0, above=0)
+    largest_ratio: float = setting(10.0, above=0)  # onebit_lamb: see smallest_ratio
     # largest_chunks: the share of chunks that is sent. GradientFlow (arXiv 1902.06855) sent 0.1 to 0.15. On a toy with
     # adamw the loss was 0.002 nats above that of all gradients with 0.2, 0.027 with 0.05
     fraction: float = setting(0.1, above=0, maximum=1)
@@ -166,7 +167,7 @@ class ExchangeMethod:
     # mt_dao: decay and weight of the slow momentum. Published: a decay from 0.99 to 0.999, and for the second moment
     # optimizer.beta_2 = 0.9999; the weight was searched for. With 0.9 and 0.99 a toy was behind plain local adamw: tune
     slow_beta: float = setting(0.99, minimum=0, below=1)
-    slow_weight: float = setting(0.9, minimum=0, maximum=1)
+    slow_weight: float = setting(0.9, minimum=0, maximum=1)  # mt_dao: see slow_beta
     # dreamddp: steps from one average of all at once, slots too, to the next: only there are ranks equal, so that
     # checkpoints, evaluations and comparisons lie there. Nothing hides it: it lasts as long as an average of all
     # parameters, times 1 + the optimizer's slots. A request to stop waits for the next one
@@ -255,13 +256,12 @@ class Execution:
     # of each part by one rank and an all-gather, which is faster on CPUs; auto: what a measurement finds quicker, or
     # ring where bucket_bytes is a number. float32 goes by ring and int8 in two steps.
     reduction: str = setting("auto", choices=("auto", "ring", "two_step"))
-    # Horovod's own: bytes that it may fuse into one all-reduce as they come (0: none; else sums depend on timing, and
-    # a resumed run is equal to rounding only), milliseconds between its looks for ready tensors, and its search for
-    # better ones of these while training
+    # Bytes that Horovod may fuse into one all-reduce as they come; 0: none. Otherwise sums depend on timing, and a
+    # resumed run is equal to rounding only
     fusion_bytes: int = setting(0, minimum=0)
-    cycle_time_ms: float = setting(1.0, above=0)
+    cycle_time_ms: float = setting(1.0, above=0)  # between Horovod's looks for tensors that are ready
     hierarchical_allreduce: bool = setting(False)  # first within hosts, then between them (NCCL only)
-    autotune: bool = setting(False)
+    autotune: bool = setting(False)  # Horovod's own search for better values of the settings above, while training
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
     keep_checkpoints: int = setting(3, minimum=1)  # newest checkpoints that stay on disk

@@ -9,11 +9,14 @@ import tensorflow as tf
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.prefetch import prefetch
+from bert_horovod.batches.source import Dataset, Source
+from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import Progress
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepInputs, as_tensors
 
@@ -40,28 +43,36 @@ def step_batches(run: Run) -> Iterator[tuple[StepBatch, float]]:
     Raises:
         DamagedData: the data hold an id that the model has not.
     """
-    recipe, world, phase, dataset = run.recipe, run.world, run.phase, run.job.dataset
-    device = "/GPU:0" if has_gpu() else "/CPU:0"
+    phase, job = run.phase, run.job
 
     def make(number: int) -> StepBatch:
-        taken = step_positions(
-            number, phase.settings.global_batch, world.rank, world.size, recipe.execution.micro_batch
-        )
-        together = phase.source.assemble(np.concatenate([positions for positions, _ in taken]))
-        if (highest := together["input_ids"].max()) >= recipe.model.vocab_size:
-            raise DamagedData(
-                f"the data in {dataset.path} hold id {highest}, the model has {recipe.model.vocab_size} entries; "
-                f"see which shard of a token store is damaged with: bert-horovod verify --data_dir {dataset.path}"
-            )
-        parts = {name: np.split(array, len(taken)) for name, array in together.items()}
-        with tf.device(device):
-            tensors = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(taken))]
-        first_rows = [first_row for _, first_row in taken]
-        tokens = np.count_nonzero(together["sequence_ids"])
-        return StepBatch(number, tensors, first_rows, run.task.batch_counts(together), tokens)
+        rows = phase.settings.global_batch
+        return make_batch(number, rows, phase.source, job.dataset, run.task, run.recipe, run.world)
 
     passed_over = run.state.progress.passed_over.get(str(phase.number), 0) - phase.begin
     return prefetch(make, run.state.progress.step + passed_over, phase.end + passed_over, depth=2)
+
+
+def make_batch(
+    number: int, rows: int, source: Source, dataset: Dataset, task: Task, recipe: Recipe, world: World
+) -> StepBatch:
+    """This rank's part of the global batch of this number, of so many rows over all ranks.
+
+    Raises DamagedData as step_batches does.
+    """
+    taken = step_positions(number, rows, world.rank, world.size, recipe.execution.micro_batch)
+    together = source.assemble(np.concatenate([positions for positions, _ in taken]))
+    if (highest := together["input_ids"].max()) >= recipe.model.vocab_size:
+        raise DamagedData(
+            f"the data in {dataset.path} hold id {highest}, the model has {recipe.model.vocab_size} entries; "
+            f"see which shard of a token store is damaged with: bert-horovod verify --data_dir {dataset.path}"
+        )
+    parts = {name: np.split(array, len(taken)) for name, array in together.items()}
+    with tf.device("/GPU:0" if has_gpu() else "/CPU:0"):
+        tensors = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(taken))]
+    first_rows = [first_row for _, first_row in taken]
+    tokens = np.count_nonzero(together["sequence_ids"])
+    return StepBatch(number, tensors, first_rows, task.batch_counts(together), tokens)
 
 
 def step_inputs(

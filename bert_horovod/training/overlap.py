@@ -97,7 +97,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         state.per_rank.clear()
 
     expectation, resumed = None, state.progress.plan.get("made_for") == made_for
-    if world.size == 1 or not measured_buckets(recipe):
+    if not plan_is_measured(recipe, world):
         plan = by_size(shapes, setting)
     elif resumed:
         known = state.progress.plan
@@ -129,6 +129,11 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     if not resumed and (warning := fast_link_warning(run, shapes, expectation)):
         run.say(warning)
     return step
+
+
+def plan_is_measured(recipe: Recipe, world: World) -> bool:
+    """Whether the buckets follow from a measurement, and not from their size alone."""
+    return world.size > 1 and measured_buckets(recipe)
 
 
 def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None) -> str:

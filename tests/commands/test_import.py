@@ -9,7 +9,16 @@ import pytest
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import read_directory
-from tests.google_checkpoints import CLASSIFIER, ENCODER, POOLER, PRETRAINING, SQUAD, write_checkpoint
+from tests.google_checkpoints import (
+    ALBERT_CONFIG,
+    ALBERT_PRETRAINING,
+    CLASSIFIER,
+    ENCODER,
+    POOLER,
+    PRETRAINING,
+    SQUAD,
+    write_checkpoint,
+)
 from tests.interchange.conftest import VOCABULARY, random_model
 from tests.toy_glue import write_glue
 from tests.toy_squad import write_squad
@@ -49,6 +58,17 @@ def test_a_checkpoint_of_googles_becomes_a_directory(google, tmp_path, capsys):
     assert {path.name for path in made.iterdir()} == names
     found = read_directory(made)
     assert (found.vocabulary, found.lowercase, found.pairs) == (VOCABULARY, True, True)
+
+
+def test_an_alberts_summary_tells_of_shared_layers_and_narrow_embeddings(tmp_path, capsys):
+    write_checkpoint(tmp_path / "chinese", ALBERT_PRETRAINING, name="model.ckpt-best", config=ALBERT_CONFIG)
+    assert command("import", tmp_path / "chinese", tmp_path / "made") == 0
+    said = capsys.readouterr().out
+    assert (
+        "4 layers with the parameters of 2, 12 wide (embeddings 8), 3 attention heads, 24 positions, gelu_new" in said
+    )
+    assert f"written     {tmp_path / 'made'}, AlbertForPreTraining of transformers" in said
+    assert read_directory(tmp_path / "made").model.shared_layers == 2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from bert_horovod.costs.exchanges import BY_SIZE, stages
 from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.measuring.synthetic import LoneRank
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.optimizers.schedule import sync_period
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe
 from tests.exchange.moments import BUCKETS, SHAPES, Toy
@@ -16,6 +17,7 @@ from tests.toys import toy_recipe
 
 STEPS = 32
 RARE = {"checkpoint_steps": STEPS, "consistency_steps": 0}
+LOCAL = {"method": "parameters", "interval": 4}
 CASES: dict[str, dict[str, Any]] = {
     "float32": {},
     "float16": {"numerics": {"wire": "float16"}},
@@ -30,8 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
     "frozen v alone": {"exchange": {"method": "onebit_adam", "dense": 0.4, "encoding": "none"}},
     "onebit_lamb": {"exchange": {"method": "onebit_lamb", "dense": 0.4}, "optimizer": {"name": "lamb"}},
     "zero_one_adam": {"exchange": {"method": "zero_one_adam", "dense": 0.4, "interval": 8, "variance_updates": 3}},
-    "parameters": {"exchange": {"method": "parameters", "interval": 4}},
-    "parameters of sgd": {"exchange": {"method": "parameters", "interval": 4}, "optimizer": {"name": "sgd"}},
+    "parameters": {"exchange": LOCAL},
+    "parameters of sgd": {"exchange": LOCAL, "optimizer": {"name": "sgd"}},
     "mt_dao": {"exchange": {"method": "mt_dao", "interval": 4, "momentum_interval": 8, "second_moment_interval": 16}},
     "dreamddp": {"exchange": {"method": "dreamddp", "interval": 4, "full_interval": 8}},
 }
@@ -74,6 +76,15 @@ def test_one_rank_sends_nothing_and_a_host_of_several_ranks_sends_each_number_on
     assert stage.sent_bytes([4096], 1) == 0
     assert stage.sent_bytes([4096], 8) == 2 * 7 / 8 * 4096 * (1 + 2 / 256)
     assert stage.sent_bytes([4096], 8, inside=4) == 2 * 1 / 8 * 4096 * (1 + 2 / 256)  # to the one other host
+
+
+def test_averages_of_slots_count_their_own_numbers():
+    recipe = toy_recipe(execution=RARE, phase={"steps": STEPS}, optimizer={"name": "came"}, exchange=LOCAL)
+    [stage] = stages(recipe, recipe.phase[0])
+    shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
+    parameters = sum(map(math.prod, shapes.values()))
+    factors = sum(2 * sum(shape) if len(shape) == 2 else shape[0] for shape in shapes.values())
+    assert stage.after == pytest.approx((2 * parameters + factors) / parameters / 4)  # parameters, m, and factors or v
 
 
 def with_exchange(recipe: Recipe, steps: int, warmup: float, **settings: Any) -> Recipe:

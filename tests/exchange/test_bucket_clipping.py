@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -114,9 +116,17 @@ def test_buckets_that_clip_are_cut_by_size_alone():
     assert not measured_buckets(toy_recipe(execution=auto, optimizer={"clipping": "bucket"}))
 
 
-def micro_batches_of(rows: int) -> Recipe:
-    optimizer = {"clipping": "bucket", "max_grad_norm": 0.1}
-    return toy_recipe(optimizer=optimizer, execution={"micro_batch": rows, "checkpoint_steps": 3})
+@pytest.mark.slow
+@pytest.mark.parametrize(("clipping", "early"), [("bucket", "yes"), ("global", "no")])
+def test_a_parameter_is_updated_beside_the_sums_of_later_buckets(clipping, early):
+    command = [sys.executable, "-m", "tests.exchange.early_update", clipping]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert found.stdout.split() == [early]
+
+
+def micro_batches_of(rows: int, most: float = 0.1, **sections) -> Recipe:
+    optimizer = {"clipping": "bucket", "max_grad_norm": most}
+    return toy_recipe(optimizer=optimizer, execution={"micro_batch": rows, "checkpoint_steps": 3}, **sections)
 
 
 def test_the_number_of_ranks_changes_nothing(two_ranks, store, tmp_path):
@@ -126,6 +136,17 @@ def test_the_number_of_ranks_changes_nothing(two_ranks, store, tmp_path):
     moved, alone = metrics(tmp_path / "moved"), metrics(tmp_path / "alone")
     assert [line["loss"] for line in moved] == pytest.approx([line["loss"] for line in alone], rel=1e-6)
     assert all(0 < line["gradient_norm"] < 0.1 for line in alone)  # of what is left after clipping
+
+
+@pytest.mark.slow
+def test_a_loss_scale_does_not_reach_the_threshold(store, tmp_path):
+    norms = []
+    for precision in ("float32", "float16"):
+        recipe = micro_batches_of(16, most=20.0, numerics={"precision": precision, "initial_loss_scale": 32768.0})
+        [step] = metrics(train_recipe(recipe, store, tmp_path / precision, max_steps=1))
+        norms.append(step["gradient_norm"])
+    assert 0.1 < norms[0] < 20 / math.sqrt(10)  # below each bucket's limit, had it all of the norm
+    assert norms[1] == pytest.approx(norms[0], rel=0.02)
 
 
 def test_a_run_keeps_the_rows_of_its_micro_batches(tmp_path):

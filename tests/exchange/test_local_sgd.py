@@ -116,11 +116,14 @@ def test_a_world_of_one_sends_nothing_and_is_no_other_training(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adamw", "lamb", "lans"])
-def test_any_optimizer_learns_resumes_and_is_equal_after_averages(two_ranks, store, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "rate", "settings"),
+    [("adamw", 0.03, {}), ("lamb", 0.03, {}), ("lans", 0.03, {}), ("came", 0.003, {"beta_3": 0.99})],
+)
+def test_any_optimizer_learns_resumes_and_is_equal_after_averages(two_ranks, store, tmp_path, name, rate, settings):
     recipe = toy_recipe(
-        optimizer={"name": name, "max_grad_norm": 0.5},
-        phase={"learning_rate": 0.03},
+        optimizer={"name": name, "max_grad_norm": 0.5} | settings,
+        phase={"learning_rate": rate},
         exchange={"method": "parameters", "interval": 4},
         execution={"micro_batch": 8, **EVERY},
     )

@@ -42,7 +42,7 @@ def test_so_has_an_alberts(tmp_path):
     data = glue_data("sst2", Files(write_glue(tmp_path / "glue")))
     checkpoint = write_checkpoint(tmp_path / "checkpoint", model=model)
     (tmp_path / "runs").mkdir()
-    ours, theirs = losses(TextFinetuning(data, checkpoint), tmp_path / "runs")
+    ours, theirs = losses(TextFinetuning(data, checkpoint), tmp_path / "runs", "phase.0.learning_rate=2e-2")
     assert np.ptp(ours) > 0.03
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
 

@@ -1,5 +1,6 @@
 """A fine-tuned checkpoint answers for files and lines: what transformers computes of the same texts."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from bert_horovod.inference.text_predictor import TextPredictor, text_task
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.tasks.regression import Regression
-from tests.toy_glue import write_checkpoint
+from tests.toy_glue import MODEL, write_checkpoint
 
 TASK = Classification(("negative", "neutral", "positive"), ("first", "second"))
 PAIRS = [("the film is good", "is it"), ("bad", ""), ("a plot and a hero .", "the film was poor ."), ("fine", "a film")]
@@ -43,6 +44,11 @@ def predictor(directory) -> TextPredictor:
 
 @pytest.fixture(scope="module")
 def expected(directory) -> np.ndarray:
+    return of_transformers(directory)
+
+
+def of_transformers(directory: Path) -> np.ndarray:
+    """The probabilities of PAIRS."""
     theirs = AutoModelForSequenceClassification.from_pretrained(directory).eval()
     rows = []
     with torch.no_grad():
@@ -51,6 +57,15 @@ def expected(directory) -> np.ndarray:
             inputs = {"input_ids": torch.tensor([ids]), "token_type_ids": torch.tensor(types[None].astype(np.int64))}
             rows.append(torch.softmax(theirs(**inputs).logits, -1)[0].numpy())
     return np.stack(rows)
+
+
+def test_an_albert_answers_too(tmp_path):
+    model = dataclasses.replace(MODEL, embedding_size=8, shared_layers=1, hidden_act="gelu_new")
+    directory = write_checkpoint(tmp_path / "albert", TASK, model)
+    predictor = open_predictor(directory, Options())
+    for (first, second), shares in zip(PAIRS, of_transformers(directory), strict=True):
+        _, *found = predictor.predict_line(f"{first}\t{second}").split("\t")
+        np.testing.assert_allclose([float(text.split("=")[1]) for text in found], shares, atol=1e-4)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "tsv"])

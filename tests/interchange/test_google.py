@@ -16,6 +16,8 @@ from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
 from tests.google_checkpoints import (
+    ALBERT_CONFIG,
+    ALBERT_PRETRAINING,
     CLASSIFIER,
     CONFIG,
     ENCODER,
@@ -83,6 +85,40 @@ def test_every_variable_of_every_head_has_its_place(tmp_path, heads, architectur
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_every_variable_of_an_albert_has_its_place(tmp_path):
+    values = write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, True, "model.ckpt-best", ALBERT_CONFIG)
+    contents = describe(tmp_path / "tiny")
+    assert contents.architectures[0].class_name(contents.model) == "AlbertForPreTraining"
+    sizes = (contents.model.embedding_size, contents.model.shared_layers, contents.model.num_hidden_layers)
+    assert sizes == (8, 2, 4)
+    assert contents.model.hidden_act == "gelu_new"  # which Google's code computes by either name
+    assert len(contents.optimizer) == 2 * len(values) + 1
+    found = read_pretrained(tmp_path / "tiny").parameters
+    renamed = {}
+    for variable, value in values.items():
+        for theirs, ours in (
+            ("transformer/group_", "layer_"),
+            ("inner_group_0/LayerNorm_1", "output/LayerNorm"),
+            ("inner_group_0/LayerNorm", "attention/output/LayerNorm"),
+            ("inner_group_0/attention_1", "attention"),
+            ("inner_group_0/ffn_1/intermediate/output", "output"),
+            ("inner_group_0/ffn_1/intermediate", "intermediate"),
+        ):
+            variable = variable.replace(theirs, ours)
+        renamed[variable] = value
+    wanted = expected(renamed)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_an_albert_with_several_blocks_in_a_group_is_refused(tmp_path):
+    config = ALBERT_CONFIG | {"inner_group_num": 2}
+    write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, config=config)
+    with pytest.raises(UserError, match=r"albert_config\.json: inner_group_num = 2 is not supported: expected 1"):
+        read_pretrained(tmp_path / "tiny")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +254,7 @@ def test_no_configuration_and_that_of_another_model(directory):
         ({"num_hidden_layers": 1}, "layer_1/.* is no part of the encoder that bert_config.json describes"),
         ({"num_hidden_layers": 3}, "part of a checkpoint: bert/encoder/layer_2/.* is missing, and 15 more"),
         ({"hidden_act": "relu"}, "hidden_act"),
-        ({"model_type": "albert"}, "model_type = 'albert'"),
+        ({"model_type": "electra"}, "model_type = 'electra': expected a BERT's or an ALBERT's"),
     ):
         path.write_text(json.dumps(CONFIG | changed))
         refuse(directory, message)

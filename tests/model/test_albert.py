@@ -107,8 +107,13 @@ def test_compiled_layers_give_what_they_give_uncompiled_at_some_positions_too(xl
 
 @pytest.mark.parametrize(
     "policy",
-    [ComputePolicy(), ComputePolicy(tf.bfloat16), ComputePolicy(tf.bfloat16, recompute="layer")],
-    ids=["float32", "bfloat16", "recomputed"],
+    [
+        ComputePolicy(),
+        ComputePolicy(tf.bfloat16),
+        ComputePolicy(tf.bfloat16, recompute="layer"),
+        pytest.param(ComputePolicy(tf.bfloat16, xla="layers"), marks=pytest.mark.slow),
+    ],
+    ids=["float32", "bfloat16", "recomputed", "compiled"],
 )
 def test_a_shared_gradient_is_the_float32_sum_of_all_its_uses(policy):
     shared = gradients(ALBERT, PARAMETERS, policy)

@@ -7,6 +7,8 @@ import pytest
 
 from bert_horovod.interchange.huggingface import describe_directory
 from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.recipe.loading import load_recipe
+from tests.horovod_runs import PROJECT
 from tests.toy_runs import metrics, newest, train_rank, train_recipe
 from tests.toys import toy_recipe
 
@@ -36,6 +38,7 @@ def test_a_checkpoint_is_of_its_own_class_with_the_pair_head(whole):
     assert shapes == pretraining_shapes(model, True)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_left_and_resumed_is_the_same(whole, store, tmp_path):
     train_recipe(RECIPE, store, tmp_path, max_steps=4)
     train_recipe(RECIPE, store, tmp_path)
@@ -51,3 +54,26 @@ def test_two_ranks_have_the_same_losses_and_send_each_parameter_once(whole, stor
     # Of a ring of two: all of the payload, float32; beside it only the sums of the losses.
     sent = metrics(tmp_path)[-1]["wire_bytes"]
     assert 4 * parameters <= sent < 4.2 * parameters
+
+
+@pytest.mark.slow
+def test_the_shipped_small_recipe_trains_in_its_own_precision(store, tmp_path):
+    recipe = load_recipe(
+        PROJECT / "run" / "recipes" / "albert-mini.toml",
+        [
+            f"model.vocab_size={len(store.vocabulary)}",
+            "phase.0.global_batch=8",
+            "phase.0.steps=3",
+            "execution.xla='off'",
+            "execution.threads=1",
+            "execution.tensorboard=false",
+            "execution.log_steps=1",
+            "execution.evaluate_rows=8",
+        ],
+    )
+    train_recipe(recipe, store, tmp_path)
+    # From about ln 64 down: a lookup by chance is all that there is to learn of random tokens.
+    assert losses(tmp_path) == pytest.approx([math.log(64)] * 3, abs=0.3)
+    model, shapes, (architecture, *_) = describe_directory(newest(tmp_path))
+    assert architecture.class_name(model) == "AlbertForMaskedLM"
+    assert shapes == pretraining_shapes(model, False)

@@ -21,6 +21,16 @@ def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.mic
     )
 
 
+def add_tuned(parser: argparse.ArgumentParser) -> None:
+    """Declare --tuned; recipe.tuned.tuned_overrides makes overrides of it, over which --set wins."""
+    parser.add_argument(
+        "--tuned",
+        type=Path,
+        metavar="FILE",
+        help="settings of [execution] that bert-horovod tune found for this machine; --set wins over them",
+    )
+
+
 def add_hosts(parser: argparse.ArgumentParser) -> None:
     """Declare -hostfile, -H (`hosts`) and --ssh_port, as horovodrun has them."""
     where = parser.add_mutually_exclusive_group()

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, add_tuned
 from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.recipe.tuned import tuned_overrides
 from bert_horovod.runtime.lasting_log import outlive_log
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -24,7 +25,7 @@ _PATIENCE_S = 10  # of a rank that leaves the last words to another
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Declare --output_dir, --max_steps, --stop_before and --set."""
+    """Declare --output_dir, --max_steps, --stop_before, --tuned and --set."""
     parser.add_argument(
         "--output_dir",
         required=True,
@@ -40,6 +41,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="in a job of SLURM, save and stop so long before its time limit, as in 90s, 10m or 1h",
     )
+    add_tuned(parser)
     add_overrides(parser)
 
 
@@ -106,6 +108,7 @@ def _train(
             f"--output_dir {writable(arguments.output_dir)} has a name that is not UTF-8, to which TensorFlow cannot "
             "write; give another name"
         )
+    arguments.overrides = [*tuned_overrides(arguments.tuned), *arguments.overrides]
     stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
     jobs = make_jobs(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
     execution = jobs[0].recipe.execution

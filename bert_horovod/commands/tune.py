@@ -1,0 +1,235 @@
+"""Find the settings of [execution] that are fastest on this machine, by measuring real steps on real rows.
+
+bert-horovod tune --recipe F --data_dir D --output tuned.toml                     one process
+bert-horovod tune --recipe F --data_dir D -np 8 -hostfile hosts                   many ranks, which it starts itself
+bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml ...              a run with what was found
+
+Tried are the micro-batch, what XLA compiles, recomputation, threads and, where ranks wait for sums, buckets, the way to
+sum and Horovod's cycle time. What cannot fit into memory or cannot win is passed over; a candidate that runs out of
+memory, crashes or takes too long is an answer, not an end. The best ones are measured again in turns. What was measured
+is kept beside the row index: the same command goes on after it was stopped, and answers at once when it is done. The
+phase that takes longest is measured; the others must work. Numbers stay as they are, to rounding. docs/tune.md.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_horovod.commands.shared.flags import add_hosts, add_overrides
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.loading import load_recipe, what_hash
+from bert_horovod.recipe.tuned import fragment
+from bert_horovod.storage.writing import write_atomically
+
+if TYPE_CHECKING:
+    from bert_horovod.corpus.store import Store
+    from bert_horovod.measuring.tuning.candidates import Machine
+    from bert_horovod.measuring.tuning.search import Found
+    from bert_horovod.measuring.tuning.tuner import Question
+
+_MEMORY_SHARE = 0.95  # of what the kernel would give, that ranks may take on a CPU
+_GPU_SHARE = 0.92  # of a GPU's memory, that TensorFlow can allocate
+# Of [execution], what may decide the time of a step, beside what is always tried.
+_OF_SPEED = (
+    "threads",
+    "bucket_bytes",
+    "reduction",
+    "fusion_bytes",
+    "cycle_time_ms",
+    "hierarchical_allreduce",
+    "autotune",
+)
+_PACKAGES = ("tensorflow", "horovod", "numpy")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help="recipe in TOML; see run/recipes/")
+    parser.add_argument(
+        "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
+    )
+    parser.add_argument(
+        "--index_dir", type=Path, metavar="DIR", help="where row indices and measurements go if the store is read-only"
+    )
+    parser.add_argument(
+        "-np", type=int, metavar="N", dest="ranks", help="ranks (default: all slots of the hosts, or 1)"
+    )
+    add_hosts(parser)
+    add_overrides(parser, "phase.0.global_batch=64")
+    parser.add_argument("--output", type=Path, metavar="FILE.toml", help="write the settings there, for --tuned")
+    parser.add_argument("--phase", type=int, metavar="N", help="that is measured (default: the one that takes longest)")
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="that a rank may take, as 16GiB (default: what is available now, for each rank)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, metavar="X", help="of timed steps of a candidate (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=600.0,
+        metavar="X",
+        help="seconds that a candidate may take (default: %(default)s)",
+    )
+    parser.add_argument("--afresh", action="store_true", help="measure anew what was measured already")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the settings as TOML")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search, tell of each trial on standard error, print the settings."""
+    from bert_horovod.batches.special_tokens import check_vocabulary
+    from bert_horovod.corpus.store import open_store
+    from bert_horovod.costs.derived import derive
+    from bert_horovod.measuring.tuning.candidates import first_settings, resolved
+    from bert_horovod.measuring.tuning.learned import Learned
+    from bert_horovod.measuring.tuning.prediction import longest_phase
+    from bert_horovod.measuring.tuning.tuner import Question, tune
+    from bert_horovod.training.console import duration
+
+    _check_flags(arguments)
+    recipe, machine, facts = load_recipe(arguments.recipe, arguments.overrides), *_machine(arguments)
+    if arguments.phase is not None and not 0 <= arguments.phase < len(recipe.phase):
+        raise UserError(f"--phase {arguments.phase}: the recipe has phases 0 to {len(recipe.phase) - 1}")
+    for phase in recipe.phase:
+        derive(recipe, phase, machine.world_size)  # refuses what the ranks cannot share, before anything is run
+    store = open_store(arguments.data_dir)
+    check_vocabulary(recipe, store)
+    question = Question(
+        recipe=recipe,
+        recipe_file=arguments.recipe,
+        overrides=tuple(arguments.overrides),
+        data_dir=arguments.data_dir,
+        index_dir=arguments.index_dir,
+        phase=longest_phase(recipe) if arguments.phase is None else arguments.phase,
+        machine=machine,
+        host_flags=_host_flags(arguments),
+        memory_bytes=_memory_bytes(arguments, machine, facts["gpus"]),
+        seconds=arguments.seconds,
+        limit_s=arguments.limit,
+    )
+    first, begun = first_settings(recipe, machine), time.monotonic()
+    searched_from = {"first": first, "memory": arguments.memory, "limit_s": arguments.limit}
+    directory = arguments.index_dir or store.path / "index"
+    with contextlib.closing(Learned(directory, _decided_by(question, store, facts))) as learned:
+        if arguments.afresh:
+            learned.forget()
+        found = learned.answer(searched_from)
+        if found is None:
+            found = tune(question, store, learned, _say)
+            learned.keep_answer(searched_from, found)
+        else:
+            _say(f"measured before, and kept in {learned.path}; --afresh measures again")
+    over = "".join(f", {number} {why}" for why, number in found.passed_over.items())
+    _say(f"{found.tried} candidates measured{over}; {duration(time.monotonic() - begun)}")
+    text = fragment(found.settings, _comments(question, found, facts))
+    if arguments.output:
+        write_atomically(arguments.output, text)
+    if arguments.json:
+        told = {"phase": question.phase, "kept": str(learned.path)}
+        told["changed"] = resolved(found.settings, machine) != resolved(first, machine)
+        print(json.dumps(dataclasses.asdict(found) | told))
+    else:
+        print(text, end="")
+
+
+def _comments(question: "Question", found: "Found", facts: dict[str, Any]) -> list[str]:
+    """What the fragment says of itself."""
+    machine = question.machine
+    devices = facts["gpus"][0] if facts["gpus"] else f"{facts['processor']}, {machine.cores} cores"
+    gain = f"{found.gain:.3f} times those of the recipe as it was" if found.gain else "the recipe as it was gave none"
+    name = question.recipe_file.name
+    return [
+        f"bert-horovod tune: {name}, phase {question.phase}, {machine.world_size} rank(s), {devices}",
+        f"{found.rows_per_s:.4g} rows/s; {gain}",
+    ]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _check_flags(arguments: argparse.Namespace) -> None:
+    from bert_horovod.collectives.launched import started_by
+
+    if started_by().size > 1:
+        raise UserError("tune starts the ranks itself: run it once, with -np N and -hostfile F")
+    if arguments.ranks is not None and arguments.ranks < 1:
+        raise UserError(f"-np {arguments.ranks}: expected at least 1")
+    for name in ("seconds", "limit"):
+        if not 0 < getattr(arguments, name) < math.inf:
+            raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")
+    if arguments.output and not arguments.output.absolute().parent.is_dir():
+        raise UserError(f"--output {arguments.output}: there is no directory {arguments.output.parent}")
+
+
+def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
+    """The host, and what tells it from others."""
+    from bert_horovod.cluster.doctor.facts import gpus
+    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.measuring.tuning.candidates import Machine
+    from bert_horovod.runtime.processor import physical_cores, processor_name
+
+    hosts = read_hostfile(arguments.hostfile) if arguments.hostfile else None
+    hosts = parse_hosts(arguments.hosts) if arguments.hosts else hosts
+    if hosts is None and (arguments.ranks or 1) > 1 and (job := from_scheduler()):  # as `launch` does
+        hosts = job[0]
+    slots = sum(hosts.values()) if hosts else None
+    ranks = arguments.ranks or slots or 1
+    if slots is not None and ranks > slots:
+        raise UserError(f"-np {ranks} is more than the slots of the hosts, {slots}; give fewer ranks or more slots")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = gpus()["names"] if visible not in ("", "-1") else []
+    local = min(ranks, next(iter(hosts.values()))) if hosts else ranks
+    cores = len(os.sched_getaffinity(0))
+    machine = Machine(cores, physical_cores(), ranks, local, bool(names))
+    facts = {"processor": processor_name(), "gpus": names, "hosts": hosts}
+    facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
+    return machine, facts
+
+
+def _host_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+    flags = ("-hostfile", arguments.hostfile), ("-H", arguments.hosts), ("--ssh_port", arguments.ssh_port)
+    return tuple(word for flag, value in flags if value for word in (flag, str(value)))
+
+
+def _decided_by(question: "Question", store: "Store", facts: dict[str, Any]) -> dict[str, Any]:
+    """What the time of a step depends on beside the settings that are tried."""
+    from bert_horovod import __version__
+    from bert_horovod.measuring.tuning.candidates import first_settings
+    from bert_horovod.runtime.children import installed_version, source_hash
+
+    recipe, tried = question.recipe, first_settings(question.recipe, question.machine)
+    return {
+        "what": what_hash(recipe),
+        "execution": {name: getattr(recipe.execution, name) for name in _OF_SPEED if name not in tried},
+        "phase": question.phase,
+        "store": store.hash,
+        "seconds": question.seconds,
+        "machine": facts | dataclasses.asdict(question.machine),
+        "environment": {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")},
+        "versions": {"bert_horovod": f"{__version__} {source_hash()}"}
+        | {name: installed_version(name) for name in _PACKAGES},
+    }
+
+
+def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", gpus: list[str]) -> int | None:
+    """What a rank may take; None: unknown."""
+    from bert_horovod.cluster.doctor.facts import available_memory_bytes
+    from bert_horovod.costs.gpus import gpu_memory
+    from bert_horovod.measuring.largest_micro_batch import parse_bytes
+
+    if arguments.memory:
+        return parse_bytes(arguments.memory, "--memory")
+    if machine.gpu:
+        found = gpu_memory(gpus[0])
+        return int(_GPU_SHARE * found.gib * 2**30) if found else None
+    return int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size)

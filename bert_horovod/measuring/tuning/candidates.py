@@ -1,0 +1,156 @@
+"""The settings of [execution] that are tried, from given ones on: lines of candidates that differ in one thing.
+
+A line is walked until it gets worse: from the nearest value to the one that is furthest away.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bert_horovod.costs.choices import RECOMPUTE
+from bert_horovod.measuring.tuning.trials import Settings
+from bert_horovod.recipe.sections import Recipe
+
+Line = list[Settings]
+
+XLA = ("elementwise", "layers", "off")
+BUCKET_BYTES = ("auto", 4 << 20, 16 << 20, 64 << 20)
+CYCLE_TIMES_MS = (0.2, 0.5, 1.0, 2.0, 5.0)
+LEAST_WAIT = 0.01  # of a step: where sums are waited for less, nothing about them is tried
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one host of the run has, and the ranks that share it."""
+
+    cores: int  # that this process may use
+    physical_cores: int  # of these; fewer where a core runs two threads
+    world_size: int = 1  # ranks
+    local_size: int = 1  # of them on this host
+    gpu: bool = False
+
+    def threads(self, setting: int) -> int:
+        """Of a rank, for execution.threads; see runtime.devices.use_devices."""
+        return setting or max(1, self.cores // self.local_size)
+
+
+def first_settings(recipe: Recipe, machine: Machine) -> Settings:
+    """What is tried, as the recipe has it."""
+    execution = recipe.execution
+    names = ["micro_batch", "xla", "recompute"]
+    names += [] if machine.gpu else ["threads"]
+    if machine.world_size > 1:
+        names += ["bucket_bytes", "reduction"]
+        names += [] if execution.autotune else ["cycle_time_ms"]
+        names += ["hierarchical_allreduce"] if _by_host(machine) else []
+    return {name: getattr(execution, name) for name in names}
+
+
+def resolved(settings: Mapping[str, Any], machine: Machine) -> Settings:
+    """The settings with what `auto` and 0 stand for on this machine, so that equal ones are known as such."""
+    found = dict(settings)
+    if found["xla"] == "auto":
+        found["xla"] = "layers" if machine.gpu else "elementwise"
+    if "threads" in found:
+        found["threads"] = machine.threads(found["threads"])
+    if found.get("bucket_bytes", "auto") != "auto" and found["reduction"] == "auto":
+        found["reduction"] = "ring"
+    return found
+
+
+def micro_batches(recipe: Recipe, phase: int, world_size: int) -> list[int]:
+    """Rows by which a rank's part of the phase's global batch is shared with little padding: all, a half, and so on."""
+    share, found = -(-recipe.phase[phase].global_batch // world_size), []
+    while not found or found[-1] > 1:
+        found.append(-(-share // (1 << len(found))))
+    return sorted(found)
+
+
+class Candidates:
+    """The lines of candidates for a recipe on a machine.
+
+    Args:
+        recipe: as it was.
+        phase: that is measured.
+        machine: a host.
+        fits: whether settings may fit into memory.
+    """
+
+    def __init__(self, recipe: Recipe, phase: int, machine: Machine, fits: Callable[[Settings], bool]) -> None:
+        self._recipe, self._machine, self._fits = recipe, machine, fits
+        self._micro_batches = micro_batches(recipe, phase, machine.world_size)
+
+    def smaller(self, at: Settings) -> Line:
+        """Where these do not fit: smaller micro-batches, the largest first, as they are and then with recomputation."""
+        rows = [rows for rows in reversed(self._micro_batches) if rows < at["micro_batch"]]
+        return [at | {"micro_batch": each} for each in rows] + [at | {"micro_batch": 1, "recompute": "layer"}]
+
+    def lines(self, at: Settings, wait_share: float) -> Iterator[Callable[[Settings], list[Line]]]:
+        """Functions from the best settings so far to lines from there.
+
+        Args:
+            at: the settings at which sums were waited for,
+            wait_share: so long, as a share of a step.
+        """
+        yield self._xla
+        yield self._rows
+        yield self._recompute
+        if "threads" in at:
+            yield self._threads
+        if self._machine.world_size > 1 and wait_share >= LEAST_WAIT:
+            yield self._buckets
+            if "cycle_time_ms" in at and "HOROVOD_CYCLE_TIME" not in os.environ:  # which would win over the recipe's
+                yield self._cycle_time
+            if "hierarchical_allreduce" in at:
+                yield lambda at: [[at | {"hierarchical_allreduce": not at["hierarchical_allreduce"]}]]
+
+    def _xla(self, at: Settings) -> list[Line]:
+        return [[at | {"xla": xla}] for xla in XLA if xla != resolved(at, self._machine)["xla"]]
+
+    def _rows(self, at: Settings) -> list[Line]:
+        rows, low = at["micro_batch"], [each for each in self._micro_batches if each < at["micro_batch"]]
+        high = [each for each in self._micro_batches if each > rows]
+        return [[at | {"micro_batch": each} for each in line] for line in (low[::-1], high)]
+
+    def _recompute(self, at: Settings) -> list[Line]:
+        """Other ways, at the same micro-batch, and at a larger one where only recomputation lets that fit."""
+        found = []
+        for recompute in RECOMPUTE:
+            if recompute != at["recompute"]:
+                changed = at | {"recompute": recompute}
+                found.append([changed])
+                for rows in reversed(self._micro_batches):
+                    larger = changed | {"micro_batch": rows}
+                    if rows > at["micro_batch"] and self._fits(larger):
+                        if not self._fits(at | {"micro_batch": rows}):
+                            found.append([larger])
+                        break
+        return found
+
+    def _threads(self, at: Settings) -> list[Line]:
+        machine, now = self._machine, self._machine.threads(at["threads"])
+        all_of_them = machine.threads(0)
+        wished = [all_of_them, max(1, machine.physical_cores // machine.local_size)]
+        wished += [all_of_them - 1] if all_of_them >= 4 else []  # a core for Horovod and the making of rows
+        return [[at | {"threads": 0 if each == all_of_them else each}] for each in dict.fromkeys(wished) if each != now]
+
+    def _buckets(self, at: Settings) -> list[Line]:
+        narrow = self._recipe.numerics.wire == "float16"
+        found = [("auto", "auto")]
+        for size in BUCKET_BYTES[1:]:
+            found += [(size, way) for way in (("ring", "two_step") if narrow else ("auto",))]
+        now = resolved(at, self._machine)
+        changed = [at | {"bucket_bytes": size, "reduction": way} for size, way in found]
+        return [[each] for each in changed if resolved(each, self._machine) != now]
+
+    def _cycle_time(self, at: Settings) -> list[Line]:
+        now = at["cycle_time_ms"]
+        low, high = (
+            [each for each in CYCLE_TIMES_MS if (each < now) == less and each != now] for less in (True, False)
+        )
+        return [[at | {"cycle_time_ms": each} for each in line] for line in (low[::-1], high)]
+
+
+def _by_host(machine: Machine) -> bool:
+    return machine.gpu and 1 < machine.local_size < machine.world_size

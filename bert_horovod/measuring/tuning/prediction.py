@@ -1,0 +1,108 @@
+"""What settings should come to before they are tried: whether they fit into memory, and whether they can win."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bert_horovod.costs.backward_profile import computed_profile
+from bert_horovod.costs.derived import derive
+from bert_horovod.costs.planner import accumulation_bytes, update_bytes
+from bert_horovod.measuring.tuning.trials import Settings, Trial
+from bert_horovod.recipe.sections import Recipe
+
+# The estimate of memory is within 15 % of what was measured (docs/results.md): what is further above the limit is out.
+ESTIMATE_MARGIN = 1.15
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How fast the machine is, by a trial."""
+
+    flops_per_s: float  # of forward and backward
+    bytes_per_s: float  # of the update, by the bytes that it must move
+    waiting_s: float  # a step, for sums and rows
+
+
+class Prediction:
+    """The planner's arithmetic for a recipe on this machine.
+
+    Args:
+        recipe: as it was.
+        phase: that is measured.
+        world_size: ranks.
+        slots: of a row of each phase, masked positions and sequences.
+        memory_bytes: that a rank may have; None: unknown.
+        gpu: whether ranks have one.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        phase: int,
+        world_size: int,
+        slots: Sequence[tuple[int, int]],
+        memory_bytes: float | None,
+        gpu: bool,
+    ) -> None:
+        self._recipe, self._phase, self._world_size, self._slots = recipe, phase, world_size, slots
+        self._memory_bytes, self._gpu = memory_bytes, gpu
+
+    def memory_bytes(self, settings: Settings) -> int:
+        """The estimate of a rank's peak, in the phase that needs most."""
+        recipe = with_settings(self._recipe, settings)
+        return max(
+            derive(recipe, phase, self._world_size, *slots, self._gpu).memory_bytes
+            for phase, slots in zip(recipe.phase, self._slots, strict=True)
+        )
+
+    def fits(self, settings: Settings) -> bool:
+        """Whether the settings may fit into memory."""
+        return self._memory_bytes is None or self.memory_bytes(settings) <= ESTIMATE_MARGIN * self._memory_bytes
+
+    def pace(self, settings: Settings, trial: Trial) -> Pace:
+        """The machine's pace by a trial of these settings."""
+        work = self._work(settings)
+        waiting_s = trial.reduce_wait_s + trial.input_wait_s
+        return Pace(work.flops / trial.micro_batch_s, work.update_bytes / max(trial.update_s, 1e-9), waiting_s)
+
+    def step_s(self, settings: Settings, pace: Pace) -> float:
+        """Seconds of a whole step, if settings change nothing but the work that there is to do."""
+        work = self._work(settings)
+        moved_s = (work.accumulation_bytes + work.update_bytes) / pace.bytes_per_s
+        return work.micro_batches * work.flops / pace.flops_per_s + moved_s + pace.waiting_s
+
+    def _work(self, settings: Settings) -> "_Work":
+        recipe = with_settings(self._recipe, settings)
+        phase, ranks = recipe.phase[self._phase], self._world_size
+        derived = derive(recipe, phase, ranks, gpu=self._gpu)
+        count, parameters = derived.micro_batches, derived.parameters
+        return _Work(
+            count,
+            computed_profile(recipe, phase.sequence_length, ranks, 1.0).end_s,
+            accumulation_bytes(recipe, parameters, count),
+            update_bytes(recipe, parameters, count, ranks),
+        )
+
+
+class _Work(NamedTuple):
+    """What a rank does in a step."""
+
+    micro_batches: int
+    flops: float  # of one, forward and backward, with what is computed again
+    accumulation_bytes: int  # that adding up moves through memory
+    update_bytes: int
+
+
+def with_settings(recipe: Recipe, settings: Settings) -> Recipe:
+    """The recipe with other settings of [execution]."""
+    return dataclasses.replace(recipe, execution=dataclasses.replace(recipe.execution, **settings))
+
+
+def longest_phase(recipe: Recipe) -> int:
+    """The number of the phase that should take longest: steps times rows times FLOPs of a row."""
+
+    def flops(number: int) -> float:
+        phase = recipe.phase[number]
+        return phase.steps * phase.global_batch * derive(recipe, phase, 1).flops_per_row
+
+    return max(range(len(recipe.phase)), key=flops)

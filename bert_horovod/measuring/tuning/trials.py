@@ -1,0 +1,101 @@
+"""Settings of [execution] tried by real steps in processes of their own: running out of memory is an answer."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from bert_horovod.runtime.children import python_settings
+from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
+
+Settings = dict[str, Any]  # of [execution], by key
+
+TIME_IS_UP, FAILED = "took too long", "failed"
+# How the memory guard, TensorFlow, C++, Python and a launcher say it of a process that was killed.
+_NO_MEMORY = re.compile(f"{OUT_OF_MEMORY}|ResourceExhausted|OOM when allocating|bad_alloc|MemoryError|SIGKILL")
+_LAST_WORDS = 2000  # characters
+_ENDING_S = 20  # that a launcher may take to end its ranks
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a try gave: a step's times, in seconds, or why there are none."""
+
+    step_s: float = float("inf")  # of a whole step of the recipe
+    rows_per_s: float = 0.0  # over all ranks
+    micro_batch_s: float = 0.0
+    update_s: float = 0.0
+    reduce_wait_s: float = 0.0
+    input_wait_s: float = 0.0
+    memory_bytes: int = 0  # peak, of the rank that had most
+    failure: str = ""  # OUT_OF_MEMORY, TIME_IS_UP, FAILED; "": there are times
+    words: str = ""  # the last of a try without times
+    limit: float = 0.0  # the bytes, or the seconds, that were not enough
+    wall_s: float = 0.0  # of the whole try
+
+
+def run_trial(words: Sequence[str], limit_s: float, memory_bytes: int | None = None) -> Trial:
+    """Run `bert-horovod WORDS`, a `bench throughput --json` or ranks that do it, in at most so many seconds.
+
+    It ends with this process's exceptions, such as KeyboardInterrupt, too. `memory_bytes`: that the words say.
+    """
+    begun = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "bert_horovod", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | python_settings(),
+            start_new_session=True,  # Ctrl-C is for this process, which ends the child
+        )
+        try:
+            child.wait(limit_s)
+            late = False
+        except subprocess.TimeoutExpired:
+            late = True
+        finally:
+            _end(child)
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read())
+    wall_s = time.monotonic() - begun
+    said = "\n".join(filter(None, (text.strip() for text in texts)))[-_LAST_WORDS:]
+    if late:
+        return Trial(failure=TIME_IS_UP, words=said, limit=limit_s, wall_s=wall_s)
+    if child.returncode == 0:
+        found = json.loads(texts[0].strip().splitlines()[-1])
+        known = {field.name for field in fields(Trial)}
+        return Trial(**{name: value for name, value in found.items() if name in known}, wall_s=wall_s)
+    if child.returncode == -signal.SIGKILL or _NO_MEMORY.search(texts[1]):
+        return Trial(failure=OUT_OF_MEMORY, words=said, limit=float(memory_bytes or 0), wall_s=wall_s)
+    return Trial(failure=FAILED, words=said, wall_s=wall_s)
+
+
+def _end(child: subprocess.Popen) -> None:
+    """End a child that may still run: a launcher ends its ranks before itself."""
+    if child.poll() is None:
+        child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_ENDING_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def still_holds(trial: Trial, memory_bytes: int | None, limit_s: float) -> bool:
+    """Whether a kept answer is one under these limits too: what failed may come to its end with more."""
+    if trial.failure == OUT_OF_MEMORY:
+        return memory_bytes is None or memory_bytes <= trial.limit
+    if trial.failure == TIME_IS_UP:
+        return limit_s <= trial.limit
+    return trial.failure != FAILED

@@ -1,0 +1,128 @@
+"""Tuning a recipe on this machine: the search over trials that are commands, whose answers are kept and told."""
+
+import contextlib
+import math
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_horovod.batches.rows import open_rows
+from bert_horovod.corpus.store import Store
+from bert_horovod.measuring.tuning.candidates import Candidates, Machine, first_settings, resolved
+from bert_horovod.measuring.tuning.learned import Learned
+from bert_horovod.measuring.tuning.prediction import Prediction
+from bert_horovod.measuring.tuning.search import Found, Search
+from bert_horovod.measuring.tuning.trials import TIME_IS_UP, Settings, Trial, run_trial, still_holds
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe.tuned import execution_overrides
+from bert_horovod.training.console import duration
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be tuned, where, and within which limits."""
+
+    recipe: Recipe  # with the overrides
+    recipe_file: Path
+    overrides: tuple[str, ...]  # of --set
+    data_dir: Path
+    index_dir: Path | None
+    phase: int  # that is measured
+    machine: Machine
+    host_flags: tuple[str, ...]  # of `launch`
+    memory_bytes: int | None  # that a rank may take; None: unknown
+    seconds: float  # of timed steps
+    limit_s: float  # of a trial
+
+    def command(self, settings: Settings, phase: int, bound_s: float) -> list[str]:
+        """The words of a trial's `bert-horovod`."""
+        words = ["bench", "throughput", "--recipe", str(self.recipe_file), "--data_dir", str(self.data_dir), "--json"]
+        words += ["--index_dir", str(self.index_dir)] if self.index_dir else []
+        for override in [*self.overrides, *execution_overrides(settings)]:
+            words += ["--set", override]
+        words += ["--phase", str(phase), "--seconds", str(self.seconds)]
+        words += ["--give_up_above", repr(bound_s)] if bound_s < math.inf else []
+        if self.memory_bytes is not None and not self.machine.gpu:
+            words += ["--memory", str(self.memory_bytes)]
+        ranks = self.machine.world_size
+        return words if ranks == 1 else ["launch", "-np", str(ranks), *self.host_flags, "--", *words]
+
+
+def tune(question: Question, store: Store, learned: Learned, say: Callable[[str], None]) -> Found:
+    """Search for the quickest settings; `say` hears of each trial.
+
+    Raises RunError if no settings work; KeyboardInterrupt, after the trial's processes, for SIGTERM too.
+    """
+    recipe, machine, phase = question.recipe, question.machine, question.phase
+    phases = range(len(recipe.phase))
+    rows = [open_rows(store, recipe, i, "train", question.index_dir) for i in phases]
+    slots = [(each.masked_slots, each.sequences) for each in rows]
+    prediction = Prediction(recipe, phase, machine.world_size, slots, question.memory_bytes, machine.gpu)
+    trials = _Trials(question, learned, say)
+
+    def works_elsewhere(settings: Settings) -> bool:
+        others = (trials.measure(settings, i, 0, 0.0) for i in phases if i != phase)
+        return all(trial.failure in ("", TIME_IS_UP) for trial in others)
+
+    search = Search(
+        first_settings(recipe, machine),
+        machine,
+        Candidates(recipe, phase, machine, prediction.fits),
+        prediction,
+        lambda settings, number, bound_s: trials.measure(settings, phase, number, bound_s),
+        works_elsewhere,
+    )
+    trials.count_left = search.left
+    memory = "" if question.memory_bytes is None else f"; a rank may take {question.memory_bytes / 2**30:.2f} GiB"
+    say(f"measuring phase {phase} on {machine.world_size} rank(s){memory}")
+    with _terminated_as_interrupted():
+        return search.run()
+
+
+class _Trials:
+    """A candidate's trial: what is kept of it, or else a new one."""
+
+    def __init__(self, question: Question, learned: Learned, say: Callable[[str], None]) -> None:
+        self._question, self._learned, self._say = question, learned, say
+        self._walls: list[float] = []
+        self._told: list[tuple[Settings, int, int]] = []
+        self.count_left: Callable[[], int] = lambda: 0  # trials that there may still be
+
+    def measure(self, settings: Settings, phase: int, number: int, bound_s: float) -> Trial:
+        question, key = self._question, resolved(settings, self._question.machine)
+        trial = self._learned.trial(key, phase, number)
+        kept = trial is not None and still_holds(trial, question.memory_bytes, question.limit_s)
+        if not kept:
+            words = question.command(settings, phase, bound_s)
+            trial = run_trial(words, question.limit_s, question.memory_bytes)
+            self._learned.keep(key, phase, number, trial)
+            self._walls.append(trial.wall_s)
+        self._tell(settings, phase, number, trial, kept)
+        return trial
+
+    def _tell(self, settings: Settings, phase: int, number: int, trial: Trial, kept: bool) -> None:
+        told, question = (settings, phase, number), self._question
+        if told in self._told:
+            return
+        self._told.append(told)
+        first = first_settings(question.recipe, question.machine)
+        changed = [f"{key}={value}" for key, value in settings.items() if value != first[key]]
+        what = " ".join(changed) or "the recipe as it is"
+        what += f", round {number}" if number else ""
+        what += "" if phase == question.phase else f", phase {phase}"
+        figures = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
+        took = "kept from before" if kept else duration(trial.wall_s)
+        left_s = self.count_left() * sum(self._walls) / max(1, len(self._walls))
+        after = f"; at most {duration(left_s)} left" if left_s and not kept else ""
+        self._say(f"{len(self._told):3}  {what}: {figures} ({took}{after})")
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within, SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,31 @@
+"""This host's processor, as Linux tells of it."""
+
+import os
+import platform
+from pathlib import Path
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def processor_name(cpuinfo: Path = _CPUINFO) -> str:
+    """As it calls itself."""
+    return next((each["model name"] for each in _threads(cpuinfo) if "model name" in each), platform.machine())
+
+
+def physical_cores(cpuinfo: Path = _CPUINFO) -> int:
+    """Cores of which this process may use a thread at least; where that is not told each thread counts as one."""
+    usable = os.sched_getaffinity(0)
+    told = [each for each in _threads(cpuinfo) if int(each.get("processor", -1)) in usable and "core id" in each]
+    return (
+        len({(each.get("physical id"), each["core id"]) for each in told}) if len(told) == len(usable) else len(usable)
+    )
+
+
+def _threads(cpuinfo: Path) -> list[dict[str, str]]:
+    """The blocks of the file: one for each thread of a core."""
+    try:
+        blocks = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")
+    except OSError:
+        return []
+    lines = ([line.partition(":") for line in block.splitlines()] for block in blocks if block.strip())
+    return [{name.strip(): value.strip() for name, _, value in block} for block in lines]
