@@ -1,18 +1,19 @@
-"""The row index: a token store's windows, sorted for random access, and how their lengths share rows.
+"""The row index: a token store's windows, sorted for random access, and the templates by which they share rows.
 
     <store>/index/<hash>/             or <directory>/<hash>/
         start.npy              uint32 or int64 [windows]    first token, counted over all shards
         first.npy              uint16 [windows]             tokens of the first segment
-        by_length.npy          uint32 or int64 [windows]    numbers of windows, by the positions of their sequences
-        classes.npy            int64  [5, L + 1]            per number 0 to L, the rows of `Classes`
-        template_rows.npy      int64  [templates]           rows of an epoch that are made so
+        by_length.npy          uint32 or int64 [windows]    window numbers, sorted by the positions of their sequences
+        classes.npy            int64  [5, L + 1]            the fields of `Classes`, for each number 0 to L
+        template_rows.npy      int64  [templates]           rows of an epoch made from each template
         template_lengths.npy   uint16 [templates, S]        positions of each sequence of such a row; 0: none
         hashes.json            SHA-256 of each of these files
 
-Windows are sorted by the tokens of their second segment (0: there is none) and then as in the store, so that their
-place says how long it is. L is the sequence length. The hash names the store, this format and the settings. A directory
-of that name is whole: it is renamed into place. All arrays are mapped: a host's processes share them. The one that may
-build an index checks it, as index_check.py says.
+L is the sequence length, S the most sequences in a row. Windows are sorted by the tokens of their second segment (0:
+there is none) and then as in the store, so a window's number tells the length of its second segment. The hash names the
+store, this format and the settings. A directory with that name is complete, because it is renamed into place. All
+arrays are memory-mapped, so a host's processes share them. The process that may build an index also checks it, as
+index_check.py says.
 """
 
 import bisect
@@ -37,28 +38,29 @@ from bert_horovod.errors import RunError, UserError, file_error
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync, write_atomically
 
-FORMATS = {"none": 3, "next_sentence": 3, "sentence_order": 4}  # of the files and their windows, by objective.pair
+FORMATS = {"none": 3, "next_sentence": 3, "sentence_order": 4}  # versions of files and windows, by objective.pair
 SPLITS = ("train", "held_out")
 _CHUNK = 1 << 20  # windows sorted at once
-# Shares of windows drawn short: the smallest that fills rows so far is taken, since each costs context.
+# Possible shares of windows drawn short (see windows.py). The smallest that fills enough of the rows is taken, because
+# short windows cost context.
 _SHORT_SHARES = tuple(step / 50 for step in range(41))
-_ENOUGH_FILL = 0.98
+_ENOUGH_FILL = 0.98  # share of positions that hold a sequence
 _SAMPLED_SHARDS = 8
 
 
 class Classes(NamedTuple):
-    """Counts per number of tokens or positions, int64 [L + 1] each."""
+    """Counts for each number of tokens or positions, int64 [L + 1] each."""
 
-    windows: np.ndarray  # with so many tokens in the second segment
-    largest_run: np.ndarray  # the most of them that are of one document
+    windows: np.ndarray  # windows with so many tokens in the second segment: a class
+    largest_run: np.ndarray  # the most windows of the class that are of one document
     run_end: np.ndarray  # where that document's windows end, counted from the first of the class
-    sequences: np.ndarray  # with so many positions, [CLS] and [SEP] included
+    sequences: np.ndarray  # sequences with so many positions, [CLS] and [SEP] included
     tokens: np.ndarray  # the most tokens of a sequence with so many positions
 
 
 @dataclass(frozen=True)
 class RowIndex:
-    """An opened index; its arrays, as the module's docstring states them, are mapped, not read."""
+    """An opened index; its arrays (see the module's docstring) are memory-mapped, not loaded."""
 
     path: Path
     sequence_length: int
@@ -96,7 +98,7 @@ def open_index(
     directory: str | Path | None = None,
     build: bool = True,
 ) -> RowIndex:
-    """Open the row index of a store, and build it first if need be.
+    """Open the row index of a store, and build it first if it is missing.
 
     Args:
         store: the token store.
@@ -105,12 +107,12 @@ def open_index(
         packing: whether several sequences share a row.
         split: "train" or "held_out".
         directory: where indexes are kept; None: in `index/` of the store.
-        build: whether a missing index is built; one process a host builds, the others wait for it and open.
+        build: whether to build a missing index; one process per host builds, the others wait for it and open.
 
     Raises:
-        UserError: the split holds nothing (or no pairs, or one document where wrong second segments come from another).
+        UserError: the split has no windows, or no pairs, or for next-sentence pairs only one document.
         DamagedData: the index is damaged.
-        RunError: it is missing, or cannot be written (where the path is at fault, UserError).
+        RunError: it is missing and not to be built, or cannot be written (UserError if the path is at fault).
     """
     if split not in SPLITS or not 4 <= sequence_length < 1 << 16:
         raise ValueError(
@@ -151,7 +153,7 @@ class _Cutter:
     split: str
 
     def windows(self, short_share: float, shards: list[int] | None = None) -> Iterator[tuple[int, Windows]]:
-        """Tokens of the store before a shard, and its windows; for the shards of these numbers, or all."""
+        """Yield (tokens of the store before a shard, the shard's windows), for the shards of these numbers or all."""
         limit = self.sequence_length - (2 if self.pair == "none" else 3)
         tokens = documents = 0
         for number, shard in enumerate(self.store.shards):
@@ -175,7 +177,7 @@ def _build(cutter: _Cutter, packing: bool, path: Path) -> None:
         try:
             os.rename(temporary, path)
         except OSError:
-            if not path.is_dir():  # else another host was faster: its index is the same
+            if not path.is_dir():  # else another host was faster, and its index is the same
                 raise
     except OSError as error:
         raise file_error(
@@ -188,7 +190,7 @@ def _build(cutter: _Cutter, packing: bool, path: Path) -> None:
 
 
 def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
-    """Cut twice, to count and to sort: memory is that of a shard, and the sort writes each window once."""
+    """Cut the store twice, to count and then to sort: memory holds one shard, and each window is written once."""
     length = cutter.sequence_length
     short_share = _short_share(cutter) if packing else 0.0
     classes = _count(cutter, short_share)
@@ -221,7 +223,7 @@ def _write(cutter: _Cutter, packing: bool, directory: Path) -> None:
 
 
 def _short_share(cutter: _Cutter) -> float:
-    """The share of windows to draw short, found on shards from all over the store."""
+    """Find the share of windows to draw short, on a sample of shards from all over the store."""
     number = len(cutter.store.shards)
     sampled = sorted({number * i // _SAMPLED_SHARDS for i in range(_SAMPLED_SHARDS)})
 
@@ -231,7 +233,7 @@ def _short_share(cutter: _Cutter) -> float:
             histogram += np.bincount(positions_of(cut.first, cut.second), minlength=len(histogram))
         return fill(pack(histogram, cutter.sequence_length), cutter.sequence_length) >= _ENOUGH_FILL
 
-    # Fill rises with the share.
+    # A binary search, because the fill rises with the share.
     return _SHORT_SHARES[min(bisect.bisect_left(_SHORT_SHARES, True, key=enough), len(_SHORT_SHARES) - 1)]
 
 
@@ -251,7 +253,7 @@ def _count(cutter: _Cutter, short_share: float) -> Classes:
 
 
 def _count_runs(cut: Windows, counts: Classes) -> None:
-    """Take in where a shard's documents have the most windows of a class; no document spans two shards."""
+    """Update largest_run and run_end of each class with a shard's windows; no document lies in two shards."""
     order = np.argsort(cut.second, kind="stable")
     second, document = cut.second[order], cut.document[order]
     changes = np.flatnonzero((np.diff(second) != 0) | (np.diff(document) != 0)) + 1
@@ -290,7 +292,7 @@ def _refuse_too_few(cutter: _Cutter, counts: Classes, documents: int) -> None:
 
 
 def _sorted_places(classes: np.ndarray, next_place: np.ndarray) -> np.ndarray:
-    """Where a stable counting sort puts elements of these classes; moves `next_place` of each class on."""
+    """The places of elements of these classes after a stable counting sort; advances `next_place` of each class."""
     order = np.argsort(classes, kind="stable")
     count = np.bincount(classes, minlength=len(next_place))
     ordered = classes[order]
@@ -301,7 +303,10 @@ def _sorted_places(classes: np.ndarray, next_place: np.ndarray) -> np.ndarray:
 
 
 def _create(path: Path, dtype: type | np.dtype, shape: tuple[int, ...]) -> np.memmap:
-    """A new .npy file, mapped; its room is taken now, as a full disk would kill the process that writes to a map."""
+    """Create a .npy file and memory-map it.
+
+    Its disk space is allocated now, because a process that writes to a memory map on a full disk is killed.
+    """
     array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     with open(path, "r+b") as file:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

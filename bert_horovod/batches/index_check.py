@@ -1,4 +1,4 @@
-"""The files of a row index read, and what must hold within them: see index.py for the arrays."""
+"""Reads the files of a row index and checks them; index.py describes the arrays."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _CHUNK = 1 << 20  # windows checked at once
 
 
 def narrow(count: int) -> type:
-    """The dtype of so many numbers, from 0."""
+    """The dtype for numbers from 0 to count - 1."""
     return np.uint32 if count <= 1 << 32 else np.int64
 
 
@@ -23,7 +23,7 @@ def positions_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def read_arrays(path: Path, sequence_length: int, tokens: int, check: bool) -> dict[str, np.ndarray]:
-    """The arrays by name; with `check` compared with their hashes and with each other. Raises DamagedData."""
+    """Read the arrays by name; `check`: also compare them with their hashes and each other. Raises DamagedData."""
     arrays: dict[str, np.ndarray] = {}
     file = path / "start.npy"
     try:
@@ -56,7 +56,7 @@ def read_arrays(path: Path, sequence_length: int, tokens: int, check: bool) -> d
 
 
 def check_arrays(arrays: dict[str, np.ndarray], tokens: int) -> None:
-    """Raise ValueError where the arrays of an index contradict each other or a store of so many tokens."""
+    """Raise ValueError if the arrays of an index contradict each other or do not fit a store of so many tokens."""
     windows = len(arrays["start"])
     in_class, largest_run, run_end, sequences, most_tokens = arrays["classes"]
     length = len(in_class) - 1

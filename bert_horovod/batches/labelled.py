@@ -1,7 +1,7 @@
 """Labelled examples in memory as rows, each row a pure function of (seed, position).
 
-An example is a text or a pair of texts. With packing several share a row, each attending only to itself; their lengths
-are packed once (packing.py), and examples of equal length change places every epoch (packed_order.py).
+An example is a text or a pair of texts. With packing, several examples share a row, and each attends only to itself.
+Their lengths are packed once (packing.py); examples of equal length change places every epoch (packed_order.py).
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.recipe.sections import Recipe
 
-# Streams of the recipe's seed, apart from those of batches/rows.py; phase i trains on the second + i.
+# Streams of the recipe's seed, other ones than in batches/rows.py; phase i trains on _PHASE_STREAM + i.
 _OTHER_STREAM, _PHASE_STREAM = 200, 201
 
 
@@ -29,7 +29,7 @@ class LabelledTexts(NamedTuple):
     """Examples as text."""
 
     texts: tuple[list[str], ...]  # the first texts; for pairs also the second texts, as many
-    labels: list[int] | list[float]  # numbers of the labels, or real numbers that are to be predicted
+    labels: list[int] | list[float]  # numbers of the labels, or real numbers to predict
 
 
 class LabelledTokens(NamedTuple):
@@ -41,7 +41,7 @@ class LabelledTokens(NamedTuple):
     labels: np.ndarray  # int32 or float64 [examples]
 
     def hash(self) -> str:
-        """SHA-256 of all of it, in hexadecimal."""
+        """SHA-256 of all arrays, in hexadecimal."""
         digest = hashlib.sha256()
         for array in self:
             digest.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
@@ -59,10 +59,10 @@ def tokenised(examples: LabelledTexts, tokenizer: Tokenizer) -> LabelledTokens:
 
 
 def truncated(counts: np.ndarray, room: int) -> np.ndarray:
-    """The tokens that stay of each text, int64 [examples, sides]; texts are cut at their ends.
+    """How many tokens each text keeps, int64 [examples, sides]; texts are cut at their ends.
 
-    A pair loses tokens from the longer text, from the second where both are as long, one by one (Google's
-    run_classifier.py); this is the closed form.
+    Google's run_classifier.py removes a pair's tokens one by one from the longer text, or from the second if both are
+    equally long; this is the closed form.
 
     Args:
         counts: tokens of each text, int64 [examples, sides].
@@ -82,7 +82,7 @@ class LabelledRows:
     """The rows of a split, endless, in random access; see batches.source.Source.
 
     Args:
-        examples: the split's, at least one.
+        examples: the split's examples, at least one.
         special: the vocabulary's special ids.
         sequence_length: positions per row, L; longer examples are cut.
         seed: orders the rows.
@@ -117,7 +117,7 @@ class LabelledRows:
         return np.where(numbers >= 0, self._by_length[self._length_start[lengths] + np.maximum(numbers, 0)], -1)
 
     def by_example(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs of all rows, [count, S, ...], as outputs of the examples in their order, [examples, ...]."""
+        """Sort outputs of all rows, [count, S, ...], into the order of the examples, [examples, ...]."""
         number = self.examples(np.arange(self.count))
         found = np.empty((len(self.labels), *outputs.shape[2:]), outputs.dtype)
         found[number[number >= 0]] = outputs[number >= 0]
@@ -134,7 +134,7 @@ class LabelledRows:
             position_ids    int32   [R, L]  place in the example, from 0; 0 at padding
             sequence_ids    int32   [R, L]  1..S: which example of the row, attending to itself only; 0: padding
             cls_positions   int32   [R, S]  places of [CLS]; 0 where there is no example
-            labels          int32   [R, S]  0 where there is no example; of real numbers: targets, float32
+            labels          int32   [R, S]  0 where there is no example; for real numbers instead: targets, float32
             weights         float32 [R, S]  1: an example, 0: none
         """
         lengths, _ = self._order.sequences(positions)
@@ -158,7 +158,7 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class LabelledDataset:
-    """Labelled examples as what a run reads; see batches.source.Dataset.
+    """Labelled examples as the dataset of a run; see batches.source.Dataset.
 
     Args:
         path: where the texts are from.

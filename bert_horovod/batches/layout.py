@@ -1,4 +1,4 @@
-"""Where sequences lie in their row: [CLS] A [SEP] or [CLS] A [SEP] B [SEP] each, one after another, then padding."""
+"""The layout of rows: sequences [CLS] A [SEP] or [CLS] A [SEP] B [SEP], one after another, then padding."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from bert_horovod.batches.special_tokens import SpecialIds
 
 
 class Layout(NamedTuple):
-    """Each place of R rows of L positions with up to S sequences."""
+    """The role of each place in R rows of L positions with up to S sequences."""
 
     starts: np.ndarray  # int64 [R, S]: places of [CLS]; 0 where there is no sequence
     sequence_ids: np.ndarray  # int64 [R, L]: 1..S, which sequence of the row; 0: padding
@@ -23,7 +23,7 @@ class Layout(NamedTuple):
         return (self.sequence_ids > 0) & ~self.is_separator & ~self.is_start
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """What each place has of its sequence: [R, S] to [R, L]; 0 at padding."""
+        """Give each place the value of its sequence: [R, S] to [R, L]; 0 at padding."""
         with_padding = np.concatenate((np.zeros_like(values[:, :1]), values), axis=1)
         return np.take_along_axis(with_padding, self.sequence_ids, axis=1)
 
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
         return ids
 
     def inputs(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """What the encoder reads of rows with these ids, int32 [R, L] each; see batches.source.Source."""
+        """The encoder's inputs for rows with these ids, int32 [R, L] each; see batches.source.Source."""
         return {
             "input_ids": ids,
             "token_type_ids": self.is_second.astype(np.int32),
@@ -49,8 +49,8 @@ def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int) -> Lay
 
     Args:
         first: tokens of each first segment, int64 [R, S].
-        lengths: positions of each sequence, special tokens included, int64 [R, S]; 0: none. Those of a row are
-            together sequence_length at most.
+        lengths: positions of each sequence, special tokens included, int64 [R, S]; 0: none. The sum over a row is at
+            most sequence_length.
         sequence_length: positions per row, L.
     """
     rows, slots = lengths.shape
@@ -63,7 +63,7 @@ def lay_out(first: np.ndarray, lengths: np.ndarray, sequence_length: int) -> Lay
     nowhere = np.zeros_like(present)
     layout = Layout(np.where(lengths > 0, starts, 0), sequence_ids, sequence_ids, nowhere, nowhere, nowhere)
     place = np.where(present, np.arange(sequence_length) - layout.spread(starts), 0)
-    separator = layout.spread(first) + 1  # the first segment's
+    separator = layout.spread(first) + 1  # place of the first segment's [SEP]
     return layout._replace(
         place=place,
         is_start=present & (place == 0),

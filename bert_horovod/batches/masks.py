@@ -1,4 +1,4 @@
-"""Masked tokens: which places of a row are predicted, and what the model sees there instead."""
+"""Masked tokens: chooses the places of a row that are predicted, and the tokens that the model sees there instead."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.special_tokens import SpecialIds, continuation_pieces, ordinary_ids
 from bert_horovod.recipe.sections import Objective
 
-# What a hash is drawn for.
+# Streams of keyed_hash: one for each kind of draw.
 _MASK, _REPLACE, _SPAN = range(200, 203)
 _LOW_32 = np.uint64((1 << 32) - 1)
 _SHIFT_32 = np.uint64(32)
@@ -22,15 +22,15 @@ def masked_count(tokens: np.ndarray | int, fraction: float) -> np.ndarray:
 
 
 def full_row_slots(objective: Objective, length: int) -> int:
-    """Masked positions of a row that one sequence fills: all but [CLS], [SEP], and a pair's second [SEP], can be."""
+    """Masked positions of a row that one sequence fills; [CLS], [SEP] and a pair's second [SEP] cannot be masked."""
     return int(masked_count(length - (3 if objective.pairs else 2), objective.masked_fraction))
 
 
 class Masked(NamedTuple):
-    """What is to be predicted, [rows, slots] each."""
+    """The tokens to predict, [rows, slots] each."""
 
     positions: np.ndarray  # int32: places in the row, ascending; 0 where unused
-    ids: np.ndarray  # int32: what was there; 0 where unused
+    ids: np.ndarray  # int32: the original ids; 0 where unused
     weights: np.ndarray  # float32: 1 used, 0 unused
 
 
@@ -41,7 +41,7 @@ class Masker:
         vocabulary: the store's.
         special: its special ids.
         objective: the recipe's.
-        seed: of the run's phase.
+        seed: the seed of the run's phase.
         sequence_length: positions per row, L.
         sequences: the most sequences in a row, S.
         slots: masked positions in a row, at most.
@@ -111,9 +111,9 @@ class Masker:
         maskable: np.ndarray,
         tokens: np.ndarray,
     ) -> np.ndarray:
-        """Masked places in the flat batch, ascending: of each sequence those with the smallest hashes.
+        """Masked places in the flat batch, ascending: in each sequence the places with the smallest hashes.
 
-        A sort key is, from the high bits on: sequence in the row, hash, first column of the word, column.
+        A sort key holds, from the high bits to the low: sequence in the row, hash, first column of the word, column.
         """
         columns = np.broadcast_to(np.arange(self._length), ids.shape)
         words = columns if self._continuation is None else self._word_starts(ids, maskable)
@@ -123,14 +123,14 @@ class Masker:
         keys |= sequence_ids.astype(np.uint64) << np.uint64(64 - self._sequence_bits)
         keys |= words.astype(np.uint64) << np.uint64(self._column_bits) | columns.astype(np.uint64)
         keys[~maskable] = _LAST
-        keys.sort(axis=1)
-        # Sequence by sequence, in the order of their numbers; what cannot be masked is behind all of them.
+        keys.sort(axis=1)  # (R, L)
+        # A sorted row has its sequences in the order of their numbers, then the places that cannot be masked.
         behind = self._length - tokens.sum(axis=1, keepdims=True)
-        counts = np.concatenate((tokens, behind), axis=1)
+        counts = np.concatenate((tokens, behind), axis=1)  # (R, S + 1)
         budgets = np.where(tokens > 0, masked_count(tokens, self._fraction), 0)
-        budgets = np.concatenate((budgets, np.zeros_like(behind)), axis=1).ravel()
-        starts = np.cumsum(counts) - counts.ravel()  # in the flat batch
-        owner = np.repeat(np.arange(counts.size), counts.ravel())
+        budgets = np.concatenate((budgets, np.zeros_like(behind)), axis=1).ravel()  # (R * (S + 1),)
+        starts = np.cumsum(counts) - counts.ravel()  # (R * (S + 1),), in the flat batch
+        owner = np.repeat(np.arange(counts.size), counts.ravel())  # (R * L,): index in starts and budgets
         chosen = np.arange(keys.size) - starts[owner] < budgets[owner]
         if self._continuation is not None:
             chosen = self._whole_words(keys.ravel() >> np.uint64(self._column_bits), owner, budgets, chosen)
@@ -145,7 +145,7 @@ class Masker:
         maskable: np.ndarray,
         tokens: np.ndarray,
     ) -> np.ndarray:
-        """Masked places in the flat batch, ascending: per sequence spans of words or tokens; see batches/ngrams.py."""
+        """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see batches/ngrams.py."""
         begins = maskable
         if self._continuation is not None:
             begins = maskable & (self._word_starts(ids, maskable) == np.arange(self._length))
@@ -157,15 +157,16 @@ class Masker:
         return choose_spans(words, lengths, self._hash(_MASK, at), budgets)
 
     def _word_starts(self, ids: np.ndarray, maskable: np.ndarray) -> np.ndarray:
-        """The column where each place's word begins, int64 [R, L]; a segment's first piece begins one."""
+        """The column where each place's word begins, int64 [R, L]; a segment's first piece always begins a word."""
         continues = self._continuation[ids] & maskable
         continues[:, 1:] &= maskable[:, :-1]
         return np.maximum.accumulate(np.where(continues, 0, np.arange(self._length)), axis=1)
 
     def _whole_words(self, words: np.ndarray, owner: np.ndarray, budgets: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """Which places of the sorted batch are masked, bool: words in their order, without those that do not fit.
+        """Choose the masked places of the sorted batch, bool: words in their order, without words that do not fit.
 
-        Where no word of a sequence fits, its first tokens in this order are masked, which are of one word: `first`.
+        If no word of a sequence fits into its budget, its first tokens in this order are masked (`first`); they are of
+        one word.
         """
         begins = np.append(True, (words[1:] != words[:-1]) | (owner[1:] != owner[:-1]))
         word = np.cumsum(begins) - 1

@@ -1,13 +1,13 @@
 """Spans of words for masking, as ALBERT draws them (Lan et al. 2020, arXiv 1909.11942, and its published code).
 
-Of each sequence, words in random order, until the budget is used:
+In each sequence, words are tried in random order until the budget is used:
 
     n ~ p(n) proportional to 1/n, for n up to the longest span, and up to the words that the segment has left
     span = the word and the n - 1 behind it
     while the span is longer than what is left of the budget and n > 1: n = n - 1
     the span is masked, unless it is still too long or one of its words is masked already
 
-Two things differ from the published code: n is drawn by seed, and no span goes on from one segment into the next.
+Two things differ from the published code: n is drawn by seed, and no span goes over the end of a segment.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Words(NamedTuple):
-    """The words of a batch in the order of its text; W of them, in Q sequences."""
+    """The words of a batch in the order of its text: W words in Q sequences."""
 
     start: np.ndarray  # int64 [W]: first token, in the flat batch; a word's tokens lie one after another
     size: np.ndarray  # int64 [W]: its tokens
@@ -25,19 +25,19 @@ class Words(NamedTuple):
 
 
 def find_words(begins: np.ndarray, maskable: np.ndarray, sequence_ids: np.ndarray) -> Words:
-    """The words of rows.
+    """Find the words of rows.
 
     Args:
         begins: bool [R, L]: places where a word begins.
-        maskable: bool [R, L]: ordinary tokens; what lies between two runs of them divides segments.
+        maskable: bool [R, L]: ordinary tokens; all other tokens separate segments.
         sequence_ids: int [R, L], 1 to S <= L; 0: padding.
     """
     length = begins.shape[1]
     start = np.flatnonzero(begins)
-    tokens = np.cumsum(maskable)  # up to and with each place
+    tokens = np.cumsum(maskable)  # (R * L,): ordinary tokens up to each place, itself included
     before = tokens[start] - 1
     size = np.diff(before, append=tokens[-1])
-    # Two words are of one segment where nothing lies between them.
+    # Two words are in one segment if the second begins where the first ends.
     goes_on = start[1:] == start[:-1] + size[:-1]
     segment_ends = np.append(np.flatnonzero(~goes_on), len(start) - 1)
     words = np.arange(len(start))
@@ -49,29 +49,29 @@ def find_words(begins: np.ndarray, maskable: np.ndarray, sequence_ids: np.ndarra
 
 
 def draw_lengths(left: np.ndarray, longest: int, draws: np.ndarray) -> np.ndarray:
-    """Words of the span that begins at each word, int64 [W].
+    """Draw how many words the span that begins at each word has, int64 [W].
 
     Args:
         left: see Words.
         longest: words of a span, at most.
         draws: float64 [W], uniform in [0, 1).
     """
-    odds = np.cumsum(1 / np.arange(1, longest + 1))  # of a span of at most 1, 2, ... words; not normalised
+    odds = np.cumsum(1 / np.arange(1, longest + 1))  # of spans of at most 1, 2, ... words; not normalised
     scaled = draws * odds[np.minimum(left, longest) - 1]
     return np.searchsorted(odds, scaled, side="right") + 1
 
 
 def choose_spans(words: Words, lengths: np.ndarray, hashes: np.ndarray, budgets: np.ndarray) -> np.ndarray:
-    """Places that are masked, in the flat batch, ascending; int64.
+    """Choose the masked places in the flat batch, ascending; int64.
 
-    Each sequence tries its words in the order of their hashes. A sequence of which no word fits masks the first tokens
-    of the first word that it tries.
+    Each sequence tries its words in the order of their hashes. If no word fits into its budget, the first tokens of the
+    first word that it tries are masked.
 
     Args:
-        words: those of the batch.
+        words: the batch's.
         lengths: int64 [W], words of the span that begins at each.
         hashes: uint64 [W].
-        budgets: int64 [Q], tokens that are masked, at most.
+        budgets: int64 [Q], the most tokens to mask in each sequence.
     """
     first, end = words.first[:-1], words.first[1:]
     order = np.lexsort((hashes, np.repeat(np.arange(len(budgets)), end - first)))
@@ -80,7 +80,7 @@ def choose_spans(words: Words, lengths: np.ndarray, hashes: np.ndarray, budgets:
     at, budget = _first_spans(words, lengths, order, tokens, budgets, masked)
     behind = np.arange(int(lengths.max(initial=1)))
     tries = np.flatnonzero((budget > 0) & (at < end))
-    while len(tries):  # a word of each sequence at once
+    while len(tries):  # each pass tries one word of each sequence
         word, left = order[at[tries]], budget[tries]
         span = word[:, None] + np.minimum(behind, lengths[word, None] - 1)
         sizes = tokens[span + 1] - tokens[word, None]
@@ -102,10 +102,10 @@ def choose_spans(words: Words, lengths: np.ndarray, hashes: np.ndarray, budgets:
 def _first_spans(
     words: Words, lengths: np.ndarray, order: np.ndarray, tokens: np.ndarray, budgets: np.ndarray, masked: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mask the spans with which each sequence begins, as many as fit into its budget together, all at once.
+    """Mask the first spans of each sequence, as many as fit into its budget together, in a few vectorised rounds.
 
-    A span is masked where it is the first of the undecided ones for each of its words; then it decides those that
-    share a word with it. So in a few rounds the result is that of trying them one by one.
+    In each round a span is masked if it is the first of the undecided spans for each of its words; then the spans that
+    share a word with it are decided: they are dropped. The result is the same as if spans were tried one by one.
 
     Args:
         words, lengths, budgets: see choose_spans.
@@ -115,7 +115,7 @@ def _first_spans(
 
     Returns:
         at: int64 [Q], the places in `order` of the next words to try.
-        budget: int64 [Q], what is left.
+        budget: int64 [Q], tokens of the budgets that are left.
     """
     first = words.first[:-1]
     total = np.cumsum(tokens[order + lengths[order]] - tokens[order])

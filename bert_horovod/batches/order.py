@@ -10,7 +10,7 @@ _INCREMENT = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _WORD = (1 << 64) - 1
-_FEISTEL_ROUNDS = 8  # of half the bits each
+_FEISTEL_ROUNDS = 8  # each changes half of the bits
 
 
 def keyed_hash(seed: int, *streams: int, index: np.ndarray) -> np.ndarray:
@@ -18,7 +18,7 @@ def keyed_hash(seed: int, *streams: int, index: np.ndarray) -> np.ndarray:
 
     Args:
         seed: any whole number; its low 64 bits count.
-        streams: whole numbers that name what the words are for; different streams are independent.
+        streams: whole numbers that name the purpose of the words; different streams are independent.
         index: uint64 of any shape, the counter.
 
     Returns:
@@ -30,15 +30,15 @@ def keyed_hash(seed: int, *streams: int, index: np.ndarray) -> np.ndarray:
 
 
 def stream_seed(seed: int, stream: int) -> int:
-    """A seed of its own for a stream of a seed: in [0, 2^63)."""
+    """A separate seed for a stream of a seed: in [0, 2^63)."""
     return int(keyed_hash(seed, stream, index=np.zeros(1, np.uint64))[0] >> np.uint64(1))
 
 
 def permute(index: np.ndarray, n: np.ndarray | int, key: np.ndarray | int) -> np.ndarray:
-    """A seeded bijection of [0, n): where `index` goes, without computing the rest.
+    """Map `index` by a seeded bijection of [0, n), without computing the map of other elements.
 
-    An alternating Feistel network over the smallest power of two that holds n; a value that falls outside of [0, n)
-    goes through it again until it falls inside (cycle-walking), at most two passes on average.
+    An alternating Feistel network permutes [0, m), where m is the smallest power of two that is at least n; a value
+    outside of [0, n) goes through it again until it falls inside (cycle-walking), at most two passes on average.
 
     Args:
         index: int64 of any shape, values in [0, n).
@@ -66,7 +66,7 @@ def permute(index: np.ndarray, n: np.ndarray | int, key: np.ndarray | int) -> np
 
 
 def below(words: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Random whole numbers in [0, bound), int64, of random words uint64; a bias of bound / 2^64 remains."""
+    """Random whole numbers in [0, bound), int64, made from random words uint64; a bias of bound / 2^64 remains."""
     return (words % bound.astype(np.uint64)).astype(np.int64)
 
 

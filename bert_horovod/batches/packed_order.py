@@ -1,9 +1,10 @@
-"""Which sequences share a row: templates of lengths, whose sequences change places every epoch, in random access.
+"""Chooses the sequences that share a row, in random access: sequences of equal length change places every epoch.
 
-Position p = epoch * rows + i stands for row i of that epoch. A bijection over the epoch's rows gives a place in the
-table of templates: what lengths the row holds, and which of the template's rows it is. So each of its sequences has a
-number among all of its length, and a bijection over these says which sequence of that length it is. Both bijections are
-keyed by (seed, epoch), so each sequence is in each epoch once, and any rank can make any row.
+Position p = epoch * rows + i stands for row i of that epoch. A first bijection maps i to a place in the table of
+templates. The place tells the lengths that the row holds, and the row's number among the rows of its template. From
+these, each sequence of the row gets a number among all sequences of its length. A second bijection maps this number to
+the sequence. Both bijections are keyed by (seed, epoch), so each sequence is in each epoch once, and any rank can make
+any row.
 """
 
 import numpy as np
@@ -11,14 +12,14 @@ import numpy as np
 from bert_horovod.batches.order import keyed_hash, permute
 from bert_horovod.batches.packing import Templates
 
-_ROWS, _SEQUENCES = range(2)  # what a hash is drawn for
+_ROWS, _SEQUENCES = range(2)  # streams of keyed_hash: one for each bijection
 
 
 class PackedOrder:
     """The order of the rows of some templates.
 
     Args:
-        templates: what rows hold.
+        templates: the lengths that rows hold.
         sequence_length: positions per row, L.
         seed: keys the bijections.
     """
@@ -35,11 +36,11 @@ class PackedOrder:
         self._of_length = np.bincount(self._lengths.ravel(), slots, sequence_length + 1).astype(np.int64)
 
     def sequences(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What rows hold, for positions int64 [R].
+        """The sequences of rows, for positions int64 [R].
 
         Returns:
-            lengths: int64 [R, S], positions of each sequence; 0: none, as in a position of -1.
-            numbers: int64 [R, S], which sequence of that length it is, from 0; -1: none.
+            lengths: int64 [R, S], positions of each sequence; 0: none. A position of -1 has none.
+            numbers: int64 [R, S], the sequence's number among all of that length, from 0; -1: none.
         """
         positions = np.asarray(positions, np.int64)
         epoch, row = np.divmod(np.maximum(positions, 0), self.count)
@@ -61,9 +62,9 @@ class PackedOrder:
 
 
 def _first_numbers(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Per template and slot, the number of its first row's sequence among all sequences of that length; as `lengths`.
+    """For each slot of each template, the number of its first row's sequence among all sequences of that length.
 
-    Each slot of a template takes as many numbers as the template has rows.
+    Each slot of a template takes as many numbers as the template has rows. The result has the shape of `lengths`.
     """
     flat = lengths.ravel()
     taken = np.where(flat > 0, np.repeat(rows, lengths.shape[1]), 0)

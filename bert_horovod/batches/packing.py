@@ -1,7 +1,7 @@
-"""Packing: which lengths of sequences share a row.
+"""Packing: chooses the lengths of sequences that share a row.
 
 Lengths are packed, not sequences: best-fit decreasing (Johnson 1973) over the histogram, all rows of equal content
-at once. The result is a short table of templates, such as 128 = 90 + 38, each with the number of rows made so.
+at once. The result is a short table of templates, such as 128 = 90 + 38, each with the number of rows made from it.
 """
 
 import bisect
@@ -15,18 +15,18 @@ _LEAST_POSITIONS = 8
 
 @dataclass(frozen=True)
 class Templates:
-    """What rows hold."""
+    """The lengths of sequences that rows hold."""
 
-    rows: np.ndarray  # int64 [templates]: rows of an epoch that are made so
+    rows: np.ndarray  # int64 [templates]: rows of an epoch made from each template
     lengths: np.ndarray  # uint16 [templates, sequences]: positions of each sequence, descending; 0: none
 
 
 def most_sequences(sequence_length: int) -> int:
     """Sequences in a row, at most.
 
-    Every row has slots for as many as the fullest template holds: one for each 8 positions keeps the pair head, a
-    product of hidden x hidden a slot, far below one layer's cost. More than that, or more than 64, would be rows of
-    snippets with three or four words each.
+    Every row has as many slots as the fullest template has sequences. With a slot for each 8 positions, the pair head,
+    a product of hidden x hidden for each slot, costs far less than one layer. With more slots than that, or more than
+    64, rows would hold snippets of three or four words each.
     """
     return max(1, min(_MOST_SEQUENCES, sequence_length // _LEAST_POSITIONS))
 
@@ -63,17 +63,17 @@ def fill(templates: Templates, sequence_length: int) -> float:
 
 
 class _OpenRows:
-    """Rows in the making, by the space that is left in them and then by content."""
+    """Rows that are being packed, grouped by the space that is left in them and then by content."""
 
     def __init__(self, sequence_length: int, most: int) -> None:
         self._most = most
         self._length = sequence_length
-        self._spaces: list[int] = []  # ascending, those of `_open`
+        self._spaces: list[int] = []  # the keys of `_open`, ascending
         self._open: dict[int, dict[tuple[int, ...], int]] = {}
         self._closed: dict[tuple[int, ...], int] = {}
 
     def place(self, length: int, count: int) -> int:
-        """Put up to `count` sequences where they fit best, into rows of one content; returns how many."""
+        """Put up to `count` sequences into the rows where they fit best, all of one content; returns how many."""
         at = bisect.bisect_left(self._spaces, length)
         if at == len(self._spaces):  # no open row has room
             space, content, rows = self._length, (), count

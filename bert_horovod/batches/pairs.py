@@ -1,8 +1,8 @@
-"""Sentence pairs: whose second segment follows which first one, each used once an epoch.
+"""Sentence pairs: chooses the second segment that follows each first segment; each segment is used once an epoch.
 
-Next sentence: a wrong pair has the second segment of a window of another document, and that window has this one's in
-return. Both are equally long, so that no length changes and none tells anything. Sentence order: a wrong pair has its
-own segments, swapped.
+Next sentence: for wrong pairs, two windows of different documents exchange their second segments. Both segments are
+equally long, so no window changes its length, and lengths do not reveal the label. Sentence order: a wrong pair has the
+two segments of its window, swapped.
 """
 
 from collections.abc import Callable
@@ -12,23 +12,24 @@ import numpy as np
 from bert_horovod.batches.index import Classes
 from bert_horovod.batches.order import below, permute
 
-# What a hash is drawn for.
+# Streams of keyed_hash: one for each kind of draw.
 _SHIFT, _CHOICE, _ROUNDING = range(100, 103)
 
 
 class PairExchange:
     """Pairs up windows whose second segments are equally long (a class), anew every epoch.
 
-    The windows of a class lie document by document. Turned so that those of the document with the most come last, they
-    are cut into a first part of `half` and a second part, at least as large and holding all of that document where it
-    has half of the class or more. Window i of the first part is paired with i + shift of the second, modulo its size.
-    Only a document that lies in both parts could meet itself; its windows are at most `largest_run` in a row, and the
-    shifts that are drawn keep that many apart. Of these couples a share exchanges its second segments: such that half
-    of all pairs are wrong ones, if there are enough couples.
+    The windows of a class lie document by document. They are rotated so that the document with the most windows comes
+    last, and cut into a first part of `half` windows and a second part. The second part is at least as large, and holds
+    all of the largest document if that has half of the class or more. Window i of the first part and window i + shift
+    of the second part, modulo its size, are a couple. Only a document that lies in both parts could be in both windows
+    of a couple. It has at most `largest_run` windows, one after another, and the drawn shifts keep the windows of a
+    couple at least that far apart. A share of the couples exchange their second segments, so that half of all pairs are
+    wrong if there are enough couples.
 
     Args:
-        classes: those of the index.
-        words: uint64 words of a stream of the run's seed, made of (stream, int64 index).
+        classes: the index's.
+        words: a function of (stream, int64 index) that returns random uint64 words of the run's seed.
     """
 
     def __init__(self, classes: Classes, words: Callable[[int, np.ndarray], np.ndarray]) -> None:
@@ -38,7 +39,7 @@ class PairExchange:
         self._turn = classes.run_end.copy()
         self._half = np.minimum(self._size // 2, self._size - classes.largest_run)
         self._half[0] = 0
-        # Where the largest document is all of the second part, no document lies in both.
+        # If the largest document is all of the second part, no document lies in both parts.
         rest = self._size - self._half
         self._apart = np.where(classes.largest_run == rest, 0, classes.largest_run)
         self._class_start = np.cumsum(classes.windows) - classes.windows
@@ -47,7 +48,7 @@ class PairExchange:
         self._wrong = np.concatenate(([0.0], np.cumsum(self._half) * share))
 
     def partners(self, epoch: np.ndarray, window: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """The windows whose second segments follow these windows' first ones: their own where a pair is right.
+        """For each window, the window whose second segment follows its first one: the same window if the pair is right.
 
         Args:
             epoch: int64 [n].
@@ -69,7 +70,8 @@ class PairExchange:
         partner = np.where(place < half, half + (place + shift) % rest, couple)
         coupled = couple < half
         order = permute(np.where(coupled, couple, 0), half, self._words(_CHOICE, drawn))
-        # Rounded so that all classes together come out right, and each in the mean over epochs.
+        # Rounded so that the number of wrong couples is right over all classes, and in each class on average over
+        # epochs.
         draw = (self._words(_ROUNDING, epoch) >> np.uint64(11)) / 2.0**53
         wrong_couples = np.floor(self._wrong[second + 1] + draw) - np.floor(self._wrong[second] + draw)
         exchanged = coupled & (order < wrong_couples)

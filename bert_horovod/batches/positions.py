@@ -1,4 +1,4 @@
-"""Which positions of the endless row sequence a rank takes in an optimizer step."""
+"""Chooses the positions of the endless row sequence that a rank takes in an optimizer step."""
 
 import numpy as np
 
@@ -23,8 +23,8 @@ def step_positions(
 ) -> list[tuple[np.ndarray, int]]:
     """The positions that a rank takes in one optimizer step, micro-batch by micro-batch.
 
-    Step t takes positions [t * global_batch, (t + 1) * global_batch). Each rank takes one contiguous run of them, none
-    more than one longer than another's, and fills its micro-batches in order; what is missing in the last is -1.
+    Step t takes positions [t * global_batch, (t + 1) * global_batch). Each rank takes one contiguous run of them; the
+    lengths of the runs differ by one at most. It fills its micro-batches in order, and the last one up with -1.
 
     Args:
         step_in_phase: optimizer step, from 0.
@@ -34,8 +34,8 @@ def step_positions(
         micro_batch: rows per micro-batch.
 
     Returns:
-        K tuples: positions int64 [micro_batch], -1 where there is no row; and the place in the global batch, in
-        [0, global_batch], of the micro-batch's first row: its row j, where there is one, is that place + j.
+        K tuples (positions, start). positions: int64 [micro_batch], -1 where there is no row. start: the place of the
+        micro-batch's first row in the global batch, in [0, global_batch]; its row j, if there is one, has start + j.
 
     Raises:
         UserError: fewer rows than ranks.

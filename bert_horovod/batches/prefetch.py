@@ -25,7 +25,7 @@ def prefetch(make: Callable[[int], T], first: int, last: int, depth: int) -> Ite
         ValueError: depth below 1.
         Whatever `make` raises, at the consumer, in place of the item.
 
-    Closing the iterator (or dropping it) stops the thread after the call of `make` that it is in.
+    Closing the iterator (or dropping it) stops the thread after its current call of `make`.
     """
     if depth < 1:
         raise ValueError(f"prefetch: depth = {depth}: expected at least 1")

@@ -1,7 +1,7 @@
 """Rows: a token store's windows as masked, packed arrays, each row a pure function of (store, seed, epoch, row).
 
-Which windows a row holds follows from the templates' order (packed_order.py). Every other choice is a hash of (seed,
-what for, position), so any rank can make any row, in any order, and make it again.
+packed_order.py chooses the windows that a row holds. Every other choice is a hash of (seed, stream, position), where
+the stream names the kind of choice. So any rank can make any row, in any order, and make it again.
 """
 
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
 
-_SWAP = 2  # what a hash is drawn for, beside those of packed_order.py
-# Streams of the recipe's seed; phase i trains on the first + i.
+_SWAP = 2  # a stream of keyed_hash, other than those of packed_order.py
+# Streams of the recipe's seed; phase i trains on _PHASE_STREAM + i.
 _PHASE_STREAM, _HELD_OUT_STREAM = 102, 103
 
 
 @dataclass(frozen=True)
 class _Sequences:
-    """The sequences of some rows, one after another; int64 [sequences] each. Tokens are counted over all shards."""
+    """The sequences of some rows, one after another; int64 [sequences] each. Tokens are numbered over all shards."""
 
     row: np.ndarray  # in the batch
     slot: np.ndarray  # in the row
     start: np.ndarray  # first token of the first segment
-    count: np.ndarray  # its tokens
+    count: np.ndarray  # tokens of the first segment
     second_start: np.ndarray
     second_count: np.ndarray  # 0: no second segment
     wrong: np.ndarray  # bool: the second segment does not continue the first
@@ -81,14 +81,15 @@ class Rows:
         self._masker = Masker(
             store.vocabulary, special, objective, seed, sequence_length, self.sequences, self.masked_slots
         )
-        # Plain views: np.memmap makes each indexing several times slower.
+        # Views as plain arrays, because indexing an np.memmap is several times slower.
         self._tokens = [np.asarray(shard.tokens) for shard in store.shards]
         self._shard_end = np.cumsum([len(tokens) for tokens in self._tokens])
 
     def windows(self, positions: np.ndarray) -> np.ndarray:
-        """The index's windows that rows hold: int64 [R, S] for positions int64 [R]; -1: none, as in a position of -1.
+        """The numbers, in the index, of the windows that rows hold: int64 [R, S] for positions int64 [R]; -1: none.
 
-        Of a wrong pair this is the window that its first segment is from (its own, swapped, in sentence order).
+        A position of -1 has no windows. A wrong next-sentence pair counts as the window of its first segment; in
+        sentence order both segments are of the window.
         """
         lengths, numbers = self._order.sequences(positions)
         present = numbers >= 0
@@ -111,8 +112,8 @@ class Rows:
             sequence_starts      int32   [R, S]  places of [CLS]; 0 where there is no sequence
             next_sentence_labels int32   [R, S]  0: B continues A; 1: B is from another document, or, in sentence
                                                  order, A and B are swapped; 0 where there is no pair
-            sequence_weights     float32 [R, S]  1: counts for the pair loss, 0: none or a single segment; without
-                                                 pairs 1 for each sequence
+            sequence_weights     float32 [R, S]  1: counts for the pair loss, 0: no sequence or a single segment;
+                                                 without pairs 1 for each sequence
         """
         positions = np.asarray(positions, np.int64)
         shape = (len(positions), self.sequences)
@@ -155,7 +156,7 @@ class Rows:
         row, slot = np.nonzero(windows >= 0)
         window, epoch = windows[row, slot], positions[row] // self.count
         start, first = (array[window].astype(np.int64) for array in (self._index.start, self._index.first))
-        second = np.searchsorted(self._class_end, window, side="right")  # a window's class is its second's tokens
+        second = np.searchsorted(self._class_end, window, side="right")  # a class: tokens of the second segment
         if self._pair == "next_sentence":
             other = self._exchange.partners(epoch, window, second)
             other_start = self._index.start[other].astype(np.int64) + self._index.first[other]
@@ -175,7 +176,7 @@ class Rows:
         )
 
     def _copy_tokens(self, ids: np.ndarray, start: np.ndarray, count: np.ndarray, target: np.ndarray) -> None:
-        """Copy runs of `count` tokens from token `start` on to flat place `target` in `ids`; one gather per shard."""
+        """Copy runs of `count` tokens that begin at token `start` to flat place `target` in `ids`, by shard."""
         start, count, target = (array[count > 0] for array in (start, count, target))
         shard = np.searchsorted(self._shard_end, start, side="right")
         order = np.argsort(shard, kind="stable")
@@ -195,14 +196,14 @@ class Rows:
 def open_rows(
     store: Store, recipe: Recipe, phase: int, split: str, index_dir: Path | None = None, build: bool = True
 ) -> Rows:
-    """The rows that a run of this recipe reads in a phase: whoever wants a run's rows has them from here.
+    """The rows that a run of this recipe reads in a phase. Get a run's rows only here, so that all code has the same.
 
     Args:
         store: the token store.
-        recipe: what is trained.
+        recipe: the run's.
         phase: its number, from 0.
         split: "train" or "held_out"; held-out rows are ordered and masked alike in all phases.
-        index_dir: see open_index, as `build` is.
+        index_dir, build: see open_index.
 
     Raises:
         ReportedError: as open_index and special_ids.
@@ -215,7 +216,7 @@ def open_rows(
 
 @dataclass(frozen=True)
 class StoreDataset:
-    """A token store as what a run reads; see batches.source.Dataset.
+    """A token store as the dataset of a run; see batches.source.Dataset.
 
     Args:
         store: the token store.

@@ -40,7 +40,7 @@ class RowText:
         """A row's text: how full it is, then each sequence with its pair label and segments.
 
         Args:
-            row: what Rows.assemble makes, of one row, without the first axis.
+            row: the arrays of Rows.assemble for one row, without the first axis.
         """
         sequence_ids = row["sequence_ids"]
         used, length, count = np.count_nonzero(sequence_ids), len(sequence_ids), int(sequence_ids.max())
@@ -54,7 +54,7 @@ class RowText:
         return lines
 
     def _runs(self, positions: np.ndarray, ids: np.ndarray) -> str:
-        """How many masked words stand alone, and how many runs of 2, 3, ... there are; spans may touch."""
+        """Count the masked words that stand alone, and the runs of 2, 3, ... words; a run may be several spans."""
         begins = np.append(True, np.diff(positions) > 1)
         words = np.add.reduceat(begins | ~self._continuation[ids], np.flatnonzero(begins), dtype=int)
         counts = np.bincount(words)

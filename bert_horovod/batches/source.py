@@ -1,4 +1,4 @@
-"""What rows come from: the interface of whatever a run reads."""
+"""The interfaces of a run's data: Dataset, and Source, which makes rows."""
 
 from pathlib import Path
 from typing import Protocol
@@ -10,21 +10,21 @@ class Source(Protocol):
     """The rows of one phase and split: endless, in random access; each a pure function of its position."""
 
     count: int  # rows an epoch
-    slots: dict[str, int]  # most of what a row may hold, by name, as the task counts them
+    slots: dict[str, int]  # the most items in a row, by the names that the task counts, such as "masked", "sequences"
 
     def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Make the rows at these positions, int64 [rows]; a position of -1 makes a row of padding with weight zero.
 
-        With L positions a row there are at least, int32 [rows, L] each: input_ids, token_type_ids, position_ids and
-        sequence_ids (0 is padding; a token attends to those of its own number alone).
+        With L positions per row, the arrays are at least, int32 [rows, L] each: input_ids, token_type_ids, position_ids
+        and sequence_ids (0: padding; a token attends only to tokens with its own number).
         """
 
 
 class Dataset(Protocol):
-    """What a run reads; equal on all ranks."""
+    """The data of a run; the same on all ranks."""
 
     path: Path  # for messages
-    hash: str  # SHA-256, in hexadecimal: a run is resumed on the same data alone
+    hash: str  # SHA-256, in hexadecimal: a run resumes only on the same data
     vocabulary: list[str]  # tokens by id
     lowercase: bool
     tokens: int  # in all; how long opening takes depends on it
@@ -32,5 +32,5 @@ class Dataset(Protocol):
     def open(self, phase: int, split: str, build: bool = True) -> Source:
         """The rows of a phase; `split`: "train" or "held_out".
 
-        `build`: make what other runs may reuse, such as an index on the disk. One process a host calls with True first.
+        `build`: make files that other runs may reuse, such as an index. One process per host calls with True first.
         """

@@ -1,6 +1,6 @@
-"""Tokenised questions, kept on the disk: one file, named by the hash of all that they depend on.
+"""A cache of tokenised questions on the disk: one file, named by the hash of the texts and the tokenizer's settings.
 
-A file that is damaged is made again. Of several processes on a host one tokenises, the others wait and read.
+A damaged file is made again. If several processes run on a host, one tokenises, and the others wait and read.
 """
 
 import hashlib
@@ -25,15 +25,15 @@ _DTYPES = (np.int32, np.int32, np.int32, np.int64, np.int32, np.int64, np.int64,
 def open_spans(
     texts: SpanTexts, vocabulary: list[str], lowercase: bool, directory: Path
 ) -> tuple[SpanTokens, str | None]:
-    """Tokenise questions, or read what was kept of them.
+    """Tokenise questions, or read their tokens from the cache.
 
     Args:
         texts: the questions.
         vocabulary, lowercase: the tokenizer's.
-        directory: where they are kept; made if need be.
+        directory: the cache's; made if needed.
 
     Returns:
-        The tokens, and why they could not be kept, if so.
+        The tokens, and a message if the cache could not be written, else None.
 
     Raises:
         UserError: another process has held the directory for half an hour.
@@ -73,11 +73,11 @@ def _not_kept(directory: Path, error: OSError) -> str:
 
 
 def _read(path: Path, texts: SpanTexts) -> SpanTokens | None:
-    """What the file holds; None where there is none, or a damaged one."""
+    """Read the file; None if it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             found = SpanTokens(*(file[name] for name in SpanTokens._fields))
-    except Exception:  # NumPy gives damaged headers to Python's parser, which has many ways to fail
+    except Exception:  # NumPy gives damaged headers to Python's parser, which raises many kinds of errors
         return None
     counts = (len(found.context_starts) - 1, len(found.question_starts) - 1, *found.answers.shape)
     fits = [array.dtype for array in found] == [np.dtype(dtype) for dtype in _DTYPES]

@@ -1,6 +1,6 @@
 """Questions as rows: windows of question and context, each row a pure function of (seed, position).
 
-With packing several windows share a row, each attending only to itself; their lengths are packed once (packing.py), and
+With packing, several windows share a row, and each attends only to itself. Their lengths are packed once (packing.py);
 windows of equal length change places every epoch (packed_order.py).
 """
 
@@ -20,12 +20,12 @@ from bert_horovod.batches.spans import SpanTokens
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.recipe.sections import Recipe
 
-# Streams of the recipe's seed, apart from those of batches/rows.py and labelled.py; phase i trains on the second + i.
+# Streams of the recipe's seed, other ones than in batches/rows.py and labelled.py; phase i trains on _PHASE_STREAM + i.
 _HELD_OUT_STREAM, _PHASE_STREAM = 300, 301
 
 
 def templates_of(windows: SpanWindows, sequence_length: int, packing: bool) -> Templates:
-    """How windows share rows; their rows together are an epoch's."""
+    """The templates of an epoch's rows: the lengths of the windows that share a row."""
     histogram = np.bincount(windows.lengths, minlength=sequence_length + 1)
     return pack(histogram, sequence_length) if packing else single(histogram)
 
@@ -35,7 +35,7 @@ class SpanRows:
 
     Args:
         tokens: the questions.
-        windows: of these, at least one.
+        windows: the questions' windows, at least one.
         special: the vocabulary's special ids.
         sequence_length: positions per row, L; that of the windows.
         seed: orders the rows.
@@ -74,7 +74,7 @@ class SpanRows:
         return members
 
     def places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the windows stand in the first epoch: row and place of [CLS] in it, int64 [windows] each."""
+        """Each window's row in the first epoch, and the place of its [CLS] in that row: int64 [windows] each."""
         members = self.members(np.arange(self.count))
         lengths = np.where(members >= 0, self.windows.lengths[members], 0)
         starts = np.cumsum(lengths, axis=1) - lengths
@@ -93,9 +93,9 @@ class SpanRows:
             token_type_ids   int32   [R, L]  1: context with its [SEP], else 0
             position_ids     int32   [R, L]  place in the window, from 0; 0 at padding
             sequence_ids     int32   [R, L]  1..S: which window of the row, attending to itself only; 0: padding
-            start_positions  int32   [R, S]  place in the row of the answer's first token, of [CLS] where the window has
-                                             not all of it; 0 where there is no window
-            end_positions    int32   [R, S]  of its last
+            start_positions  int32   [R, S]  place in the row of the answer's first token; place of [CLS] if the window
+                                             does not hold the whole answer; 0 where there is no window
+            end_positions    int32   [R, S]  the same for the answer's last token
             weights          float32 [R, S]  1: a window, 0: none
         """
         members = self.members(positions)
@@ -104,7 +104,7 @@ class SpanRows:
         lengths = np.where(real, windows.question_count + windows.count + SPECIAL_TOKENS, 0)
         layout = lay_out(windows.question_count, lengths, self._length)
         ids = layout.ids(self._special)
-        # From the place in the window to the place in `self._ids`, of either segment's text.
+        # Add these to a token's place in the window: its place in `self._ids`, for question and context, (R, S) each.
         to_question = np.where(real, self._question_start[members], 0) - 1
         to_context = np.where(real, self._context_start[members], 0) - windows.question_count - 2
         source = layout.place + np.where(layout.is_second, layout.spread(to_context), layout.spread(to_question))
@@ -119,14 +119,14 @@ class SpanRows:
 
 @dataclass(frozen=True)
 class SpanDataset:
-    """Questions as what a run reads; see batches.source.Dataset.
+    """Questions as the dataset of a run; see batches.source.Dataset.
 
     Args:
         path: where the texts are from.
         vocabulary, lowercase: the tokenizer's.
         recipe: the run's; it gives sequence lengths, packing and the seed.
         train, held_out: the questions; train has at least one window.
-        stride: tokens from one window's begin to the next.
+        stride: tokens from the begin of one window to the begin of the next.
 
     Raises:
         UserError: the vocabulary lacks a special token.

@@ -1,6 +1,6 @@
 """Windows: a context that is too long for a row is read in parts, each with the whole question.
 
-The rules are those of Google's run_squad.py: `stride` is the step from one window to the next, not what they share.
+The rules are those of Google's run_squad.py: `stride` is the step from one window to the next, not their overlap.
 """
 
 from typing import NamedTuple
@@ -17,12 +17,12 @@ SPECIAL_TOKENS = 3  # [CLS] question [SEP] context [SEP]
 class SpanWindows(NamedTuple):
     """Windows, those of a question one after another; int64 [windows] each."""
 
-    question: np.ndarray  # its number, ascending
-    question_count: np.ndarray  # its tokens, after cutting
+    question: np.ndarray  # number of the question, ascending
+    question_count: np.ndarray  # tokens of the question, after cutting
     start: np.ndarray  # first token in the context
     count: np.ndarray  # tokens of the context
-    answer_start: np.ndarray  # place of the answer's first token in the window, [CLS] is 0; 0: not wholly in it
-    answer_end: np.ndarray  # of its last
+    answer_start: np.ndarray  # place of the answer's first token in the window, [CLS] is 0; 0: not the whole answer
+    answer_end: np.ndarray  # the same for the answer's last token
 
     @property
     def lengths(self) -> np.ndarray:
@@ -31,19 +31,19 @@ class SpanWindows(NamedTuple):
 
 
 def question_room(sequence_length: int) -> int:
-    """Tokens of a question, at most: Google's 64, but a quarter of a short row is left to the context."""
+    """Tokens of a question, at most: Google's 64, but a quarter of a short row is kept for the context."""
     return min(MOST_QUESTION_TOKENS, sequence_length - SPECIAL_TOKENS - sequence_length // 4)
 
 
 def cut_spans(tokens: SpanTokens, sequence_length: int, stride: int = STRIDE) -> SpanWindows:
     """Cut windows: every token of a context is in at least one.
 
-    A context without tokens is one window without a context. Questions whose answer is NOT_FOUND have none.
+    A context without tokens is one window without a context. Questions whose answer is NOT_FOUND have no window.
 
     Args:
         tokens: the questions.
         sequence_length: positions of a window, at most.
-        stride: tokens from one window's begin to the next; less where windows are shorter.
+        stride: tokens from the begin of one window to the begin of the next; less if a window has less room.
     """
     kept = np.flatnonzero(tokens.answers[:, 0] != NOT_FOUND)
     question_counts = np.minimum(np.diff(tokens.question_starts), question_room(sequence_length))[kept]

@@ -1,7 +1,8 @@
 """Questions about contexts as token ids, with the span of tokens that answers each; Google's run_squad.py rules.
 
-A context's words are split at blank, tab, carriage return, line feed and U+202F only. An answer's characters become
-words, words become tokens, and the span is narrowed to the part whose tokens are those of the answer's text.
+A context's words are split at blank, tab, carriage return, line feed and U+202F only. The span of an answer is first
+all tokens of the words that hold its characters; then it is narrowed to the part whose tokens are those of the answer's
+text.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.squad_files import Questions
 
-NO_ANSWER, NOT_FOUND = -1, -2  # in place of a span's tokens
+NO_ANSWER, NOT_FOUND = -1, -2  # in place of the numbers of a span's tokens
 _SPACES = np.array([ord(character) for character in " \t\r\n\u202f"], np.uint32)
 _CONTEXTS_AT_ONCE = 1024
 
@@ -21,13 +22,13 @@ class SpanTexts(NamedTuple):
 
     contexts: list[str]
     questions: list[str]
-    context_of: list[int]  # of each question, ascending
-    # What each question is trained to answer, and its first character (code point) in the context; None: no answer.
+    context_of: list[int]  # number of each question's context, ascending
+    # The answer to each question and its first character (code point) in the context; None: no answer.
     answers: list[tuple[str, int] | None]
 
 
 def span_texts(questions: Questions, labelled: bool = True) -> SpanTexts:
-    """What is tokenised of a file; of several answers the first is trained on. Not `labelled`: without answers."""
+    """The texts of a file to tokenise; of several answers, only the first. Not `labelled`: without answers."""
     firsts = [
         answers[0] if labelled and answers and not impossible else None
         for answers, impossible in zip(questions.answers, questions.impossible, strict=True)
@@ -44,7 +45,7 @@ class SpanTokens(NamedTuple):
     context_starts: np.ndarray  # int64 [contexts + 1]: places in `context_ids`
     question_ids: np.ndarray  # int32 [tokens], of all questions one after another
     question_starts: np.ndarray  # int64 [questions + 1]: places in `question_ids`
-    context_of: np.ndarray  # int64 [questions]
+    context_of: np.ndarray  # int64 [questions]: number of each question's context
     answers: np.ndarray  # int64 [questions, 2]: first and last token in the context, or NO_ANSWER or NOT_FOUND twice
 
 
@@ -69,7 +70,7 @@ def tokenised_spans(texts: SpanTexts, tokenizer: LocatingTokenizer) -> SpanToken
 
 
 def _answer_tokens(texts: SpanTexts, tokens: SpanTokens, asked: np.ndarray, tokenizer: LocatingTokenizer) -> np.ndarray:
-    """First and last token of the answers of these questions, int64 [asked, 2]; NOT_FOUND where there is none."""
+    """First and last token of the answers to these questions, int64 [asked, 2]; NOT_FOUND twice where there is none."""
     spans = np.concatenate(
         [
             _spans_of_words(texts, tokens, asked[first:last], first_context)
@@ -82,7 +83,7 @@ def _answer_tokens(texts: SpanTexts, tokens: SpanTokens, asked: np.ndarray, toke
 
 
 def _blocks(context_of: np.ndarray) -> list[tuple[int, int, int]]:
-    """Runs of questions (first, one past the last, first context), because one context's characters are many."""
+    """Runs of questions (first, one past the last, first context) over few contexts each, to use little memory."""
     first_contexts = np.arange(context_of[0], context_of[-1] + 1, _CONTEXTS_AT_ONCE)
     bounds = np.append(np.searchsorted(context_of, first_contexts), len(context_of)).tolist()
     blocks = zip(bounds[:-1], bounds[1:], first_contexts.tolist(), strict=True)
@@ -98,7 +99,7 @@ def _spans_of_words(texts: SpanTexts, tokens: SpanTokens, asked: np.ndarray, fir
     begins_word = ~spaces & np.append(True, spaces[:-1])
     word_begins = np.flatnonzero(begins_word)
     word_ends = np.flatnonzero(spaces & np.append(False, ~spaces[:-1]))
-    word_of = np.cumsum(begins_word) - 1  # a space counts to the word before it
+    word_of = np.cumsum(begins_word) - 1  # a space belongs to the word before it
     text_starts = np.append(0, np.cumsum([len(context) + 1 for context in contexts]))
 
     spans = np.full((len(asked), 2), NOT_FOUND, np.int64)
@@ -118,7 +119,7 @@ def _spans_of_words(texts: SpanTexts, tokens: SpanTokens, asked: np.ndarray, fir
     found = np.flatnonzero(spans[:, 0] == 0)
     if not len(found):
         return spans
-    # The tokens of these contexts, each in the word that its first character is in.
+    # The word of each token of these contexts, (tokens,): the word that holds the token's first character.
     low, high = tokens.context_starts[[first_context, last_context + 1]]
     counts = np.diff(tokens.context_starts[first_context : last_context + 2])
     token_word = word_of[tokens.begins[low:high] + np.repeat(text_starts[:-1], counts)]

@@ -1,4 +1,4 @@
-"""What a vocabulary's entries are, as far as rows need to know."""
+"""Kinds of vocabulary entries: special tokens, ordinary tokens and continuation pieces."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ def special_ids(vocabulary: list[str]) -> SpecialIds:
 
 
 def check_vocabulary(recipe: Recipe, store: Store) -> None:
-    """Raise UserError where the recipe's model has not the store's vocabulary, or that is not BERT's."""
+    """Raise UserError if model.vocab_size is not that of the store's vocabulary, or the vocabulary is not BERT's."""
     if recipe.model.vocab_size != len(store.vocabulary):
         raise UserError(
             f"model.vocab_size = {recipe.model.vocab_size}, but the token store {store.path} was made with a "
@@ -58,5 +58,5 @@ def ordinary_ids(vocabulary: list[str], special: SpecialIds) -> np.ndarray:
 
 
 def continuation_pieces(vocabulary: list[str]) -> np.ndarray:
-    """Which entries go on with a word that another began, bool [entries]: those that begin with ##."""
+    """Tell which entries continue a word: bool [entries], true for those that begin with ##."""
     return np.array([token.startswith("##") and len(token) > 2 for token in vocabulary])

@@ -1,15 +1,16 @@
-"""Windows: a shard's sections cut at sentence ends into what becomes one sequence each.
+"""Windows: a shard's sections, cut at sentence ends; each window becomes one sequence.
 
 Sections are cut greedily: as many whole sentences as fit. A sentence that is longer than a window is cut into pieces
-first. Greedy windows leave holes of half a sentence at the ends of their rows, and nothing in a long document is short
-enough to fill them; so for packing a share of the windows is drawn short: one sentence of at most `SHORT_TOKENS`.
+first. Greedy windows leave holes of half a sentence at the ends of their rows, and a long document has no window that
+is short enough to fill them. So for packing a share of the windows is drawn short: one sentence of at most
+`SHORT_TOKENS`.
 
-With pairs, a window of two and more sentences is split at one of its inner sentence ends, always the same one. For
-next-sentence prediction, of the lengths that its second segment could have, it takes the one that comes first in a
-fixed random order of all lengths. So few lengths are common, each by many windows, and second segments of equal length
-can change places in a small corpus too. For sentence order, where the segments of one window change places, such a
-length would tell which was second: there a window is cut into halves, at the inner sentence end nearest to its middle.
-A window of one sentence stays a single segment.
+With pairs, a window of two or more sentences is split into two segments at one of its inner sentence ends, always the
+same one. For next-sentence prediction, the length of the second segment is chosen: of all lengths that it could have,
+the one that comes first in a fixed random order of lengths. Most windows then share a few lengths, so that second
+segments of equal length can change places in a small corpus too. For sentence order, where the two segments of a window
+change places, such a length would reveal which segment was second. There a window is split at the inner sentence end
+nearest to its middle. A window of one sentence stays a single segment.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 from bert_horovod.batches.order import keyed_hash, permute
 from bert_horovod.corpus.store import Shard
 
-SHORT_TOKENS = 64  # longer ones fit few holes, whatever the sequence length: holes are as long as sentences
+SHORT_TOKENS = 64  # longer windows fit few holes: holes are as long as sentences, whatever the sequence length
 _KEY = 0  # windows do not depend on a run's seed
 _SHORT_STREAM, _SPLIT_STREAM = range(2)
 
@@ -44,8 +45,8 @@ def cut_windows(
         limit: tokens in a window, at most; a longer sentence is cut into pieces of this length, from its start.
         chosen: bool [sections], which sections are cut.
         pair: the recipe's objective.pair: how windows are split into two segments, if at all.
-        short_share: probability that a window is drawn short where the section goes on for longer than a window.
-        token_base: tokens of the store before this shard; with a window's start the key of its draw.
+        short_share: probability that a window is drawn short if more of its section is left than fits a window.
+        token_base: tokens of the store before this shard; this plus a window's start is the index of its draw.
     """
     sentences, sections, documents = (
         np.asarray(array, np.int64) for array in (shard.sentences, shard.sections, shard.documents)
@@ -56,8 +57,8 @@ def cut_windows(
     bounds = sentences[sentence] + limit * (np.arange(len(sentence)) - first_piece[sentence])
     bounds = np.append(bounds, sentences[-1:])
     section_piece = first_piece[sections]
-    stop = np.repeat(section_piece[1:], np.diff(section_piece))  # per piece: where its section ends
-    # Where a window that begins at a piece ends.
+    stop = np.repeat(section_piece[1:], np.diff(section_piece))  # per piece: the end of its section
+    # Per piece: the end of a window that begins there.
     reach = np.minimum(np.searchsorted(bounds, bounds[:-1] + limit, side="right") - 1, stop)
     if short_share:
         draw = keyed_hash(_KEY, _SHORT_STREAM, index=(token_base + bounds[:-1]).astype(np.uint64))

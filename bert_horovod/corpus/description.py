@@ -1,4 +1,4 @@
-"""A token store described for people: what it holds, how long it is, what looks wrong."""
+"""A report on a token store: totals, lengths of documents and sentences, unknown tokens, warnings."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from bert_horovod.wording import counted
 
 _BAR = 40  # characters of the longest bar
 _WORST_SOURCES = 20
-_MUCH_UNKNOWN = 0.05  # of the tokens
-_MOST_TOKENS = 0.5  # in one document
-_MANY_DUPLICATES = 0.1  # of the documents
-_FEW_HELD_OUT = 10_000  # tokens: 1,500 masked ones, of whose losses of about 3 nats the mean is known to 0.08
-_SHORT = 5  # a power of two: documents under 32 tokens are very short
+_MUCH_UNKNOWN = 0.05  # share of the tokens
+_MOST_TOKENS = 0.5  # share of all tokens, in one document
+_MANY_DUPLICATES = 0.1  # share of the documents
+_FEW_HELD_OUT = 10_000  # tokens: 1,500 are masked; if their losses spread by 3 nats, their mean is known to 0.08
+_SHORT = 5  # exponent: documents under 2^5 = 32 tokens are very short
 
 
 def report(store: Store) -> str:
@@ -32,20 +32,23 @@ def report(store: Store) -> str:
 
 
 def histogram(counts: np.ndarray) -> list[str]:
-    """Lines with a bar for each power of two, from the first that occurs to the last; `counts` as in Lengths."""
+    """A line with a bar for each power of two, from the first that occurs to the last.
+
+    `counts` is a histogram as in Lengths.
+    """
     occurs = np.flatnonzero(counts)
     if not len(occurs):
         return ["  none"]
     lines = []
     for power in range(occurs[0], occurs[-1] + 1):
         count = int(counts[power])
-        bar = "#" * -(-count * _BAR // int(counts.max()))  # rounded up: what occurs is seen
+        bar = "#" * -(-count * _BAR // int(counts.max()))  # rounded up, so that a small count has a bar
         lines.append(f"{1 << power:13,} to {(2 << power) - 1:13,} {count:13,} {bar}".rstrip())
     return lines
 
 
 def warnings(manifest: dict[str, Any], lengths: Lengths) -> list[str]:
-    """What looks wrong, each with what to look at."""
+    """Warnings about a store; each tells what the user should check."""
     totals, sources = manifest["totals"], manifest["sources"]
     found = []
     rate = totals["unknown_tokens"] / totals["tokens"]

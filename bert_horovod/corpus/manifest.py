@@ -1,4 +1,4 @@
-"""A token store's manifest.json: what it says, as types, and how it is read."""
+"""A token store's manifest.json: the types of its fields, its text, and how it is read and checked."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def manifest_text(manifest: dict[str, Any]) -> str:
 
 
 def read_manifest(store: Path) -> dict[str, Any]:
-    """A store's manifest, typed and consistent in itself; raises ReportedError."""
+    """Read a store's manifest; check its types and that its counts agree. Raises ReportedError."""
     path = store / "manifest.json"
     try:
         manifest = read_json(path, inside=store, limit_bytes=_LIMIT_BYTES)
@@ -92,7 +92,7 @@ def read_manifest(store: Path) -> dict[str, Any]:
 
 
 def _check(manifest: dict[str, Any]) -> None:
-    """Raise ValueError where the manifest contradicts itself or leads out of the store."""
+    """Raise ValueError if the manifest's counts disagree or a shard's name is not that of a directory in the store."""
     names = [entry["name"] for entry in manifest["shards"]]
     for i, name in enumerate(names):
         if not re.fullmatch(r"shard-[0-9]{5,20}", name):

@@ -1,4 +1,4 @@
-"""What can be said about a token store without a model."""
+"""Statistics of a token store that need no model: token counts, unigram cross-entropy, lengths."""
 
 import heapq
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ def token_counts(store: Store) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kept_sections(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
-    """Which sections belong to documents that are no duplicates: bool [sections].
+    """Tell for each section whether its document is kept, that is, not a duplicate: bool [sections].
 
-    `duplicates`: int64, documents counted from the shard's first; numbers outside of the shard are passed over.
+    `duplicates`: int64, documents counted from the shard's first; numbers outside of the shard are ignored.
     """
     return np.repeat(kept_documents(shard, duplicates), np.diff(shard.documents))
 
 
 def kept_documents(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
-    """Which documents are no duplicates: bool [documents]; `duplicates` as in kept_sections."""
+    """Tell for each document whether it is kept: bool [documents]; `duplicates` as in kept_sections."""
     documents = len(shard.documents) - 1
     kept = np.ones(documents, bool)
     kept[duplicates[(duplicates >= 0) & (duplicates < documents)]] = False
@@ -46,7 +46,7 @@ def kept_documents(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
 
 
 def section_token_starts(shard: Shard) -> np.ndarray:
-    """Where each section's tokens begin, and the last one's end: uint32 [sections + 1]."""
+    """The first token of each section, and the end of the last section: uint32 [sections + 1]."""
     return np.asarray(shard.sentences)[np.asarray(shard.sections)]
 
 
@@ -88,12 +88,11 @@ class Lengths:
 
 
 def measure_lengths(store: Store, longest: int = 5) -> Lengths:
-    """Measure a store shard by shard, and find so many of its longest documents."""
+    """Measure a store shard by shard, and find its longest documents, `longest` of them."""
     documents, sentences = np.zeros(33, np.int64), np.zeros(33, np.int64)
     tokens = first = 0
-    top: list[
-        tuple[int, int, int]
-    ] = []  # tokens, and negated, so that of equal ones the first is kept: shard, document
+    # (tokens, -shard, -document): negated, because nlargest then keeps the first of equally long documents.
+    top: list[tuple[int, int, int]] = []
     for number, shard in enumerate(store.shards):
         kept = kept_documents(shard, store.duplicates - first)
         first += len(kept)
@@ -131,5 +130,5 @@ def some(names: list[str]) -> str:
 
 
 def _powers(lengths: np.ndarray) -> np.ndarray:
-    """Counts of lengths, all at least 1 and below 2^33, by the power of two that they reach: int64 [33]."""
+    """Histogram of lengths, as in Lengths: int64 [33]; all lengths are at least 1 and below 2^33."""
     return np.bincount(np.frexp(lengths.astype(np.float64))[1] - 1, minlength=33)

@@ -10,12 +10,12 @@
             documents.npy         uint32 [documents + 1]   document i is sections documents[i] to documents[i + 1]
             held_out.npy          bool   [sections]        true: never trained on
             document_hashes.npy   uint64 [documents, 2]    first 128 bits of the SHA-256 of the document's text
-            titles.npy            uint8  [bytes]           UTF-8: each document's title, where it has one, and "\\n"
+            titles.npy            uint8  [bytes]           UTF-8, a line for each document: its title, or nothing
             part.json             how the shard was made (see parts.py)
         duplicates.npy            int64  [duplicates]      documents, counted over all shards, that repeat an earlier
-                                                           one, ascending; only where there are any
+                                                           one, ascending; no file if there are none
 
-No sentence and no document is empty, none spans two shards. No masks, no padding and no special tokens are stored.
+No sentence and no document is empty, none lies in two shards. No masks, no padding and no special tokens are stored.
 The manifest holds counts, SHA-256 of every shard, the vocabulary's hash, the sources and the settings; no times,
 hosts or absolute paths, so that the same input gives the same bytes.
 """
@@ -52,7 +52,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Store:
-    """An opened token store; its arrays are mapped, not read."""
+    """An opened token store; its arrays are memory-mapped, not loaded."""
 
     path: Path
     manifest: dict[str, Any]
@@ -90,8 +90,8 @@ def write_shard(directory: Path, shard: Shard, text_bytes: int) -> dict[str, Any
 
 
 def write_array(file: BinaryIO, array: np.ndarray) -> None:
-    """Write an array as a .npy file has it."""
-    # As np.save does, whose OSError on a full disk has no errno.
+    """Write an array in the .npy format."""
+    # The same bytes as from np.save, but np.save's OSError on a full disk has no errno.
     array = np.ascontiguousarray(array)
     np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
     file.write(array.data)
@@ -111,7 +111,7 @@ def write_duplicates(store: Path, documents: np.ndarray) -> str | None:
 
 
 def write_manifest(store: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest, last of all and in one move: a store without it is not finished."""
+    """Write the manifest atomically, after all other files: a store without a manifest is not finished."""
     write_atomically(store / "manifest.json", manifest_text(manifest))
 
 
@@ -140,7 +140,7 @@ def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
 
 
 def verify(path: str | Path) -> Store:
-    """Open a store, compare shards with their hashes, check all token ids; raises DamagedData that names them."""
+    """Open a store, compare shards with their hashes, check all token ids; raises DamagedData that names bad shards."""
     path = Path(path)
     manifest = read_manifest(path)
     damaged = [
@@ -163,7 +163,7 @@ def verify(path: str | Path) -> Store:
 
 def _is_damaged(path: Path, entry: dict[str, Any], vocabulary_size: int) -> bool:
     try:
-        open_shard(path, entry, vocabulary_size)  # before the hash: a file may have a hole of terabytes
+        open_shard(path, entry, vocabulary_size)  # before the hash: a damaged file may be sparse, of terabytes
         return hash_shard(path / entry["name"]) != entry["sha256"]
     except DamagedData:
         return True
@@ -207,7 +207,7 @@ def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the limit of open files if need be: a mapped file keeps a descriptor."""
+    """Raise the limit of open files if needed, because each memory-mapped file keeps a descriptor open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 1024
     if soft < wanted:
@@ -217,7 +217,7 @@ def _allow_open_files(count: int) -> None:
 
 
 def open_shard(path: Path, entry: dict[str, Any], vocabulary_size: int) -> Shard:
-    """Map a shard's arrays, by its entry in the manifest, and check all but the ids in them; raises DamagedData."""
+    """Memory-map the arrays of the shard of a manifest entry, and check all but the token ids; raises DamagedData."""
     shapes = {
         "tokens": (token_dtype(vocabulary_size), (entry["tokens"],)),
         "sentences": (np.uint32, (entry["sentences"] + 1,)),
@@ -248,13 +248,16 @@ def open_shard(path: Path, entry: dict[str, Any], vocabulary_size: int) -> Shard
 
 
 def shard_problem(shard: Shard) -> str | None:
-    """What contradicts itself in a shard's arrays, or None: offsets rise from 0 to the end, one title a document."""
+    """Describe the first error in a shard's arrays, or return None.
+
+    Offsets must rise from 0 to the end, held_out must be true or false, and each document must have one title.
+    """
     ends = {"sentences": len(shard.tokens), "sections": len(shard.sentences) - 1, "documents": len(shard.sections) - 1}
     for name, end in ends.items():
         offsets = getattr(shard, name)
         if offsets[0] != 0 or offsets[-1] != end or np.any(offsets[1:] <= offsets[:-1]):
             return f"the offsets in {name} do not rise from 0 to {end}"
-    if shard.held_out.view(np.uint8).max(initial=0) > 1:  # NumPy counts such values wrongly and then copies too much
+    if shard.held_out.view(np.uint8).max(initial=0) > 1:  # NumPy counts other values wrongly and then copies too much
         return "held_out has values other than true and false"
     if np.count_nonzero(shard.titles == ord("\n")) != len(shard.documents) - 1:
         return "there is not one title a document"

@@ -12,7 +12,7 @@ from tests.toys import SPECIAL
 
 PAD, UNKNOWN, CLS, SEP, MASK = 0, 3, 4, 5, 6  # of the toy vocabulary
 ORDINARY = 7  # the first ordinary id
-# As toys.VOCABULARY, but that two of five entries go on with a word.
+# As toys.VOCABULARY, but two of five entries are continuation pieces.
 WITH_PIECES = SPECIAL + [f"##piece{i}" if i % 5 < 2 else f"word{i}" for i in range(993)]
 
 

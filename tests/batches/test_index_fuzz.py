@@ -36,7 +36,7 @@ def assemble(store: Store, build: bool = True) -> list[np.ndarray]:
 
 
 def rehash(index: Path) -> None:
-    """What an attacker does after a change."""
+    """Make the hashes right after a change, as an attacker would."""
     arrays, hashes = [index / f"{name}.npy" for name in ARRAYS], index / "hashes.json"
     if not all(path.is_file() and path.stat().st_size < 1 << 20 for path in arrays):
         return

@@ -1,4 +1,4 @@
-"""Labelled examples as rows: layout, truncation, order, and what the hash tells apart."""
+"""Labelled examples as rows: layout, truncation, order, and changes that change the hash."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -59,7 +59,7 @@ def test_mask_statistics(make_store, pair, packing, kind):
     assert abs(np.mean((shown != MASK) & (shown != original)) - 0.1) < 0.005
     random_ids = np.bincount(shown[(shown != MASK) & (shown != original)], minlength=1000)[ORDINARY:]
     assert random_ids.min() > 0
-    # What is not masked is what it was.
+    # Places that are not masked keep their ids.
     assert np.array_equal(np.where(masked_places(batch), ids, batch["input_ids"]), ids)
 
 
@@ -74,7 +74,7 @@ def test_masked_places_are_distinct_ascending_and_uniform(make_store, whole_word
     seen = np.bincount(places[places < 64], minlength=64)
     assert seen[0] == seen[63] == 0
     expected = seen.sum() / 62
-    # Words of several pieces overlap the ends less, and pieces come together: a little more room for them.
+    # Places near the ends are in fewer words of several pieces, and pieces of a word are masked together: allow more.
     assert np.all(np.abs(seen[1:63] - expected) < (9 if whole_words else 6) * np.sqrt(expected))
 
 
@@ -87,11 +87,11 @@ def test_whole_words_are_masked_or_none_of_their_pieces(make_store, packing, kin
     continues = np.array([token.startswith("##") for token in WITH_PIECES])[ids] & (ids >= ORDINARY)
     ordinary = ids >= ORDINARY
     begins = ordinary & ~continues
-    begins[:, 1:] |= ordinary[:, 1:] & ~ordinary[:, :-1]  # a segment's first piece, whatever it is
+    begins[:, 1:] |= ordinary[:, 1:] & ~ordinary[:, :-1]  # a segment's first piece always begins a word
     word = np.cumsum(begins).reshape(begins.shape)[ordinary]
     pieces, hit = np.bincount(word)[1:], np.bincount(word, weights=masked[ordinary])[1:]
     broken = (hit > 0) & (hit < pieces)
-    # Only in short sequences, where no word fits, a part of one is masked: it is their only word with a mask.
+    # A word is masked in part only in a short sequence where no word fits; it is then the only word with a mask.
     sequence = (np.arange(len(ids))[:, None] * 100 + batch["sequence_ids"])[begins]
     budget = per_sequence(batch, masked)
     budget = dict(zip(np.unique(sequence).tolist(), budget.tolist(), strict=True))

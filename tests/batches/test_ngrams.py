@@ -14,14 +14,14 @@ LONGEST = 3
 
 
 def spans_one_by_one(sizes, segments, order, lengths, budget) -> list[tuple[int, int]]:
-    """The spans (first word, words) of one sequence, by the procedure as it is published, but within segments.
+    """The spans (first word, words) of one sequence, by the published procedure, but each within a segment.
 
     Args:
         sizes: tokens of each word.
         segments: the segment of each word.
         order: the words as they are tried.
-        lengths: a function of the words that are left in the segment: how many the span is drawn to have.
-        budget: tokens.
+        lengths: called with a word and the number of words left in its segment; returns the words drawn for the span.
+        budget: the most tokens to mask.
     """
     spans, masked = [], set()
     for word in order:
@@ -150,12 +150,12 @@ def test_rows_are_masked_as_by_the_published_procedure(make_store, packing, whol
             expected += runs(again, segments)
     assert tokens[0] == pytest.approx(tokens[1], rel=0.005)
     assert found[1:5].min() > 100
-    # Two Poisson counts each; runs of one sequence are not independent, so that there is a little more room.
+    # Each is a difference of two Poisson counts; runs of one sequence are not independent, so allow a little more.
     assert np.all(np.abs(found - expected) < 5 * np.sqrt(found + expected + 1))
 
 
 def runs(hit, segments) -> np.ndarray:
-    """How many runs of masked words of each length a sequence has, within its segments; 11: and longer."""
+    """Count the runs of masked words in a sequence by their length, within its segments; 11: 11 words or more."""
     counts, length = np.zeros(12), 0
     for i, masked in enumerate(hit):
         length = length + 1 if masked else 0

@@ -32,12 +32,12 @@ def content(templates) -> dict[tuple[int, ...], int]:
     [
         ({"n90": 2, "n38": 2}, {(90, 38): 2}),
         ({"n90": 1, "n38": 3}, {(90, 38): 1, (38, 38): 1}),
-        # 20 goes where it leaves nothing, not to the first row with room
+        # 20 goes to the row that it fills, not to the first row with room
         ({"n90": 1, "n108": 1, "n20": 1}, {(90,): 1, (108, 20): 1}),
         ({"n40": 7}, {(40, 40, 40): 2, (40,): 1}),
         ({"n128": 3}, {(128,): 3}),
         ({"n8": 17}, {(8,) * 16: 1, (8,): 1}),
-        ({"n4": 33}, {(4,) * 16: 2, (4,): 1}),  # no more than one for eight positions
+        ({"n4": 33}, {(4,) * 16: 2, (4,): 1}),  # at most one sequence for eight positions
     ],
 )
 def test_lengths_are_packed_where_they_fit_best(counts, expected):
@@ -60,7 +60,7 @@ def test_every_sequence_has_a_place_and_no_row_is_too_full(length, seed):
         minlength=length + 1,
     )
     assert np.array_equal(used[1:], counts[1:])
-    # A table for any corpus: it grows with the lengths, not with their numbers.
+    # The table grows with the number of different lengths, not with the number of sequences.
     assert len(templates.rows) <= 4 * length
     again = pack(counts, length)
     assert np.array_equal(again.lengths, templates.lengths)
@@ -94,7 +94,7 @@ def test_packed_rows_are_full_on_long_and_on_short_documents(make_store, sizes, 
     assert np.mean(unpacked["sequence_ids"] > 0) < 0.97
     size = sum(file.stat().st_size for file in index.path.iterdir())
     assert size <= 0.1 * sum(file.stat().st_size for file in store.path.glob("shard-*/*"))
-    if sizes is LONG:  # few tokens pay for it with a short context
+    if sizes is LONG:  # few tokens are in short windows
         length = np.diff(np.sort([window.start for window in index_windows(index)]))
         assert np.sum(length[length < 64]) < 0.06 * np.sum(length)
 
@@ -121,7 +121,7 @@ def test_the_order_takes_little_private_memory_and_its_windows_none(make_store):
     index = rows._index
     assert all(isinstance(array.base, np.memmap) for array in (index.start, index.first, index.by_length))
     assert 1000 < private_bytes(rows) < 1 << 21
-    # What there is grows with the table of templates, at most 4 for each length (above), 64 sequences wide.
+    # Private memory grows with the table of templates: at most 4 for each length (above), 64 sequences wide.
     table = 4 * 512 * 64 * 8
     assert private_bytes(rows) <= 3 * table < 64 << 20
 

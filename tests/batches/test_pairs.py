@@ -53,7 +53,7 @@ def test_second_segments_of_equal_length_change_places_with_another_documents(ru
         assert np.all(document[other[wrong]] != document[wrong])
         assert not wrong[second == 0].any()  # single segments
         seen |= set(zip(own[wrong], other[wrong], strict=True))
-    # Every window that can be in a wrong pair is in one at some time, and not with the same partner alone.
+    # Every window that can be in a wrong pair is in one in some epoch, and not always with the same partner.
     here = np.flatnonzero(second == 2)
     if max(runs) <= len(here) // 2:
         assert {window for window, _ in seen} >= set(here[: len(here) // 2 * 2]) - {here[-1]}

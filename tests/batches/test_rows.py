@@ -155,7 +155,7 @@ def test_half_of_the_pairs_are_wrong_and_lengths_do_not_tell_which(make_store, p
     assert max(*accuracy, *(1 - np.array(accuracy))) < 0.53
     second = (inside & (batch["token_type_ids"][row] == 1)).sum(axis=1)
     if pair == "sentence_order":
-        # Swapped segments swap their lengths. Of the first half of the pairs: which label a length is likelier to have.
+        # Swapped segments swap their lengths. Learn from the first half of the pairs which label each length suggests.
         both = np.stack([total - second - 3, second], axis=1)
         half, odds = len(label) // 2, np.ones((2, 128, 2))
         for side in range(2):

@@ -10,7 +10,7 @@ from bert_horovod.corpus.reading.squad_files import read_squad
 
 
 def questions(*sizes: tuple[int, int, tuple[int, int]]) -> SpanTokens:
-    """Questions of so many tokens about contexts of so many, with these answers."""
+    """Questions and contexts with these numbers of tokens, and with these answers."""
     asked, contexts, answers = zip(*sizes, strict=True)
     total = sum(contexts)
     return SpanTokens(

@@ -53,12 +53,12 @@ def test_windows_are_those_of_a_plain_loop(make_store, limit, pair):
 def test_second_segments_take_the_length_that_comes_first_in_one_order_for_all(make_store):
     shard = make_store(shards=1, documents=60, longest=9).shards[0]
     windows = cut_windows(shard, 29, all_of(shard), "next_sentence")
-    before = set()  # (a, b): a was taken where b could have been
+    before = set()  # (a, b): length a was taken where length b was possible
     for second, (_, ends, _) in zip(windows.second.tolist(), plain_windows(shard, 29, all_of(shard)), strict=True):
         before |= {(second, ends[-1] - end) for end in ends[:-1] if ends[-1] - end != second}
     assert len(before) > 100
     assert not {(b, a) for a, b in before} & before
-    # So the common lengths are few: a quarter of the lengths is taken by most windows.
+    # So few lengths are common: most windows take one of a quarter of the lengths.
     taken = np.sort(np.bincount(windows.second[windows.second > 0], minlength=29))[::-1]
     assert taken[:7].sum() > 0.5 * taken.sum()
 

@@ -27,7 +27,7 @@ FILES = [
 
 
 class Payload:
-    """Unpickled, it makes a file."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ def original(tmp_path_factory) -> Path:
 
 
 def rehash(store: Path) -> None:
-    """What an attacker does after a change: make the manifest's hashes right, as far as it can be read."""
+    """Make the manifest's hashes right after a change, as an attacker would, if the manifest can be read."""
     if any(path.is_file() and path.stat().st_size > 1 << 20 for path in store.rglob("*")):
         return
     try:
@@ -132,7 +132,7 @@ def test_a_pickle_in_a_shard_is_refused_and_does_not_run(tmp_path, original, nam
         assert f"{name}.npy" in str(box.read(open_store, box.directory))
         assert "damaged shards: shard-00000" in str(box.read(verify, box.directory))
         assert not ran.exists()
-        pickle.loads(file.read_bytes())  # the payload does what it should not be let do
+        pickle.loads(file.read_bytes())  # shows that the payload works where it is unpickled
         assert ran.exists()
 
 

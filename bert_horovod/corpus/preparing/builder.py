@@ -1,4 +1,4 @@
-"""Sections of text to the arrays of one shard, and counts of everything."""
+"""Makes the arrays of one shard from sections of text, and counts documents, tokens and unknown tokens."""
 
 import hashlib
 from collections.abc import Callable
@@ -11,36 +11,36 @@ from bert_horovod.corpus.reading.sentences import split_sentences
 from bert_horovod.corpus.reading.text import Section
 from bert_horovod.corpus.store import Shard, token_dtype
 
-_BATCH_CHARACTERS = 1 << 16  # fits into a core's own cache: a fifth faster than 1 << 19
+_BATCH_CHARACTERS = 1 << 16  # fits into the cache of one core: a fifth faster than 1 << 19
 
 TokenizeFunction = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass
 class ShardTotals:
-    """Counts of one shard that its arrays do not show at a glance."""
+    """Counts of one shard that the lengths of its arrays do not tell."""
 
     bytes: int = 0  # of the kept text in UTF-8
     held_out_sections: int = 0
     held_out_tokens: int = 0
     unknown_tokens: int = 0
     dropped_documents: int = 0  # without a token
-    pieces: dict[int, dict[str, int]] = field(default_factory=dict)  # by piece: documents, tokens, unknown_tokens
+    pieces: dict[int, dict[str, int]] = field(default_factory=dict)  # piece number: documents, tokens, unknown_tokens
 
 
 class _Waiting(NamedTuple):
-    """A section whose sentences are on their way through the tokenizer."""
+    """A section whose sentences wait for the tokenizer."""
 
     sentences: int
     bytes: int
     held_out: bool
     piece: int
     title: str
-    document_hash: bytes | None  # of the whole document, where it ends
+    document_hash: bytes | None  # of the whole document, if this section ends it
 
 
 class ShardBuilder:
-    """Takes sections in order and holds them until they make a shard; sentences go to the tokenizer in batches."""
+    """Collects sections in order until they make a shard; sentences go to the tokenizer in batches."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class ShardBuilder:
             tokenize: sentences to (ids int32 [tokens], lengths int64 [sentences]).
             vocabulary_size: decides the dtype of the ids.
             unknown_id: id of [UNK], for counting.
-            lines: whether a line of a section is a sentence; otherwise split_sentences says what one is.
+            lines: True: each line of a section is a sentence; False: split_sentences cuts the text.
             held_out: fraction of sections to hold out, by the hash of their text.
-            shard_bytes: bytes of text after which a shard ends with the document; a document that alone has more is
-                cut in two.
+            shard_bytes: the shard ends with the document that brings it to this many bytes of text; a document that
+                has more alone is cut.
         """
         self._tokenize, self._unknown_id = tokenize, unknown_id
         self._split = (lambda text: text.split("\n")) if lines else split_sentences
@@ -72,7 +72,7 @@ class ShardBuilder:
         self._open_shard()
 
     def add(self, section: Section, piece: int) -> bool:
-        """Take the next section, from that piece of the task; true if the shard is full and must be taken."""
+        """Add the next section, from piece number `piece` of the task; True: the shard is full, call take() now."""
         data = section.text.encode()
         if self._document_bytes:
             self._document_hash.update(b"\n")
@@ -93,7 +93,10 @@ class ShardBuilder:
         return ends and self._text_bytes >= self._shard_bytes
 
     def take(self) -> tuple[Shard, ShardTotals]:
-        """The shard of all sections so far, the last of which must have ended its document; begins the next."""
+        """Return the shard of all sections so far, and begin the next shard.
+
+        The last section must have ended its document.
+        """
         self._end_batch()
         shard = Shard(
             tokens=np.concatenate([*self._tokens, np.zeros(0, self._dtype)]),
@@ -132,7 +135,7 @@ class ShardBuilder:
         ids, lengths = self._tokenize(self._sentences)
         self._tokens.append(ids.astype(self._dtype))
         self._lengths.append(lengths[lengths > 0])
-        # Sums up to each sentence: kept sentences, tokens, unknown tokens.
+        # Counts before each sentence, int64 (sentences + 1): kept sentences, tokens, unknown tokens.
         kept = np.concatenate([[0], np.cumsum(lengths > 0)])
         tokens = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.searchsorted(np.flatnonzero(ids == self._unknown_id), tokens)

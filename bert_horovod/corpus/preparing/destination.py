@@ -1,4 +1,4 @@
-"""The directory that a store is made in: what may lie there, who may write, what is left of earlier runs."""
+"""The output directory of prepare: which files it may hold, its lock, and the files of earlier runs."""
 
 import json
 import os
@@ -36,12 +36,12 @@ class _Head(TypedDict):
 
 class _StorePlan(TypedDict):
     head: _Head
-    sources: dict[str, Any]  # by place, [bytes, ns of the last change]: only compared
+    sources: dict[str, Any]  # real path: [bytes, ns of the last change]; only compared
 
 
 @contextmanager
 def own(path: Path) -> Iterator[None]:
-    """Make the directory if need be and lock it; where nothing was finished in it, leave nothing of ours there."""
+    """Make the directory if needed and lock it; if an error comes before any shard is finished, remove our files."""
     was_there = path.is_dir()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def own(path: Path) -> Iterator[None]:
 
 
 def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Path) -> None:
-    """Raise UserError if the directory holds what prepare did not make, or the vocabulary that is to be read."""
+    """Raise UserError if the directory holds files that prepare did not make, or the --vocab file itself."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -80,7 +80,7 @@ def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pat
     names = sorted(entry.name for entry in path.iterdir())
     foreign = [name for name in names if not _OWN_NAMES.fullmatch(name)]
     if names == ["vocab.txt"] and (path / "vocab.txt").read_bytes() != vocabulary_text(vocabulary).encode():
-        foreign = names  # not ours, and perhaps somebody's only copy
+        foreign = names  # another vocabulary, and perhaps the user's only copy
     if foreign:
         raise UserError(
             f"--output_dir {path} holds other things "
@@ -90,18 +90,18 @@ def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pat
 
 
 def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bool) -> set[SourceFile]:
-    """Write down what is going to be made, in plan.json, and make the directory an unfinished store.
+    """Write plan.json, which describes the store to make, and remove the manifest: the store is now unfinished.
 
     Args:
         path: the store's directory.
         head: settings and vocabulary, as in the manifest.
         sources: the input.
-        known: whether the shards that are there are known to be of this very input.
+        known: whether the shards in the directory are known to be made from exactly these sources.
 
     Returns:
-        The sources whose finished parts are to be made again, as they may have changed since.
+        The sources whose finished parts must be made again, because the sources may have changed.
 
-    Raises UserError if the directory holds an unfinished store that was made otherwise.
+    Raises UserError if the directory holds an unfinished store with other settings or another vocabulary.
     """
     state = {source: [source.bytes, source.path.stat().st_mtime_ns] for source in sources}
     plan = _read_plan(path)
@@ -124,8 +124,8 @@ def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bo
 
 
 def clear(path: Path) -> None:
-    """Take away everything in a store's directory that prepare made."""
-    # The manifest first: without it the rest is an unfinished store.
+    """Remove everything in a store's directory that prepare made."""
+    # The manifest first: if the removal is interrupted, the rest is an unfinished store.
     for entry in sorted(path.iterdir(), key=lambda entry: entry.name != "manifest.json"):
         if _OWN_NAMES.fullmatch(entry.name):
             if entry.is_dir() and not entry.is_symlink():
@@ -135,7 +135,7 @@ def clear(path: Path) -> None:
 
 
 def _place(source: SourceFile) -> str:
-    return writable(os.path.realpath(source.path))  # names repeat in different directories
+    return writable(os.path.realpath(source.path))  # not the name: two directories may hold files of one name
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
@@ -153,8 +153,12 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) -> tuple[Store | None, bool]:
-    """The store at path, if it is finished, whole and the one that is asked for, else None; and whether it is, or was
-    before it was damaged, made of these very sources."""
+    """Open the finished store at `path`; raises UserError if it was made with other settings or from other sources.
+
+    Returns:
+        The store; None if it is unfinished or damaged.
+        Whether a finished store, damaged or not, was made from exactly these sources.
+    """
     if not (path / "manifest.json").exists():
         return None, False
     try:

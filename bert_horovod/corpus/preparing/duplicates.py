@@ -4,7 +4,7 @@ import numpy as np
 
 from bert_horovod.corpus.store import Shard
 
-_PASS_DOCUMENTS = 1 << 22  # sorted in memory at a time, about 200 MB
+_PASS_DOCUMENTS = 1 << 22  # documents sorted in memory at once, about 200 MB
 
 
 def find_duplicates(shards: list[Shard]) -> np.ndarray:
@@ -28,7 +28,10 @@ def count_tokens(shards: list[Shard], documents: np.ndarray) -> int:
 
 
 def _hashes_of_pass(shards: list[Shard], number: int, passes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The hashes, uint64 [n, 2], that fall into one of the passes, and their documents' numbers, int64 [n]."""
+    """The hashes of pass `number`, uint64 [n, 2], and the numbers of their documents, int64 [n].
+
+    A hash is in pass number (its first 64 bits modulo `passes`), so equal hashes are in the same pass.
+    """
     hashes, documents, first = [np.zeros((0, 2), np.uint64)], [np.zeros(0, np.int64)], 0
     for shard in shards:
         chosen = np.flatnonzero(np.asarray(shard.document_hashes[:, 0]) % np.uint64(passes) == number)

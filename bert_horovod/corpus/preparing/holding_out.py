@@ -1,5 +1,8 @@
-"""A small store's held-out part: of a few sections, hashes may choose none, or those of one document alone, but pairs
-for next-sentence prediction need two documents."""
+"""Holds out more sections of a small store.
+
+Hashes choose the held-out sections. Of a few sections they may choose none, or only sections of one document, but
+next-sentence pairs need two documents.
+"""
 
 import os
 from pathlib import Path
@@ -11,26 +14,26 @@ from bert_horovod.corpus.preparing.parts import Part, rewrite_part
 from bert_horovod.corpus.statistics import kept_documents, section_token_starts
 from bert_horovod.corpus.store import Shard, hash_shard, write_array
 
-DOCUMENTS = 2  # of which a section is held out at least
-_FEWEST_DOCUMENTS = 3  # of a store, so that one is left to train on
+DOCUMENTS = 2  # at least so many have a held-out section
+_FEWEST_DOCUMENTS = 3  # in the store, so that one is left to train on
 
 
 def hold_out_more(
     store: Path, parts: list[Part], entries: list[dict[str, Any]], shards: list[Shard], duplicates: np.ndarray
 ) -> tuple[int, int]:
-    """Hold out a section of further documents until there are sections of two documents, if there are three documents.
+    """Hold out a section of further documents until two documents have one, if the store has three documents or more.
 
-    Which ones follows from the documents' hashes alone. Documents of several sections come first, as something of them
-    is left to train on. Shards and their entries in the manifest are changed.
+    The documents' hashes alone choose the sections. Documents of several sections come first, because their other
+    sections are left to train on. Changes the shards' files and `entries`.
 
     Args:
         store: the directory.
         parts: the parts that became shards, in order.
         entries: the shards' entries in the manifest.
         shards: their arrays.
-        duplicates: int64, documents counted over all shards, which do not count.
+        duplicates: int64, numbers of duplicate documents, over all shards; they are never chosen.
 
-    Returns how many sections and tokens are held out now that were not.
+    Returns how many more sections and tokens are held out now.
     """
     held, candidates, first, kept_count = 0, [], 0, 0
     for number, shard in enumerate(shards):

@@ -1,11 +1,11 @@
-"""Parts: the finished shards of a store that is being made, each in a directory that tells what it is.
+"""Parts: the finished shards of an unfinished store, each in a directory that describes it.
 
-    shard-<task>-<number>/   or, in its place in the finished store, shard-<number>/
+    shard-<task>-<number>/   in the finished store: shard-<number>/
         *.npy        the shard's arrays
-        part.json    {"part": the fields of Part, "sha256": of them as JSON}
+        part.json    {"part": the fields of Part, "sha256": SHA-256 of these fields as JSON}
 
-A directory of these names is whole: it is renamed into place. What a part holds follows from its task, its number and
-where it begins, so any part can be made again alone.
+A directory with such a name is complete, because it is renamed into place at the end. The content of a part depends
+only on its task, its number and the position where it begins, so any part can be made again alone.
 """
 
 import hashlib
@@ -33,23 +33,23 @@ class Part:
 
     task: str
     number: int
-    end: tuple[int, int, int]  # the task's position after it
-    last: bool  # of its task
-    counts: dict[str, int]  # by the names of store.COUNTS
+    end: tuple[int, int, int]  # the Position in the task after this part
+    last: bool  # whether the task ends with it
+    counts: dict[str, int]  # by the names of manifest.COUNTS
     array_bytes: int  # of its arrays' files
     sha256: str  # of its arrays
-    totals: dict[str, Any]  # builder.ShardTotals
-    passed_over: dict[str, int]  # what kind of thing in the sources, how many
-    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of whole files read to their end, by piece number
+    totals: dict[str, Any]  # the fields of builder.ShardTotals
+    passed_over: dict[str, int]  # what was left out of the sources: kind and count
+    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of files that are one piece, by piece number
 
     @property
     def name(self) -> str:
-        """Its directory while the store is being made."""
+        """The name of its directory in an unfinished store."""
         return part_name(self.task, self.number)
 
 
 def part_name(task: str, number: int) -> str:
-    """The directory of a task's part while the store is being made."""
+    """The name of the directory of a task's part in an unfinished store."""
     return f"shard-{task}-{number:03d}"
 
 
@@ -60,7 +60,7 @@ def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) ->
         store: the store's directory.
         shard: the arrays.
         totals: the builder's.
-        fields: those of Part that neither of these tells.
+        fields: the other fields of Part.
     """
     temporary = store / f".{part_name(fields['task'], fields['number'])}.partial"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -81,14 +81,14 @@ def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) ->
 
 
 def rewrite_part(directory: Path, part: Part, totals: dict[str, Any], sha256: str) -> None:
-    """Say in a part's directory that its arrays, and with them these fields, have changed."""
+    """Write a part's part.json again, after its arrays have changed, with new totals and a new SHA-256."""
     write_atomically(directory / "part.json", _text(replace(part, totals=totals, sha256=sha256)))
 
 
 def find_parts(store: Path, tasks: Iterable[ShardTask]) -> dict[tuple[str, int], Part]:
-    """Find the parts of these tasks that are whole, by task and number; take away all other ones.
+    """Find the undamaged parts of these tasks, by (task, number); delete all other parts.
 
-    Every part found is afterwards in the directory of its own name.
+    Parts that have a directory of the finished store are renamed back to `part.name`.
     """
     keys = {task.key for task in tasks}
     found = {}
@@ -105,7 +105,7 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> dict[tuple[str, int],
 
 
 def number_parts(store: Path, parts: list[Part]) -> list[dict[str, Any]]:
-    """Give the parts that hold anything their places in the store, in this order; returns the manifest's entries."""
+    """Rename the parts in this order to shard-00000 and so on, delete empty ones; returns the manifest's entries."""
     entries = []
     for part in parts:
         if not part.counts["tokens"]:
@@ -119,7 +119,10 @@ def number_parts(store: Path, parts: list[Part]) -> list[dict[str, Any]]:
 
 
 def missing_parts(task: ShardTask, found: dict[tuple[str, int], Part]) -> list[tuple[int, Position, int | None]]:
-    """The runs of parts that a task lacks: first number, where it begins, number to stop before (None: none)."""
+    """The runs of parts that a task lacks: (first number, position where it begins, number of the next part or None).
+
+    None: no part comes after the run, which ends with the task.
+    """
     numbers = sorted(number for key, number in found if key == task.key)
     runs, begin, expected = [], Position(), 0
     for number in numbers:
@@ -141,7 +144,7 @@ def _read_part(directory: Path) -> Part | None:
 
 
 def _is_whole(directory: Path, part: Part) -> bool:
-    """Whether its arrays are those that were written; a file of another size is not read."""
+    """Whether a part's arrays are unchanged; they are hashed only if their total size is right."""
     return _array_bytes(directory) == part.array_bytes and hash_shard(directory) == part.sha256
 
 
@@ -150,7 +153,7 @@ def _array_bytes(directory: Path) -> int:
 
 
 def _text(part: Part) -> str:
-    """What part.json holds."""
-    content = json.loads(json.dumps(asdict(part)))  # with the keys that it has when it was read: strings
+    """The text of part.json."""
+    content = json.loads(json.dumps(asdict(part)))  # number keys become strings, as in a part that was read
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return json.dumps({"part": content, "sha256": digest}, sort_keys=True) + "\n"

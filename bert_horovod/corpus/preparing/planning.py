@@ -1,4 +1,4 @@
-"""How a corpus is cut into tasks: runs of pieces that make shards of their own, whoever works on them, in any order."""
+"""Cuts a corpus into tasks: runs of pieces with shards of their own, so any worker can do any task, in any order."""
 
 import hashlib
 import json
@@ -12,24 +12,26 @@ from bert_horovod.corpus.reading.text import SECTION_BYTES
 from bert_horovod.errors import UserError
 
 _MAXIMUM_SHARD_BYTES = 1 << 31  # offsets are uint32
-# Bytes of text that a byte on the disk makes, about: for sharing out, not for counting.
+# Bytes of text per compressed byte on the disk, a rough estimate: it only makes tasks of similar size.
 _COMPRESSED_TEXT = 3
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a store's content beside its sources and its vocabulary."""
+    """The settings that determine a store's content, together with its sources and its vocabulary."""
 
     documents: str = "file"  # where a plain text's documents end: "file" or "blank_line"
     held_out: float = 0.01  # fraction of sections
     shard_bytes: int = 32 << 20  # of text
-    section_bytes: int = SECTION_BYTES  # of text, at most
-    text_field: str = "text"  # where objects of JSON Lines and rows of tables have their text
+    section_bytes: int = SECTION_BYTES  # of text, at most; only recorded, because sections are always cut at this size
+    text_field: str = "text"  # key in JSON Lines, or column of a table, that holds the text
     bad_lines: str | None = None  # "stop", "skip" or None, as SourceReader takes it
 
     def described(self) -> dict[str, Any]:
-        """The settings as the manifest has them: without the last two where nobody set them, as stores that are older
-        than these have none either."""
+        """The settings as the manifest has them.
+
+        text_field and bad_lines are left out at their defaults, because stores older than these settings lack them.
+        """
         unset = {"text_field": "text", "bad_lines": None}
         return {name: value for name, value in asdict(self).items() if name not in unset or value != unset[name]}
 
@@ -42,11 +44,11 @@ class Settings:
 
 
 class Position(NamedTuple):
-    """How far a task has come."""
+    """How much of a task has been read."""
 
     piece: int = 0  # the piece that comes next, or is being read
-    documents: int = 0  # of that piece, taken
-    sections: int = 0  # of the document after those, taken
+    documents: int = 0  # documents taken from that piece
+    sections: int = 0  # sections taken from the document after those
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class ShardTask:
 
     @property
     def bytes(self) -> int:
-        """What is to be read, on the disk."""
+        """Bytes to read, as they lie on the disk."""
         return sum(piece.end - piece.begin for piece in self.pieces)
 
 
@@ -85,7 +87,7 @@ def plan_tasks(sources: list[SourceFile], head: dict[str, Any]) -> list[ShardTas
     for group in groups:
         described = [[piece.source.name, piece.source.bytes, piece.begin, piece.end] for piece in group]
         text = json.dumps([head, described], sort_keys=True)
-        # Files of one name and size from different directories are told apart by their order.
+        # Files of one name and size from different directories get different keys by their order.
         key = hashlib.sha256(f"{seen[text]} {text}".encode()).hexdigest()[:24]
         seen[text] += 1
         tasks.append(ShardTask(key, tuple(group)))

@@ -1,4 +1,4 @@
-"""Who works on a store's jobs: this process, several on this machine, or the ranks that mpirun started."""
+"""Runs a store's jobs in this process, in several processes on this machine, or in the ranks that mpirun started."""
 
 import ctypes
 import functools
@@ -20,7 +20,7 @@ _REPORT_EVERY_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
 Report = Callable[[int, int], None]
-Work = Callable[[Any, Report], Any]  # of a job; it reports two numbers that rise
+Work = Callable[[Any, Report], Any]  # takes a job and a function that reports progress as two rising numbers
 
 
 def run_jobs(
@@ -29,10 +29,10 @@ def run_jobs(
     """Do jobs and yield (the job's number, its result) as they are done.
 
     Args:
-        executor: who does them; None: this process, one after another.
-        work: a function of a module; called with a job and a function to report with.
-        jobs: what it is called with.
-        directory: where workers leave word of how far they are.
+        executor: does the jobs; None: this process does them, one after another.
+        work: a function of a module, because it is pickled; called with a job and a function that reports progress.
+        jobs: first arguments for `work`, one per call.
+        directory: where workers write their progress, a file for each job.
         report: called with a job's number and the two numbers that its work reported last.
     """
     if executor is None:
@@ -53,7 +53,7 @@ def run_jobs(
                     _pass_on(words[futures[future]], functools.partial(report, futures[future]))
             for future in done:
                 yield futures[future], future.result()
-    except (BrokenProcessPool, BrokenPipeError) as error:  # the latter: while it was being started
+    except (BrokenProcessPool, BrokenPipeError) as error:  # the latter: it died while it was being started
         raise RunError(
             "a worker has died (killed, or out of memory: each needs about 0.7 GB); what is finished is kept: run the "
             "same command again, with fewer --workers"
@@ -67,7 +67,7 @@ def run_jobs(
 
 @contextmanager
 def local_pool(workers: int) -> Iterator[Executor]:
-    """A pool of processes that neither outlive this one nor hear its Ctrl-C."""
+    """A pool of processes that end with this process and ignore Ctrl-C."""
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
     try:
@@ -82,7 +82,7 @@ def local_pool(workers: int) -> Iterator[Executor]:
 
 @contextmanager
 def mpi_pool(size: int) -> Iterator[Executor | None]:
-    """The other ranks that mpirun started, as a pool for rank 0; None in them, once rank 0 has ended.
+    """On rank 0: the other ranks that mpirun started, as a pool. On the others: None, after rank 0 has closed the pool.
 
     Raises UserError if mpi4py is missing, or does not belong to the MPI that started `size` processes.
     """
@@ -107,7 +107,7 @@ def _begin_worker(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""From input files to a finished token store: plan, work, duplicates, manifest."""
+"""Makes a finished token store from input files: plan, work, duplicates, manifest."""
 
 import os
 import time
@@ -30,8 +30,8 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.wording import counted
 
 _MAXIMUM_WORKERS = 4096
-# The recipes in run/recipes: the fewest tokens of a store that each is for, its name and vocabulary's size. bert-base,
-# -medium and -small are 40 epochs of so many, as BERT was published with; bert-mini 9, quickstart 7 of 0.5 M.
+# Recipes in run/recipes: (fewest tokens of a store for it, its name, its vocabulary size). On that many tokens,
+# bert-base, -medium and -small train 40 epochs, as published BERT did; bert-mini 9; quickstart 7 epochs of 0.5 M.
 _RECIPES = (
     (1_000_000_000, "bert-base", 30522),
     (160_000_000, "bert-medium", 30522),
@@ -39,19 +39,19 @@ _RECIPES = (
     (4_000_000, "bert-mini", 30522),
     (0, "quickstart", 4096),
 )
-_SMALL_BYTES = 32 << 20  # less is done by one process before others have started
+_SMALL_BYTES = 32 << 20  # one process has read less than this before others have started
 _TOTALS = ("held_out_sections", "held_out_tokens", "unknown_tokens", "dropped_documents")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a prepare command."""
+    """The result of a prepare command."""
 
     path: Path
     manifest: dict[str, Any]
     store_bytes: int
     seconds: float  # of reading and tokenizing; with workers, their start included
-    made: bool  # false: the store was there already, and is whole
+    made: bool  # false: the finished store was there already, undamaged
     workers: int = 0
     worker_seconds: float = 0.0  # of all workers, without their start
     made_bytes: int = 0  # of text, in the shards that this call made
@@ -70,7 +70,7 @@ def prepare(
     workers: int | None = None,
     executor: Executor | None = None,
 ) -> Result:
-    """Make a token store of the inputs, go on with an unfinished one, or find that it is there already.
+    """Make a token store from the inputs, continue an unfinished one, or find that it is finished already.
 
     Args:
         inputs: files, directories and globs, as find_sources takes them; "-" is standard input, which is copied into
@@ -79,13 +79,13 @@ def prepare(
         output_dir: a directory that is new, empty, or holds an unfinished or finished store.
         lowercase: whether the model is uncased.
         settings: see Settings.
-        workers: processes; None: as many as there are cores and work for them.
-        executor: who works instead of processes on this machine, such as `workers` ranks of an MPI world; they must
+        workers: processes; None: one per core, but no more than there are jobs.
+        executor: does the jobs instead of processes on this machine, such as `workers` ranks of an MPI world; they must
             see the same files.
 
     Raises UserError for every mistake in input, settings or directory, DamagedData for damaged input, RunError for a
-    disk without room or a worker that died. Shards that were finished by then are kept, and the same call goes on with
-    them; where there are none, nothing that this call made is left.
+    full disk or a worker that died. Shards that are finished by then are kept, and the same call continues from them;
+    if there are none, all files of this call are removed.
     """
     settings = settings or Settings()
     settings.check()
@@ -133,7 +133,7 @@ def prepare(
 
 
 def summary(result: Result) -> str:
-    """What prepare says at its end, with the command that comes next."""
+    """The text that prepare prints at its end, with the next command to run."""
     manifest, totals = result.manifest, result.manifest["totals"]
     state = "finished"
     if not result.made:
@@ -181,7 +181,7 @@ def summary(result: Result) -> str:
 
 
 def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
-    """The shipped recipe for a store of so many tokens, and what must be set for its vocabulary, as flags."""
+    """The shipped recipe for a store of so many tokens, with the --set flag that its vocabulary needs, if any."""
     name, size = next((name, size) for least, name, size in _RECIPES if tokens >= least)
     other = "" if size == vocabulary_size else f" --set model.vocab_size={vocabulary_size}"
     return f"run/recipes/{name}.toml{other}"
@@ -199,7 +199,7 @@ def _speed(result: Result) -> str:
 
 @dataclass
 class _Made:
-    """What was done: parts by task and number, SHA-256 of files read in pieces, who did it."""
+    """Results of the jobs: parts by (task, number), SHA-256 of files read in pieces, and the workers' costs."""
 
     parts: dict[tuple[str, int], Part]
     hashes: dict[SourceFile, str]
@@ -208,7 +208,7 @@ class _Made:
     memory: tuple[int, int] = (0, 0)
 
     def take(self, job: PartsJob | SourceFile, result: Done | str) -> None:
-        """Take a job's result."""
+        """Add a job's result."""
         if isinstance(job, SourceFile):
             self.hashes[job] = result
             return

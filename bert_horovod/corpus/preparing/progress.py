@@ -1,4 +1,4 @@
-"""How far a long reading of files is: a bar on a terminal, plain lines otherwise."""
+"""Progress of reading files: a bar on a terminal, plain lines otherwise."""
 
 import sys
 import time
@@ -31,7 +31,7 @@ class ReadingProgress:
             self._bar.close()
 
     def at(self, done_bytes: int, documents: int) -> None:
-        """Say how many bytes and documents are done by now; cheap enough to call often."""
+        """Show how many bytes and documents are done by now; cheap enough to call often."""
         if self._bar is not None:
             self._bar.set_postfix_str(counted(documents, "document"), refresh=False)
             self._bar.update(done_bytes - self._done)

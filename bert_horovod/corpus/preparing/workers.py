@@ -1,4 +1,4 @@
-"""What a worker does: read a task's pieces and write its shards, from any part on."""
+"""A worker's job: read a task's pieces and write its shards, from any part on."""
 
 import functools
 import gc
@@ -33,15 +33,15 @@ class PartsJob:
     store: Path
     task: ShardTask
     number: int  # of the first part
-    begin: Position  # where it begins
-    stop_before: int | None  # the part that is there already; None: go on to the task's end
+    begin: Position  # where the first part begins
+    stop_before: int | None  # number of the next part that exists; None: go on to the task's end
     settings: Settings
     lowercase: bool
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a worker gives back: its parts, its time, and its memory in bytes, before the first text and at the most."""
+    """A worker's result: its parts, its time, and its memory in bytes, before the first text and at its peak."""
 
     parts: list[Part]
     seconds: float  # without its start
@@ -80,7 +80,7 @@ def hash_source(source: SourceFile) -> str:
 
 
 def disk_error(error: OSError, path: Path) -> ReportedError:
-    """What to say of a disk that takes no more, or of a directory that cannot be written."""
+    """The error to report for a full disk, or for a directory that cannot be written."""
     if error.errno in NO_ROOM:
         return RunError(
             f"no room left for {path} ({error.strerror}); a store needs about 2 bytes per token, half the size of the "
@@ -106,7 +106,7 @@ def _parts(job: PartsJob, builder: ShardBuilder, report: Report) -> Iterator[Par
 
 
 class _Reading:
-    """The pieces of a job's task from its beginning on, and what was read of them since the last part."""
+    """Reads the pieces of a job's task from the job's first part on, and collects the fields of the next part.json."""
 
     def __init__(self, job: PartsJob, report: Report):
         self._job, self._report = job, report
@@ -161,7 +161,7 @@ class _Reading:
                 self._documents += 1
             else:
                 self._position = Position(piece, documents, sections + 1)
-            # A part of a file is read past its end, to the end of its last document.
+            # min(): a piece of a file is read past its end, to the end of its last document.
             self._report(before + min(self._reader.bytes_read, size), self._documents)
             yield section
 
@@ -177,12 +177,12 @@ def _tokenizer(vocabulary: Path, lowercase: bool) -> "Tokenizer":
     from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
     tokenizer = Tokenizer(read_vocabulary(vocabulary), lowercase)
-    gc.freeze()  # TensorFlow's objects stay: the collector need not visit them again and again
+    gc.freeze()  # TensorFlow's objects stay, so the garbage collector need not scan them each time
     return tokenizer
 
 
 def _forget_peak() -> int:
-    """Let the peak of this process's memory begin anew, where the system allows it; returns it in bytes."""
+    """Reset the peak of this process's memory, if the system allows it; returns the peak in bytes."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return _peak_memory()

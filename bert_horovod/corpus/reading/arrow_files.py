@@ -1,7 +1,8 @@
 """Rows of Parquet files and of Arrow files, as `datasets` saves them, a few at a time; needs pyarrow (extra: parquet).
 
-A file consists of row groups (Parquet) or record batches (Arrow). One belongs to the part of the file in which it
-begins; in formats that do not tell, number i of n is taken to begin at byte i * size // n.
+A file consists of row groups (Parquet) or record batches (Arrow). A group or batch belongs to the part of the file in
+which it begins. Only Arrow streams tell where that is; in the other formats, number i of n is assumed to begin at byte
+i * size // n.
 """
 
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ NO_TEXT = "rows without text"  # names in SourceReader.passed_over
 NOT_TEXT = "rows that are not UTF-8 text"
 TOO_LONG = f"rows longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
 BAD_LINES = (NO_TEXT, NOT_TEXT, TOO_LONG)
-_ROWS = 64  # as Python strings at a time
+_ROWS = 64  # made into Python strings at a time
 _BUFFER_BYTES = 1 << 20
-_FILE_MAGIC = b"ARROW1"  # what else ends in .arrow is a stream, as `datasets` writes it
+_FILE_MAGIC = b"ARROW1"  # an .arrow file that does not begin so is a stream, as `datasets` writes it
 
 
 class ArrowReader(SourceReader):
@@ -31,18 +32,18 @@ class ArrowReader(SourceReader):
         bad_lines: str | None = "stop",
         part: tuple[int, int] | None = None,
     ):
-        """As SourceReader; `part` are the bytes in which the row groups begin that are read, None: all."""
+        """As SourceReader. `part`: (begin, end) in bytes; only row groups that begin there are read. None: all."""
         super().__init__(source, text_field, bad_lines)
         self.begin, self._end = part or (0, source.bytes)
 
     def place(self, position: int) -> str:
-        """What a message says of a row."""
+        """The name of a row in a message."""
         return f"{self.source.path}, row {position}"
 
     def rows(self) -> Iterator[tuple[int, str, str]]:
         """Yield (row number in the file from 1, text, title or ""); a row without text is a bad line.
 
-        Raises UserError if there is no such column or no pyarrow, DamagedData for what is no such file.
+        Raises UserError if the text column or pyarrow is missing, DamagedData if the file is not Parquet or Arrow.
         """
         pa = _pyarrow(self.source)
         groups = self._parquet(pa) if self.source.path.suffix.lower() == ".parquet" else self._arrow(pa)
@@ -77,7 +78,7 @@ class ArrowReader(SourceReader):
         with open_regular(self.source.path) as raw:
             is_file = raw.read(len(_FILE_MAGIC)) == _FILE_MAGIC
         with pa.memory_map(str(self.source.path)) as mapped:
-            # Mapped, as only the batches of this part are to be read from the disk.
+            # Memory-mapped, so that only the batches of this part are read from the disk.
             number = 1
             batches = self._file_batches(pa, mapped) if is_file else self._stream_batches(pa, mapped)
             for at, batch in batches:
@@ -107,7 +108,7 @@ class ArrowReader(SourceReader):
         return pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
 
     def _columns(self, schema: Any, pa: ModuleType) -> list[str]:
-        """The columns that are read: the text's, and the title's if it holds text; raises UserError."""
+        """The columns to read: the text column, and "title" if it holds text; raises UserError."""
 
         def is_text(name: str) -> bool:
             kind = schema.field(name).type

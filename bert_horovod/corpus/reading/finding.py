@@ -1,4 +1,4 @@
-"""Finding the input files that `--input` values mean; standard input becomes one."""
+"""Finds the input files that `--input` values name; standard input is copied into a file."""
 
 import functools
 import glob
@@ -23,19 +23,19 @@ from bert_horovod.storage.reading import read_json
 
 STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "standard_input"
-TEXT_SUFFIXES = (".txt", ".text", "", DUMP_SUFFIX, *JSON_SUFFIXES, *ARROW_SUFFIXES)  # what a directory is searched for
+TEXT_SUFFIXES = (".txt", ".text", "", DUMP_SUFFIX, *JSON_SUFFIXES, *ARROW_SUFFIXES)  # read from a directory
 _DATASET_NOTES = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # beside Arrow files
-_DUMP_INDEX = "-multistream-index"  # in the name of a list that comes with a dump and is no text
-_MAGICS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARROW1")  # what no text begins with
+_DUMP_INDEX = "-multistream-index"  # in the name of the page list that comes with a dump; it is no text
+_MAGICS = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARROW1")  # no text begins with these
 _HEAD_BYTES = 1 << 16
 
 
 def find_sources(inputs: list[str]) -> list[SourceFile]:
-    """List the files that `--input` values mean, each file once, in a fixed order.
+    """List the files that `--input` values name, each file once, in a fixed order.
 
-    A value is a file, a directory (searched recursively, sorted by name; hidden files and files with other suffixes
-    than TEXT_SUFFIXES are passed over, the latter named on stderr) or a glob (sorted). Raises UserError when a value
-    matches no file.
+    A value is a file, a directory (searched recursively, sorted by name) or a glob (sorted). In a directory, hidden
+    files are skipped, and so are files with other suffixes than TEXT_SUFFIXES, which are named on stderr. Raises
+    UserError when a value matches no file.
     """
     found: dict[str, SourceFile] = {}
     for value in inputs:
@@ -61,10 +61,10 @@ def writable(path: str | Path) -> str:
 
 @contextmanager
 def standard_input(inputs: list[str], directory: Path) -> Iterator[list[str]]:
-    """The inputs with "-" replaced by a file in the directory, which holds what standard input gives until the end:
-    JSON Lines if its first character is "{", a dump if it is "<", else plain text.
+    """Copy standard input into a file in the directory, and yield the inputs with that file in place of "-".
 
-    Raises UserError for a terminal and for data that is no text.
+    The file is JSON Lines if its first character is "{", a dump if it is "<", else plain text; it is removed at the
+    end. Raises UserError for a terminal and for data that is no text.
     """
     if STANDARD_INPUT not in inputs:
         yield inputs
@@ -120,8 +120,10 @@ def _is_text(file: Path) -> bool:
 
 
 def _without_leftovers(files: list[Path]) -> list[Path]:
-    """The files without what `datasets` keeps beside those of a saved dataset, such as cache-*.arrow; its state.json
-    names what belongs to it."""
+    """Leave out Arrow files that the state.json beside them does not name.
+
+    `datasets` writes state.json when it saves a dataset, and keeps other files there, such as cache-*.arrow.
+    """
     kept = []
     for file in files:
         state = file.with_name("state.json")

@@ -1,7 +1,7 @@
-"""Text to token ids with their places in the text, so that what a model points at is cut out of the text itself.
+"""Text to token ids and the place of each token, so that the answer of a model can be cut out of the original text.
 
-The ids are those of corpus/reading/tokenizer.py. It is faster, but forgets where a normalised character came from; the
-tokenizers library keeps the place of each through lower-casing, stripped accents and Unicode's normal forms.
+The ids are those of corpus/reading/tokenizer.py. That tokenizer is faster, but does not keep the places of characters
+that it normalises; the tokenizers library keeps them through lower-casing, stripped accents and Unicode's normal forms.
 """
 
 import unicodedata
@@ -22,12 +22,12 @@ class LocatedTokens(NamedTuple):
 
     ids: np.ndarray  # int32 [tokens]
     begins: np.ndarray  # int32 [tokens]: the token's first character (Unicode code point) in its text
-    ends: np.ndarray  # int32 [tokens]: one past its last
-    counts: np.ndarray  # int64 [texts]: tokens of each
+    ends: np.ndarray  # int32 [tokens]: one past the token's last character
+    counts: np.ndarray  # int64 [texts]: tokens of each text
 
 
 class LocatingTokenizer:
-    """WordPiece ids of texts, and where they stand; no special tokens are added, and "[MASK]" is plain text.
+    """WordPiece ids of texts, with their places; no special tokens are added, and "[MASK]" is plain text.
 
     Args:
         vocabulary: tokens; a token's place is its id; must hold [UNK].
@@ -65,6 +65,6 @@ class LocatingTokenizer:
 
 
 def _take_in_marks(text: str, places: np.ndarray) -> None:
-    """Let tokens end behind the combining marks that follow them, because an accent belongs to its letter."""
+    """Extend tokens over the combining marks that follow them, because an accent belongs to its letter."""
     for mark in [place for place, character in enumerate(text) if unicodedata.combining(character)]:
         places[places[:, 1] == mark, 1] = mark + 1

@@ -1,4 +1,4 @@
-"""Parts of one input file, so that several workers can share it: together they hold every document once."""
+"""Pieces of one input file, so that several workers can share it: together the pieces hold every document once."""
 
 import bz2
 import math
@@ -11,14 +11,14 @@ from itertools import chain
 from bert_horovod.corpus.reading.arrow_files import ArrowReader
 from bert_horovod.corpus.reading.sources import BLOCK_BYTES, SourceFile, SourceReader, line_offsets, text_of
 
-_STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a bz2 stream's first bytes, the latter of an empty one
+_STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # first bytes of a bz2 stream; \x17...: of an empty one
 _STREAM_HEAD_BYTES = 10
-_FIRST_STREAM_BYTES = 4 << 20  # a longer first stream is taken to be the only one
+_FIRST_STREAM_BYTES = 4 << 20  # a longer first stream is assumed to be the only one
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The documents of a source that begin in these bytes of it, as they lie on the disk."""
+    """The documents that begin between two bytes of a source's file on the disk."""
 
     source: SourceFile
     begin: int
@@ -34,7 +34,7 @@ def split_source(source: SourceFile, documents: str, piece_bytes: int) -> list[P
     """Cut a source into pieces of `piece_bytes` on the disk, or into one if its format cannot be cut.
 
     What can be cut: plain JSON Lines, plain text with documents == "blank_line", Parquet and Arrow files, plain dumps
-    and dumps in .bz2 that consist of several streams. Nothing else than whether there are several streams is looked at.
+    and dumps in .bz2 that consist of several streams. Only the last of these formats needs a look into the file.
     """
     if not _can_be_cut(source, documents):
         return [Piece(source, 0, source.bytes)]
@@ -45,7 +45,7 @@ def split_source(source: SourceFile, documents: str, piece_bytes: int) -> list[P
 
 
 def piece_reader(piece: Piece, text_field: str = "text", bad_lines: str | None = "stop") -> SourceReader:
-    """Open a piece, as SourceReader opens a file; what is not the whole of its source has no sha256()."""
+    """Open a piece, as SourceReader opens a file; use sha256() only if the piece is the whole file."""
     if piece.source.kind == "arrow":
         return ArrowReader(piece.source, text_field, bad_lines, (piece.begin, piece.end))
     if piece.is_whole:
@@ -54,14 +54,17 @@ def piece_reader(piece: Piece, text_field: str = "text", bad_lines: str | None =
 
 
 class PartReader(SourceReader):
-    """An open part of a source. Its ends need not be aligned to anything: it looks for the first line (or stream) that
-    begins in it, and goes on after its end until the last document is whole. Positions are bytes on the disk."""
+    """An open part of a source, from any byte to any other; positions are bytes on the disk.
+
+    It begins with the first line (or bz2 stream) that begins in the part, and reads on after the part's end until its
+    last document is complete.
+    """
 
     def __init__(self, piece: Piece, text_field: str = "text", bad_lines: str | None = "stop"):
         super().__init__(piece.source, text_field, bad_lines)
         self.begin, self.end = piece.begin, piece.end
-        self._line = 0  # how many lines of this part were looked at
-        self._limit: int | None = None  # the byte at which the file seems to end
+        self._line = 0  # lines of this part seen so far
+        self._limit: int | None = None  # readinto() stops at this byte as if the file ended there
 
     def readinto(self, buffer) -> int:
         """Read bytes as they lie on the disk."""
@@ -75,14 +78,14 @@ class PartReader(SourceReader):
         raise ValueError(f"a part of {self.source.path} has no hash")
 
     def place(self, position: int) -> str:
-        """What a message says of the place to which lines() gives this position."""
+        """The name, in a message, of a position that lines() yields."""
         return f"{self.source.path}, byte {position}"
 
     def lines(self, is_cut: Callable[[str], bool] | None = None) -> Iterator[tuple[int, str]]:
-        """Yield (byte, line without its end) of a plain file; raises UserError for anything that is not UTF-8 text.
+        """Yield (byte, line without its end) of a plain file; anything that is not UTF-8 text is a bad line.
 
-        The first line is the first that begins in this part and for which `is_cut` holds (None: for any line); after
-        the last one comes the first such line that begins after this part.
+        Lines at which parts may be cut are those for which `is_cut` is true (None: all). The lines of this part go from
+        the first such line that begins in it (or byte 0) up to the first such line that begins after it, exclusive.
         """
         inside = self.begin == 0
         for offset, _, data in self._whole_lines(*self._from_line()):
@@ -106,9 +109,9 @@ class PartReader(SourceReader):
                 offset += len(raw) + 1
 
     def blocks(self) -> Iterator[tuple[bool, bytes]]:
-        """Yield (whether it lies beyond this part, block of decompressed bytes), on to the end of the file.
+        """Yield (whether the block is after this part, block of decompressed bytes), up to the end of the file.
 
-        Of compressed files, the streams are this part's that begin in it.
+        In a compressed file, a stream belongs to the part in which it begins.
         """
         size = os.fstat(self._file.fileno()).st_size
         align = self._next_stream if self.source.compression else int
@@ -120,11 +123,11 @@ class PartReader(SourceReader):
                 yield from ((beyond, block) for block in self._decompressed())
 
     def _is_strict(self, _position: int) -> bool:
-        # Where a later part begins, nobody has counted the lines before it: they are taken to be enough.
+        # A part that begins later does not know how many lines come before it: assume more than the strict ones.
         return self._strict_lines == math.inf or (self.begin == 0 and self._line <= self._strict_lines)
 
     def _from_line(self) -> tuple[Iterator[bytes], int]:
-        """The blocks from the first line on that begins at or after `begin`, and where that is."""
+        """The blocks from the first line that begins at or after `begin`, and the byte where this line begins."""
         if self.begin == 0:
             return self._decompressed(), 0
         offset = self._file.seek(self.begin - 1)
@@ -137,7 +140,7 @@ class PartReader(SourceReader):
         return blocks, offset
 
     def _next_stream(self, begin: int) -> int:
-        """Where the first bz2 stream begins at or after a byte, or the file's end; 0 for 0, whatever is there."""
+        """The byte of the first bz2 stream at or after byte `begin`, or the file's end; 0 gives 0 without a search."""
         if begin == 0:
             return 0
         offset = self._file.seek(begin)
@@ -159,7 +162,7 @@ def _can_be_cut(source: SourceFile, documents: str) -> bool:
 
 
 def _has_streams(source: SourceFile) -> bool:
-    """Whether a .bz2 file's first stream is a short one that another follows."""
+    """Whether a .bz2 file has a short first stream and another one after it."""
     decompressor = bz2.BZ2Decompressor()
     try:
         with open(source.path, "rb") as file:
@@ -170,5 +173,5 @@ def _has_streams(source: SourceFile) -> bool:
                 return False
             data = b""
     except (OSError, EOFError):
-        return False  # the reader will say what is wrong
+        return False  # SourceReader reports the error later
     return _STREAM.match(decompressor.unused_data) is not None

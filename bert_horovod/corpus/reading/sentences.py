@@ -12,7 +12,7 @@ _CANDIDATE = re.compile(
 )
 _INNER_STOPS = re.compile(r"(?:\w\.)+\w")
 _ROMAN_OR_NUMBER = re.compile(r"[IVXLC]+|\d{1,3}")
-# Never the last word of a sentence.
+# A full stop after one of these never ends a sentence.
 _TITLES = frozenset(
     (
         "Mr",
@@ -73,7 +73,7 @@ _TITLES = frozenset(
         "vols",
     )
 )
-# Not the last word of a sentence when a number follows.
+# A full stop after one of these does not end a sentence if a number follows.
 _BEFORE_NUMBERS = frozenset(
     (
         "No",
@@ -125,10 +125,10 @@ _END_ALL_THE_SAME = frozenset(("a.m", "p.m", "A.M", "P.M", "B.C", "A.D"))
 def split_sentences(text: str) -> list[str]:
     """Cut text into sentences; none is empty.
 
-    Words must be apart by single spaces, and paragraphs by "\\n", which always ends a sentence. A terminator (. ! ?
-    …, also Arabic, Indic and Armenian ones) ends one when a space follows it, or closing quotes and brackets and then a
-    space, and the next letter is not lowercase; 。！？ need no space. Titles, initials and enumerating numbers before a
-    full stop do not end a sentence.
+    The text must have single spaces between words and "\\n" between paragraphs; "\\n" always ends a sentence. A
+    terminator (. ! ? …, also Arabic, Indic and Armenian ones) ends a sentence if a space follows, or closing quotes and
+    brackets and then a space, and the next letter is not lowercase; 。！？ need no space. A full stop after a title, an
+    initial or an enumerating number does not end a sentence.
     """
     sentences = []
     begin = 0
@@ -154,7 +154,7 @@ def _full_stop_ends(text: str, begin: int, stop: int, end: int) -> bool:
         return True
     word_begin = max(begin, text.rfind(" ", begin, stop) + 1)
     word = text[word_begin:stop]
-    if len(word) > 1 and word.islower() and word.isalpha() and word not in _ABBREVIATIONS:  # most are decided here
+    if len(word) > 1 and word.islower() and word.isalpha() and word not in _ABBREVIATIONS:  # most words
         return True
     word = word.lstrip("\"'“‘«([—–-_")
     if len(word) == 1:

@@ -1,5 +1,4 @@
-"""Reading input files: plain or compressed, as bytes or as checked UTF-8 lines, in memory that does not grow with the
-file."""
+"""Reads input files, plain or compressed, as bytes or as checked UTF-8 lines; memory does not grow with the file."""
 
 import bz2
 import gzip
@@ -25,7 +24,7 @@ MAXIMUM_LINE_BYTES = 64 << 20
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 DUMP_SUFFIX = ".xml"
 ARROW_SUFFIXES = (".parquet", ".arrow")
-STRICT_LINES = 1000  # of a file: by default, a bad line among these stops
+STRICT_LINES = 1000  # by default, a bad line among the first ones of a file is an error
 NOT_TEXT = "lines that are not UTF-8 text"  # names in SourceReader.passed_over
 TOO_LONG = f"lines longer than {MAXIMUM_LINE_BYTES >> 20} MiB"
 BAD_LINES = (NOT_TEXT, TOO_LONG)
@@ -40,8 +39,7 @@ COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class SourceFile:
-    """An input file; `name` is what the manifest calls it: relative to the directory that was given, or the file's
-    own name."""
+    """An input file; `name` is its name in the manifest: relative to the given directory, or the file's own name."""
 
     path: Path
     name: str
@@ -66,8 +64,8 @@ class SourceReader(io.RawIOBase):
     """An open source: counts and hashes the bytes as they lie on the disk, and gives checked lines of text.
 
     Attributes: `source`; `text_field`, where rows and objects have their text; `begin`, the byte to begin with;
-    `bytes_read`, compressed bytes so far; `passed_over`, how much of what was read so far is left out of the text, by
-    what it is: filled by those who read.
+    `bytes_read`, compressed bytes so far; `passed_over`, how many lines, rows, pages or paragraphs were left out so
+    far, by kind: the functions that use the reader count here too.
     """
 
     def __init__(self, source: SourceFile, text_field: str = "text", bad_lines: str | None = "stop"):
@@ -113,12 +111,14 @@ class SourceReader(io.RawIOBase):
         return self._digest.hexdigest()
 
     def place(self, position: int) -> str:
-        """What a message says of the place to which lines() gives this position."""
+        """The name, in a message, of a position that lines() yields."""
         return f"{self.source.path}, line {position}"
 
     def pass_over(self, position: int, what: str, message: str) -> None:
-        """Count a bad line, by the position that lines() gave or would have given; raises UserError with this message
-        and what to do where bad lines are an error."""
+        """Count a bad line of kind `what`, or raise UserError with this message if bad lines are an error there.
+
+        `position` is the one that lines() yields for the line, or would yield.
+        """
         if self._is_strict(position):
             raise UserError(f"{message}, or pass over such lines with --bad_lines skip")
         self.passed_over[what] += 1
@@ -126,7 +126,7 @@ class SourceReader(io.RawIOBase):
     def lines(self, _is_cut: Callable[[str], bool] | None = None) -> Iterator[tuple[int, str]]:
         """Yield (line number from 1, line without its end); anything that is not UTF-8 text is a bad line.
 
-        `_is_cut`, whether a part of the source may begin or end with a line, means nothing to a whole source.
+        `_is_cut` tells PartReader whether a part of the source may begin or end at a line; a whole source ignores it.
         """
         for offset, number, data in self._whole_lines(self._decompressed()):
             text = None if data is None else text_of(data, offset)
@@ -143,16 +143,18 @@ class SourceReader(io.RawIOBase):
                         yield own_number, text
 
     def blocks(self) -> Iterator[tuple[bool, bytes]]:
-        """Yield (False, block of decompressed bytes); in a part of a source, True for what lies beyond the part."""
+        """Yield (False, block of decompressed bytes); PartReader yields True with blocks after its part."""
         return ((False, block) for block in self._decompressed())
 
     def _is_strict(self, position: int) -> bool:
-        """Whether a bad line is an error at a position that lines() gives."""
+        """Whether a bad line at this position, as lines() yields it, is an error."""
         return position <= self._strict_lines
 
     def _whole_lines(self, blocks: Iterator[bytes], offset: int = 0) -> Iterator[tuple[int, int, bytes | None]]:
-        """Yield (byte, number of the first line, one or more whole lines, or None for a line that is too long); the
-        first block begins at byte `offset`."""
+        """Yield (byte, number of the first line, one or more whole lines); None in place of a line that is too long.
+
+        The first block begins at byte `offset`.
+        """
         number, held, held_bytes, is_long = 1, [], 0, False
         for block in blocks:
             end = (block.find if is_long else block.rfind)(b"\n") + 1
@@ -189,7 +191,7 @@ class SourceReader(io.RawIOBase):
         )
 
     def _pass_over_bytes(self, position: int, line: bytes, offset: int) -> None:
-        """Pass over a line that is not text and begins at this byte of the text."""
+        """Pass over a line that is not text; it begins at byte `offset` of the text."""
         at = line.find(b"\0")
         try:
             line.decode()
@@ -215,7 +217,7 @@ class SourceReader(io.RawIOBase):
                 "fetch or compress the file again"
             ) from error
         except OSError as error:
-            if kind and error.errno is None:  # as bz2 reports damaged data
+            if kind and error.errno is None:  # damaged bz2 data raises such an error
                 raise DamagedData(
                     f"{self.source.path} is damaged ({error}); expected whole {kind} data: "
                     "fetch or compress the file again"
@@ -224,7 +226,7 @@ class SourceReader(io.RawIOBase):
 
 
 def text_of(data: bytes, offset: int) -> str | None:
-    """Bytes of a text that begin at its byte `offset`, decoded, or None if they are not UTF-8 text."""
+    """Decode bytes that begin at byte `offset` of a text; None if they are not UTF-8 text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -235,15 +237,18 @@ def text_of(data: bytes, offset: int) -> str | None:
 
 
 def line_offsets(data: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (byte, line without its end) of whole lines that begin at byte `offset`."""
+    """Yield (byte, line without its end) for whole lines, of which the first begins at byte `offset`."""
     for line in data.removesuffix(b"\n").split(b"\n"):
         yield offset, line
         offset += len(line) + 1
 
 
 class _Streams:
-    """Streams of bzip2 or xz, one after another, as a file; unlike Python's own readers it does not take what is no
-    stream for the end of the file: text would be lost without a word where a stream's first bytes are damaged."""
+    """Reads bzip2 or xz streams, one after another, as one file.
+
+    Python's own readers treat bytes that begin no stream as the end of the file, so text would be lost without an error
+    if the first bytes of a stream are damaged; here this is an error.
+    """
 
     def __init__(self, raw: io.RawIOBase, make: Callable[[], Any], padding: bytes = b""):
         """`padding`: the byte that may follow a stream."""
@@ -273,7 +278,7 @@ class _Streams:
 
 
 class _ZstandardFile:
-    """Zstandard frames as a file; unlike the library's own reader it notices a truncated one."""
+    """Reads Zstandard frames as one file; unlike the library's own reader, it reports a truncated frame."""
 
     def __init__(self, raw: io.RawIOBase):
         self._raw, self._frame, self._waiting = raw, None, b""
@@ -295,7 +300,7 @@ class _ZstandardFile:
 
 
 def suffixes(path: Path) -> tuple[str, str]:
-    """What a file's name says of its content: the suffix before that of a compression, and the compression's."""
+    """The suffixes in a file's name: of the content, and of the compression (or ""), such as (".txt", ".gz")."""
     compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
     inner = (path.with_suffix("") if compression else path).suffix.lower()
     return DUMP_SUFFIX if _DUMP_PART.fullmatch(inner) else inner, compression

@@ -1,4 +1,4 @@
-"""SQuAD's files: JSON of versions 1.1 and 2.0, plain or compressed; 2.0 is known by its `is_impossible`."""
+"""Reads SQuAD's JSON files, versions 1.1 and 2.0, plain or compressed; a file with `is_impossible` is version 2.0."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.storage.reading import shown
 
-_LARGEST_BYTES = 1 << 30  # of a file, unpacked; SQuAD's have at most 45 MB
+_LARGEST_BYTES = 1 << 30  # of a decompressed file; SQuAD's have at most 45 MB
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _KINDS = {list: "a list", str: "a text", dict: "an object", int: "a whole number", bool: "true or false"}
 
@@ -24,8 +24,8 @@ class Questions:
     ids: list[str] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
     context_of: list[int] = field(default_factory=list)
-    answers: list[list[tuple[str, int]]] = field(default_factory=list)  # text, first character in the context
-    impossible: list[bool] = field(default_factory=list)  # marked as without an answer
+    answers: list[list[tuple[str, int]]] = field(default_factory=list)  # text, its first character in the context
+    impossible: list[bool] = field(default_factory=list)  # marked as having no answer
     version_2: bool = False  # questions may have no answer
 
 
@@ -52,11 +52,11 @@ def read_squad(path: Path, scored: bool = False) -> Questions:
 
     Args:
         path: its name may end in .gz, .bz2, .xz or .zst.
-        scored: whether each question must say what the right answers are.
+        scored: whether each question must have its right answers.
 
     Raises:
-        UserError: it cannot be read, is no JSON, or is not as SQuAD's files are.
-        DamagedData: it is compressed and damaged.
+        UserError: the file cannot be read, or is not in SQuAD's format.
+        DamagedData: it is no JSON, or is compressed and damaged.
     """
     data = _member(path, _read_json(path), "the file", "data", list)
     found = Questions(path)

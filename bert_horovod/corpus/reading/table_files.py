@@ -12,8 +12,8 @@ from bert_horovod.corpus.reading.sources import COMPRESSIONS, JSON_SUFFIXES, Sou
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import shown
 
-_CSV_FIELD_CHARACTERS = 1 << 24  # Python's limit of 131,072 is less than a long text
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say what is no character
+_CSV_FIELD_CHARACTERS = 1 << 24  # a long text may exceed Python's limit of 131,072
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold as an escape
 _BLANKS = str.maketrans("\t\n\r", "   ")
 
 
@@ -22,11 +22,11 @@ class Table(NamedTuple):
 
     path: Path
     columns: list[str]
-    rows: list[tuple[int, list[str]]]  # line number, and as many fields as there are columns
+    rows: list[tuple[int, list[str]]]  # line number, and a field for each column
     skipped: int = 0  # rows with another number of fields
 
     def places(self, names: tuple[str, ...]) -> list[int]:
-        """Where these columns are; raises UserError for one that is not there."""
+        """The indices of these columns; raises UserError for a missing one."""
         if missing := [name for name in names if name not in self.columns]:
             raise UserError(
                 f"{self.path} has no column {missing[0]!r}, its columns are {shown(self.columns)}; expected "
@@ -36,19 +36,19 @@ class Table(NamedTuple):
 
 
 def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = False) -> Table:
-    """Read a table; its kind is its suffix's, before that of a compression: .csv, .jsonl (.ndjson, .json), else TSV.
+    """Read a table: CSV (.csv), JSON Lines (.jsonl, .ndjson, .json) or, for any other suffix, TSV.
 
-    In TSV quotation marks are text, as GLUE has them. In JSON Lines a row is an object of strings and numbers; a number
-    reads as JSON writes it.
+    The suffix of a compression may follow. In TSV quotation marks are text, as in GLUE's files. In JSON Lines a row is
+    an object of strings and numbers; a number becomes the text that JSON writes for it.
 
     Args:
         path: the file.
-        headless: the columns of a TSV file that has no header: it has none if its first line has as many fields.
+        headless: the columns of a TSV or CSV file without a header: one whose first line has as many fields as these.
         skip_broken: whether rows with another number of fields than the first are skipped, and counted.
 
     Raises:
-        UserError: it cannot be read, is no UTF-8, has no rows, or a row is not as the first.
-        DamagedData: it is compressed and damaged.
+        UserError: the file cannot be read, is not UTF-8, has no rows, or a row differs in form from the first.
+        DamagedData: the file is compressed and damaged.
     """
     try:
         source = SourceFile(path, path.name, path.stat().st_size)

@@ -1,5 +1,7 @@
-"""From a source's lines or articles to documents, cut into sections; nothing longer than a few sections (a JSON line,
-an article) is held in memory."""
+"""Makes documents, cut into sections, from a source's lines or articles.
+
+Memory holds no more than a few sections, a JSON line or an article.
+"""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +28,7 @@ _HELD_CHARACTERS = 4 * SECTION_BYTES  # a paragraph that is longer is cut while 
 
 @dataclass(frozen=True)
 class Section:
-    """A piece of a document: paragraphs (or sentences, one a line) apart by "\\n", words by single spaces."""
+    """Paragraphs of a document (or sentences) with "\\n" between them; single spaces separate words."""
 
     text: str
     bytes: int  # of the text in UTF-8, at most 64 KiB
@@ -34,21 +36,21 @@ class Section:
     title: str = ""  # of the document, if it has one
 
 
-Paragraph = tuple[int, str]  # the line that it begins in, its text
+Paragraph = tuple[int, str]  # number of its first line, its text
 
 
 def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0) -> Iterator[Section]:
-    """Yield the sections of a source's documents; raises ReportedError for input that is not what it should be.
+    """Yield the sections of a source's documents; raises ReportedError for bad input.
 
-    Every document has at least one section: an empty one if it has no text. What is left out, and the sentences that
-    are cut as they are longer than a section, are counted in reader.passed_over.
+    Every document has at least one section: an empty one if it has no text. reader.passed_over counts the input that is
+    left out, and the sentences that are cut because they are longer than a section.
 
     Args:
         reader: the opened source.
         documents: "file": a plain file is a document, a blank line ends a paragraph. "blank_line": a blank line ends
             a document and a line is a sentence. In JSON Lines, every line is a document either way, and its text is
             read by the same rule. An article of a Wikipedia dump is a document either way.
-        skip_documents: how many documents to pass over, uncounted, without looking at what is in them if that can be.
+        skip_documents: documents to skip at the beginning; they are not counted, and not parsed where that is possible.
     """
     read = {"json": _json_documents, "wikipedia": _articles, "text": _text_documents, "arrow": _rows}[
         reader.source.kind
@@ -75,7 +77,7 @@ def _text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[S
             document = _until_blank(first, stream)
             yield _sections(document, documents, reader)
             counted = reader.passed_over.copy()
-            for _ in document:  # when the document was skipped, and so are the bad lines in it
+            for _ in document:  # if the caller skips the document: read to its end, but do not count its bad lines
                 pass
             reader.passed_over = counted
 
@@ -100,7 +102,7 @@ def _record_sections(number: int, text: str, title: str, documents: str, reader:
 
 
 def _json_text(line: str, number: int, reader: SourceReader) -> tuple[str, str] | None:
-    """The text and the title of a line of JSON; None for a bad line that is passed over."""
+    """The text and the title of a line of JSON; None for a bad line that is skipped."""
     where, name = reader.place(number), reader.text_field
     mend = f'expected one JSON object a line, with the text in a string field "{name}" (see --text_field): mend it'
     try:
@@ -121,7 +123,7 @@ def _json_text(line: str, number: int, reader: SourceReader) -> tuple[str, str] 
 
 
 def _whole_characters(text: str) -> str:
-    """The text without escaped halves of surrogate pairs, which are no characters."""
+    """The text with U+FFFD in place of lone surrogates (escaped halves of a pair), which are no characters."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -179,7 +181,7 @@ def _sentence_lines(lines: Iterator[Paragraph]) -> Iterator[Paragraph | None]:
 
 def _single_spaces(line: str) -> str:
     line = line.strip()
-    # Of all white space only the plain space is printable; most lines need no more than this look.
+    # The plain space is the only printable white space, so this test is enough for most lines.
     return line if "  " not in line and line.isprintable() else " ".join(line.split())
 
 
@@ -209,7 +211,7 @@ def _sections(
 
 
 def _cut(paragraph: str, documents: str, reader: SourceReader) -> Iterator[tuple[str, int]]:
-    """Yield pieces of a long paragraph, cut at sentence ends, with their bytes; an endless sentence is cut too."""
+    """Yield (piece, its bytes) of a long paragraph, cut at sentence ends; an endless sentence is cut too."""
     held, held_bytes = [], 0
     for sentence in [paragraph] if documents == "blank_line" else split_sentences(paragraph):
         size = utf8_bytes(sentence)
@@ -234,7 +236,7 @@ def _cut_endless(sentence: str) -> Iterator[str]:
         end = data.rfind(b" ", begin + 1, begin + SECTION_BYTES + 1)
         if end < 0:
             end = begin + SECTION_BYTES
-            while data[end] & 0xC0 == 0x80:  # within a character
+            while data[end] & 0xC0 == 0x80:  # in the middle of a UTF-8 character
                 end -= 1
         yield data[begin:end].decode()
         begin = end + (data[end] == ord(" "))

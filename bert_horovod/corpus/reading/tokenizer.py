@@ -1,7 +1,7 @@
-"""Text to token ids: those of Hugging Face's BertTokenizer, at the speed of tensorflow_text's linear WordPiece.
+"""Text to token ids: the ids of Hugging Face's BertTokenizer, at the speed of tensorflow_text's linear WordPiece.
 
 Printable ASCII goes straight to the WordPiece kernel. Every run of other characters is first normalised as
-BertTokenizer does it, by the same library; runs are remembered, because few of them differ. No special tokens are
+BertTokenizer does it, by the same library; results are cached, because most runs come again. No special tokens are
 added, and the text of one, such as "[MASK]", is plain text.
 """
 
@@ -15,15 +15,15 @@ from tokenizers import normalizers, pre_tokenizers
 MAXIMUM_WORD_CHARACTERS = 100  # a longer word is [UNK]
 _RUN = re.compile("[^\n\x20-\x7e]+")
 _PRINTABLE = bytes([10, *range(0x20, 0x7F), *range(0x80, 0x100)])  # all that is not an ASCII control character
-# What ends a word: white space and ASCII punctuation; other punctuation has spaces around it by then.
+# Characters that end a word: white space and ASCII punctuation; the normaliser puts spaces around other punctuation.
 _BREAKS = " \n!-/:-@\\[-`{-~"
 _LONG_WORD = re.compile(f"[^{_BREAKS}]{{{MAXIMUM_WORD_CHARACTERS + 1},}}")
 _IS_BREAK = np.array([re.match(f"[{_BREAKS}]", chr(code)) is not None for code in range(256)])
 _LONG_RUN = 12  # characters; longer runs seldom repeat
 _REMEMBERED_RUNS = 1 << 17
-# The kernel's Unicode tables take these (first, last) for punctuation or CJK; BertTokenizer's do not. The kernel gets
-# private-use characters in their place, in text and vocabulary alike; BertTokenizer removes real private-use ones, so
-# none is taken.
+# The kernel's Unicode tables treat these ranges (first, last) as punctuation or CJK; BertTokenizer's do not. The text
+# and the vocabulary that the kernel gets therefore have private-use characters in their place. These are free, because
+# BertTokenizer removes private-use characters from text.
 _SPLIT_BY_KERNEL_ONLY = (
     (0x9FD, 0x9FD),
     (0xA76, 0xA76),
@@ -57,10 +57,10 @@ _NO_TOKEN = "\ue000"  # in no vocabulary, hence [UNK]
 
 
 class Normaliser:
-    """BertTokenizer's normalisation of text, as a function on whole texts; lines ("\\n") stay.
+    """BertTokenizer's normalisation of text, as a function on whole texts; line ends ("\\n") stay.
 
     Non-ASCII punctuation and CJK characters come out with spaces around them. ASCII letters keep their case: the caller
-    lowers them, since bytes.lower() is the fastest way.
+    makes them lowercase, because bytes.lower() is the fastest way.
     """
 
     def __init__(self, lowercase: bool, rename: dict[int, int] | None = None):
@@ -81,7 +81,7 @@ class Normaliser:
         if len(run) > _LONG_RUN:
             try:
                 return "".join(map(self._characters.__getitem__, run))
-            except KeyError:  # combining marks: canonical order may exchange them
+            except KeyError:  # a combining mark: normalisation may change the order of marks
                 return self._normalise(run)
         result = self._runs.get(run)
         if result is None:
@@ -91,13 +91,13 @@ class Normaliser:
         return result
 
     def _normalise(self, run: str) -> str:
-        # Between two letters, so that spaces at the ends are kept.
+        # The run is put between two letters, so that spaces at its ends are kept.
         pieces = self._pre_tokenizer.pre_tokenize_str(f"a{self._normalizer.normalize_str(run)}a")
         return " ".join(piece for piece, _ in pieces)[1:-1].translate(self._rename)
 
 
 class _Characters(dict):
-    """What each character becomes on its own; KeyError for combining marks."""
+    """A cache from each character to its normalised text; KeyError for combining marks."""
 
     def __init__(self, normalise: Callable[[str], str]):
         super().__init__()
@@ -132,12 +132,12 @@ class Tokenizer:
             renamed, token_out_type=tf.int32, max_bytes_per_word=4 * MAXIMUM_WORD_CHARACTERS
         )
         self._model = kernel._model
-        # The op itself: the class throws the offsets away, and they say which sentence a token belongs to.
+        # The op itself, because the class drops the offsets, which tell the sentence of each token.
         self._op = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets
         self._constant = tf.constant
 
     def __call__(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokenize sentences, best many at once.
+        """Tokenize sentences; many at once are faster.
 
         Returns:
             ids: int32 [tokens], of all sentences one after another.
@@ -151,7 +151,7 @@ class Tokenizer:
             text = "\n".join(sentences)
         if text.encode().translate(None, _PRINTABLE):
             text = self._normaliser(text)
-        elif not text.isascii():  # most sentences of most books are
+        elif not text.isascii():  # in most books, most sentences are ASCII
             text = "\n".join(s if s.isascii() else self._normaliser(s) for s in sentences)
         data = text.encode()
         if _longest_word_bytes(data) > MAXIMUM_WORD_CHARACTERS:
@@ -165,8 +165,8 @@ class Tokenizer:
 
 
 def _longest_word_bytes(data: bytes) -> int:
-    """Bytes of the longest word, or 0 where none can be over the limit."""
-    # A word over the limit would fill one of these blocks, without a space or a line end.
+    """Bytes of the longest word, or 0 if no word can be over the limit."""
+    # A word over the limit would fill at least one of these blocks, with no space or line end in it.
     width = MAXIMUM_WORD_CHARACTERS // 2
     blocks = np.frombuffer(data, np.uint8, len(data) // width * width).reshape(-1, width)
     if (blocks <= ord(" ")).any(axis=1).all():

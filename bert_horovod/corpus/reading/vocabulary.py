@@ -15,20 +15,20 @@ from bert_horovod.storage.reading import read_text, shown
 from bert_horovod.storage.writing import write_atomically
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Where Google's vocabularies have them: [PAD] is 0, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
+# The ids of Google's vocabularies: [PAD] is 0, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
 _PLACED = ("[PAD]", *(f"[unused{i}]" for i in range(99)), *SPECIAL_TOKENS[1:])
 MINIMUM_SIZE = 512
-_MAXIMUM_SIZE = 1 << 24  # as of model.vocab_size
+_MAXIMUM_SIZE = 1 << 24  # the limit of model.vocab_size too
 _LIMIT_BYTES = 1 << 30  # of a vocabulary's file
-_MAXIMUM_TOKEN_BYTES = 256  # which tensorflow_text takes
-_COVERAGE = 0.9998  # of all characters, by the ones that get an entry; the ASCII ones that occur always do
+_MAXIMUM_TOKEN_BYTES = 256  # tensorflow_text accepts no more
+_COVERAGE = 0.9998  # share of the text's characters that have an entry; every ASCII character that occurs has one
 _WORD = re.compile("[^ \n!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]")
 _MAXIMUM_WORDS = 1 << 22  # different words held in memory
 _TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down above it
 
 
 def read_vocabulary(path: str | Path) -> list[str]:
-    """Read a vocabulary file, one token a line, its id being its line; raises ReportedError if it cannot serve."""
+    """Read a vocabulary file, one token a line, ids from 0; raises ReportedError if it is no BERT vocabulary."""
     try:
         text = read_text(path, limit_bytes=_LIMIT_BYTES)
     except OSError as error:
@@ -171,8 +171,8 @@ def _alphabet(counts: Counter[str], limit: int) -> set[str]:
 def _train(words: dict[str, int], size: int, alphabet: list[str], continuations: list[str]) -> list[str]:
     import tokenizers
 
-    # Ties between equally frequent pairs go by id, and the trainer gives ids to "##" pieces in the order of a hash
-    # table, which varies from run to run, unless they are declared beforehand.
+    # The "##" pieces are declared beforehand, because the trainer would number them in the order of a hash table, which
+    # varies from run to run; and it decides between equally frequent pairs by these ids.
     first = [*_PLACED, *alphabet, *continuations]
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=max(size, len(first)),

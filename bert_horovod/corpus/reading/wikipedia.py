@@ -14,16 +14,16 @@ OTHER_NAMESPACES = "pages in other namespaces"
 DISAMBIGUATION = "disambiguation pages"
 MAXIMUM_PAGE_BYTES = 64 << 20
 _EXPECTED = "expected a MediaWiki XML dump (pages-articles)"
-_HEAD_BYTES = 1024  # within these, a dump says that it is one
+_HEAD_BYTES = 1024  # a dump has its <mediawiki> tag within these
 _DUMP_HEAD = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<mediawiki[\s>]", re.DOTALL)
-# Within wikitext, "<" is written "&lt;": these bytes are always the dump's own.
+# A dump writes "<" in wikitext as "&lt;", so these tags always belong to the dump's own XML.
 _PAGE_OR_END = re.compile(rb"<(?:page>|/mediawiki>)")
 _PAGE_END = b"</page>"
 _LONGEST_TAG = len(b"</mediawiki>")
 _TITLE = re.compile(rb"<title>(.*?)</title>", re.DOTALL)
 _ARTICLE_NAMESPACE = re.compile(rb"<ns>\s*0\s*</ns>")
 _TEMPLATE = re.compile(r"\{\{\s*([^{}|<\n]+)")
-# Templates that only disambiguation pages and lists of things of one name have, by their names or the ends of these.
+# Ends of names, and whole names, of templates that only disambiguation pages and lists of things of one name have.
 _DISAMBIGUATION_ENDS = (
     "disambiguation", "disambiguation page", "disambiguation cleanup", "disambig", "set index article",
 )  # fmt: skip
@@ -47,8 +47,8 @@ def read_articles(reader: SourceReader) -> Iterator[Article]:
     """Yield the articles of a dump, or of a part of one: pages in namespace 0 that are no redirects and no
     disambiguation pages.
 
-    Counts what is left out in reader.passed_over. Raises UserError for what is not a dump, DamagedData for
-    one that is damaged or ends before its end.
+    reader.passed_over counts the pages that are left out. Raises UserError if the file is not a dump, DamagedData if it
+    is damaged or truncated.
     """
     for page in _pages(reader):
         if b"<redirect" in page:
@@ -66,8 +66,8 @@ def read_articles(reader: SourceReader) -> Iterator[Article]:
 def _pages(reader: SourceReader) -> Iterator[bytes]:
     """Yield the pages that begin in the source or its part, each from <page> to </page>."""
     blocks = _checked_head(reader)
-    held, offset = b"", 0  # what is not used yet, and where in the text it begins
-    part_end: int | None = None  # where in the text the part ends, once that is known
+    held, offset = b"", 0  # bytes not used yet, and the byte of the text where they begin
+    part_end: int | None = None  # the byte of the text where the part ends, once it is known
     unfinished = reader.begin == 0  # whether </mediawiki> is still to come
     for beyond, block in blocks:
         if beyond and part_end is None:

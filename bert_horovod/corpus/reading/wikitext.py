@@ -1,8 +1,9 @@
 """Wikitext to plain paragraphs.
 
-One linear scan takes out what holds no prose (templates, tables, references, formulas, comments, files, categories),
-nested as they may be; headings and lists then go by lines, simple links by a pattern; mwparserfromhell reads what
-markup is left in a paragraph. Taking out first is what makes it fast: the parser builds an object for every node.
+One linear scan removes blocks without prose (templates, tables, references, formulas, comments, files, categories),
+nested ones too. Then headings and lists are recognised line by line, and simple links by a pattern. mwparserfromhell
+parses the markup that is left in a paragraph. The scan comes first because the parser, which builds an object for every
+node, is slow.
 """
 
 import re
@@ -17,14 +18,14 @@ _NO_PROSE_TAGS = (
     "ref|references|math|chem|ce|gallery|timeline|score|source|syntaxhighlight|pre|imagemap|graph|mapframe|maplink|"
     "hiero|templatestyles|templatedata|includeonly|section|inputbox|categorytree|indicator"
 )
-# What the scan stops at. Tables are tables only at a line's beginning, and "|}}" ends a template.
+# Tokens at which the scan stops. A table begins and ends only at the beginning of a line, and "|}}" ends a template.
 _TOKEN = re.compile(
     rf"(?P<comment><!--)|<(?P<tag>{_NO_PROSE_TAGS}|nowiki)\b[^<>]*>|(?P<template>\{{\{{+)|(?P<template_end>\}}\}}+)|"
     r"(?P<link>\[\[)|(?P<link_end>\]\]+)|^[ \t:*#]*(?P<table>\{\|)|^[ \t:*#]*(?P<table_end>\|\})(?!\})",
     re.MULTILINE | re.IGNORECASE,
 )
 _TAG_ENDS = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_NO_PROSE_TAGS.split("|"), "nowiki")}
-# Names of the file and category namespaces in large Wikipedias, and links to other languages (never shown).
+# Links that are never shown: to files and categories (names of these namespaces in large Wikipedias), other languages.
 _HIDDEN_LINK = re.compile(
     r"\[\[\s*(?:(?:file|image|media|category|datei|bild|kategorie|fichier|catégorie|archivo|imagen|categoría|immagine|"
     r"categoria|ficheiro|imagem|arquivo|bestand|afbeelding|categorie|plik|grafika|kategoria|fil|kategori|файл|"
@@ -32,7 +33,7 @@ _HIDDEN_LINK = re.compile(
     r"[^|\[\]]*\]\])",
     re.IGNORECASE,
 )
-# A link with nothing in it, which needs no parser; most are such.
+# A link without markup inside needs no parser; most links are such.
 _SIMPLE_LINK = re.compile(r"(?<!\[)\[\[(?:[^\[\]{}|<>\n]+\|)?([^\[\]{}|<>\n]+)\]\](?!\])")
 _BLOCK_TAG = re.compile(
     r"</?(?:div|p|center|blockquote|poem|table|tr|td|th|caption|tbody|ul|ol|li|dl|dt|dd|h[1-6]|hr)\b[^<>]*>[ \t]*",
@@ -54,11 +55,11 @@ _NO_PROSE_SECTIONS = frozenset(
         "references and sources", "references and further reading", "bibliography and further reading",
     )
 )  # fmt: skip
-_LINE_MARKS = ("", " ", "\t", "*", "#", ":", ";", "|", "!")  # of lines that end a paragraph
+_LINE_MARKS = ("", " ", "\t", "*", "#", ":", ";", "|", "!")  # first characters of lines that end a paragraph
 _QUOTES = re.compile("'{2,}")
 _MAGIC_WORD = re.compile(r"__[A-Z]{3,}__")
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
-# What the removed leaves behind: empty brackets, a space before a comma.
+# Left behind by removed markup: empty brackets, a space before a comma.
 _EMPTY_BRACKETS = re.compile(r" ?[(\[](?:[ ,;:]|(?:or|and)\b)*[)\]]")
 _OPEN_BRACKET = re.compile(r"\([ ,;:]+")
 _SPACE_BEFORE = re.compile(r" (?=[,;:.)](?: |$))")
@@ -71,10 +72,10 @@ _SENTENCE = re.compile(r"(?:\S+ ){4}.*[.!?…。！？][\"'”’»›)\]」』]
 
 
 def plain_text(wikitext: str) -> tuple[list[str], int]:
-    """The prose of an article: (paragraphs without markup, number of paragraphs left out as they still held markup).
+    """The prose of an article: (paragraphs without markup, number of paragraphs left out because markup was left).
 
     A list item is a paragraph if it is a sentence of at least five words; headings, indented code, and sections such
-    as "References" are left out. Words are apart by single spaces.
+    as "References" are left out. Single spaces separate words.
     """
     paragraphs, dropped = [], 0
     text = _BREAK_TAG.sub(lambda tag: " " if tag[1] is None else "", _without_blocks(wikitext))
@@ -89,14 +90,14 @@ def plain_text(wikitext: str) -> tuple[list[str], int]:
 
 
 def _without_blocks(wikitext: str) -> str:
-    """The text without what the scan takes out."""
+    """The text without the blocks that the scan finds."""
     kept, begin = [], 0
     for start, end, instead in _Scan(wikitext).found():
         if start >= begin:
             kept += [piece for piece in (wikitext[begin:start], instead) if piece]
         if end > begin:
             begin = end
-            if not kept or kept[-1].endswith("\n"):  # else what follows would be taken for an indented line
+            if not kept or kept[-1].endswith("\n"):  # else the rest would look like an indented line
                 while wikitext[begin : begin + 1] in (" ", "\t"):
                     begin += 1
     kept.append(wikitext[begin:])
@@ -104,17 +105,17 @@ def _without_blocks(wikitext: str) -> str:
 
 
 class _Scan:
-    """One pass over a text, in time that is proportional to its length however broken it is."""
+    """One pass over a text, in time proportional to its length even if its markup is broken."""
 
     def __init__(self, text: str):
         self._text = text
         self._found: list[tuple[int, int, str]] = []
-        self._open: list[tuple[str, int, int]] = []  # kind, where it begins, braces still to be closed
-        self._kinds: Counter[str] = Counter()  # of what is open
-        self._endless: set[str] = set()  # tags of which no more ends follow
+        self._open: list[tuple[str, int, int]] = []  # kind, begin, braces still to be closed
+        self._kinds: Counter[str] = Counter()  # how many of each kind are open
+        self._endless: set[str] = set()  # tags without an end tag in the rest of the text
 
     def found(self) -> list[tuple[int, int, str]]:
-        """What is to be taken out, by its beginnings: (begin, end, what comes instead); some lie in others."""
+        """The blocks to remove, sorted by their begin: (begin, end, text in their place); blocks may be nested."""
         at = 0
         while token := _TOKEN.search(self._text, at):
             kind, begin, at = token.lastgroup, token.start(token.lastgroup), token.end()
@@ -133,7 +134,7 @@ class _Scan:
         return sorted(self._found)
 
     def _take_tag(self, tag: re.Match) -> int:
-        """Take out a tag and what it holds; returns where the scan goes on. One without an end stays."""
+        """Add a tag with its content to the blocks; returns where the scan goes on. A tag without an end stays."""
         name, end = tag["tag"].lower(), tag.end()
         content = ""
         if not tag.group().endswith("/>"):
@@ -146,7 +147,7 @@ class _Scan:
         return end
 
     def _close_links(self, begin: int, end: int) -> None:
-        """Close a link for every two brackets; of an odd number, the first is that of an external link."""
+        """Close a link for every two brackets; if their number is odd, the first ends an external link."""
         for link_end in range(begin + 2 + (end - begin) % 2, end + 1, 2):
             if self._open and self._open[-1][0] == "link":
                 link = self._pop()[1]
@@ -154,7 +155,7 @@ class _Scan:
                     self._found.append((link, link_end, ""))
 
     def _close(self, kind: str, braces: int, end: int) -> None:
-        """Close as many templates (or the one table) as the braces are for, and what was left open in them."""
+        """Close the templates (or the table) that so many braces end, and everything left open inside them."""
         while braces >= 2 and self._kinds[kind]:
             while self._open[-1][0] != kind:
                 self._pop()
@@ -177,12 +178,12 @@ class _Scan:
 
 
 def _literal(nowiki: str) -> str:
-    """What <nowiki> holds, such that it means nothing until entities are decoded; the entities in it are decoded."""
+    """The content of <nowiki>: its entities are decoded, then special characters become entities, so none is markup."""
     return _SPECIAL.sub(lambda character: f"&#{ord(character.group())};", unescape(nowiki))
 
 
 def _paragraphs(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield (paragraph, whether it is a list item), without headings, indented lines and the sections of no prose."""
+    """Yield (paragraph, whether it is a list item), without headings, indented lines and sections without prose."""
     held: list[str] = []
     silent_level = 0  # of the heading of a section without prose; 0: none is open
     for line in text.split("\n"):
@@ -200,7 +201,7 @@ def _paragraphs(text: str) -> Iterator[tuple[str, bool]]:
             yield from _joined(held)
             if first in ("*", "#", ":", ";"):
                 yield line.lstrip("*#:; \t"), True
-            elif first in ("|", "!"):  # of a table that has no end
+            elif first in ("|", "!"):  # a row of a table without an end
                 yield line, False
     yield from _joined(held)
 
@@ -213,9 +214,9 @@ def _joined(held: list[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _plain(markup: str) -> str:
-    """A paragraph without links, entities and double spaces; what cannot be parsed comes back as it is."""
+    """A paragraph without links, entities and double spaces; markup that cannot be parsed comes back unchanged."""
     text = markup
-    if "{{" in text or "}}" in text:  # without its other half: the parser would search long for it
+    if "{{" in text or "}}" in text:  # braces without a partner: the parser would search long for it
         return text
     if "[" in text:
         text = _SIMPLE_LINK.sub(r"\1", text)

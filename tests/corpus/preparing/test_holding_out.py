@@ -1,4 +1,4 @@
-"""What is held out of a small store."""
+"""The sections that are held out of a small store."""
 
 import json
 
@@ -14,7 +14,7 @@ from tests.horovod_runs import PROJECT
 
 
 def held_documents(store) -> int:
-    """Of how many documents a section is held out."""
+    """The number of documents with a held-out section."""
     return sum(
         int(np.logical_or.reduceat(shard.held_out, np.asarray(shard.documents[:-1])).sum()) for shard in store.shards
     )

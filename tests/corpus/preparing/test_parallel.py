@@ -1,4 +1,4 @@
-"""Preparation by several processes, interrupted and gone on with: always the same bytes."""
+"""Preparation by several processes, interrupted and continued: always the same bytes."""
 
 import bz2
 import importlib.util
@@ -115,7 +115,7 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
         assert tree(tmp_path / "store") == before
 
 
-# While being started, and later.
+# While the workers are being started, and later.
 @pytest.mark.parametrize(
     "after_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.02, pytest.param(1.0, marks=pytest.mark.slow)]
 )
@@ -181,7 +181,7 @@ def test_an_unfinished_store_made_otherwise_is_refused(make_store, many_files, t
     (store / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"unfinished store that was made otherwise \(held_out: 0.01 -> 0.1"):
         make_store(many_files, held_out=0.1)
-    assert make_store(many_files).kept_parts == 0  # no source is known to be what it was
+    assert make_store(many_files).kept_parts == 0  # plan.json has no sources, so any may have changed
 
 
 def test_exact_duplicates_of_documents_are_dropped_once_and_counted(make_store, tmp_path):

@@ -1,4 +1,4 @@
-"""Of an unfinished store, what is damaged is made again, and nothing outside of it is touched."""
+"""Damaged parts of an unfinished store are made again, and nothing outside of the store is touched."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Preparation: what a store holds, that it is whole or absent, and how bad input is refused."""
+"""Preparation: the content of a store, that it is complete or absent, and how bad input is refused."""
 
 import errno
 import gzip
@@ -137,7 +137,7 @@ def test_a_damaged_store_is_found_and_made_anew(make_store, text, tmp_path, name
         file.unlink()
     else:
         file.write_bytes(data if damage == "flip" else data[:-3])
-    missing = (name, damage) == ("manifest.json", "remove")  # then it may be another directory
+    missing = (name, damage) == ("manifest.json", "remove")  # then the path may be no store
     with pytest.raises(UserError if missing else DamagedData, match="store"):
         verify(tmp_path / "store")
     assert make_store(text).made
@@ -220,7 +220,7 @@ def test_bad_input_after_finished_shards_keeps_those_and_the_mended_file_makes_t
     assert not (tmp_path / "store" / "manifest.json").exists()
     (tmp_path / "a.txt.gz").write_bytes(data)
     mended = make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1_000_000)
-    assert mended.kept_parts == 0  # they are of another file
+    assert mended.kept_parts == 0  # the shards that were there are of another file
     make_store(tmp_path / "a.txt.gz", documents="blank_line", shard_bytes=1_000_000, output=tmp_path / "fresh")
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
@@ -285,7 +285,7 @@ def test_memory_does_not_grow_with_the_corpus(make_store, tmp_path):
         make_store(tmp_path / "a.txt.gz", shard_bytes=1_000_000)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-    first = peak(10)  # by then all is imported
+    first = peak(10)  # by then all modules are imported
     assert peak(40) - first < 20e6
 
 

@@ -1,4 +1,4 @@
-"""Tokens that know their place: the ids are the tokenizer's, and the places cut the words out of the text."""
+"""Tokens with their places: the ids are the tokenizer's, and the places cut the words out of the text."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def lowercase(request) -> bool:
 
 
 def located(texts: list[str], lowercase: bool) -> list[list[str]]:
-    """What each token covers, by text."""
+    """The characters that each token covers, for each text."""
     found = LocatingTokenizer(WORDS, lowercase)(texts)
     places = iter(zip(found.begins.tolist(), found.ends.tolist(), strict=True))
     return [[text[slice(*next(places))] for _ in range(count)] for text, count in zip(texts, found.counts, strict=True)]

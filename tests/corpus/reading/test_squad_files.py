@@ -1,4 +1,4 @@
-"""SQuAD's files are read as they are, 2.0 is noticed, and a file that is none is refused by what is wrong."""
+"""SQuAD's files are read as they are, version 2.0 is noticed, and other files are refused with the reason."""
 
 import copy
 import gzip
