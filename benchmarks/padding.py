@@ -89,13 +89,13 @@ def seconds_in_turn(rowsets: list[Rowset], steps: int) -> list[list[float]]:
     for rowset in rowsets:
         say(f"  {'packed' if rowset.recipe.data.packing else 'padded'}: the first step compiles")
         step = TimedStep(rowset.recipe)
-        step.batch = _batch(rowset, 0)
+        step.take(_batch(rowset, 0))
         step.warm_up()
         made.append(step)
     seconds: list[list[float]] = [[] for _ in rowsets]
     for turn in range(steps):
         for rowset, step, taken in zip(rowsets, made, seconds, strict=True):
-            step.batch = _batch(rowset, turn + 1)
+            step.take(_batch(rowset, turn + 1))
             taken.append(step.run())
         say(f"  step {turn + 1}/{steps}: " + " and ".join(f"{taken[-1]:.4g}" for taken in seconds) + " s")
     return seconds

@@ -1,7 +1,7 @@
-"""Exceptions whose text is all that a person needs: the command line prints it without a traceback.
+"""Exceptions whose message is all that a user needs: the command line prints it without a traceback.
 
-The text says what was found, what was expected, and what mends it. docs/failures.md lists the failures with their exit
-codes, and which of them `launch --restarts` starts again.
+The message says what was found, what was expected, and how to fix it. docs/failures.md lists the failures with their
+exit codes, and after which of them `launch --restarts` starts the run again.
 """
 
 import errno
@@ -14,32 +14,32 @@ _OUTSIDE = (*NO_ROOM, *_NETWORK, errno.EIO, errno.ENOMEM)
 
 
 class ReportedError(Exception):
-    """One message, no traceback; raise one of the classes below."""
+    """Printed as one message without a traceback; raise one of its subclasses below."""
 
-    exit_code = 1  # 1 and all codes but 0 and 2: `launch --restarts` starts the run again
+    exit_code = 1  # `launch --restarts` starts the run again after 1, and after every code but 0 and 2
 
 
 class UserError(ReportedError):
-    """A mistake that the user mends, in flags, recipe, hostfile or input: the same command ends the same way again."""
+    """A mistake that the user can fix, in flags, recipe, hostfile or input: the same command would fail again."""
 
     exit_code = 2
 
 
 class RunError(ReportedError):
-    """The run failed by something outside of it, a disk, a network, memory: the same command may end better."""
+    """Something outside the run failed (a disk, a network, memory): the same command may succeed next time."""
 
 
 class DamagedData(ReportedError):
-    """The content of a file is not what was once written: the same command may end better if reading was at fault."""
+    """A file's content is not what was written: the same command may succeed next time if only the read failed."""
 
 
 def printable(text: str) -> str:
-    """Text with what a terminal would take for a command shown as an escape: it may come from a file or a name."""
+    """Text with unprintable characters as escapes: it may be from a file or a name, and a terminal may obey them."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def unreadable(error: OSError | ValueError, path: object) -> UserError | RunError | None:
-    """What to raise for a file that cannot be read though its content may be whole; None: its content is at fault."""
+    """The error for a file that cannot be read though its content may be whole; None if its content is at fault."""
     number = getattr(error, "errno", None)
     if number in _DENIED:
         return UserError(f"cannot read {path}: {error.strerror}; this user needs the right to read it (see ls -l)")
@@ -54,5 +54,5 @@ def unreadable(error: OSError | ValueError, path: object) -> UserError | RunErro
 
 
 def file_error(error: OSError, message: str) -> UserError | RunError:
-    """What to raise for a file that cannot be read or written: a full or failing disk is no mistake of the user's."""
+    """The error for a file that cannot be read or written: RunError if the disk is full or fails, else UserError."""
     return (RunError if error.errno in _OUTSIDE else UserError)(message)

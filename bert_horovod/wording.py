@@ -10,7 +10,7 @@ def counted(number: int, what: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question that names the known word nearest to this one, to be put into a message; "" if none is near."""
+    """A question for a message, which names the known word nearest to this one; "" if none is near."""
     by_letters = {name.lower().replace("_", "").replace("-", ""): name for name in known}
     near = difflib.get_close_matches(word[:100].lower().replace("_", "").replace("-", ""), by_letters, 1, 0.65)
     return f"did you mean {by_letters[near[0]]}? " if near else ""

@@ -1,7 +1,7 @@
-"""horovodrun, with a rendezvous server that listens where ranks look for it alone, and keeps each host's words.
+"""horovodrun with a safer rendezvous server: it listens on one address, and only its writer's host may change a key.
 
-Horovod's own listens on all addresses of the host and takes what anybody sends. It has no secret, and Horovod's client,
-in C++, could send none.
+Horovod's own server listens on all addresses of the host and accepts writes from anybody. It cannot ask for a secret,
+because Horovod's client, in C++, could not send one.
 """
 
 import signal
@@ -15,13 +15,13 @@ from horovod.runner.util.threads import in_thread
 
 from bert_horovod.runtime.lasting_log import warn
 
-MOST_BYTES = 1 << 20  # of a value: Horovod's are addresses
+MOST_BYTES = 1 << 20  # of a value: Horovod's values are addresses
 MOST_KEYS = 1 << 18
 _FORBIDDEN = 403
 
 
 class GuardedHandler(RendezvousHandler):
-    """A key is for the host alone that wrote it first."""
+    """Only the host that wrote a key first may change or delete it."""
 
     def do_PUT(self) -> None:
         length = self.headers["Content-Length"] or ""
@@ -35,7 +35,7 @@ class GuardedHandler(RendezvousHandler):
             super().do_DELETE()
 
     def _is_its_own(self) -> bool:
-        """Whether this client wrote the path first; else it is told so."""
+        """Whether this client wrote the path first; if not, refuse its request."""
         client, owners = self.client_address[0], self.server.owners
         with self.server.cache_lock:
             if len(owners) < MOST_KEYS:
@@ -58,10 +58,10 @@ class GuardedHandler(RendezvousHandler):
 
 
 class GuardedServer(RendezvousServer):
-    """Listens on one address.
+    """A rendezvous server that listens on one address.
 
     Args:
-        address: under which ranks look for it.
+        address: where the ranks look for the server.
         verbose: as Horovod's.
     """
 
@@ -83,13 +83,13 @@ def _launch_gloo(original: Any, command: Any, exec_command: Any, settings: Any, 
 
 
 def _safe_remote_command(original: Any, command: str, **options: Any) -> str:
-    """A helper that horovodrun starts over ssh takes no modules of the home directory."""
+    """Let a helper that horovodrun starts over ssh import no modules from the home directory."""
     return original(f"env PYTHONSAFEPATH=1 {command}", **options)
 
 
 def main() -> None:
     """horovodrun's command line."""
-    # Its own handlers would kill the ranks at a signal that a scheduler sends to all processes of a job.
+    # horovodrun's own handlers would kill the ranks at a signal that a scheduler sends to all processes of a job.
     signal.signal = lambda *ignored: None
     gloo_run.launch_gloo = partial(_launch_gloo, gloo_run.launch_gloo)
     driver_service.get_remote_command = partial(_safe_remote_command, driver_service.get_remote_command)

@@ -1,4 +1,4 @@
-"""Who started this process, read from the environment before anything heavy is imported."""
+"""Which launcher started this process, read from the environment before any heavy import."""
 
 import os
 import socket
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bert_horovod.errors import UserError
 
-# launcher, and the variables in which it tells a process its rank, the number of ranks, its rank on the host and the
-# number of ranks there
+# Launcher, and its variables of a process's rank, the number of ranks, the rank on its host and the number of ranks
+# there.
 _LAUNCHERS = (
     ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     (
@@ -21,31 +21,31 @@ _LAUNCHERS = (
     ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
-# The ids from here on are SLURM's own: of a job's script, of the shell that salloc opens.
+# From here on SLURM reserves step ids for itself: for a job's script, for the shell that salloc opens.
 _FIRST_RESERVED_STEP = 0xFFFFFFF0
 _HYDRAS_OWN = ("PMI_FD", "PMI_PORT", "MPI_LOCALRANKID")  # set by mpirun of MPICH and Intel MPI, and not by SLURM
-# Where horovodrun's server listens, which every rank asks for the others.
+# Address and port of horovodrun's rendezvous server, which every rank asks for the addresses of the others.
 _SERVER = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _SERVER_ANSWERS_S = 10
 _MAXIMUM_RANKS = 1 << 20
-# Set by cluster/launching/restarts.py where it could not reach a host to end what a failed attempt has left there.
+# Set by `launch --restarts` if it could not reach a host to kill the ranks that a failed attempt left there.
 RANKS_MAY_LIVE = "BERT_HOROVOD_RANKS_MAY_LIVE"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What the launcher says of this process, known before Horovod starts."""
+    """This process's place among the ranks, from the launcher's variables; known before Horovod starts."""
 
     launcher: str | None = None
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    local_size: int = 1  # ranks on this host; 1 where the launcher does not say
-    ranks_may_live: bool = False  # those of an attempt before, on a host that is cut off
+    local_size: int = 1  # ranks on this host; 1 if the launcher does not say
+    ranks_may_live: bool = False  # ranks of an earlier attempt, on a host that cannot be reached
 
 
 def started_by() -> Launch:
-    """Read from the environment who started this process, as which rank of how many."""
+    """Read from the environment which launcher started this process, as which rank of how many."""
     for launcher, *names in _LAUNCHERS:
         if not _is_rank(launcher, names[0], os.environ):
             continue
@@ -63,9 +63,9 @@ def started_by() -> Launch:
 
 
 def launch() -> Launch:
-    """Who started this process that is to join a world; raises UserError where that world may change under way."""
+    """As started_by, for a process that joins a world; raises UserError if that world may change during the run."""
     if os.environ.get("HOROVOD_ELASTIC", "0") not in ("", "0"):
-        # Every rank says so: when one has ended, the launcher may kill the others before they come here.
+        # All ranks raise it, not rank 0 alone: after one rank's end the launcher may kill the others before this line.
         raise UserError(
             "found an elastic horovodrun (--host-discovery-script), which changes the world in mid-step, so "
             "that no run could be repeated; for hosts that fail and come back: bert-horovod launch --restarts N"
@@ -74,8 +74,11 @@ def launch() -> Launch:
 
 
 def _is_rank(launcher: str, variable: str, environment: Mapping[str, str]) -> bool:
-    """Whether a launcher's variables are about this process: SLURM sets SLURM_PROCID, and perhaps PMI_RANK, for a job's
-    script too, but only the steps of a job are ranks."""
+    """Whether a launcher's variables make this process a rank.
+
+    SLURM sets SLURM_PROCID, and perhaps PMI_RANK, for a job's script too, but only the processes of a job's steps are
+    ranks.
+    """
     step = environment.get("SLURM_STEP_ID", "")
     in_step = step.isdigit() and int(step) < _FIRST_RESERVED_STEP
     if launcher == "srun":
@@ -85,8 +88,10 @@ def _is_rank(launcher: str, variable: str, environment: Mapping[str, str]) -> bo
 
 
 def check_horovodruns_server(environment: Mapping[str, str] = os.environ) -> None:
-    """Raise UserError where HOROVOD_RANK and HOROVOD_SIZE are left over, with which Horovod would wait for ranks that
-    nobody started."""
+    """Raise UserError if HOROVOD_RANK and HOROVOD_SIZE are left over in the environment.
+
+    Horovod would wait for ranks that nobody started.
+    """
     said = " ".join(f"{name}={environment[name]}" for name in ("HOROVOD_RANK", "HOROVOD_SIZE"))
     mend = "nothing has started this process as a rank: unset HOROVOD_RANK HOROVOD_SIZE, or start it with horovodrun"
     rank, size = int(environment["HOROVOD_RANK"]), int(environment["HOROVOD_SIZE"])

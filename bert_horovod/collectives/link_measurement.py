@@ -1,4 +1,4 @@
-"""The link between ranks, measured: sums over ranks that are timed."""
+"""Measure the link between ranks: time a collective at several sizes."""
 
 import statistics
 import time
@@ -9,8 +9,8 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.link import Link, fit
 
-SMALLEST, LARGEST = 1 << 14, 1 << 24  # bytes on the wire that are tried
-LONGEST_S = 0.15  # a sum that takes longer is the last
+SMALLEST, LARGEST = 1 << 14, 1 << 24  # range of the bytes on the wire
+LONGEST_S = 0.15  # no larger size is tried after a collective that takes longer
 _REPETITIONS = 5
 
 
@@ -21,24 +21,24 @@ def measure_link(
     number_bytes: float,
     largest: int = LARGEST,
 ) -> Link:
-    """Time a collective of sizes four times each other, and fit a link; equal on all ranks.
+    """Time a collective at sizes of which each is four times the one before, and fit a Link; equal on all ranks.
 
-    Takes about a second, and XLA's time for each size where it compiles some of it. A world of one has a link that
-    costs nothing.
+    Takes about a second, and the time of XLA's compilation for each size if the collective uses XLA. In a world of one
+    rank the link costs nothing.
 
     Args:
         world: the ranks.
-        collective: of a tensor [n]; what it returns is there when the collective has ended.
-        dtype: of what it takes.
-        number_bytes: of each of its n numbers on the wire.
-        largest: bytes on the wire, beyond which nothing is tried; two sizes are at least.
+        collective: takes a tensor [n]; returns a tensor that is ready when the collective has ended.
+        dtype: of the collective's input.
+        number_bytes: bytes on the wire for each of the n numbers.
+        largest: the most bytes on the wire to try; two sizes are tried in any case.
     """
     if world.size == 1:
         return Link(0.0, 0.0)
     timed = tf.function(collective, autograph=False)
     payload, seconds = SMALLEST, []
     while len(seconds) < 2 or (payload <= min(largest, LARGEST) and seconds[-1][1] < LONGEST_S):
-        # Not zeros, which Gloo adds in less time than other halves.
+        # Not zeros, because Gloo adds zeros faster than other float16 numbers.
         tensor = tf.cast(tf.random.stateless_normal([int(payload / number_bytes)], [0, world.rank]), dtype)
         timed(tensor)
         times = []
@@ -47,7 +47,7 @@ def measure_link(
             begin = time.perf_counter()
             timed(tensor)
             times.append(time.perf_counter() - begin)
-        # Rank 0's: all ranks must go on, and plan, alike.
+        # All ranks take rank 0's time, because they must try the same sizes and make the same plan.
         taken = world.broadcast(tf.constant(statistics.median(times), tf.float64), "link.seconds").numpy()
         seconds.append((payload, float(taken)))
         payload *= 4

@@ -1,4 +1,4 @@
-"""Values of any kind from rank to rank."""
+"""Send values that JSON can hold from rank to rank."""
 
 import json
 from typing import Any
@@ -10,12 +10,12 @@ from bert_horovod.collectives.world import World
 
 
 def from_rank_0(value: Any, world: World, name: str) -> Any:
-    """Rank 0's value, of what JSON can hold, on every rank."""
+    """Send rank 0's value, which JSON can hold, to every rank."""
     return from_all_ranks([value] if world.rank == 0 else [], world, name)[0]
 
 
 def from_all_ranks(values: list[Any], world: World, name: str) -> list[Any]:
-    """All ranks' values, of what JSON can hold, one rank after another, on every rank."""
+    """Gather all ranks' values, which JSON can hold, on every rank, in the order of ranks."""
     lines = "".join(f"{json.dumps(value)}\n" for value in values)
     mine = tf.constant(np.frombuffer(lines.encode(), np.uint8))
     return [json.loads(line) for line in world.all_gather(mine, name).numpy().tobytes().splitlines()]

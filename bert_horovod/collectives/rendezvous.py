@@ -1,4 +1,4 @@
-"""Where ranks tell each other what they do when collectives no longer work: horovodrun's own rendezvous server."""
+"""Exchange values between ranks when collectives no longer work, through horovodrun's own rendezvous store."""
 
 import json
 import os
@@ -8,14 +8,14 @@ from typing import Any
 
 _SCOPE = "bert_horovod"
 _TIMEOUT_S = 5
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # without the environment's proxies
 
 
 class RendezvousBoard:
-    """A value of each rank for all ranks to read; there is none where horovodrun's Gloo did not start the ranks.
+    """One value of each rank, which all ranks can read; works only if horovodrun with Gloo started the ranks.
 
     Args:
-        subject: what the values are about; those of another subject stand apart.
+        subject: the topic of the values; a rank has one value for each subject.
     """
 
     def __init__(self, subject: str = "life") -> None:
@@ -23,7 +23,7 @@ class RendezvousBoard:
         self._url = address and f"http://{address}:{os.environ.get('HOROVOD_GLOO_RENDEZVOUS_PORT')}/{_SCOPE}_{subject}"
 
     def write(self, rank: int, value: Any) -> bool:
-        """Replace the rank's value, of what JSON can hold; whether that worked."""
+        """Replace the rank's value, which JSON can hold; returns whether that worked."""
         return self._send(rank, json.dumps(value).encode()) is not None
 
     def read(self, rank: int) -> Any:
@@ -41,5 +41,5 @@ class RendezvousBoard:
         try:
             with _DIRECT.open(request, timeout=_TIMEOUT_S) as answer:
                 return answer.read()
-        except OSError:  # urllib's errors are ones
+        except OSError:  # urllib's errors are OSErrors
             return None

@@ -1,4 +1,4 @@
-"""The world of ranks: the only module that imports Horovod."""
+"""The world of ranks: the only module that imports Horovod's collectives (horovod.tensorflow)."""
 
 import os
 from collections.abc import Callable
@@ -23,9 +23,9 @@ class World:
 
     @property
     def hosts(self) -> "Hosts":
-        """The ranks of this host, and those of the other hosts that stand where this one stands in its own.
+        """Two smaller worlds: the ranks of this host, and from each host the rank with this rank's local rank.
 
-        Where hosts have different numbers of ranks, each rank counts as a host of its own.
+        If hosts have different numbers of ranks, each rank counts as a host of its own.
         """
         return Hosts(World(), self)
 
@@ -34,7 +34,7 @@ class World:
         return tensor
 
     def all_reduce_max(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The largest over ranks, element by element: uint8 or int64, in a graph or eagerly."""
+        """The maximum over ranks, element by element: uint8 or int64, in a graph or eagerly."""
         return tensor
 
     def broadcast(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -46,7 +46,7 @@ class World:
         return tensor
 
     def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Each rank's share of every rank's tensor: equal parts of the first axis, by rank."""
+        """Cut each rank's tensor along the first axis into one equal part per rank; rank r gets all parts number r."""
         return tensor
 
     def swap(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -57,10 +57,10 @@ class World:
         """Wait until every rank is here."""
 
     def record_timeline(self, path: Path | None) -> None:
-        """From now on write what the library does to a Chrome trace; None: no longer. Needs execution.timeline."""
+        """From now on write Horovod's operations to a Chrome trace; None: stop that. Needs execution.timeline."""
 
     def in_flight(self) -> list[str]:
-        """The names of the collectives that this rank is in now; any thread may ask."""
+        """The names of the collectives that this rank has begun and not ended; any thread may call this."""
         return []
 
     def shutdown(self) -> None:
@@ -68,10 +68,10 @@ class World:
 
 
 class Hosts(NamedTuple):
-    """A world seen as hosts: a rank is one of `inside`, and of `across`."""
+    """A world divided by hosts; this rank is a member of `inside` and of `across`."""
 
     inside: World  # the ranks of this host
-    across: World  # a rank of each host, this host's being this rank
+    across: World  # one rank of each host; of this host it is this rank
 
 
 class HorovodWorld(World):
@@ -80,7 +80,7 @@ class HorovodWorld(World):
     Args:
         horovod: the library.
         group: the process set; None: all ranks.
-        label: behind the names of the group's collectives: a name is of one group.
+        label: put after the names of the group's collectives, because two groups may not use the same name.
         groups: process sets, one for each host and one for each place in a host; empty: none were made.
     """
 
@@ -90,19 +90,20 @@ class HorovodWorld(World):
         self._group = {} if group is None else {"process_set": group}
         self.rank, self.size = (horovod.rank(), horovod.size()) if group is None else (group.rank(), group.size())
         self.local_rank, self.local_size = horovod.local_rank(), horovod.local_size()
-        self._counts: dict[str, tf.Tensor] = {}  # handles of int64 variables
+        self._counts: dict[str, tf.Tensor] = {}  # a collective's name -> handle of an int64 variable
         self._groups = groups
         self._hosts: Hosts | None = None
 
     @property
     def hosts(self) -> Hosts:
-        # At first all ranks come here together. Not when they connect: a collective starts TensorFlow's devices.
+        # All ranks must make the first call together. `connect` does not, because a collective starts TensorFlow's
+        # devices.
         if self._hosts is None:
             self._hosts = self._joined_hosts() or super().hosts
         return self._hosts
 
     def _joined_hosts(self) -> Hosts | None:
-        """The groups that Horovod made at its start, unless on any rank it is elsewhere than was assumed then."""
+        """The groups that Horovod made at its start; None if any rank is not at the place that was assumed then."""
         inside, across = self._groups
         if not inside:
             return None
@@ -131,23 +132,23 @@ class HorovodWorld(World):
         return self._marked(name, tensor, self._horovod.allgather)
 
     def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._marked(name, tensor, self._horovod.alltoall)  # a pair only where splits are given
+        return self._marked(name, tensor, self._horovod.alltoall)  # Horovod returns a pair only if it is given splits
 
     def swap(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        # Bytes of both, added modulo 256, less this rank's. Gloo's all-to-all and all-gather took up to twice as
-        # long: they were seen to use one direction of the link at a time. Its all-reduce uses both at once, and sends
-        # as many bytes.
+        # All-reduce the bytes of both tensors (sums modulo 256), then subtract this rank's bytes. Gloo's all-to-all and
+        # all-gather took up to twice as long, because they were seen to use one direction of the link at a time. Its
+        # all-reduce uses both directions at once, and sends as many bytes.
         mine = tf.bitcast(tensor, tf.uint8)
         other = self._marked(name, mine, partial(self._horovod.allreduce, op=self._horovod.Sum)) - mine
         return tf.bitcast(other, tensor.dtype)
 
     def _marked(self, name: str, tensor: tf.Tensor, collective: Callable[..., tf.Tensor]) -> tf.Tensor:
-        """Run a collective, or put it into a graph, and count its begins and ends: an odd count is one that runs."""
+        """Run a collective, or put it into a graph, and count its begins and ends: while it runs the count is odd."""
         name += self._label
         one = tf.constant(1, tf.int64)
         if name not in self._counts:
             with tf.init_scope(), tf.device("/CPU:0"):
-                # A tf.Variable that is made while a tf.function is traced has it traced twice.
+                # Not a tf.Variable: one that is made during a tf.function's tracing causes a second tracing.
                 count = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=f"collective/{name}")
                 tf.raw_ops.AssignVariableOp(resource=count, value=tf.constant(0, tf.int64))
                 self._counts[name] = count
@@ -180,15 +181,16 @@ class HorovodWorld(World):
 
 
 def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
-    """Horovod's settings, by the environment's names; `timeline`: whether record_timeline may be called."""
+    """Horovod's settings, by environment variable; `timeline`: whether record_timeline may be called."""
     found: dict[str, Any] = {
-        # Ranks come here minutes apart, when one a host has read a large store; Gloo aborts those that waited 30 s.
+        # Ranks may arrive minutes apart, because one rank of each host reads a large token store first; by default Gloo
+        # aborts a rank that has waited 30 s.
         "HOROVOD_GLOO_TIMEOUT_SECONDS": 300,
         "HOROVOD_HIERARCHICAL_ALLREDUCE": int(execution.hierarchical_allreduce),
         "HOROVOD_AUTOTUNE": int(execution.autotune),
     }
-    if not execution.autotune:  # what is set here, it does not tune
-        # Horovod's own fusion makes sums depend on timing; our buckets are the fusion.
+    if not execution.autotune:  # Horovod does not tune settings that are set here
+        # Horovod's own fusion makes sums depend on timing; the gradient buckets of this project take its place.
         found["HOROVOD_FUSION_THRESHOLD"] = execution.fusion_bytes
         found["HOROVOD_CYCLE_TIME"] = execution.cycle_time_ms
     if execution.timeline or timeline:
@@ -199,15 +201,15 @@ def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
 def connect(
     launched: Launch, execution: Execution | None = None, timeline: bool = False, by_host: bool = False
 ) -> World:
-    """Join the world that the launcher made, with Horovod's knobs as `execution` has them; a launcher's flag wins.
+    """Join the launcher's world with Horovod's settings from `execution`; a setting by the launcher's flags wins.
 
     Args:
-        launched: what the launcher says.
+        launched: this process's place, from the launcher.
         execution: the recipe's.
         timeline: whether record_timeline will be called, if `execution` does not say so.
         by_host: make the groups of World.hosts, which cost every collective a little.
 
-    Raises UserError where Horovod cannot.
+    Raises UserError if Horovod cannot join it.
     """
     if launched.size == 1:
         return World()
@@ -237,7 +239,7 @@ def connect(
 
 
 def _host_groups(launched: Launch) -> tuple[list[list[int]], list[list[int]]]:
-    """The ranks of each host, and those of each place in a host, where ranks come host by host, as many on each."""
+    """The ranks of each host, and those of each local rank, if all hosts have as many consecutive ranks; else none."""
     size, local = launched.size, launched.local_size
     if not 1 < local < size or size % local:
         return [], []

@@ -34,18 +34,18 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.start import check_size
 
 PHASE = {"sequence_length": 128, "learning_rate": 3e-5, "warmup": 0.1}
-EXAMPLES = 32  # of a step, about
+EXAMPLES = 32  # approximately, in a step
 
 
 class TextFinetuning:
-    """A checkpoint and what it is fine-tuned on, checked; makes the jobs of one or several runs.
+    """A checkpoint, and the task and data to fine-tune it on, checked; makes the jobs of one or several runs.
 
     Args:
         data: the task and its files.
         checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
 
     Raises:
-        ReportedError: the checkpoint is not what it should be.
+        ReportedError: the checkpoint cannot be read, or does not fit the task.
     """
 
     def __init__(self, data: TextData, checkpoint: Path) -> None:
@@ -66,7 +66,7 @@ class TextFinetuning:
         world_size: int = 1,
         **options,
     ) -> Job:
-        """A run, checked.
+        """Make the job of one run, and check it.
 
         Args:
             output_dir: the run's.
@@ -76,7 +76,7 @@ class TextFinetuning:
             options: further fields of Job.
 
         Raises:
-            UserError: a setting is not what it should be, or does not fit the checkpoint or the data.
+            UserError: a setting is invalid, or does not fit the checkpoint or the data.
         """
         settings = first_settings(self.model, PHASE, overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
@@ -99,7 +99,7 @@ class TextFinetuning:
         )
 
     def _with_heads(self, recipe: Recipe) -> tuple[Task, tuple[type[Hook], ...]]:
-        """The task with as many heads as the recipe says, and what several of them need."""
+        """The task with as many heads as the recipe says, and the hooks that several heads need."""
         if isinstance(self.task, Regression):
             refuse_heads(recipe, "a regression")
         heads, weight = recipe.objective.heads, recipe.objective.orthogonality
@@ -108,7 +108,7 @@ class TextFinetuning:
         return MultiverseClassification(self.task.labels, self.task.text_columns, heads, weight), (Elimination,)
 
     def use_devices(self, local_rank: int, local_size: int, overrides: list[str] | tuple[str, ...]) -> None:
-        """Give this rank its device before `job` tokenises, since the tokenizer is TensorFlow's; as use_devices."""
+        """Give this rank its device (runtime.devices); call it before `job`, whose tokenizer runs in TensorFlow."""
         use_devices(local_rank, local_size, first_settings(self.model, PHASE, overrides).execution.threads)
 
     @cached_property
@@ -120,7 +120,7 @@ class TextFinetuning:
 
     @cached_property
     def _dev_splits(self) -> dict[str, str]:
-        """The dataset's names of the dev files, and what is put behind the names of their metrics."""
+        """The dev files: the split's name in the dataset -> the suffix of its metrics' names."""
         return {f"held_out{suffix}": suffix for suffix in self.data.dev}
 
     @cached_property
@@ -130,7 +130,7 @@ class TextFinetuning:
 
     @cached_property
     def test(self) -> dict[str, LabelledTokens]:
-        """The unlabelled examples, by the name of what is written."""
+        """The unlabelled examples, by the name of the file of predictions."""
         return {name: self._tokens(split) for name, split in self.data.test.items()}
 
     def _dataset(self, recipe: Recipe) -> LabelledDataset:

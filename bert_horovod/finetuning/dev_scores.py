@@ -1,4 +1,4 @@
-"""A fine-tuning's evaluation: official scores of the whole dev set, as the same answers would be scored alone."""
+"""A fine-tuning's evaluation: official scores of the whole dev set, the same that finetuning/scoring.py gives."""
 
 from collections.abc import Callable
 
@@ -10,16 +10,16 @@ from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import compute_policy
 
-Score = Callable[[Source, dict[str, np.ndarray]], dict[str, float]]  # of a source's rows and their outputs, by metric
+Score = Callable[[Source, dict[str, np.ndarray]], dict[str, float]]  # (source, outputs of its rows) -> metrics
 
 
 class DevScores:
-    """What training/hooks/evaluation.py evaluates with.
+    """Computes the dev scores for training/hooks/evaluation.py.
 
     Args:
-        score: makes the metrics; the same on all ranks.
+        score: computes the metrics, equal on all ranks.
         run: its held-out rows are the dev set.
-        more: further splits of the run's dataset, and what is put behind the names of their metrics.
+        more: further splits of the run's dataset -> the suffix of their metrics' names.
     """
 
     def __init__(self, score: Score, run: Run, more: dict[str, str] | None = None) -> None:
@@ -39,11 +39,11 @@ class DevScores:
         }
 
     def _progress(self, done: int, of: int) -> None:
-        self._run.doing(f"evaluating, {done} of {of} rows")  # a large dev set may take longer than a step ever does
+        self._run.doing(f"evaluating, {done} of {of} rows")  # a large dev set may take longer than any step
 
 
 def run_outputs(run: Run) -> RowOutputs:
-    """The outputs of a run's task for any rows of the length that its last phase has."""
+    """Computes the outputs of a run's task, for rows of the sequence length of the run's last phase."""
     recipe = run.recipe
     rows = block_rows(recipe.phase[-1].sequence_length)
     return RowOutputs(run.task, recipe.model, compute_policy(recipe), rows, run.world)

@@ -1,9 +1,10 @@
-"""Maximal Multiverse Learning: which heads go on. tasks/multiverse.py has the loss.
+"""Maximal Multiverse Learning: eliminate heads with a high loss. tasks/multiverse.py has the loss.
 
-Twenty times in a training, after its warm-up, the heads end whose moving mean of losses is a share
-`objective.elimination` or more above the mean of all living ones: where heads do equally well, all stay. The means are
-of losses that are summed over all ranks, so that all ranks eliminate the same heads; they are saved, so that a run that
-resumes does too. An eliminated head has no part in the loss, so no gradient; weight decay goes on.
+A training has at most twenty intervals. At the end of each, after warm-up, the heads are eliminated whose moving
+mean of losses is higher than (1 + `objective.elimination`) times the mean over all living heads: if heads do equally
+well, all stay. The losses are summed over all ranks, so that all ranks eliminate the same heads; checkpoints save the
+moving means, so that a run that resumes eliminates the same heads too. An eliminated head has no part in the loss, so
+it gets no gradient; weight decay still changes it.
 """
 
 import math
@@ -13,12 +14,12 @@ from bert_horovod.tasks.multiverse import ALIVE, MultiverseClassification
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
 
-MEANS = "head_losses"  # in Progress.task, [heads]: moving means, nats
+MEANS = "head_losses"  # key in Progress.task of the heads' moving means of losses: [heads], nats
 _TIMES = 20
 
 
 class Elimination(Hook):
-    """Hears of a step before what saves it."""
+    """Eliminates heads after a step, before another hook saves the step's checkpoint."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -48,17 +49,17 @@ class Elimination(Hook):
 
 
 def interval(recipe: Recipe) -> int:
-    """Steps from one elimination to the next, and over which losses are averaged."""
+    """Steps from one elimination to the next; the moving means of losses average over about as many."""
     return math.ceil(recipe.total_steps / _TIMES)
 
 
 def survivors(alive: list[float], means: list[float], elimination: float) -> list[float]:
-    """Which heads go on: 1 or 0 each. The first one always does.
+    """Which heads stay alive: 1 or 0 each. The first head always does.
 
     Args:
-        alive: which have gone on so far.
-        means: mean losses, nats. They may lack the same factor: only their ratios count.
-        elimination: how much above the mean of the living ones a loss may be, as a share.
+        alive: which heads are alive so far, 1 or 0 each.
+        means: mean losses, nats; a factor common to all does no harm, because only their ratios count.
+        elimination: a head stays if its loss is at most (1 + elimination) times the mean of the living heads.
     """
     living = [mean for lives, mean in zip(alive, means, strict=True) if lives]
     most = (1 + elimination) * sum(living) / len(living)

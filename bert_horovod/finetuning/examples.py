@@ -1,4 +1,4 @@
-"""Files of labelled texts, read as examples: what is in a file, and what a task expects there."""
+"""Read files of labelled texts as examples, in the format that a task expects."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,10 +14,10 @@ from bert_horovod.storage.reading import shown
 
 @dataclass(frozen=True)
 class Format:
-    """How a task's files are to be read.
+    """How to read a task's files.
 
-    `labels`: what files say, and the label's name, in the order of their numbers; empty for real numbers; None where
-    they are learned from the train data.
+    `labels`: the value in the files -> the label's name, in the order of the labels' numbers; empty for real numbers;
+    None if the labels are to be learned from the train data.
     """
 
     columns: tuple[str, ...]  # of the text, or of the pair's two texts
@@ -41,12 +41,12 @@ class Split(NamedTuple):
 
 
 def glue_format(task: GlueTask) -> Format:
-    """How files of a task of GLUE are to be read."""
+    """How to read the files of a task of GLUE."""
     return Format(task.columns, task.label_column, task.labels, task.headless, task.skip_broken)
 
 
 def find_split(directory: Path, title: str, split: str) -> Path:
-    """`split`.tsv or `split`.tsv.gz of a task's directory; raises UserError without it."""
+    """The path of `split`.tsv or `split`.tsv.gz in a task's directory; raises UserError if neither exists."""
     for name in (f"{split}.tsv", f"{split}.tsv.gz"):
         if (directory / name).is_file():
             return directory / name
@@ -57,10 +57,10 @@ def find_split(directory: Path, title: str, split: str) -> Path:
 
 
 def learn_labels(path: Path, form: Format) -> Format:
-    """The format with the labels of a train file: sorted, by number where all are numbers.
+    """The format with the labels of a train file: first numbers, sorted by value, then texts, sorted by letters.
 
     Raises:
-        UserError: as read_labelled, or there are fewer than two labels.
+        UserError: as read_table; the label column is missing, or the file has too many different labels.
     """
     table = read_table(path)
     (place,) = table.places((form.label_column,))
@@ -102,13 +102,13 @@ def read_labelled(path: Path, form: Format) -> Split:
 
 
 def read_unlabelled(path: Path, columns: tuple[str, ...]) -> Split:
-    """Read texts alone, each row of the file; raises UserError as read_table, or for a missing column."""
+    """Read every row's texts from a file without labels; raises UserError as read_table, or for a missing column."""
     table = read_table(path)
     return Split(path, LabelledTexts(_texts(table, table.places(columns)), [0] * len(table.rows)), 0)
 
 
 def refuse_one_label(split: Split, form: Format) -> None:
-    """Raise UserError where all train examples have one label: nothing can be learned."""
+    """Raise UserError if all train examples have the same label: nothing can be learned."""
     if len(split.examples.labels) and len(set(split.examples.labels)) == 1:
         only = split.examples.labels[0]
         only = list(form.labels)[only] if form.labels else only

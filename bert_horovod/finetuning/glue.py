@@ -1,7 +1,7 @@
-"""GLUE: one table of its tasks, and how each one's files are to be read.
+"""The tasks of GLUE, and how to read the files of each.
 
-The numbers of labels follow their order here, which is Google's (run_classifier.py): contradiction, entailment,
-neutral. Hugging Face's datasets have another; checkpoints say theirs in id2label, and labels are matched by name.
+Labels are numbered in their order here, which is Google's (run_classifier.py): contradiction, entailment, neutral.
+Hugging Face's datasets have another order; a checkpoint's id2label has its own, and labels are matched by name.
 """
 
 from dataclasses import dataclass
@@ -11,28 +11,28 @@ from typing import NamedTuple
 class TestSet(NamedTuple):
     """Examples without labels."""
 
-    name: str  # of what is submitted
-    files: tuple[str, ...]  # where it may be, from the task's directory, without .tsv; the first that is there
+    name: str  # of the file to submit
+    files: tuple[str, ...]  # paths from the task's directory, without .tsv; the first that exists is read
 
 
 @dataclass(frozen=True)
 class GlueTask:
     """One task."""
 
-    title: str  # GLUE's name of it, of its directory, and of what is submitted
+    title: str  # GLUE's name of the task, of its directory, and of the file to submit
     columns: tuple[str, ...]  # of the text, or of the pair's two texts
     label_column: str
-    # What files say, and the label's name; their order gives the numbers. Empty: a real number is predicted.
+    # The value in the files -> the label's name; their order gives the numbers. Empty: a real number is predicted.
     labels: dict[str, str]
-    metrics: tuple[str, ...]  # names in finetuning/scores.py; the first decides which run is best
-    headless: tuple[str, ...] = ()  # columns of train and dev, where they have no header
+    metrics: tuple[str, ...]  # names in finetuning/scores.py; the best run is the best by the first
+    headless: tuple[str, ...] = ()  # columns of train and dev files, if they have no header
     skip_broken: bool = False  # whether train has rows with too few fields
     dev: tuple[str, ...] = ("dev",)  # files, without .tsv
-    test: tuple[TestSet, ...] = ()  # none named: test, submitted under the title
+    test: tuple[TestSet, ...] = ()  # empty: test.tsv, submitted under the title
 
     @property
     def test_sets(self) -> tuple[TestSet, ...]:
-        """What is predicted where it is there."""
+        """The test sets to predict, if their files exist."""
         return self.test or (TestSet(self.title, ("test",)),)
 
 

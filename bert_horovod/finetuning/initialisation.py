@@ -1,4 +1,4 @@
-"""What every fine-tuning begins with: a checkpoint, and a recipe whose steps follow from epochs."""
+"""Begin a fine-tuning: open its checkpoint, and make a recipe whose steps follow from epochs."""
 
 import dataclasses
 import math
@@ -13,16 +13,17 @@ from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs.checkpoint import find_checkpoint
 
-_MAY_DIFFER = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")  # from the checkpoint's
+# Settings that may differ from the checkpoint's.
+_MAY_DIFFER = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
-_MOST_ROWS = 32  # of a micro-batch, where no setting says otherwise
+_MOST_ROWS = 32  # of a micro-batch, if no setting gives its size
 
 
 def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
-    """A checkpoint's directory and what it holds; `checkpoint` may be a run's output_dir.
+    """A checkpoint's directory and its content; `checkpoint` may be a run's output_dir.
 
     Raises:
-        ReportedError: it is none, is damaged, or has no vocabulary.
+        ReportedError: `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
     """
     directory = find_checkpoint(checkpoint)
     found = read_pretrained(directory)
@@ -35,7 +36,7 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
 
 
 def first_settings(model: Model, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
-    """A task's defaults, overridden, before rows are known: all but batch, steps and [execution] is as it will be."""
+    """A task's defaults with overrides, before rows are known: all is final except batch, steps and [execution]."""
     return recipe_from_table(_table(model, defaults), overrides)
 
 
@@ -49,20 +50,20 @@ def finetuning_recipe(
     overrides: Sequence[str] = (),
     world_size: int = 1,
 ) -> Recipe:
-    """A task's defaults, overridden.
+    """A task's defaults with overrides.
 
     Steps follow from epochs and global batch; the whole dev set is evaluated, and a checkpoint saved, once an epoch.
 
     Args:
         directory, model: the checkpoint and its sizes.
         defaults: sequence_length, global_batch, learning_rate and warmup of the phase, as in a recipe.
-        train_rows, dev_rows: rows of an epoch.
+        train_rows, dev_rows: rows of an epoch, and of the dev set.
         epochs: over the train rows.
         overrides: settings of the recipe, as `section.key=value`.
         world_size: ranks.
 
     Raises:
-        UserError: a setting is not what it should be, or is a size other than the checkpoint's.
+        UserError: a setting is invalid, or a size differs from the checkpoint's.
     """
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs {epochs:g}: expected more than 0")
@@ -82,12 +83,12 @@ def finetuning_recipe(
 
 
 class Packed(NamedTuple):
-    """Train examples in rows."""
+    """Train examples, packed into rows."""
 
     count: int  # of examples
     rows: int  # of an epoch
-    usual: int  # examples of a step, about, where the user does not say
-    what: str  # their name
+    usual: int  # examples of a step, approximately, if the user gives no batch
+    what: str  # the examples' name in messages
 
     @property
     def mean(self) -> float:
@@ -105,9 +106,9 @@ def packed_recipe(
     overrides: Sequence[str],
     world_size: int,
 ) -> tuple[Recipe, str]:
-    """The recipe for packed examples, and what is said of its steps at the start.
+    """The recipe for packed examples, and the notice about its steps that the run prints at the start.
 
-    Arguments and errors are those of finetuning_recipe, but for the global batch, which follows from `train`.
+    Arguments and errors are those of finetuning_recipe, except the global batch, which follows from `train`.
     """
     batch = default_batch(train.usual, train.rows, train.mean, world_size)
     settings = defaults | {"global_batch": batch}
@@ -117,7 +118,7 @@ def packed_recipe(
 
 
 def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:
-    """Rows of a step where the user does not say: about `usual` examples, at least a row for each rank.
+    """Rows of a step if the user gives no batch: about `usual` examples, and at least a row for each rank.
 
     Args:
         usual: examples of a step.
@@ -129,7 +130,7 @@ def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:
 
 
 def refuse_few_rows(recipe: Recipe, rows: int, mean: float, what: str, world_size: int) -> None:
-    """Raise UserError where ranks cannot share a step's rows.
+    """Raise UserError if a step, or an epoch, has fewer rows than there are ranks.
 
     Args:
         recipe: the run's.
@@ -156,7 +157,7 @@ def refuse_few_rows(recipe: Recipe, rows: int, mean: float, what: str, world_siz
 
 
 def step_notice(recipe: Recipe, usual: int, mean: float, what: str, world_size: int) -> str:
-    """What is said of a step at the start; arguments as those of default_batch and refuse_few_rows."""
+    """The notice about a step that the run prints at the start; arguments as in default_batch and refuse_few_rows."""
     batch = recipe.phase[0].global_batch
     why = ""
     if batch == world_size > round(usual / mean):
@@ -167,8 +168,8 @@ def step_notice(recipe: Recipe, usual: int, mean: float, what: str, world_size: 
 def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": dataclasses.asdict(model),
-        "objective": {"pair": "none"},  # a pre-training's: nothing reads it
-        # Google's run_classifier.py and run_squad.py, but with bias correction, which small data sets need.
+        "objective": {"pair": "none"},  # of pre-training: fine-tuning does not read it
+        # As in Google's run_classifier.py and run_squad.py, but with bias correction, which small data sets need.
         "optimizer": {"name": "adamw", "bias_correction": True},
         "phase": [defaults | {"sequence_length": min(defaults["sequence_length"], model.max_position_embeddings)}],
     }

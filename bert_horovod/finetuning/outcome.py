@@ -1,4 +1,4 @@
-"""What a fine-tuning of a classifier or regression tells: its data at the start, scores and predictions at the end."""
+"""Print a classifier's or regression's data at the start and its scores at the end, and write its predictions."""
 
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +23,12 @@ DEV_PREDICTIONS = Path("predictions", "dev.tsv")  # in output_dir; the last file
 
 
 class Outcome(Hook):
-    """Says what the run is about, how well it does on dev, and whether it has collapsed; writes predictions.
+    """Prints notices at the start, and at the end dev scores and whether the run has collapsed; writes predictions.
 
     Args:
         data: the task and its files.
-        test: the test examples, by the name of what is written.
-        notices: what is said at the run's start.
+        test: the test examples, by the name of the file of predictions.
+        notices: lines to print at the run's start.
         run: the run.
     """
 
@@ -60,7 +60,7 @@ class Outcome(Hook):
                 self._say_scores(split, {name: run.held_out[f"held_out_{name}{suffix}"] for name in data.metrics})
 
     def _say_scores(self, split: Split, scores: dict[str, float]) -> None:
-        """Say dev scores, and whether they are exactly those of one answer for all."""
+        """Print dev scores, and a line if they are exactly the scores of one answer for all examples."""
         text = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
         self.run.say(f"{split.path.name}: {text}, of {len(split.examples.labels):,} examples")
         labels = list(self._data.format.labels.values())
@@ -74,7 +74,7 @@ class Outcome(Hook):
             )
 
     def _predict(self, stem: str, what: str, tokens: LabelledTokens) -> np.ndarray:
-        """What is predicted for some examples, computed by all ranks and written by rank 0."""
+        """Predict some examples: all ranks compute the predictions and return them, rank 0 writes them."""
         run, data = self.run, self._data
         rows = run.job.dataset.rows(len(run.recipe.phase) - 1, tokens)
 
@@ -92,12 +92,12 @@ class Outcome(Hook):
 
 
 def write_predictions(path: Path, found: np.ndarray, values: list[str]) -> None:
-    """Write a file as GLUE wants it submitted: index and prediction.
+    """Write a file in the format that GLUE wants submitted: index and prediction.
 
     Args:
-        path: its directory is made.
+        path: of the file; its directory is created.
         found: numbers of labels, or real numbers, [examples].
-        values: what GLUE's files say for each label; none for real numbers.
+        values: the value in GLUE's files for each label; empty for real numbers.
     """
     said = [values[number] if values else number for number in found.tolist()]
     text = table_text(path, ["index", "prediction"], [[number, value] for number, value in enumerate(said)])

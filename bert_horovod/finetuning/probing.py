@@ -1,4 +1,4 @@
-"""When does more pre-training stop paying? Short fine-tunings of a run's parameters, each on a copy."""
+"""Probes: short fine-tunings of copies of a run's parameters, to see when more pre-training no longer helps."""
 
 import contextlib
 import gc
@@ -23,11 +23,11 @@ from bert_horovod.training.run import Run
 
 STEPS = 300  # of a probe, at most
 EPOCHS = 3.0  # at most
-_PATIENCE_S = 3600.0  # of the run's watchdog; the probe has one of its own
+_PATIENCE_S = 3600.0  # for the run's watchdog; the probe has its own watchdog
 
 
 def probe_data(task: str, data_dir: Path) -> TextData:
-    """The train and dev files of a task of GLUE: a probe answers no test file. Raises ReportedError as glue_data."""
+    """The train and dev files of a task of GLUE; a probe needs no test files. Raises ReportedError as glue_data."""
     return replace(glue_data(task, Files(data_dir)), test={})
 
 
@@ -35,7 +35,7 @@ def probe_job(finetuning: TextFinetuning, output_dir: Path, overrides: list[str]
     """A short fine-tuning with the task's defaults: EPOCHS of the train examples, or STEPS if that is less.
 
     Raises:
-        UserError: a setting is not what it should be, or does not fit.
+        UserError: a setting is invalid, or does not fit.
     """
     overrides = ["execution.tensorboard=false", "execution.keep_checkpoints=1", *overrides]
     job = finetuning.job(output_dir, EPOCHS, overrides, world_size, **options)
@@ -46,12 +46,13 @@ def probe_job(finetuning: TextFinetuning, output_dir: Path, overrides: list[str]
 
 
 class ProbeHook(Hook):
-    """Probes after each evaluation; metrics.jsonl gets the scores as probe_*. The run's own numbers stay as they are.
+    """Probes after each evaluation, and records the scores in metrics.jsonl as probe_*; does not change the run.
 
-    All ranks fine-tune together. Each reads the data for itself, and keeps the copy in its host's temporary directory.
+    All ranks fine-tune together. Each rank reads the data, and writes the copy of the parameters to its host's
+    temporary directory.
 
     Args:
-        data: the task that is fine-tuned on, and its files.
+        data: the task to fine-tune on, and its files.
         run: a pre-training.
     """
 
@@ -77,7 +78,7 @@ class ProbeHook(Hook):
         run.say(f"probe on {self._data.name}: {told}")
 
     def _scores(self) -> dict[str, float] | None:
-        """The dev scores of a copy that was fine-tuned; None if the run was asked to stop meanwhile."""
+        """Fine-tune a copy of the parameters; returns its dev scores, None if the run was asked to stop meanwhile."""
         run = self.run
         with tempfile.TemporaryDirectory(prefix="bert-horovod-probe-") as name:
             copy, output_dir = Path(name) / "checkpoint", Path(name) / "run"
@@ -93,7 +94,7 @@ class ProbeHook(Hook):
 
 
 def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]]] | None:
-    """Do the probes of several checkpoints that are not done yet: names and scores; None if one was asked to stop."""
+    """Probe several checkpoints, except those done before; returns names and scores, None if asked to stop."""
     found = []
     for number, job in enumerate(jobs):
         if world.rank == 0:
@@ -102,7 +103,7 @@ def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]
             done = train_all([job], [Variant(None, None)], world, lambda text: None)
         if done is None:
             return None
-        if world.rank == 0:  # of checkpoints two thirds, which nobody will resume
+        if world.rank == 0:  # two thirds of a checkpoint; nobody will resume a probe
             for checkpoint in paths(job.output_dir):
                 shutil.rmtree(checkpoint / "training", ignore_errors=True)
         found.append((job.output_dir.name, done[0].scores))
@@ -110,7 +111,7 @@ def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]
 
 
 def _like(recipe: Recipe) -> list[str]:
-    """Settings of a probe that are those of its run."""
+    """The settings that a probe takes from its run."""
     execution = recipe.execution
     return [
         f"numerics.precision='{recipe.numerics.precision}'",
@@ -123,6 +124,6 @@ def _like(recipe: Recipe) -> list[str]:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """What a run prints for people is not printed."""
+    """Hold back what a run prints to standard output."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         yield

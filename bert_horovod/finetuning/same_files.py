@@ -1,4 +1,4 @@
-"""All ranks fine-tune on the same files: compared at the start, so that a host's other copy is told by its name."""
+"""Compare the files of all ranks at the start of a fine-tuning; the error names the file that differs on a host."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ from bert_horovod.errors import UserError
 
 
 def require_same_files(files: dict[str, tuple[Path, Any]], world: World) -> None:
-    """Raise UserError, on all ranks, if what was read of a file is not the same on all.
+    """Raise UserError, on all ranks, if a file's content is not the same on all ranks.
 
     Args:
-        files: by what they are for, such as "dev", a rank's path and what it has read there, of what JSON can hold.
+        files: by purpose, such as "dev": this rank's path, and the content that it read, which JSON can hold.
         world: the ranks.
     """
     mine = {

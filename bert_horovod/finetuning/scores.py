@@ -1,7 +1,7 @@
 """Official scores of classification and regression, each over a whole set; arithmetic in float64.
 
-Values are those of scikit-learn and scipy. What is undefined is 0: Matthews correlation where predictions or labels
-are all of one class, Pearson and Spearman where either is constant.
+Values are those of scikit-learn and scipy. An undefined score is 0: Matthews correlation if predictions or labels are
+all of one class, Pearson and Spearman if either is constant.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,12 @@ import numpy as np
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The share of equal ones."""
+    """The fraction of predictions that equal their labels."""
     return float(np.mean(predictions == labels))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1: 2 TP / (2 TP + FP + FN); 0 where nothing is of class 1."""
+    """F1 of class 1: 2 TP / (2 TP + FP + FN); 0 if no prediction and no label is of class 1."""
     true_positives = np.count_nonzero((predictions == 1) & (labels == 1))
     positives = np.count_nonzero(predictions == 1) + np.count_nonzero(labels == 1)
     return 2 * true_positives / positives if positives else 0.0
@@ -49,7 +49,7 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     metric.__name__: metric for metric in (accuracy, f1, matthews_correlation, pearson, spearman)
 }
-OF_NUMBERS = ("pearson", "spearman")  # the others are of labels
+OF_NUMBERS = ("pearson", "spearman")  # the other metrics are of labels
 
 
 def score(predictions: np.ndarray, labels: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float]:
@@ -58,9 +58,9 @@ def score(predictions: np.ndarray, labels: np.ndarray, metrics: tuple[str, ...])
 
 
 def constant_like(scores: dict[str, float], labels: np.ndarray, classes: int) -> int | None:
-    """The label whose prediction for every example has exactly these scores; None if there is none.
+    """The label that has exactly these scores if it is predicted for every example; None if no label has.
 
-    Of real numbers (classes 0) constant predictions correlate with nothing: 0 stands for all of them.
+    For real numbers (classes 0) all constant predictions have correlation 0: the answer 0 stands for all of them.
     """
     for label in range(max(1, classes)):
         if score(np.full(len(labels), label), labels, tuple(scores)) == scores:

@@ -1,4 +1,4 @@
-"""Official scores of a file of predictions alone: a scorer for each task."""
+"""Official scores of a file of predictions, without a model: a scorer for each task."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ from bert_horovod.storage.reading import shown
 
 @dataclass(frozen=True)
 class Request:
-    """What a user wants scored."""
+    """The files that a user wants scored."""
 
     predictions: Path
-    data_dir: Path | None = None  # with the gold file, as its task names it
+    data_dir: Path | None = None  # with the gold file, under its name in the task
     dev_file: Path | None = None  # the gold file itself
     null_odds: Path | None = None  # of SQuAD 2.0
-    threshold: float = 1.0  # of the null odds: above it there is no answer, whatever was predicted
+    threshold: float = 1.0  # of the null odds: above it the answer is "no answer", whatever was predicted
 
 
 def score_glue(name: str, request: Request) -> dict[str, float]:
     """The metrics of predictions for a task of GLUE, in its submission format: index and prediction.
 
-    A prediction is what the gold file would say, or the label's name.
+    A prediction is the value that the gold file has for a label, or the label's name.
 
     Raises:
-        ReportedError: a file is not what it should be, or the two do not fit together.
+        ReportedError: a file is invalid, or the two do not fit together.
     """
     task = TASKS[name]
     form = glue_format(task)
@@ -76,10 +76,10 @@ def score_glue(name: str, request: Request) -> dict[str, float]:
 
 
 def score_squad(request: Request) -> dict[str, float]:
-    """The metrics of predictions for SQuAD: 1.1's or 2.0's, as the dev file says.
+    """The metrics of predictions for SQuAD, of version 1.1 or 2.0 like the dev file.
 
     Raises:
-        ReportedError: a file is not what it should be, or they do not fit together.
+        ReportedError: a file is invalid, or they do not fit together.
     """
     if request.dev_file is None and request.data_dir is None:
         raise UserError("expected --data_dir, with dev-v1.1.json or dev-v2.0.json, or --dev_file")
@@ -99,7 +99,7 @@ def score_squad(request: Request) -> dict[str, float]:
 
 
 def _by_id(path: Path, ids: list[str], kind: type | tuple[type, ...], expected: str) -> dict[str, Any]:
-    """What a JSON object has for each question; at least one of these must be in it."""
+    """Read a JSON object with a value for each question's id; it must have at least one of `ids`."""
     found = read_json(path)
     for number, value in found.items():
         if not isinstance(value, kind) or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Fine-tuning for SQuAD: the job that the loop trains, its recipe, its scores, and the files that it leaves."""
+"""Fine-tuning for SQuAD: the job that the loop trains, its recipe, its scores, and the files that it writes."""
 
 import math
 from dataclasses import dataclass
@@ -34,31 +34,31 @@ from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.start import check_size
 
 PHASE = {"sequence_length": 384, "learning_rate": 3e-5, "warmup": 0.1}
-WINDOWS = 32  # of a step, about
-_PAYS = 1.1  # windows a row, from which on packing is worth it
+WINDOWS = 32  # approximately, in a step
+_PAYS = 1.1  # packing is the default if it puts more windows than this into a row
 _PRETRAINING = ("BertForPreTraining", "BertForMaskedLM", "BertModel")
 
 
 @dataclass(frozen=True)
 class SquadOptions:
-    """What is asked beside the recipe."""
+    """The options that are not in the recipe."""
 
     doc_stride: int = STRIDE  # tokens from one window of a context to the next
-    null_score_threshold: float = 0.0  # of SQuAD 2.0: no answer where the null odds are above
+    null_score_threshold: float = 0.0  # of SQuAD 2.0: no answer if the null odds are above it
     index_dir: Path | None = None  # where tokens are kept; None: index/ beside the train file
 
 
 class SquadFinetuning:
-    """A checkpoint and the questions that it is fine-tuned on, checked; makes the jobs of one or several runs.
+    """A checkpoint, and the questions to fine-tune it on, checked; makes the jobs of one or several runs.
 
     Args:
         checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
-        data_dir: with the files train-v1.1.json and dev-v1.1.json or v2.0's, plain or .gz.
-        train_file, dev_file: in place of those.
+        data_dir: directory with train-v1.1.json and dev-v1.1.json, or with those of v2.0, plain or .gz.
+        train_file, dev_file: replace the files in `data_dir`.
         options: of the task.
 
     Raises:
-        ReportedError: checkpoint, data or an option is not what it should be.
+        ReportedError: checkpoint, data or an option is invalid.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SquadFinetuning:
         world_size: int = 1,
         **options,
     ) -> Job:
-        """A run, checked.
+        """Make the job of one run, and check it.
 
         Args:
             output_dir: the run's.
@@ -104,7 +104,7 @@ class SquadFinetuning:
             options: further fields of Job.
 
         Raises:
-            UserError: a setting is not what it should be, or does not fit the checkpoint or the data.
+            UserError: a setting is invalid, or does not fit the checkpoint or the data.
         """
         settings = first_settings(self.model, PHASE, overrides)
         length = settings.phase[0].sequence_length
@@ -151,7 +151,7 @@ class SquadFinetuning:
 
     @property
     def _tokens(self) -> tuple[SpanTokens, ...]:
-        """Of train and dev."""
+        """The tokens of train and dev."""
         return tuple(tokens for tokens, _ in self._opened)
 
     def _notices(self) -> list[str]:
@@ -183,7 +183,7 @@ class DevAnswers:
         self.answers: list[Answers] | None = None  # the last evaluation's
 
     def __call__(self, source: SpanRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        """The official scores, and in version 2.0 those of the best thresholds."""
+        """The official scores, and for version 2.0 also the best thresholds and their scores."""
         self.answers = find_answers(source, outputs, self.questions.contexts, self._rules)
         predictions = {
             number: answer.best.text for number, answer in zip(self.questions.ids, self.answers, strict=True)
@@ -192,7 +192,7 @@ class DevAnswers:
         scores = {name: value for name, value in scores.items() if not name.endswith("total")}
         if not self.questions.version_2:
             return scores
-        # The best thresholds are found on what would be answered where nothing abstains.
+        # The best thresholds are searched with each question's best answer that is not "".
         odds = {number: answer.null_odds for number, answer in zip(self.questions.ids, self.answers, strict=True)}
         never = {
             number: next((one.text for one in answer.n_best if one.text), "")
@@ -203,7 +203,7 @@ class DevAnswers:
 
 
 class AnswersHook(Hook):
-    """Says what is trained on, writes the dev set's answers at the end, and whether they are one and the same."""
+    """Prints the data's sizes at the start; at the end writes the dev set's answers, and says if all are the same."""
 
     def __init__(self, scores: DevAnswers, train: Questions, notices: list[str], step: str, run: Run) -> None:
         super().__init__(run)

@@ -1,4 +1,4 @@
-"""SQuAD's official scores: what evaluate-v1.1.py and evaluate-v2.0.py compute, to the last digit.
+"""SQuAD's official scores: equal to those of evaluate-v1.1.py and evaluate-v2.0.py, to the last digit.
 
 Sums are taken in the official order, because another order changes the last digits.
 """
@@ -15,14 +15,14 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """A text as it is compared: lower case, no ASCII punctuation, no English articles, one blank between words."""
+    """A text in the form to compare: lower case, no ASCII punctuation, no English articles, one blank between words."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def f1(prediction: str, answer: str, both_empty: float = 0.0) -> float:
     """Harmonic mean of precision and recall of the words that two normalised texts share.
 
-    `both_empty`: the score where neither has a word: 1 in version 2.0, 0 in version 1.1.
+    `both_empty`: the score if neither text has a word: 1 in version 2.0, 0 in version 1.1.
     """
     predicted, expected = prediction.split(), answer.split()
     if not predicted and not expected:
@@ -40,13 +40,13 @@ def squad_scores(
     null_odds: dict[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """The official scores, in percent; which version's, the questions decide.
+    """The official scores, in percent; of version 1.1 or 2.0, like the questions.
 
     Args:
         questions: with their right answers.
         predictions: text by the question's id; "": no answer.
-        null_odds: for version 2.0: larger values speak for "no answer".
-        threshold: where null_odds is above it, "no answer" is taken, whatever was predicted.
+        null_odds: for version 2.0: the larger the value, the likelier is "no answer".
+        threshold: if a question's null_odds is above it, the answer is "no answer", whatever was predicted.
 
     Returns:
         Version 1.1: exact_match, f1; a question without a prediction counts as wrong. Version 2.0: exact, f1, total,
@@ -71,7 +71,7 @@ def _first_version(questions: Questions, predictions: dict[str, str]) -> dict[st
 
 
 class _Scores(NamedTuple):
-    """What questions score by id, in the file's order."""
+    """The scores of questions by id, in the file's order."""
 
     exact: dict[str, float]
     f1: dict[str, float]

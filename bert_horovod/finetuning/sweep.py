@@ -1,6 +1,6 @@
 """Several runs of one fine-tuning, by seed and learning rate: one after another, each in a directory of its own.
 
-A run that is finished is not done again, so that the same command goes on where it was stopped.
+A finished run is not trained again, so that the same command goes on after it was stopped.
 """
 
 import gc
@@ -22,34 +22,34 @@ from bert_horovod.training.loop import train
 
 
 class Variant(NamedTuple):
-    """What a run has of its own."""
+    """The settings by which a run differs from the other runs."""
 
     seed: int | None  # None: the recipe's
     learning_rate: float | None
 
     @property
     def name(self) -> str:
-        """Its directory's."""
+        """The name of the run's directory."""
         rate = "" if self.learning_rate is None else f"rate-{self.learning_rate:g}"
         seed = "" if self.seed is None else f"seed-{self.seed}"
         return "-".join(filter(None, (rate, seed)))
 
     @property
     def overrides(self) -> list[str]:
-        """Its settings."""
+        """The run's settings, as `section.key=value`."""
         found = [] if self.seed is None else [f"data.seed={self.seed}"]
         return found + ([] if self.learning_rate is None else [f"phase.0.learning_rate={self.learning_rate!r}"])
 
 
 def variants(seeds: str | None, learning_rates: str | None) -> list[Variant]:
-    """All pairs of seeds and rates; none where neither is given.
+    """All pairs of seeds and learning rates; empty if neither is given.
 
     Args:
         seeds: how many, from 0 on, or several with commas between.
         learning_rates: one or several with commas between.
 
     Raises:
-        UserError: they are no such numbers.
+        UserError: they are not such numbers, or one is given twice.
     """
     if seeds is None and learning_rates is None:
         return []
@@ -68,7 +68,7 @@ def variants(seeds: str | None, learning_rates: str | None) -> list[Variant]:
 
 
 class Finished(NamedTuple):
-    """A run that is done."""
+    """A finished run."""
 
     variant: Variant
     output_dir: Path
@@ -78,7 +78,7 @@ class Finished(NamedTuple):
 def train_all(
     jobs: Sequence[Job], made_of: Sequence[Variant], world: World, say: Callable[[str], None]
 ) -> list[Finished] | None:
-    """Train what is not finished, on all ranks; the runs with their scores, or None if one was asked to stop."""
+    """Train the unfinished jobs on all ranks; returns all runs with their scores, None if one was asked to stop."""
     done: list[Finished] = []
     for number, (job, variant) in enumerate(zip(jobs, made_of, strict=True)):
         if world.rank == 0:
@@ -89,7 +89,7 @@ def train_all(
                 say("it is finished already")
         else:
             train(job, world)
-            gc.collect()  # graphs hold parameters and slots in cycles
+            gc.collect()  # graphs hold parameters and optimizer slots in reference cycles
             scores = _scores(job, world)
             if scores is None:
                 return None
@@ -98,7 +98,7 @@ def train_all(
 
 
 def summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
-    """What scores.json says: every run, mean and spread by learning rate, and the best run by the first score."""
+    """The content of scores.json: every run, mean and spread by learning rate, and the best run by the first score."""
     decides = next(iter(runs[0].scores))
     rates = list(dict.fromkeys(run.variant.learning_rate for run in runs))
     best = max(runs, key=lambda run: run.scores[decides])
@@ -115,12 +115,12 @@ def summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
 
 
 def write_summary(path: Path, found: dict[str, Any]) -> None:
-    """Write scores.json; raises ReportedError where it cannot be written."""
+    """Write scores.json; raises ReportedError if it cannot be written."""
     write_atomically(path, json.dumps(found, indent=1) + "\n")
 
 
 def cells(found: dict[str, Any]) -> list[list[str]]:
-    """The summary as a table's words."""
+    """The summary as the cells of a table."""
     names = list(found["runs"][0]["scores"])
     lines = [["run", *(name.replace("_", " ") for name in names)]]
     for run in found["runs"]:
@@ -150,7 +150,7 @@ def _spread(scores: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def _scores(job: Job, world: World) -> dict[str, float] | None:
-    """The dev scores of the run's last step, on every rank; None if it has not come to its last step."""
+    """The dev scores of the run's last step, on every rank; None if the run has not reached its last step."""
     return from_rank_0(_last_scores(job) if world.rank == 0 else None, world, "scores")
 
 
@@ -169,7 +169,7 @@ def _last_scores(job: Job) -> dict[str, float] | None:
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
-        except ValueError:  # the end of a line that a crash has cut
+        except ValueError:  # a line that a crash has cut short
             continue
         if line.get("step") == last and any(name.startswith(prefix) for name in line):
             found = {name.removeprefix(prefix): value for name, value in line.items() if name.startswith(prefix)}

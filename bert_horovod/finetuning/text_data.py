@@ -1,4 +1,4 @@
-"""The files of a classification or regression, found, read and checked: what a user may have got wrong is said here."""
+"""Find, read and check the files of a classification or regression; the errors here tell a user's mistakes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,13 @@ from bert_horovod.finetuning.glue import TASKS, TestSet
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
 
-OWN_TASKS = ("classification", "regression")  # on files of one's own
+OWN_TASKS = ("classification", "regression")  # on the user's own files
 OWN_METRICS = {"classification": ("accuracy",), "regression": ("pearson", "spearman")}
 
 
 @dataclass(frozen=True)
 class Files:
-    """What a user names; what is not named is looked for in `data_dir`, as GLUE names its files."""
+    """The files that a user names; the other files are looked for in `data_dir`, under their names in GLUE."""
 
     data_dir: Path | None = None
     train: Path | None = None
@@ -34,23 +34,23 @@ class Files:
 
 @dataclass(frozen=True)
 class TextData:
-    """What is learned from, and judged by."""
+    """A task's train, dev and test examples, and its metrics."""
 
     name: str  # --task
     format: Format
-    metrics: tuple[str, ...]  # the first decides which run is best
+    metrics: tuple[str, ...]  # the best run is the best by the first
     train: Split
-    dev: dict[str, Split]  # by what is put behind the names of their metrics; "" is the first
-    test: dict[str, Split]  # by the name of what is written
+    dev: dict[str, Split]  # by the suffix of their metrics' names; "" for the first
+    test: dict[str, Split]  # by the name of the file of predictions
 
     @property
     def task(self) -> Classification | Regression:
-        """What is trained."""
+        """The task to train."""
         labels, columns = tuple(self.format.labels.values()), self.format.columns
         return Classification(labels, columns) if labels else Regression(self.format.label_column, columns)
 
     def notices(self) -> list[str]:
-        """What is said of the data at a run's start."""
+        """Lines about the data, printed at a run's start."""
         said = []
         for split in (self.train, *self.dev.values(), *self.test.values()):
             if split.skipped:
@@ -66,7 +66,7 @@ def glue_data(name: str, files: Files) -> TextData:
     """The files of a task of GLUE.
 
     Raises:
-        ReportedError: a file is missing, or not what the task's files are.
+        ReportedError: a file is missing, or not in the task's format.
     """
     task = TASKS[name]
     form = glue_format(task)
@@ -98,10 +98,10 @@ def glue_data(name: str, files: Files) -> TextData:
 
 
 def own_data(name: str, files: Files, text_columns: tuple[str, ...], label_column: str) -> TextData:
-    """Files of one's own, with named columns; labels are learned from the train file.
+    """The user's own files, with named columns; labels are learned from the train file.
 
     Raises:
-        ReportedError: a file is missing, or has not these columns, or a label that the train file has not.
+        ReportedError: a file is missing, lacks one of these columns, or has a label that the train file lacks.
     """
     if files.train is None or len(files.dev) != 1 or len(files.test) > 1:
         raise UserError(f"--task {name}: expected --train_file, one --dev_file, and at most one --test_file")

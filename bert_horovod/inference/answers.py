@@ -1,6 +1,7 @@
 """Answers from the logits of windows: the n-best list of Google's run_squad.py, cut verbatim out of the context.
 
-One function serves evaluation and prediction. Only positions of a window's own tokens compete, packed or not.
+Evaluation and prediction both call find_answers. It compares only positions of a window's own tokens, also where rows
+are packed.
 """
 
 import json
@@ -15,7 +16,7 @@ from bert_horovod.batches.span_rows import SpanRows
 from bert_horovod.batches.span_windows import SpanWindows
 from bert_horovod.storage.writing import write_atomically
 
-# The null odds of a question without any candidate: above every difference of logits, and a number that JSON has.
+# The null odds of a question without any candidate: above every difference of logits, but finite for JSON.
 NO_CANDIDATE_ODDS = 1e9
 PREDICTIONS = "predictions.json"  # the last file that a run writes
 _WINDOWS_AT_ONCE = 2048
@@ -26,7 +27,7 @@ class AnswerRules:
     """How answers are chosen."""
 
     may_abstain: bool  # whether "" is an answer, as in SQuAD 2.0
-    null_score_threshold: float = 0.0  # "" where the null odds are above
+    null_score_threshold: float = 0.0  # "" if the null odds are above it
     n_best: int = 20  # best starts and ends of a window, and answers listed
     most_answer_tokens: int = 30
 
@@ -37,17 +38,17 @@ class Answer(NamedTuple):
     text: str
     begin: int  # first character (code point) in the context
     end: int  # one past the last
-    probability: float  # softmax over the sums of logits of a question's list
+    probability: float  # softmax over the sums of logits in the question's n-best list
     start_logit: float
     end_logit: float
 
 
 class Answers(NamedTuple):
-    """What is answered to one question."""
+    """The answers to one question."""
 
     best: Answer
     n_best: list[Answer]  # different texts, best sum of logits first
-    null_odds: float | None  # logits' sum of [CLS] minus that of the best non-empty answer; None: "" is no answer
+    null_odds: float | None  # [CLS]'s sum of logits minus the best non-empty answer's; None: "" is not allowed
 
 
 def find_answers(
@@ -56,9 +57,9 @@ def find_answers(
     """The answers to all questions of some rows, in the questions' order.
 
     Args:
-        rows: of these questions, each with at least one window.
+        rows: of the questions, each with at least one window.
         outputs: of all rows: start_logits and end_logits, float32 [rows.count, length].
-        contexts: as text; `rows.tokens.context_of` says which is a question's.
+        contexts: as text; `rows.tokens.context_of` gives the index of each question's context.
         rules: how answers are chosen.
     """
     row, place = rows.places()
@@ -73,7 +74,7 @@ def find_answers(
 def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> None:
     """Write predictions.json, nbest_predictions.json and, in version 2.0, null_odds.json, as run_squad.py does.
 
-    Raises ReportedError where a file cannot be written.
+    Raises ReportedError if a file cannot be written.
     """
 
     def write(name: str, content: dict[str, Any]) -> None:
@@ -89,7 +90,7 @@ def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> No
 
 
 def _chunks(question: np.ndarray) -> Iterator[slice]:
-    """Parts of the windows, each of whole questions."""
+    """Slices of the windows; all windows of a question are in the same slice."""
     first = 0
     while first < len(question):
         last = min(first + _WINDOWS_AT_ONCE, len(question))
@@ -99,7 +100,7 @@ def _chunks(question: np.ndarray) -> Iterator[slice]:
 
 
 def _logits_of(logits: np.ndarray, row: np.ndarray, place: np.ndarray, windows: SpanWindows) -> np.ndarray:
-    """The windows' own logits: float64 [windows, longest], -inf behind their ends."""
+    """The windows' own logits: float64 [windows, longest], -inf after a window's end."""
     position = np.arange(windows.lengths.max())
     own = position < windows.lengths[:, None]
     column = np.where(own, place[:, None] + position, 0)
@@ -132,7 +133,7 @@ def _answers(
 
 
 def _candidates(windows: SpanWindows, start: np.ndarray, end: np.ndarray, rules: AnswerRules) -> tuple[np.ndarray, ...]:
-    """Spans that may be answers, in the order of windows, then of starts and ends from the best logit on.
+    """Spans that may be answers, ordered by window, then by start logit, then by end logit, the best first.
 
     Returns:
         window: int64 [spans], its number in `windows`.
@@ -146,6 +147,7 @@ def _candidates(windows: SpanWindows, start: np.ndarray, end: np.ndarray, rules:
     start_fits &= _has_most_context(windows, best_start - context_begin)
     end_fits = (best_end >= context_begin) & (best_end < context_end)
     behind = best_end[:, None, :] - best_start[:, :, None]
+    # (windows, starts, ends)
     fits = start_fits[:, :, None] & end_fits[:, None, :] & (behind >= 0) & (behind < rules.most_answer_tokens)
     window, i, j = np.nonzero(fits)
     first, last = best_start[window, i], best_end[window, j]
@@ -155,17 +157,17 @@ def _candidates(windows: SpanWindows, start: np.ndarray, end: np.ndarray, rules:
 def _has_most_context(windows: SpanWindows, place: np.ndarray) -> np.ndarray:
     """Whether no other window of the question shows a token with more context around it.
 
-    Context is the smaller of the tokens before and behind, plus 0.01 * tokens of the window; the first window wins a
-    tie.
+    Context is the smaller number of tokens before and after the token, plus 0.01 * the window's tokens of the context;
+    at a tie the first window wins.
 
     Args:
-        windows: of whole questions.
+        windows: all windows of some questions.
         place: tokens' places in their window's part of the context, int64 [windows, places].
     """
     token = windows.start[:, None] + place
 
     def context(window: np.ndarray) -> np.ndarray:
-        """As seen in another window for each; -1 where it does not show the token."""
+        """The tokens' context in `window`, one window for each row; -1 if that window does not show the token."""
         begin, count = windows.start[window][:, None], windows.count[window][:, None]
         before, behind = token - begin, begin + count - 1 - token
         return np.where((before >= 0) & (behind >= 0), np.minimum(before, behind) + 0.01 * count, -1.0)
@@ -194,7 +196,7 @@ def _of_question(
 
     Args:
         candidates: begin, end, start and end logit, context; best first.
-        null: [CLS]'s start and end logit in the window where their sum is smallest.
+        null: [CLS]'s start and end logit, of the window in which their sum is smallest.
         rules: how answers are chosen.
     """
     found: dict[str, tuple[int, int, float, float]] = {}

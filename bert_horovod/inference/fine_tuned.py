@@ -1,4 +1,4 @@
-"""A fine-tuned checkpoint, read for predictions."""
+"""Read a fine-tuned checkpoint for predictions."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from bert_horovod.tasks.base import PredictingTask
 
 
 def read_fine_tuned(directory: Path, task: PredictingTask) -> Pretrained:
-    """Read a checkpoint, as read_pretrained takes it, with a task's whole head and a vocabulary.
+    """Read a checkpoint that read_pretrained accepts, with a task's whole head and a vocabulary.
 
     Raises:
-        ReportedError: it is damaged, or lacks one of them.
+        ReportedError: the checkpoint is damaged, or lacks a part of the head or the vocabulary.
     """
     found = read_pretrained(directory, task)
     if missing := sorted(task.parameters(found.model).keys() - found.parameters.keys()):
@@ -24,10 +24,10 @@ def read_fine_tuned(directory: Path, task: PredictingTask) -> Pretrained:
 
 
 def row_length(directory: Path, asked: int | None, most: int, usual: int, least: int) -> int:
-    """Positions of a row: what the user asked for, else what the checkpoint was trained at, else what is usual.
+    """Positions of a row: the number asked for, else the length at which the checkpoint was trained, else `usual`.
 
     Raises:
-        UserError: that is not between `least` and `most`, the model's positions.
+        UserError: the length is not between `least` and `most`, the model's positions.
     """
     length = asked or min(most, recorded_length(directory) or usual)
     if not least <= length <= most:

@@ -1,4 +1,4 @@
-"""A trained checkpoint at work: found, read and asked for masked tokens."""
+"""Read a trained checkpoint, and let it guess masked tokens."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ MASK = "[MASK]"
 
 
 class Guess(NamedTuple):
-    """A token that may stand at a masked place."""
+    """A token for a masked place, and its probability there."""
 
     token: str
     probability: float
@@ -41,10 +41,10 @@ def read_masked_model(directory: Path) -> Pretrained:
 
 
 class MaskedTokenPredictor:
-    """Guesses what stands at [MASK].
+    """Guesses the tokens at [MASK].
 
     Args:
-        directory: a checkpoint, as read_pretrained takes it, with a masked-token head and a vocabulary.
+        directory: a checkpoint that read_pretrained accepts, with a masked-token head and a vocabulary.
 
     Raises:
         ReportedError: as read_masked_model.

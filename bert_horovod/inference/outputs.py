@@ -1,4 +1,4 @@
-"""A task's outputs for all rows of a source: what predictions and official scores are made of."""
+"""Compute a task's outputs for all rows of a source, for predictions and official scores."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,11 @@ from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import PredictingTask
 from bert_horovod.training.step import as_tensors
 
-_BLOCK_POSITIONS = 4096  # of rows that are computed at once
+_BLOCK_POSITIONS = 4096  # of the rows that are computed at once
 
 
 def block_rows(sequence_length: int) -> int:
-    """Rows of a block: it depends on their length alone, so that a row's outputs are the same bits everywhere."""
+    """Rows of a block: depends on the sequence length alone, so that a row's outputs are the same bits everywhere."""
     return max(1, _BLOCK_POSITIONS // sequence_length)
 
 
@@ -28,11 +28,11 @@ class RowOutputs:
     Rows are computed in blocks, the same blocks for every number of ranks, so that a row's outputs are the same bits.
 
     Args:
-        task: what is computed.
+        task: computes the outputs.
         model: the sizes.
-        policy: how the model computes.
+        policy: the compute policy.
         rows: of a block, see block_rows.
-        world: every rank takes a contiguous share of the blocks.
+        world: every rank computes a contiguous share of the blocks.
     """
 
     def __init__(self, task: PredictingTask, model: Model, policy: ComputePolicy, rows: int, world: World) -> None:
@@ -51,15 +51,15 @@ class RowOutputs:
         source: Source,
         progress: Callable[[int, int], None] | None = None,
     ) -> dict[str, np.ndarray]:
-        """float32 [source.count, ...] each, by the names that the task gives; equal on all ranks.
+        """The outputs by the task's names for them, float32 [source.count, ...] each; equal on all ranks.
 
-        `progress` is called with the rows that this rank has done, and all that it does.
+        `progress` is called with the number of rows that this rank has done, and the number that it has to do.
         """
         parameters = {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
         size, blocks = self._rows, -(-source.count // self._rows)
         first, last = (blocks * rank // self._world.size for rank in (self._world.rank, self._world.rank + 1))
         found: dict[str, list[np.ndarray]] = {}
-        # A rank without a block computes one of padding, to know the outputs' shapes.
+        # A rank without a block computes a block of padding, because it must know the outputs' shapes.
         for block in range(first, max(last, first + 1)):
             rows = np.arange(block * size, (block + 1) * size)
             real = (rows < source.count) & (block < last)

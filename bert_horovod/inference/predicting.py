@@ -1,4 +1,4 @@
-"""What answers for which kind of checkpoint: the registry behind `bert-horovod predict`."""
+"""The registry behind `bert-horovod predict`: the predictor for each kind of checkpoint."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ Progress = Callable[[int, int], None]  # rows that are done, of how many
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may ask of a predictor; each kind reads what concerns it."""
+    """A user's options for a predictor; each kind of predictor reads those that it needs."""
 
     text_columns: tuple[str, ...] = ()  # of tables; (): as the checkpoint says
     sequence_length: int | None = None  # tokens of an example, at most; None: as the checkpoint was trained
     doc_stride: int | None = None  # of question answering: tokens from one window of a context to the next
-    null_score_threshold: float | None = None  # of question answering: no answer where the null odds are above
+    null_score_threshold: float | None = None  # of question answering: no answer if the null odds are above it
 
 
 class Predictor(Protocol):
-    """Answers of one kind of checkpoint; made as Predictor(directory, options)."""
+    """Predicts with one kind of checkpoint; made as Predictor(directory, options)."""
 
     def predict_file(self, source: Path, output: Path, progress: Progress) -> str:
-        """Write the answers for a file; returns what is said of them. Raises ReportedError."""
+        """Write the answers for a file; returns a line about them to print. Raises ReportedError."""
 
     def predict_line(self, line: str) -> str:
         """The answer for a line of standard input, as a line."""
 
 
-PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architecture; an ALBERT's are the same
+PREDICTORS: dict[str, Callable[[Path, Options], Predictor]] = {  # by architecture; ALBERT has the same
     TEXT_HEAD: TextPredictor,
     SPAN_HEAD: SpanPredictor,
 }
@@ -47,7 +47,7 @@ def open_predictor(checkpoint: Path, options: Options) -> Predictor:
     """The predictor for a checkpoint of any format, or a run's output_dir.
 
     Raises:
-        ReportedError: it is none, is damaged, or of a kind that nothing answers for.
+        ReportedError: `checkpoint` is not a checkpoint, is damaged, or is of a kind without a predictor.
     """
     directory = find_checkpoint(checkpoint)
     kinds = read_configuration(directory).get("architectures")

@@ -1,4 +1,4 @@
-"""Question answering at work: SQuAD's files, tables of questions and contexts, and lines as they come."""
+"""Answer questions: of SQuAD's files, of tables of questions and contexts, and of lines of standard input."""
 
 import json
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ from bert_horovod.tasks.span import Span
 if TYPE_CHECKING:
     from bert_horovod.inference.predicting import Options, Progress
 
-_LENGTH = 384  # positions of a row, where nothing says what the checkpoint was trained at
-_SHORTEST = 16  # of a row for a line; longer ones are powers of two, so that few graphs are traced
+_LENGTH = 384  # positions of a row, if the length at which the checkpoint was trained is unknown
+_SHORTEST = 16  # positions of a row for a line; longer ones are powers of two, so that few graphs are traced
 _QUESTIONS_AT_ONCE = 1024
 _COLUMNS = ("question", "context")
 
@@ -39,11 +39,11 @@ class SpanPredictor:
     """See inference.predicting.Predictor.
 
     Args:
-        directory: a checkpoint of BertForQuestionAnswering, as read_pretrained takes it, with its vocabulary.
+        directory: a checkpoint of BertForQuestionAnswering that read_pretrained accepts, with its vocabulary.
         options: the user's.
 
     Raises:
-        ReportedError: it is damaged, has no vocabulary or no head, or an option does not fit it.
+        ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
     """
 
     def __init__(self, directory: Path, options: "Options") -> None:
@@ -59,7 +59,7 @@ class SpanPredictor:
         if len(self._columns) != 2:
             raise UserError(f"--text_columns {','.join(self._columns)}: expected two, of question and context")
         self._threshold = options.null_score_threshold
-        # None: the checkpoint does not say; then SQuAD's file decides.
+        # None: the checkpoint does not say; then the version of SQuAD's file decides.
         self._may_abstain = True if self._threshold is not None else config.get("version_2_with_negative")
         self._special = special_ids(found.vocabulary)
         self._tokenizer = LocatingTokenizer(found.vocabulary, found.lowercase)
@@ -70,13 +70,13 @@ class SpanPredictor:
     def predict_file(self, source: Path, output: Path, progress: "Progress") -> str:
         """Answer the questions of a file.
 
-        A .json file is in SQuAD's format (plain or compressed), others are tables with a question and a context in
-        each row. An `output` that ends in .json gets texts by id, to be scored; a directory gets the files that
-        write_answers makes; anything else is a table: id (of a table's row: its number), answer, probability, begin
-        and end in the context, and null odds where "" is an answer.
+        A .json file is in SQuAD's format (plain or compressed); other files are tables with a question and a context
+        in each row. An `output` that ends in .json gets texts by id, to be scored; a directory gets the files of
+        write_answers; any other `output` is a table: id (for a table's row its number), answer, probability, begin and
+        end in the context, and null odds if "" is allowed as an answer.
 
         Raises:
-            UserError: `source` is no such file, or `output` cannot be written.
+            UserError: `source` is not such a file, or `output` cannot be written.
         """
         questions = read_squad(source) if _is_squad(source) else self._table(source)
         rules = self._rules(questions.version_2)
@@ -94,7 +94,7 @@ class SpanPredictor:
         return f"{len(answers):,} answers: {output}"
 
     def predict_line(self, line: str) -> str:
-        """The answer, its probability, and its place in the context; a line is question and context, a tab between."""
+        """The answer, its probability and its place in the context; a line is a question, a tab and a context."""
         sides = line.split("\t")
         if len(sides) != 2:
             raise UserError(

@@ -1,18 +1,18 @@
-"""What a text classifier or a regression answers: one function for evaluation, submissions and predictions."""
+"""The answers of a text classifier or a regression: one function for evaluation, submissions and predictions."""
 
 import numpy as np
 
 
 def answers(logits: np.ndarray, labels: int) -> np.ndarray:
-    """What the head's outputs say.
+    """The answers, from the head's outputs.
 
     Args:
         logits: float32 [examples, outputs].
-        labels: how many there are; 0: a real number is predicted.
+        labels: number of labels; 0: a real number is predicted.
 
     Returns:
-        [examples]: int64 numbers of the likeliest labels, the first of equal ones; or real numbers, float64, as they
-        are written: the shortest decimals that mean the float32 values.
+        [examples]: int64 numbers of the likeliest labels, at a tie the first; or real numbers, float64, as files show
+        them: the shortest decimals that stand for the float32 values.
     """
     return logits.argmax(axis=-1) if labels else np.array([float(str(value)) for value in logits[:, 0]])
 

@@ -1,4 +1,4 @@
-"""A classifier or regression at work: files of texts, and lines as they come."""
+"""Predict with a classifier or a regression: for files of texts, and for lines of standard input."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +31,11 @@ class TextPredictor:
     """See inference.predicting.Predictor.
 
     Args:
-        directory: a checkpoint of BertForSequenceClassification, as read_pretrained takes it, with its vocabulary.
+        directory: a checkpoint of BertForSequenceClassification that read_pretrained accepts, with its vocabulary.
         options: the user's.
 
     Raises:
-        ReportedError: it is damaged, has no vocabulary or no head, or an option does not fit it.
+        ReportedError: the checkpoint is damaged, has no vocabulary or no head, or an option does not fit it.
     """
 
     def __init__(self, directory: Path, options: "Options") -> None:
@@ -53,16 +53,16 @@ class TextPredictor:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the labels; none of a regression."""
+        """The names of the labels; empty for a regression."""
         return self.task.labels if isinstance(self.task, Classification) else ()
 
     def predict_file(self, source: Path, output: Path, progress: "Progress") -> str:
         """Write index, prediction and each label's probability for each row of a table.
 
-        The kinds of `source` and `output` are their suffixes': .csv, .jsonl, else TSV.
+        The suffixes of `source` and `output` give their formats: .csv, .jsonl, else TSV.
 
         Raises:
-            UserError: `source` is not such a table, lacks a column; or `output` cannot be written.
+            UserError: `source` is not such a table or lacks a column, or `output` cannot be written.
         """
         if not self._columns:
             raise UserError("the checkpoint does not say how its columns of text are called; name them: --text_columns")
@@ -118,14 +118,14 @@ class TextPredictor:
 
 
 def text_task(config: dict[str, Any]) -> Classification | Regression:
-    """The task that a BertForSequenceClassification's config.json tells of.
+    """The task of a BertForSequenceClassification's checkpoint, from its config.json.
 
     Raises:
         DamagedData: its labels are not numbered from 0.
     """
     columns = config.get("text_columns")
     columns = tuple(map(str, columns)) if isinstance(columns, list) else ()
-    names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(2)}  # transformers leaves two such out
+    names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(2)}  # transformers omits these two names
     if not isinstance(names, dict) or set(names) != set(map(str, range(len(names)))):
         raise DamagedData(f"config.json: id2label is {names!r:.100}: expected names by numbers from 0")
     if config.get("problem_type") == "regression" or len(names) == 1:

@@ -51,6 +51,10 @@ class TimedStep:
         self.state = self._synthetic.state
         self._forward_backward = tf.function(self._synthetic.step.forward_backward, autograph=False)
 
+    def take(self, batch: dict[str, Any]) -> None:
+        """Work on these rows from the next step on, in place of synthetic ones."""
+        self._synthetic.take(batch)
+
     def run(self) -> float:
         """One optimizer step; its seconds."""
         started = time.perf_counter()

@@ -48,6 +48,11 @@ class SyntheticStep:
         """Those of the next step."""
         return step_inputs(self.recipe, self.state.progress, self.counts, _LEARNING_RATE, len(self.batches))
 
+    def take(self, batch: dict[str, np.ndarray]) -> None:
+        """Work on these rows from the next step on, in each micro-batch."""
+        self.batches = [batch] * len(self.batches)
+        self.counts = _counts(self.recipe, batch, len(self.batches))
+
     def run(self, with_times: bool = False) -> StepResult:
         """Do one optimizer step, to its end, and count it."""
         rows = self.recipe.execution.micro_batch
@@ -87,8 +92,14 @@ def synthetic_step(
     plan = plan or by_size(shapes, recipe.execution.bucket_bytes)
     step = build_step(recipe, task, state, world or World(), plan, micro_batches, **options)
     step.exchange.begin(1, recipe.phase[0].steps)
-    counts = {name: float(max(1, count) * micro_batches) for name, count in task.batch_counts(batch).items()}
+    counts = _counts(recipe, batch, micro_batches)
     return SyntheticStep(recipe, state, step, [batch] * micro_batches, counts)
+
+
+def _counts(recipe: Recipe, batch: dict[str, np.ndarray], micro_batches: int) -> dict[str, float]:
+    """The task's counts of so many micro-batches of these rows."""
+    counts = Pretraining(recipe.objective.pairs).batch_counts(batch)
+    return {name: float(max(1, count) * micro_batches) for name, count in counts.items()}
 
 
 def phase_batch(recipe: Recipe, phase: Phase) -> dict[str, np.ndarray]:

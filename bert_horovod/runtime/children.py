@@ -1,4 +1,4 @@
-"""This very checkout on a host, and Python that runs it there; the standard library alone."""
+"""Let Python run this checkout in child processes and on other hosts; imports the standard library alone."""
 
 import hashlib
 import importlib.metadata
@@ -9,17 +9,18 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def python_settings() -> dict[str, str]:
-    """Variables of the environment for Python that runs this checkout, and no module of where it is started.
+    """Environment variables with which Python imports this checkout, and nothing from its working directory.
 
-    An empty entry of PYTHONPATH would be the directory in which Python is started, and Python puts that directory first
-    by itself, unless PYTHONSAFEPATH says otherwise (from Python 3.11 on): a json.py there would be run.
+    An empty entry of PYTHONPATH means the working directory, so empty entries are left out. Python also puts the
+    working directory first by itself, unless PYTHONSAFEPATH is set (Python 3.11 and later): it would import a json.py
+    there instead of its own.
     """
     paths = [str(PROJECT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONSAFEPATH": "1"}
 
 
 def installed_version(package: str) -> str | None:
-    """Of an installed package; None where it is missing."""
+    """The version of an installed package; None if it is missing."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 
 def clock(after: list[tf.Tensor]) -> tf.Tensor:
-    """When the last of these tensors existed, in seconds since the epoch; float64 scalar.
+    """The time when the last of these tensors was computed, in seconds since the epoch; float64 scalar.
 
-    tf.timestamp would do, but for this: it is stateful, and a tf.function runs such operations one after another in
-    the order of their making, whatever they wait for.
+    Not tf.timestamp, because it is stateful: a tf.function runs stateful operations one after another in the order of
+    their creation, whichever tensors they wait for.
     """
     with tf.control_dependencies(after):
         one = tf.reshape(after[-1], [-1])[:1]  # TensorFlow merges identical operations without inputs
@@ -19,7 +19,7 @@ def clock(after: list[tf.Tensor]) -> tf.Tensor:
 
 
 def no_clock(after: list[tf.Tensor]) -> tf.Tensor:
-    """In place of `clock` where nobody asks for times: 0, and no call of Python."""
+    """Takes the place of `clock` if no times are needed: returns 0, and calls no Python from the graph."""
     return tf.constant(0.0, tf.float64)
 
 

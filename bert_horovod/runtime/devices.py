@@ -9,15 +9,15 @@ from bert_horovod.errors import UserError
 
 
 def use_devices(local_rank: int, local_size: int, threads: int) -> None:
-    """Give this rank its GPU, or its share of the host's cores; once, before TensorFlow touches a device.
+    """Give this rank its GPU, or its share of the host's cores; call it once, before TensorFlow uses a device.
 
     Args:
         local_rank: this process's number on its host.
         local_size: ranks on this host.
-        threads: on a CPU; 0: cores / ranks on the host.
+        threads: intra-op threads on a CPU; 0: the host's cores / its ranks.
 
     Raises:
-        UserError: the host has GPUs, but fewer than ranks.
+        UserError: the host has GPUs, but fewer of them than ranks.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
@@ -37,12 +37,12 @@ def has_gpu() -> bool:
 
 
 def host_has_gpu() -> bool:
-    """Whether this host has a GPU at all; does not start it."""
+    """Whether this host has a GPU at all; does not initialise it."""
     return bool(tf.config.list_physical_devices("GPU"))
 
 
 def gpu_details() -> dict | None:
-    """What TensorFlow knows of this rank's GPU: device_name, compute_capability (major, minor); None without a GPU."""
+    """TensorFlow's details of this rank's GPU: device_name, compute_capability (major, minor); None without a GPU."""
     gpus = tf.config.get_visible_devices("GPU")
     return tf.config.experimental.get_device_details(gpus[0]) if gpus else None
 
@@ -51,7 +51,7 @@ def peak_memory_bytes() -> int:
     """Peak memory of this process so far: the GPU's if it has one, else resident memory."""
     if has_gpu():
         return tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    try:  # the process's own; ru_maxrss counts what started it too
+    try:  # this process's peak alone; ru_maxrss also counts the process that started it
         with open("/proc/self/status", encoding="utf-8") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
     except (OSError, StopIteration):

@@ -1,14 +1,14 @@
-"""A log that may break: long work goes on when nobody can take its words any more."""
+"""Standard output and standard error that may fail: long work goes on when it can no longer print."""
 
 import io
 import os
 import sys
 
-PROGRAM = "bert-horovod: "  # before each line for people that is no result
+PROGRAM = "bert-horovod: "  # begins each line that is a message and not a result
 
 
 class _Lasting(io.FileIO):
-    """A file whose writes never fail; the first that would is told to `warn`."""
+    """A file whose writes never raise; `warn` reports the first write that failed."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -17,7 +17,7 @@ class _Lasting(io.FileIO):
     def write(self, content: bytes) -> int:
         try:
             return super().write(content) or len(content)
-        except OSError as error:  # a full disk, a reader that has gone, a terminal that was closed
+        except OSError as error:  # a full disk, a pipe or terminal whose other end is closed
             if not self._warned:
                 self._warned = True
                 warn(f"cannot write {self._name}: {error.strerror}; the work goes on without it")
@@ -25,15 +25,15 @@ class _Lasting(io.FileIO):
 
 
 def outlive_log() -> None:
-    """From now on no print of this process fails, whatever becomes of standard output and standard error.
+    """From now on no print of this process raises, even if standard output or standard error fails.
 
-    Streams that something else has put in their place stay as they are.
+    A sys.stdout or sys.stderr that other code has replaced stays as it is.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # closed by who started this: the next file that is opened would take what is printed
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        except OSError:  # the parent process closed it: the next opened file would get its number, and the prints
+            os.open(os.devnull, os.O_RDWR)  # open gives the lowest free number
     for name, descriptor, words in (("stdout", 1, "standard output"), ("stderr", 2, "standard error")):
         stream, original = getattr(sys, name), getattr(sys, f"__{name}__")
         if stream is not original or isinstance(getattr(getattr(stream, "buffer", None), "raw", None), _Lasting):
@@ -45,11 +45,11 @@ def outlive_log() -> None:
             line_buffering=True,
         )
         setattr(sys, name, lasting)
-        setattr(sys, f"__{name}__", lasting)  # what Python flushes at its end
+        setattr(sys, f"__{name}__", lasting)  # Python flushes this one when it exits
 
 
 def warn(text: str) -> None:
-    """Write a line to standard error, from wherever: a thread, a signal's handler; in vain if nobody can take it."""
+    """Write a line to standard error; safe in threads and in signal handlers. Does nothing if the write fails."""
     try:
         os.write(2, f"{PROGRAM}{text.rstrip()}\n".encode())
     except OSError:

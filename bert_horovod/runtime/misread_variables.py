@@ -1,10 +1,11 @@
-"""Variables of the environment that libraries read as numbers, and would misread without a word."""
+"""Find environment variables that libraries read as numbers but that are not: the libraries give no error."""
 
 import os
 import re
 from collections.abc import Mapping
 
-# A list of numbers is OpenMP's for nested regions, and Horovod's for the ranks of a host.
+# Lists of numbers count as numbers: OpenMP takes one for each level of nested regions, Horovod one for each rank of a
+# host.
 _NUMBERS = (
     "OMP_NUM_THREADS",
     "OMP_THREAD_LIMIT",
@@ -29,7 +30,7 @@ _NUMBER = re.compile(r"\s*\d+(\.\d+)?(\s*,\s*\d+)*\s*")
 
 
 def misread_numbers(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The variables that should be numbers and are none, as `NAME=value`."""
+    """The variables that should be numbers and are not, as `NAME=value`."""
     return [
         f"{name}={environment[name][:200]}"
         for name in _NUMBERS

@@ -1,4 +1,4 @@
-"""This host's processor, as Linux tells of it."""
+"""This host's processor, from Linux's /proc/cpuinfo."""
 
 import os
 import platform
@@ -8,12 +8,12 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:
-    """As it calls itself."""
+    """The processor's model name; the machine's architecture if the file has none."""
     return next((each["model name"] for each in _threads(cpuinfo) if "model name" in each), platform.machine())
 
 
 def physical_cores(cpuinfo: Path = _CPUINFO) -> int:
-    """Cores of which this process may use a thread at least; where that is not told each thread counts as one."""
+    """Cores of which this process may use at least one thread; each thread counts as one if core ids are missing."""
     usable = os.sched_getaffinity(0)
     told = [each for each in _threads(cpuinfo) if int(each.get("processor", -1)) in usable and "core id" in each]
     return (
@@ -22,7 +22,7 @@ def physical_cores(cpuinfo: Path = _CPUINFO) -> int:
 
 
 def _threads(cpuinfo: Path) -> list[dict[str, str]]:
-    """The blocks of the file: one for each thread of a core."""
+    """The fields of each block of the file; a block describes one thread of a core."""
     try:
         blocks = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")
     except OSError:

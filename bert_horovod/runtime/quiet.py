@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow, holding back its native messages about absent GPUs, registered plugins and CPU features.
+    """Import TensorFlow, and hold back its native messages about absent GPUs, registered plugins and CPU features.
 
-    Each rank would print them. Should the import fail, they are shown.
+    Each rank would print them. If the import fails, they are shown.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with native_messages_held_back():
@@ -19,7 +19,7 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def native_messages_held_back() -> Iterator[None]:
-    """Keep what is written to standard error, by libraries too, to oneself; show it if there is an exception."""
+    """Hold back all writes to standard error, those of native libraries too; show them if there is an exception."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as messages:

@@ -1,6 +1,6 @@
-"""Signals that ask a run to stop: it saves at the next step and ends. A second one ends the process at once.
+"""Signals that ask a run to stop: it saves after the current step and ends. A second one ends the process at once.
 
-A step may take minutes, in which Python's own handlers do not run: a thread takes the signals instead.
+A step may take minutes, and Python runs no signal handler during it: a thread handles the signals instead.
 """
 
 import os
@@ -11,14 +11,14 @@ import time
 from bert_horovod.runtime.lasting_log import warn
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
-_MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP)  # by who started this: nohup, a launcher, a shell without jobs
-# In which a SIGHUP is the same request as the signal before it: a terminal that is closed and its shell send one each,
-# and systemd sends one after SIGTERM.
+_MAY_BE_IGNORED = (signal.SIGINT, signal.SIGHUP)  # by the parent process: nohup, a launcher, a shell without jobs
+# For so long after another signal a SIGHUP is the same request: a closed terminal and its shell send one each, and
+# systemd sends one after SIGTERM.
 _SAME_REQUEST_S = 1.0
 
 
 def heeded() -> list[int]:
-    """The signals that are taken: a SIGHUP that nohup has ignored stays so."""
+    """The signals to handle: all of STOP_SIGNALS, but not a SIGHUP that is ignored, as under nohup."""
     return [number for number in STOP_SIGNALS if not (number == signal.SIGHUP and _is_ignored(number))]
 
 
@@ -27,12 +27,12 @@ def _is_ignored(number: int) -> bool:
 
 
 def is_same_request(number: int, since_s: float) -> bool:
-    """Whether a further signal, so long after the first, asks for nothing more."""
+    """Whether another signal, `since_s` after the first, repeats the same request."""
     return number == signal.SIGHUP and since_s < _SAME_REQUEST_S
 
 
 class StopSignals:
-    """The signals of this process, from its first run on; one run may be within another."""
+    """Handles the stop signals of this process, from its first run on; one run may be within another."""
 
     def __init__(self) -> None:
         self._runs = 0
@@ -43,11 +43,11 @@ class StopSignals:
 
     @property
     def asked(self) -> bool:
-        """Whether a signal has come for the runs that there are, or before the next one."""
+        """Whether a signal has come during the current runs, or before the next run."""
         return self._asked is not None
 
     def begin(self, speaks: bool) -> None:
-        """A run begins, in the main thread; `speaks`: whether this process says what it does about a signal."""
+        """Call at a run's begin, in the main thread; `speaks`: whether this process prints what a signal does."""
         self._runs += 1
         self._speaks = speaks
         if self._thread is None:
@@ -61,7 +61,7 @@ class StopSignals:
                 signal.signal(number, _left_to_the_thread)
 
     def end(self) -> None:
-        """A run ends. The signals stay taken: their defaults would end a process that is about to end in order."""
+        """Call at a run's end. The handlers stay: a signal's default action would kill a process that is ending."""
         self._runs -= 1
         if not self._runs:
             self._asked = None
@@ -87,7 +87,7 @@ class StopSignals:
 
 
 def _left_to_the_thread(number: int, frame: object) -> None:
-    """With a handler of Python's, a signal comes to the thread."""
+    """Does nothing; only signals that have a Python handler reach the thread."""
 
 
-STOP = StopSignals()  # signals are the process's
+STOP = StopSignals()  # one for the process, because signals are sent to a process

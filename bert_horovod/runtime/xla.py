@@ -1,4 +1,4 @@
-"""XLA for single functions."""
+"""Compile single functions with XLA."""
 
 import functools
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_horovod.runtime.quiet import native_messages_held_back
 
-# TensorFlow takes a kernel that is traced for a handful of shapes, once each, for a mistake.
+# TensorFlow warns about a function that it traces for several shapes; here that is no mistake: once for each shape.
 tf.get_logger().addFilter(lambda record: "triggered tf.function retracing" not in str(record.msg))
 
 
@@ -20,6 +20,6 @@ def compiled(function: Callable) -> Callable:
 
 @functools.cache
 def _start() -> None:
-    """Compile something, once, so that each rank's XLA need not introduce itself amid the run's own lines."""
+    """Compile a tiny function, once: XLA prints its start-up messages now, held back, not between the run's lines."""
     with native_messages_held_back(), tf.init_scope():
         tf.function(lambda x: x + 1, jit_compile=True, autograph=False)(tf.constant(0.0))

@@ -1,4 +1,4 @@
-"""Large files, written past the system's page cache: filling it takes more of a processor than all the rest."""
+"""Direct I/O for large files: filling the system's page cache would take more processor time than all other steps."""
 
 import errno
 import fcntl
@@ -14,12 +14,13 @@ BLOCK_BYTES = 1 << 21
 
 
 def write_direct(path: Path, parts: Iterable[np.ndarray]) -> str:
-    """Write arrays, uint8 [bytes], one after another, and sync them; returns their SHA-256, in hexadecimal.
+    """Write uint8 [bytes] arrays one after another to a file, and sync it; returns their SHA-256, in hexadecimal.
 
-    Python's lock is free meanwhile. A file system without direct writes gets ordinary ones. Raises OSError.
+    Other Python threads run meanwhile (no global interpreter lock is held). Where the file system has no direct I/O,
+    the writes are ordinary ones. Raises OSError.
     """
     digest = hashlib.sha256()
-    block = np.frombuffer(mmap.mmap(-1, BLOCK_BYTES), np.uint8)  # pages of its own, as direct writes need them
+    block = np.frombuffer(mmap.mmap(-1, BLOCK_BYTES), np.uint8)  # at a page's begin: direct I/O needs it
     filled = 0
     descriptor = _open(path)
     try:
@@ -59,5 +60,5 @@ def _write(descriptor: int, content: np.ndarray) -> None:
             flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
             if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
                 raise
-            # A file's end, and what follows a short write, is no whole number of the disk's blocks.
+            # Direct I/O takes whole disk blocks only: the file's end, or the rest of a short write, is written without.
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)

@@ -1,4 +1,4 @@
-"""A mapped file that is cut short, or whose disk fails, ends the process by SIGBUS: here that names the file."""
+"""Explain SIGBUS, which ends a process when a file that it has mapped is cut short or its disk fails: name the file."""
 
 import ctypes
 import mmap
@@ -14,15 +14,16 @@ _LIBC = ctypes.CDLL(None)
 
 
 def explain_bus_errors() -> None:
-    """From now on SIGBUS is one message and DamagedData's exit code.
+    """From now on SIGBUS prints one message and ends the process with DamagedData's exit code.
 
-    A handler of Python's own would never run: the read that failed is tried again and again before.
+    The handler is a C callback, because a Python handler would never run: the processor repeats the failed read first,
+    again and again.
     """
     _LIBC.signal(signal.SIGBUS, _HANDLER)
 
 
 def cut_files(maps: str) -> Iterator[Path]:
-    """The files of a /proc/.../maps that now end before what is mapped of them does."""
+    """The mapped files, from the text of a /proc/.../maps, that are now shorter than their mapping."""
     for line in maps.splitlines():
         place, rights, offset, _, inode, *path = line.split(maxsplit=5)
         if inode == "0" or not path or rights[0] != "r" or rights[3] != "s":  # private: a program or a library
@@ -31,7 +32,7 @@ def cut_files(maps: str) -> Iterator[Path]:
         try:
             if os.stat(path[0]).st_size <= int(offset, 16) + end - begin - mmap.PAGESIZE:
                 yield Path(path[0])
-        except OSError:  # removed since: its content stays as long as it is mapped
+        except OSError:  # the file was removed: its content stays as long as it is mapped
             continue
 
 

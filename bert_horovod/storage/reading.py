@@ -1,7 +1,7 @@
-"""Files that anybody may have written, read so that none of them hangs the program, fills its memory or runs.
+"""Read files that anybody may have written: none can hang the program, fill its memory or run code.
 
-What is wrong with a file is an OSError (it cannot be read) or a ValueError (its content is not what it should be):
-callers say what mends it.
+A problem with a file raises OSError (it cannot be read) or ValueError (its content is wrong): callers tell the user how
+to fix it.
 """
 
 import errno
@@ -15,13 +15,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-TEXT_BYTES = 32 << 20  # of a text, at most: parsed, JSON may take 20 times that in memory
-_SHOWN = 200  # characters of a value in a message
+TEXT_BYTES = 32 << 20  # largest text file: JSON may take 20 times that in memory when it is parsed
+_SHOWN = 200  # most characters of a value in a message
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: its beginning, if it is long."""
+    """A value as text for a message; only its beginning if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, a list nested thousands deep
@@ -32,8 +32,8 @@ def shown(value: Any) -> str:
 def open_regular(path: str | Path, inside: Path | None = None) -> BinaryIO:
     """Open a regular file for reading.
 
-    Raises OSError for anything else, as a FIFO blocks and a device has no end; with `inside`, for a link out of that
-    directory too.
+    Raises OSError for any other kind of file, because a FIFO blocks and a device has no end; with `inside`, also for a
+    symbolic link that leads out of that directory.
     """
     try:
         if inside is not None and not Path(path).resolve().is_relative_to(inside.resolve()):
@@ -51,7 +51,7 @@ def open_regular(path: str | Path, inside: Path | None = None) -> BinaryIO:
 
 
 def read_text(path: str | Path, inside: Path | None = None, limit_bytes: int = TEXT_BYTES) -> str:
-    """UTF-8 text with any line ends; raises OSError, also for more than `limit_bytes`, and UnicodeDecodeError."""
+    """Read UTF-8 text; every line end becomes LF. Raises OSError, also above `limit_bytes`, and UnicodeDecodeError."""
     with open_regular(path, inside) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit_bytes:
@@ -61,7 +61,7 @@ def read_text(path: str | Path, inside: Path | None = None, limit_bytes: int = T
 
 
 def read_json(path: str | Path, inside: Path | None = None, limit_bytes: int = TEXT_BYTES) -> Any:
-    """A JSON file's value, whose strings can all be written as UTF-8; raises OSError and ValueError."""
+    """Read a JSON file's value; raises OSError, and ValueError, also for a string that UTF-8 cannot encode."""
     text = read_text(path, inside, limit_bytes)
     try:
         value = json.loads(text)
@@ -80,7 +80,7 @@ def load_array(
         try:
             version = np.lib.format.read_magic(file)
             found_shape, fortran, found_dtype = np.lib.format.read_array_header_1_0(file)
-        except Exception as error:  # NumPy gives the header to Python's parser, which has many ways to fail
+        except Exception as error:  # NumPy parses the header as Python code, which may raise many exceptions
             raise ValueError(f"no header of a .npy file: {shown(str(error))}") from error
         if version != (1, 0) or fortran or found_dtype != np.dtype(dtype):
             raise ValueError(f"it holds {str(found_dtype)[:_SHOWN]}, expected {np.dtype(dtype)} in C order")
@@ -92,13 +92,13 @@ def load_array(
             raise ValueError(f"its shape is {shown(found_shape)}, expected ({expected})")
         begin = file.tell()
         size = os.fstat(file.fileno()).st_size - begin
-        # In Python's own integers, which do not overflow.
+        # Python's integers do not overflow; NumPy's do.
         claimed = np.dtype(dtype).itemsize
         for length in found_shape:
             claimed *= int(length)
         if claimed != size or min(found_shape, default=0) < 0:
             raise ValueError(f"its header claims {shown(claimed)} bytes of values, the file has {size}")
-        if not size:  # what is empty cannot be mapped
+        if not size:  # an empty array cannot be mapped
             return np.zeros(found_shape, dtype)
         return np.asarray(np.memmap(file, dtype, "r", begin, found_shape))
 

@@ -1,4 +1,4 @@
-"""Values that came from JSON, compared with type annotations."""
+"""Check values that come from JSON against type annotations."""
 
 import dataclasses
 import math
@@ -14,14 +14,14 @@ _NAMES |= {str: "a string", types.NoneType: "null", None: "null"}
 
 
 def check_type(value: Any, kind: Any, name: str) -> None:
-    """Raise ValueError, which names the place, where a value is not of an annotated type.
+    """Raise ValueError, which names the value's place, if a value is not of the annotated type.
 
     Args:
-        value: what JSON gave.
+        value: read from JSON.
         kind: int (a count: not negative), float (finite), bool, str, None, Any, list[X], dict[str, X], X | Y; a
-            TypedDict, whose required keys must be there, or a dataclass, where fields may be missing. Neither may have
-            other keys.
-        name: the value's place, for the message.
+            TypedDict, whose required keys must be present, or a dataclass, whose fields may be missing. Neither may
+            have unknown keys.
+        name: the value's place in the JSON, for the message.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:

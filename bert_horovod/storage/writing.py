@@ -1,4 +1,4 @@
-"""Files that are on the disk whole, or not at all."""
+"""Write files so that each is on the disk complete, or not at all."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ from bert_horovod.errors import UserError, file_error
 
 
 def sync(path: Path) -> None:
-    """Bring a file or a directory to the disk."""
+    """Write a file's or a directory's cached changes to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
@@ -21,11 +21,11 @@ def sync(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 text under a temporary name, sync it, and move it into place; raises what file_error makes."""
+    """Write UTF-8 text under a temporary name, sync it, and rename it to `path`; raises the error of file_error."""
     temporary = path.with_name(f".{path.name}.partial")
     try:
         temporary.unlink(missing_ok=True)
-        with open(temporary, "x", encoding="utf-8", newline="\n") as file:  # made anew: it may be a link or a FIFO
+        with open(temporary, "x", encoding="utf-8", newline="\n") as file:  # an existing one may be a link or a FIFO
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -37,9 +37,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def lock(path: Path, refusal: str, patience_s: float = 0) -> int:
-    """Lock a file, which is made if need be, until the returned descriptor is closed or this process ends.
+    """Lock a file, created if it is missing, until the returned descriptor is closed or this process ends.
 
-    Raises UserError(refusal) if another process holds it, still after so many seconds; OSError, also for a link.
+    Raises UserError(refusal) if another process still holds the lock after `patience_s` seconds; OSError, also if the
+    path is a symbolic link.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     end = time.monotonic() + patience_s
@@ -52,13 +53,14 @@ def lock(path: Path, refusal: str, patience_s: float = 0) -> int:
 
 
 def share_lock(path: Path, descriptor: int | None) -> int | None:
-    """Hold a lock together with other processes: nobody gets it before the last of them has ended.
+    """Share a lock with other processes: `lock` gets it again only after the last of them has ended.
 
     Args:
-      path: of the file.
-      descriptor: what `lock` returned to the process that has it for itself now, which must come first; else None.
+      path: the lock file.
+      descriptor: in the process that holds the lock alone, the descriptor that `lock` returned, and this process must
+        call first; in the other processes None.
 
-    Returns: the descriptor to keep; None where the file is not to be had (it is another host's).
+    Returns: the descriptor to keep open; None if the file cannot be opened or locked (it is on another host).
     """
     try:
         if descriptor is None:
@@ -78,17 +80,16 @@ def _take(descriptor: int, kind: int) -> bool:
 
 @contextlib.contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """A directory to fill under a temporary name, which is moved into place at the end; removed if there is an error.
+    """Yield a new directory with a temporary name; rename it to `path` at the end, or remove it after an error.
 
-    Raises UserError if there is something else than an empty directory
-    at the path, and what file_error makes.
+    Raises UserError if `path` exists and is not an empty directory, and the error of file_error.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"{path} exists; expected a new or empty directory")
     temporary = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)  # of a command that was killed
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a command that was killed
         temporary.mkdir()
         yield temporary
         for written in [*temporary.rglob("*"), temporary]:

@@ -51,3 +51,15 @@ def test_a_step_trains_on_its_rows(precision, size):
     assert results[2].sums["mlm_loss"] < results[0].sums["mlm_loss"]
     assert len(step.batches) == 2
     assert step.state.progress.step == step.state.progress.updates == 3
+
+
+def test_a_step_works_on_the_rows_that_it_is_given():
+    recipe = toy_recipe()
+    batch = phase_batch(recipe, recipe.phase[0])
+    step = synthetic_step(recipe, batch, micro_batches=2)
+    unmasked = batch | {"masked_weights": np.zeros_like(batch["masked_weights"])}
+    unmasked["masked_weights"][0, 0] = 1
+    step.take(unmasked)
+    mlm_loss = step.run().sums["mlm_loss"]
+    assert step.counts["masked_tokens"] == 2
+    assert mlm_loss == pytest.approx(2 * np.log(recipe.model.vocab_size), rel=0.2)  # of one token in two micro-batches

@@ -1,6 +1,8 @@
-"""What a rank does when `bert-horovod doctor` measures the all-reduce; rank 0 prints one line of JSON.
+"""Measure the all-reduce: each rank runs this module for `bert-horovod doctor`; rank 0 prints one line of JSON.
 
-horovodrun ... python -m bert_horovod.cluster.doctor.all_reduce EXPECTED SLOW   (bit/s of a link or 0; a fraction of it)
+horovodrun ... python -m bert_horovod.cluster.doctor.all_reduce EXPECTED SLOW
+
+EXPECTED: bit/s of a link, or 0. SLOW: below this fraction of EXPECTED the ring is slow, and each link is measured.
 """
 
 import contextlib
@@ -19,26 +21,26 @@ from bert_horovod.runtime.quiet import import_tensorflow
 if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
 
-LIMIT_S = 100  # after which a rank ends itself: none is left behind, whatever happened to its launcher
+LIMIT_S = 100  # a rank ends itself after this time, even if its launcher is gone
 MARK = '{"ranks": '
-_SECONDS = 0.3  # that one all-reduce shall take, so that latency counts little
+_SECONDS = 0.3  # target time of one all-reduce, so that latency counts little
 _FIRST_BYTES, _MOST_BYTES = 1 << 20, 1 << 27
 _REPETITIONS = 3
 _ADDRESS_BYTES = 64
 
 
 def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
-    """Latency and bandwidth of the all-reduce, and each link alone if the ring is slow; the same on all ranks.
+    """Measure latency and bandwidth of the all-reduce, and each link alone if the ring is slow; equal on all ranks.
 
     Args:
-      world: of one rank on each host.
+      world: one rank on each host.
       expected_bits_per_s: of a link; 0 if nothing is expected.
-      slow: a ring that reaches less than this fraction of it is slow.
+      slow: a ring that reaches less than this fraction of `expected_bits_per_s` is slow.
     """
     import tensorflow as tf
 
     def seconds(count: int, repetitions: int) -> float:
-        """The median time of an all-reduce of so many bytes, by rank 0's clock."""
+        """The median time of an all-reduce of `count` bytes, by rank 0's clock; equal on all ranks."""
         values, times = tf.ones([count // 4]), []
         for repetition in range(repetitions):
             world.barrier()
@@ -48,12 +50,12 @@ def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
         mine = statistics.median(times) if world.rank == 0 else 0.0
         return float(world.all_reduce(tf.constant(mine, tf.float64), f"doctor.time.{count}.{repetitions}"))
 
-    seconds(4, 5)  # connections are made
+    seconds(4, 5)  # opens the connections
     latency_s = seconds(4, 21)
     first_s = seconds(_FIRST_BYTES, 2)
     count = int(min(_MOST_BYTES, max(_FIRST_BYTES, _FIRST_BYTES * _SECONDS / first_s))) // 4096 * 4096
     taken_s = seconds(count, _REPETITIONS)
-    bits_per_s = 2 * (world.size - 1) / world.size * count * 8 / taken_s  # what a ring sends over each link
+    bits_per_s = 2 * (world.size - 1) / world.size * count * 8 / taken_s  # that a ring sends over each link
     return {
         "ranks": world.size,
         "bytes": count,
@@ -65,7 +67,7 @@ def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
 
 
 def links(world: "World") -> list[float]:
-    """Bit/s over plain TCP from each rank to the next, the last to the first, one after another; 0 if it failed."""
+    """Bit/s over plain TCP from each rank to the next (the last to the first), one link at a time; 0 if one failed."""
     import tensorflow as tf
 
     family = socket.AF_INET6 if ":" in own_address() else socket.AF_INET
@@ -84,7 +86,7 @@ def links(world: "World") -> list[float]:
                 elif world.rank == receiver:
                     received = _receive(server)
     rates = world.all_gather(tf.constant([received], tf.float64), "doctor.links").numpy().tolist()
-    return rates[1:] + rates[:1]  # each rank knows the link that ends at it
+    return rates[1:] + rates[:1]  # a rank measures the link that ends at it: rank 0 the last
 
 
 def _send(address: str, port: int) -> None:
@@ -96,7 +98,7 @@ def _send(address: str, port: int) -> None:
 
 
 def _receive(server: socket.socket) -> float:
-    """Bit/s until the other end closes."""
+    """Receive until the sender closes the connection; returns bit/s."""
     connection, _ = server.accept()
     with connection:
         connection.settimeout(10)

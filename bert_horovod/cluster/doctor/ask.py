@@ -1,4 +1,4 @@
-"""Asks every host for its facts, all at once, over ssh where the host is not this one."""
+"""Ask all hosts for their facts at once: other hosts over ssh, this host directly."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from bert_horovod.cluster.doctor.facts import Facts, interfaces
 from bert_horovod.runtime.children import PROJECT, python_settings
 
 CONNECT_S = 5  # for ssh to reach a host
-ANSWER_S = 40.0  # for all of a host's answer: Python may come from a slow network file system
+ANSWER_S = 40.0  # for a host's whole answer: Python may be on a slow network file system
 CLOCK_ROUNDS = 3
 
-# What ssh says -> what is wrong, and what mends it, for a host and the options that reach it.
+# ssh's message (a pattern), what is wrong, and how to fix it on {host}, with ssh's {options}.
 _REFUSALS = (
     (
         "Could not resolve hostname",
@@ -53,18 +53,18 @@ _REFUSALS = (
 
 @dataclass
 class Answer:
-    """What came back from a host."""
+    """A host's facts, or why there are none."""
 
     facts: Facts | None = None
     wrong: str = ""  # why there are no facts
     mend: str = ""
     key_unknown: bool = False
-    clock_s: float = 0.0  # ahead of this host's
-    clock_error_s: float = 0.0  # at most
+    clock_s: float = 0.0  # how far its clock is ahead of this host's
+    clock_error_s: float = 0.0  # the largest error of clock_s
 
 
 def is_here(host: str) -> bool:
-    """Whether horovodrun takes a host for the one that it runs on: its address is an interface's."""
+    """Whether horovodrun takes a host for this one, because the host's address is that of an interface here."""
     try:
         address = socket.gethostbyname(host)
     except OSError:
@@ -75,7 +75,7 @@ def is_here(host: str) -> bool:
 def ask_all(
     hosts: Iterable[str], ssh_port: int | None, packages: list[str], directories: list[str]
 ) -> dict[str, Answer]:
-    """Ask all hosts at once; each has an answer within a minute, whatever is wrong with it."""
+    """Ask all hosts at once; returns an Answer for each within a minute, also if a host fails."""
     hosts = list(hosts)
     addresses = {host: _address(host) for host in hosts}
     running: list[subprocess.Popen] = []
@@ -87,7 +87,7 @@ def ask_all(
         if is_here(host):
             return _ask(words, host, ssh_port, running)
         answer = _ask(ssh(host, ssh_port, words), host, ssh_port, running)
-        if answer.wrong == _KEY_UNKNOWN:  # horovodrun takes any key, so that the rest is still worth knowing
+        if answer.wrong == _KEY_UNKNOWN:  # horovodrun takes any key, so ask the host in spite of that
             answer = _ask(ssh(host, ssh_port, words, "-o", "StrictHostKeyChecking=no"), host, ssh_port, running)
             answer.key_unknown = True
         return answer
@@ -103,9 +103,10 @@ def ask_all(
 
 
 def clock_difference(sent_s: float, answer_s: float, received_s: float) -> tuple[float, float]:
-    """How far another clock is ahead, and the largest error of that, from one question by this clock.
+    """How far another host's clock is ahead, and the largest error of that; both in seconds, from one question.
 
-    The answer was given somewhere between sending and receiving: in the middle, give or take half of the round trip.
+    `sent_s` and `received_s` are by this host's clock. The other host answered at some time between them: this takes
+    the middle, which is wrong by at most half of the round trip.
     """
     return answer_s - (sent_s + received_s) / 2, (received_s - sent_s) / 2
 
@@ -118,7 +119,7 @@ def _address(host: str) -> str | None:
 
 
 def ssh(host: str, port: int | None, words: list[str], *options: str) -> list[str]:
-    """The command that runs another on a host, with this very checkout on Python's path; it asks for nothing."""
+    """The ssh command that runs `words` on a host with this checkout on Python's path; it never asks for a password."""
     remote = shlex.join(["env", *(f"{name}={value}" for name, value in python_settings().items()), *words])
     return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", *options, *_port(port), host, remote]
 
@@ -146,7 +147,7 @@ def _ask(command: list[str], host: str, port: int | None, running: list[subproce
                 process.stdin.close()
                 return Answer(json.loads(line), clock_s=clock_s, clock_error_s=error_s)
             code = process.wait()
-        except (OSError, ValueError):  # it ended in the middle of its answer
+        except (OSError, ValueError):  # Python on the host ended in the middle of its answer
             code = process.wait()
         finally:
             timer.cancel()
@@ -166,7 +167,7 @@ _KEY_UNKNOWN = "its host key is unknown here"
 
 
 def _refusal(errors: str, code: int, host: str, port: int | None) -> Answer:
-    """Why a host gave no facts, by what ssh or its Python said."""
+    """Why a host gave no facts, from the messages of ssh or of the host's Python."""
     if code == 255:
         for pattern, wrong, mend in _REFUSALS:
             if re.search(pattern, errors):

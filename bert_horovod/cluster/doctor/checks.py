@@ -1,4 +1,4 @@
-"""What is wrong in the facts of hosts, and what mends it: arithmetic alone, nothing is asked or run here."""
+"""Check the facts of hosts: what is wrong, and how to fix it. Arithmetic alone: nothing is asked or run here."""
 
 import importlib.metadata
 import re
@@ -13,32 +13,32 @@ from bert_horovod.cluster.launching.hostfiles import Hosts
 OK, WARNING, FAILED = "ok", "warning", "FAILED"
 
 CLOCK_LIMIT_S = 1.0
-# BERT-large's parameters and two moments, 12 bytes for each of 335 million; BERT-base has 110 million. The newest
-# three checkpoints stay, and a fourth is written beside them.
+# A checkpoint has 12 bytes for each parameter (itself and two moments): BERT-large has 335 million parameters,
+# BERT-base 110 million. The newest three checkpoints stay while a fourth is written.
 _CHECKPOINT_BYTES = {"BERT-base": 1.3e9, "BERT-large": 4.0e9}
 _CHECKPOINTS = 4
-_TEMPORARY_BYTES = 100e6  # XLA's and the prepare stages' small files
-# BERT-base's parameters, gradients and moments, 16 bytes each, and TensorFlow's own 0.6 GB.
+_TEMPORARY_BYTES = 100e6  # small files of XLA and of the prepare stages
+# Memory of a rank: 16 bytes for each parameter of BERT-base (itself, gradient, two moments), and TensorFlow's 0.6 GB.
 _RANK_BYTES = 2.4e9
-_LEAST_DRIVER = (525, 60, 13)  # for CUDA 12, which TensorFlow's GPU packages bring along
+_LEAST_DRIVER = (525, 60, 13)  # NVIDIA's for CUDA 12, which TensorFlow's GPU packages include
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the doctor's: what was looked at, how it is, and what mends it where it is not well."""
+    """One line of the doctor's report: the thing checked, its level, and how to fix it if it is not OK."""
 
     name: str
     level: str
     found: str
     expected: str = ""
     mend: str = ""
-    hosts: tuple[str, ...] = ()  # that are to blame for a failure; none where it cannot be told
+    hosts: tuple[str, ...] = ()  # that cause the failure; empty if that is unknown
 
 
 def requirements() -> tuple[str, dict[str, str]]:
-    """The tested versions, of Python and of each package, as the package's own metadata states them.
+    """The tested versions of Python and of each package, from the metadata of bert_horovod's own package.
 
-    Raises importlib.metadata.PackageNotFoundError, or ImportError, where the project is not installed.
+    Raises importlib.metadata.PackageNotFoundError, or ImportError, if the project is not installed.
     """
     from packaging.requirements import Requirement
 
@@ -70,7 +70,7 @@ def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
 
 
 def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[str, str]) -> list[Check]:
-    """Whether every host has the tested versions, and all of them the same.
+    """Whether every host has the tested versions, and all hosts have the same.
 
     Args:
       facts: of each host.
@@ -110,7 +110,7 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
 
 
 def _same(facts: Mapping[str, Facts], value: Callable[[Facts], str | None], what: str) -> list[Check]:
-    """A failure if a value is not the same on all hosts where it is known; most hosts are right, or else the first."""
+    """A failure if a known value differs between hosts: the value of most hosts is right, at a tie the first value."""
     groups: dict[str, list[str]] = defaultdict(list)
     for host, found in facts.items():
         if value(found) is not None:
@@ -125,7 +125,7 @@ def _same(facts: Mapping[str, Facts], value: Callable[[Facts], str | None], what
 
 
 def check_clocks(answers: Mapping[str, Answer]) -> list[Check]:
-    """Whether clocks agree: logs and files of hosts are compared by them."""
+    """Whether the clocks of hosts agree, because users compare the times in logs and files of several hosts."""
     bad = [
         Check(
             "clocks",
@@ -142,7 +142,7 @@ def check_clocks(answers: Mapping[str, Answer]) -> list[Check]:
 
 
 def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None = None) -> list[Check]:
-    """Whether there is room, and leave to write, for temporary files and, on the first host, for checkpoints."""
+    """Whether there is room, and the right to write, for temporary files and, on the first host, for checkpoints."""
     places = [(host, temporary, _TEMPORARY_BYTES, "for temporary files", "set TMPDIR") for host in facts]
     if output:
         one = "for one checkpoint of BERT-base"
@@ -165,7 +165,7 @@ def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None =
 
 
 def check_resources(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
-    """Whether every rank has cores and memory."""
+    """Whether every rank has enough cores and memory."""
     bad = []
     for host, found in facts.items():
         if found["cores"] < slots[host]:
@@ -185,7 +185,7 @@ def check_resources(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
 
 
 def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
-    """Whether GPUs, their driver and Horovod's NCCL are what the ranks need, where there are GPUs."""
+    """If any host has GPUs: whether GPUs, driver and Horovod's NCCL suffice for the ranks of every host."""
     kinds = {name for found in facts.values() for name in found["gpus"]["names"]}
     bad = []
     for host, found in facts.items():

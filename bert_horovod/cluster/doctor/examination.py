@@ -1,4 +1,4 @@
-"""Looks at the hosts of a run before the run: every check, in the order in which they depend on each other."""
+"""Examine the hosts of a run before the run: all checks, each after those that it depends on."""
 
 import contextlib
 import importlib.metadata
@@ -22,15 +22,15 @@ from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.rank_variables import for_ranks
 
 THIS_HOST = "localhost"
-# Of one connection, which a core feeds; whatever a faster interface says of itself, one stream need not show more.
+# The most that is expected of one TCP connection, even on a faster interface, because one core feeds it.
 _STREAM_BITS_PER_S = 10e9
 
 
 @dataclass
 class Doctor:
-    """What is asked for, and after `examine`, what was found."""
+    """The user's request, and after `examine` its results."""
 
-    hosts: Hosts = field(default_factory=dict)  # none: this host alone
+    hosts: Hosts = field(default_factory=dict)  # empty: this host alone
     network_interface: str | None = None
     ssh_port: int | None = None
     expected_bits_per_s: float | None = None
@@ -38,10 +38,10 @@ class Doctor:
     facts: dict[str, Facts] = field(default_factory=dict)
     interface: str | None = None
     slots: Hosts = field(default_factory=dict)
-    measured: Facts | None = None  # of the all-reduce: see bert_horovod.cluster.doctor.all_reduce
+    measured: Facts | None = None  # the JSON that bert_horovod.cluster.doctor.all_reduce prints
 
     def examine(self) -> Iterator[Check]:
-        """Every check as soon as it is made; what needs one that failed is left out, and says so."""
+        """Yield every check as soon as it is made; a warning replaces the all-reduce if a check before it failed."""
         failed = False
         for check in self.examine_facts():
             failed |= check.level == FAILED
@@ -52,7 +52,7 @@ class Doctor:
             yield self._all_reduce()
 
     def start_line(self, which: list[str]) -> str:
-        """A line to copy that starts a run on these hosts.
+        """A command to copy, which starts a run on these hosts.
 
         Args:
           which: the words that name the hosts, such as -hostfile and its path.
@@ -64,11 +64,11 @@ class Doctor:
         return shlex.join([*words, "--data_dir", "DATA", "--output_dir", self.output_dir or "OUTPUT"])
 
     def _launch_interface(self) -> str | None:
-        """The hosts' interface, if this host, which need be none of them, has it too: horovodrun wants that."""
+        """The hosts' common interface; None if this host lacks it: horovodrun needs it here too, even without ranks."""
         return self.interface if self.interface in interfaces() else None
 
     def examine_facts(self) -> Iterator[Check]:
-        """The checks that ask the hosts alone, which takes seconds."""
+        """Yield the checks that only ask the hosts for facts, which takes seconds."""
         try:
             python, packages = checks.requirements()
         except (ImportError, importlib.metadata.PackageNotFoundError) as error:
@@ -95,7 +95,7 @@ class Doctor:
         yield from checks.check_gpus(self.facts, self.slots)
 
     def _all_reduce(self) -> Check:
-        """One rank on each host; two on this one if it is alone."""
+        """Measure the all-reduce with one rank on each host; with two ranks if there is only one host."""
         hosts = list(self.slots)
         several = len(hosts) > 1
         expected = self.expected_bits_per_s or (network_checks.link_speed(self.facts) if several else None)
@@ -137,9 +137,10 @@ class Doctor:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[str, bool]:
-    """What a launcher and its ranks print, and whether it had to be ended.
+    """Run a launcher; returns what it and its ranks print, and whether it was ended after LIMIT_S.
 
-    It has a session of its own, so that Ctrl-C comes to it once, from here, as the SIGTERM that makes it end its ranks.
+    The launcher gets its own session, so that Ctrl-C reaches this process alone: this process then sends the launcher
+    one SIGTERM, and the launcher ends its ranks.
     """
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
@@ -158,9 +159,9 @@ def _run(command: list[str], environment: dict[str, str]) -> tuple[str, bool]:
 
 
 def _reason(output: str) -> str:
-    """The line that says why, from what horovodrun and its ranks print when they fail."""
+    """The line with the reason, from the output of a horovodrun that failed and of its ranks."""
     lines = [line for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if "what():" in line or "Error" in line or "error:" in line or "denied" in line]
     line = (telling or lines or ["no word"])[0]
     line = line.partition(">:")[2].strip() or line.strip()
-    return re.sub(r"\[\S+:\d+\] ", "", line)  # where in Gloo's source
+    return re.sub(r"\[\S+:\d+\] ", "", line)  # without the place in Gloo's source

@@ -1,9 +1,9 @@
-"""What a host says of itself, as one line of JSON: the half of `bert-horovod doctor` that runs on every host.
+"""Print a host's facts as one line of JSON: the half of `bert-horovod doctor` that runs on every host.
 
 python -m bert_horovod.cluster.doctor.facts '{"packages": ["numpy"], "others": ["10.0.0.2"], "directories": ["/tmp"]}'
 
-Afterwards it answers every line that it reads with the time, so that clocks can be compared. It imports the standard
-library alone: it has to work where nothing else does.
+Afterwards it answers every line of standard input with the time, so that clocks can be compared. It needs the standard
+library alone, because it must run on hosts where packages are missing or broken.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from bert_horovod.runtime.children import installed_version, source_hash
 Facts = dict[str, Any]
 
 _SIOCGIFADDR = 0x8915
-# What in Horovod's library tells that it was built with something, which importing it would tell 2 s later.
+# Bytes in Horovod's library that show what it was built with; importing Horovod would tell the same, but takes 2 s.
 _BUILT_WITH = {"Gloo": b"HOROVOD_GLOO_IFACE", "MPI": b"MPI_Allreduce", "NCCL": b"ncclAllReduce"}
 
 
@@ -35,9 +35,9 @@ def gather(packages: list[str], others: list[str], directories: list[str]) -> Fa
     """All facts of this host.
 
     Args:
-      packages: whose versions are asked for.
+      packages: names of the packages whose versions to report.
       others: addresses of the other hosts.
-      directories: where room is needed; they need not exist yet.
+      directories: where disk space is needed; they need not exist yet.
     """
     return {
         "name": socket.gethostname(),
@@ -57,14 +57,14 @@ def gather(packages: list[str], others: list[str], directories: list[str]) -> Fa
 
 
 def horovod_with() -> list[str]:
-    """What Horovod was built with, of Gloo, MPI and NCCL."""
+    """Which of Gloo, MPI and NCCL Horovod was built with."""
     found = importlib.util.find_spec("horovod")
     libraries = list(Path(found.origin).parent.glob("tensorflow/mpi_lib*.so")) if found and found.origin else []
     return [name for name, mark in _BUILT_WITH.items() if any(mark in path.read_bytes() for path in libraries)]
 
 
 def own_address() -> str | None:
-    """The address at which Gloo lets this host's ranks be reached: the first of its own name that can be bound to."""
+    """The address on which Gloo listens for this host's ranks: the first of its own name that a socket can bind."""
     with contextlib.suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(
             socket.gethostname(), None, type=socket.SOCK_STREAM
@@ -86,7 +86,7 @@ def loopback_line(hosts_file: Path, name: str) -> str | None:
 
 
 def interfaces() -> dict[str, Facts]:
-    """Of each network interface with an IPv4 address: that address, and the speed in bit/s, None where unknown."""
+    """Every network interface with an IPv4 address: the address, and the speed in bit/s (None if unknown)."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
@@ -99,13 +99,13 @@ def interfaces() -> dict[str, Facts]:
 def _speed(interface: str) -> float | None:
     try:
         megabits = int(Path(f"/sys/class/net/{interface}/speed").read_text())
-    except (OSError, ValueError):  # of what has none, such as a bridge, reading fails
+    except (OSError, ValueError):  # an interface without a speed, such as a bridge
         return None
     return megabits * 1e6 if megabits > 0 else None
 
 
 def address_towards(other: str) -> str | None:
-    """This host's address on the way to another; nothing is sent."""
+    """This host's address on the route to another host; nothing is sent."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
             tried.connect((other, 9))
@@ -115,7 +115,7 @@ def address_towards(other: str) -> str | None:
 
 
 def room(directory: Path) -> Facts:
-    """Free bytes for this user where a directory is or will be, and what goes wrong when one writes there."""
+    """Free bytes for this user where a directory is or will be, and the error of a test write there, if any."""
     existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
@@ -129,13 +129,13 @@ def room(directory: Path) -> Facts:
 
 
 def available_memory_bytes() -> int:
-    """What the kernel would still give to programs."""
+    """The memory that the kernel would still give to programs."""
     line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
     return int(line.split()[1]) * 1024
 
 
 def gpus() -> Facts:
-    """NVIDIA's GPUs, their driver's version, and what goes wrong when one asks for them."""
+    """NVIDIA's GPUs and their driver's version, as nvidia-smi lists them, and its error if it fails."""
     try:
         asked = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"],
@@ -151,7 +151,7 @@ def gpus() -> Facts:
 
 
 def read_gpus(table: str, exit_code: int) -> Facts:
-    """The lines `driver, name` of nvidia-smi."""
+    """Parse nvidia-smi's lines `driver, name`."""
     if exit_code:
         return {"names": [], "driver": None, "wrong": f"nvidia-smi says: {' '.join(table.split())}"}
     lines = [line.split(", ", 1) for line in table.splitlines() if ", " in line]
@@ -159,7 +159,7 @@ def read_gpus(table: str, exit_code: int) -> Facts:
 
 
 def main() -> None:
-    """Print the facts, then the time (s) at each line that is read."""
+    """Print the facts, then the time (s since the epoch) for each line of standard input."""
     print(json.dumps(gather(**json.loads(sys.argv[1]))), flush=True)
     for _ in sys.stdin:
         print(time.time(), flush=True)

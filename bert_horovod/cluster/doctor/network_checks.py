@@ -1,4 +1,4 @@
-"""What is wrong with names, interfaces and links between hosts, and what mends it: arithmetic alone, as in checks."""
+"""Check names, interfaces and links between hosts: what is wrong, and how to fix it. Arithmetic alone, as in checks."""
 
 from collections.abc import Mapping
 
@@ -6,19 +6,19 @@ from bert_horovod.cluster.doctor.checks import FAILED, OK, WARNING, Check, count
 from bert_horovod.cluster.doctor.facts import Facts
 
 UNREACHABLE = ("127.", "fe80:")  # beginnings of addresses that no other host reaches
-SLOW = 0.7  # of the expected rate: the rest is headers, latency and other traffic
+SLOW = 0.7  # fraction of the expected rate: headers, latency and other traffic take the rest
 
 
 def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) -> list[Check]:
-    """Whether each host's own name stands for an address at which the others reach it.
+    """Whether each host's own name resolves to an address at which the other hosts reach it.
 
-    Horovod hands `--network-interfaces` to Gloo for its first meeting only. The connections that carry the gradients
-    listen at the address of the host's own name, so that name also chooses the network.
+    Gloo uses Horovod's `--network-interfaces` only when the ranks first find each other. The connections that carry the
+    gradients listen at the address of the host's own name, so this name also chooses the network.
 
     Args:
       facts: of each host.
-      interface: of the network that was meant, the same on all hosts; None where that is not known.
-      named: whether the user named it.
+      interface: of the network to use, the same on all hosts; None if it is not known.
+      named: whether the user named the interface.
     """
     several, bad = len(facts) > 1, []
     for host, found in facts.items():
@@ -65,7 +65,7 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
 
 
 def common_interface(facts: Mapping[str, Facts], named: str | None) -> tuple[str | None, list[Check]]:
-    """The interface between the hosts, and whether all have it, with the same speed."""
+    """The interface that connects the hosts (None if there is not one), and whether all have it with the same speed."""
     found = {host: named or _interface(of, of["address_to_others"]) for host, of in facts.items()}
     bad = [
         Check(
@@ -101,18 +101,18 @@ def _interface(facts: Facts, address: str | None) -> str | None:
 
 
 def link_speed(facts: Mapping[str, Facts]) -> float | None:
-    """The least speed, in bit/s, of the interfaces over which Gloo's ring goes; None where unknown."""
+    """The lowest speed, in bit/s, of the interfaces that Gloo's ring uses; None if one is unknown."""
     speeds = [of["interfaces"].get(_interface(of, of["own_address"]), {}).get("bits_per_s") for of in facts.values()]
     return None if None in speeds else min(speeds)
 
 
 def check_all_reduce(measured: Mapping, hosts: list[str], expected_bits_per_s: float | None) -> Check:
-    """Whether the ring was as fast as its links allow; names the slow link where each was measured.
+    """Whether the ring was as fast as its links allow; names the slow links if each link was measured.
 
     Args:
-      measured: what bert_horovod.cluster.doctor.all_reduce prints.
+      measured: the JSON that bert_horovod.cluster.doctor.all_reduce prints.
       hosts: by rank.
-      expected_bits_per_s: of a link; None for no opinion.
+      expected_bits_per_s: of a link; None: the rate is not judged.
     """
     rate = measured["bits_per_s"]
     text = (
@@ -137,7 +137,7 @@ def check_all_reduce(measured: Mapping, hosts: list[str], expected_bits_per_s: f
 
 
 def slow_links(links: list[float], hosts: list[str], expected_bits_per_s: float) -> str:
-    """The links of a ring that are slow alone, with their rates; a host, where all of its links are.
+    """The links of a ring that are slow when measured alone, with their rates; a host's name if both its links are.
 
     Args:
       links: bit/s from each host to the next, the last to the first.

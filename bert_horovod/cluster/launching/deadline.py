@@ -1,4 +1,4 @@
-"""When a job of SLURM ends, so that a run can save and stop before."""
+"""Find out when a job of SLURM ends, so that a run can save and stop before."""
 
 import datetime
 import os
@@ -12,13 +12,13 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 def stop_time(before: str) -> float:
-    """When to stop, in seconds since the epoch: so long before this job's end.
+    """When to stop, in seconds since the epoch: this job's end minus `before`.
 
     Args:
         before: such as 90s, 10m or 1h.
 
     Raises:
-        UserError: it is no such thing, this is no job of SLURM, or that time is over already.
+        UserError: `before` has another form, this process is in no job of SLURM, or the time to stop is already past.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", before)
     if match is None:
@@ -34,7 +34,7 @@ def stop_time(before: str) -> float:
 
 
 def job_end() -> float:
-    """When the job of SLURM that this process is in ends, in seconds since the epoch; raises ReportedError."""
+    """The end of this process's job of SLURM, in seconds since the epoch; raises ReportedError."""
     end, job = (os.environ.get(name, "") for name in ("SLURM_JOB_END_TIME", "SLURM_JOB_ID"))
     if end.isdigit():
         return float(end)
@@ -43,7 +43,7 @@ def job_end() -> float:
             "--stop_before: found no SLURM_JOB_END_TIME and no SLURM_JOB_ID; expected a job of SLURM. Elsewhere let "
             "the scheduler send SIGTERM or SIGUSR1 before the end: the run saves and stops"
         )
-    try:  # SLURM before 22.05 tells no process of the job's end
+    try:  # SLURM before 22.05 does not set SLURM_JOB_END_TIME
         asked = subprocess.run(
             ["squeue", "--noheader", "--jobs", job, "--format", "%e"],
             capture_output=True,

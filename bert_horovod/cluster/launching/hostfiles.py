@@ -1,4 +1,4 @@
-"""Hosts and their slots (ranks a host): from a hostfile, a list, or the scheduler whose job this is."""
+"""Hosts and their slots (ranks a host): from a hostfile, a list, or the scheduler's variables of this job."""
 
 import os
 import re
@@ -56,9 +56,9 @@ def format_hostfile(hosts: Hosts) -> str:
 
 
 def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, str] | None:
-    """The hosts of the job that this process is part of, and the variables that say so; None outside of a job.
+    """The hosts of the scheduler's job of this process, and the names of the variables read; None outside of a job.
 
-    Raises UserError where a scheduler's variable cannot be read.
+    Raises UserError if a scheduler's variable cannot be read.
     """
     for variable, read in _SCHEDULERS.items():
         if environment.get(variable):
@@ -73,8 +73,8 @@ def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, 
 
 
 def expand_nodelist(text: str) -> list[str]:
-    """The names in SLURM's compressed form: node[01-03,7],gpu-a[1-2]-ib; raises UserError."""
-    # Commas inside brackets separate numbers, the others names.
+    """Expand names in SLURM's compressed form, such as node[01-03,7],gpu-a[1-2]-ib; raises UserError."""
+    # Commas inside brackets separate numbers; all other commas separate names.
     entries = re.findall(r"(?:\[[^\[\]]*\]|[^\[\],])+", text)
     if ",".join(entries) != text:
         raise UserError(f"SLURM_JOB_NODELIST={text}: brackets or commas do not match; expected a form as node[01-03,7]")
@@ -88,7 +88,7 @@ def expand_nodelist(text: str) -> list[str]:
 
 
 def expand_counts(text: str, hosts: int) -> list[int]:
-    """The numbers in SLURM's compressed form, 8(x3),4 for 8, 8, 8, 4; one number holds for all; raises UserError."""
+    """Expand SLURM's compressed numbers: 8(x3),4 is 8, 8, 8, 4; a single one is for all hosts. Raises UserError."""
     counts: list[int] = []
     for entry in text.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", entry)
@@ -103,7 +103,7 @@ def expand_counts(text: str, hosts: int) -> list[int]:
 
 
 def _expand(entry: str, text: str) -> Iterator[str]:
-    """All names of one entry: what its brackets hold, multiplied out."""
+    """All names of one entry: one for each combination of the numbers in its brackets."""
     head, bracket, rest = entry.partition("[")
     if not bracket:
         if not _NAME.fullmatch(entry):
@@ -120,7 +120,7 @@ def _expand(entry: str, text: str) -> Iterator[str]:
 
 
 def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
-    """Tasks that were asked for decide; then GPUs; then what SLURM makes of it by itself."""
+    """Slots are the tasks that the user asked for; else the GPUs; else the tasks that SLURM chose by itself."""
     names = expand_nodelist(nodelist)
     asked = "SLURM_NTASKS" in environment or "SLURM_NPROCS" in environment
     for variable in (
@@ -162,7 +162,7 @@ def _lsf_counts(text: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
     return dict(zip(words[::2], map(int, words[1::2]), strict=True)), "LSB_MCPU_HOSTS"
 
 
-# The variable that tells of a scheduler's job -> how to read it.
+# The variable that a scheduler sets in its jobs -> the function that reads the hosts.
 _SCHEDULERS: dict[str, Callable[[str, Mapping[str, str]], tuple[Hosts, str]]] = {
     "SLURM_JOB_NODELIST": _slurm,
     "PBS_NODEFILE": _line_per_slot("PBS_NODEFILE"),

@@ -1,4 +1,4 @@
-"""Ranks under horovodrun, with signals, output, exit code and last words of our own."""
+"""Run ranks under horovodrun or mpirun, and handle their signals, output, exit code and last lines."""
 
 import ctypes
 import importlib.util
@@ -24,52 +24,55 @@ from bert_horovod.errors import UserError
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
 from bert_horovod.runtime.stopping import STOP_SIGNALS, heeded, is_same_request
 
-KEPT_LINES = 60  # of each rank, for its last words
-# From the first rank's end to that of the launcher, which kills them after 5 s, or waits for a host that has vanished.
+KEPT_LINES = 60  # of each rank's output, printed if it fails
+# The longest time from the first rank's end to the launcher's end: the launcher kills the other ranks after 5 s, but it
+# may wait for a host that has vanished.
 ENDING_S = 10.0
 _HOROVODRUN = "from bert_horovod.collectives.guarded_rendezvous import main; main()"
 _TAG = re.compile(r"\[(?:\d+,)?(\d+)\]<(?:stdout|(stderr))>:")  # [rank] of horovodrun, [job,rank] of Open MPI
-# The ways in which horovodrun and mpirun tell which rank ended first, and how.
+# The messages of horovodrun and mpirun that say which rank ended first, and with which exit code or signal.
 _ENDED = (
     re.compile(r"Process (?P<rank>\d+) exit with status code (?P<code>\d+)"),
     re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal (?P<signal>\d+)"),
     re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]\s+Exit code: +(?P<code>\d+)"),
 )
-# What a rank says that ended because another had; that one may come to its end later, on a host further away.
+# Output of a rank that ended only because another rank had ended. The launcher may see the other rank's end later, if
+# that rank is on another host.
 _FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|reset by peer|Broken pipe|Timed out)")
-# In which mpirun sees that a host has vanished, and ends; by itself it takes 8 minutes. Seconds, but for the number.
+# TCP keep-alive (time and interval in s, number of probes) with which mpirun notices a vanished host and ends: with
+# its own settings that takes 8 minutes.
 _KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
-_NOT_EXPORTED = re.compile(r".*CUDA_VISIBLE_DEVICES")  # of this host; horovodrun passes it on to nobody either
-_TERMINATED = 128 + signal.SIGTERM  # by the launcher, after another rank's end
+_NOT_EXPORTED = re.compile(r".*CUDA_VISIBLE_DEVICES")  # valid on this host only; horovodrun does not pass it on either
+_TERMINATED = 128 + signal.SIGTERM  # the launcher ended the rank, after another rank's end
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What to start, and where."""
+    """The command to start, its hosts and number of ranks, and how to start it."""
 
     ranks: int
     hosts: Hosts
-    command: list[str]  # of bert-horovod
-    stop_file: Path | None  # where the command looks for a request to stop, if it does
+    command: list[str]  # and its arguments, after `bert-horovod`
+    stop_file: Path | None  # if it exists the ranks save and stop; None: the command has no such file
     network_interfaces: str | None = None
     ssh_port: int | None = None
     mpi: bool = False
     ranks_may_live: bool = False  # see collectives/launched.py
-    variables: tuple[str, ...] = ()  # of the environment, beside those that every run may need
+    variables: tuple[str, ...] = ()  # further environment variables for the ranks, named by the user
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How an attempt at a run ended."""
 
-    code: int  # 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n if killed, else 1
-    again: bool  # whether another attempt may end better: nobody asked for the end, and it was no UserError
+    code: int  # 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n if signal n killed, else 1
+    again: bool  # whether another attempt may succeed: nobody asked the run to stop, and it was no UserError
 
 
 def check(plan: LaunchPlan) -> None:
-    """Raise UserError where nothing can be started."""
+    """Raise UserError if the plan cannot be started."""
     if importlib.util.find_spec("horovod") is None:
         raise UserError("found no Horovod, which joins the ranks; run/setup.sh builds it")
     if plan.mpi and shutil.which("mpirun") is None:
@@ -90,20 +93,21 @@ def check(plan: LaunchPlan) -> None:
 
 
 def run_ranks(plan: LaunchPlan, attempt: str) -> Outcome:
-    """Run the ranks to their end; one that fails takes the others along within half a minute.
+    """Run the ranks to their end; if one fails, the others end within half a minute.
 
-    The first SIGTERM, SIGINT, SIGHUP or SIGUSR1 makes the file that asks all ranks to save at the same step and end; a
-    second one kills them. They also end if this process does, whatever ends it.
+    The first SIGTERM, SIGINT, SIGHUP or SIGUSR1 creates the stop file, which asks all ranks to save at the same step
+    and end; a second signal kills the ranks. They also end if this process ends, for whatever reason.
 
     Args:
-      plan: that `check` found nothing wrong with.
-      attempt: an id, which all processes on all hosts have in their environment; see cluster/launching/leftovers.py.
+      plan: one that `check` accepts.
+      attempt: an id that all processes of this attempt have in their environment, on all hosts; see
+        cluster/launching/leftovers.py.
     """
     return _Ranks(plan, attempt).run()
 
 
 def command_line(plan: LaunchPlan, environment: Mapping[str, str]) -> list[str]:
-    """horovodrun or mpirun with all that they need; a rank gets the same interpreter and environment on every host."""
+    """The command of horovodrun or mpirun; the ranks get the same interpreter and environment on every host."""
     rank = [sys.executable, "-m", "bert_horovod", *plan.command]
     hosts = ["-np", str(plan.ranks), "-H", ",".join(f"{host}:{slots}" for host, slots in plan.hosts.items())]
     interfaces = plan.network_interfaces
@@ -113,7 +117,7 @@ def command_line(plan: LaunchPlan, environment: Mapping[str, str]) -> list[str]:
         words += ["--ssh-port", str(plan.ssh_port)] if plan.ssh_port else []
         return words + rank
     words = ["mpirun", "--allow-run-as-root", "--tag-output", *hosts, "-bind-to", "none", "-map-by", "slot"]
-    words += ["-mca", "pml", "ob1", "-mca", "btl", "^openib"]  # what Horovod's pages say for Open MPI
+    words += ["-mca", "pml", "ob1", "-mca", "btl", "^openib"]  # as Horovod's documentation says for Open MPI
     words += [word for name, value in _KEEPALIVE.items() for word in ("-mca", f"oob_tcp_keepalive_{name}", value)]
     for layer in ("btl", "oob") if interfaces else ():
         words += ["-mca", f"{layer}_tcp_if_include", interfaces]
@@ -128,20 +132,20 @@ class _Ranks:
         self.plan = plan
         self.attempt = attempt
         self.lines: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
-        self.begun: dict[tuple[str, str | None], str] = {}  # of each rank's streams: the beginning of a line
-        self.launchers_lines: list[str] = []  # horovodrun's or mpirun's own
-        self.traceback = False  # rank 0 is printing one: held back until it is known who is to blame
-        self.began = False  # rank 0 holds the output directory
+        self.begun: dict[tuple[str, str | None], str] = {}  # (rank, stream) -> the beginning of an unfinished line
+        self.launchers_lines: list[str] = []  # of horovodrun or mpirun itself
+        self.traceback = False  # rank 0 prints one: held back until the rank that failed first is known
+        self.began = False  # rank 0 has printed a line: it holds the output directory's lock
         self.asked_by: int | None = None  # the first signal
-        self.asked_at = 0.0  # of the monotonic clock
-        self.killed_by: int | None = None  # the second
+        self.asked_at = 0.0  # by time.monotonic
+        self.killed_by: int | None = None  # the second signal
         self.process: subprocess.Popen | None = None
-        self.ending: threading.Timer | None = None  # since the first rank's end
+        self.ending: threading.Timer | None = None  # started at the first rank's end
 
     def run(self) -> Outcome:
         environment = for_ranks(os.environ, self.plan.variables, self.plan.network_interfaces)
         environment |= {ATTEMPT: self.attempt} | ({RANKS_MAY_LIVE: "1"} if self.plan.ranks_may_live else {})
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until there is something to stop
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until there is a process to stop
         try:
             self.process = subprocess.Popen(
                 command_line(self.plan, environment),
@@ -151,7 +155,7 @@ class _Ranks:
                 text=True,
                 errors="replace",
                 env=for_mpirun(os.environ) | environment if self.plan.mpi else environment,
-                start_new_session=True,  # Ctrl-C is for this process alone
+                start_new_session=True,  # so that Ctrl-C reaches this process alone
                 preexec_fn=_bind_to_launcher,
             )
             for number in heeded():
@@ -178,11 +182,11 @@ class _Ranks:
         return Outcome(code, again=code == 1 and not self._asked_to_stop())
 
     def _asked_to_stop(self) -> bool:
-        """Whether somebody did, by a signal or by the file, which rank 0 removes when it begins."""
+        """Whether somebody asked, by a signal or by the stop file (rank 0 removes an old one when it begins)."""
         return self.asked_by is not None or bool(self.began and self.plan.stop_file and self.plan.stop_file.exists())
 
     def _take(self, line: str) -> None:
-        """Take a line of output: pieces of what ranks printed, each after a tag, or words of horovodrun's own."""
+        """Handle a line of output: a message of horovodrun itself, or pieces of ranks' output, each after a tag."""
         own, *pieces = _TAG.split(line)
         if own.startswith(f"{PROGRAM}warning: "):
             _print_error(own)
@@ -200,10 +204,10 @@ class _Ranks:
                 self.begun[rank, error] = whole
 
     def _show(self, rank: int, error: bool, line: str) -> None:
-        """Print a line of rank 0, keep one of another.
+        """Print a line of rank 0; keep a line of another rank.
 
-        What rank 0 says on standard error from a traceback on is kept too: these may be its last words, of which
-        only those of the rank that ended first are told. If it prints more, it lives.
+        From a traceback on, rank 0's standard error is kept too: these may be its last lines, and only the rank that
+        failed first gets its last lines printed. If rank 0 then prints to standard output, it has not ended.
         """
         self.traceback |= error and rank == 0 and line.startswith("Traceback (most recent call last)")
         if rank or (error and self.traceback):
@@ -243,10 +247,10 @@ class _Ranks:
     def _kill(self, number: int) -> None:
         self.killed_by = number
         say(f"{signal_name(number)}: killing the ranks")
-        kill_here([self.attempt])  # those on other hosts follow: see cluster/launching/rank.py
+        kill_here([self.attempt])  # ranks on other hosts end by themselves: see cluster/launching/rank.py
 
     def _explain(self, launchers_code: int) -> int:
-        """Print who failed, how, and its last words; returns the exit code."""
+        """Print which rank failed, how, and its last lines; returns the exit code."""
         said = "".join(self.launchers_lines)
         ended = _ends(said)
         if not ended:
@@ -258,14 +262,14 @@ class _Ranks:
         rank = self._first(ended)
         code = ended.get(rank, 1)
         _print_error("".join(self.lines[rank]))
-        if code == UserError.exit_code:  # the rank has explained it
+        if code == UserError.exit_code:  # the rank's last lines explain it
             return code
         hosts = [host for host, slots in self.plan.hosts.items() for _ in range(slots)]
         say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code)}")
         return 1
 
     def _first(self, ended: dict[int, int]) -> int:
-        """The rank that the others followed.
+        """The rank that failed first; the others ended because of it.
 
         Args:
           ended: exit codes by rank, in the order in which the launcher saw them end.
@@ -282,7 +286,7 @@ class _Ranks:
 
 
 def _ends(said: str) -> dict[int, int]:
-    """The ranks that horovodrun or mpirun says have ended wrongly, in that order, and their exit codes."""
+    """The exit codes of the ranks that failed, by rank, in the order of horovodrun's or mpirun's messages."""
     found = sorted((match for pattern in _ENDED for match in pattern.finditer(said)), key=lambda match: match.start())
     ended: dict[int, int] = {}
     for match in found:
@@ -292,16 +296,16 @@ def _ends(said: str) -> dict[int, int]:
 
 
 def _bind_to_launcher() -> None:
-    """Between fork and exec: die with the launcher, and leave to it the signals that a scheduler sends to all."""
+    """Between fork and exec: let the child die with this process, and ignore signals that a scheduler sends to all."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # SIG_IGN keeps horovodrun's shells, which clear the mask; the mask keeps mpirun, which sets handlers.
+    # SIG_IGN protects horovodrun's shells, which clear the mask; the mask protects mpirun, which sets handlers.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 def _how(code: int) -> str:
-    """What an exit code tells: of a shell, 128 + n for signal n; of subprocess, -n."""
+    """Describe an exit code: for signal n a shell gives 128 + n, subprocess gives -n."""
     number = -code if code < 0 else code - 128
     if number == signal.SIGKILL:
         return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"

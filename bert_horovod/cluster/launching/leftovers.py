@@ -1,8 +1,8 @@
-"""Ends what a run that failed left behind on its hosts; the half that runs on each needs the standard library alone.
+"""Kill processes that a failed run left on its hosts; the half that runs on each needs the standard library alone.
 
 python -m bert_horovod.cluster.launching.leftovers ID ...
 
-A rank whose launcher is gone ends by itself (rank.py), but not one that was stopped, by SIGSTOP or a debugger.
+A rank whose launcher is gone ends by itself (rank.py), but a rank that SIGSTOP or a debugger has stopped cannot.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ATTEMPT = "BERT_HOROVOD_ATTEMPT"  # in the environment of all processes of an attempt: its id
-LIMIT_S = 15.0  # for all of a host's answer
+ATTEMPT = "BERT_HOROVOD_ATTEMPT"  # variable with the attempt's id, in the environment of all its processes
+LIMIT_S = 15.0  # for a host's whole answer
 _ROUNDS = 100  # of 0.05 s
 
 
 def kill_here(attempts: Iterable[str]) -> None:
     """Kill every process on this host whose environment names one of these attempts."""
     marks = {f"{ATTEMPT}={attempt}".encode() for attempt in attempts}
-    for _ in range(_ROUNDS):  # as one that is being killed may still start others
+    for _ in range(_ROUNDS):  # again, because a process may start others before it is killed
         found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if marks & _environment(path)]
         if not found:
             return
@@ -41,7 +41,7 @@ def _environment(path: Path) -> set[bytes]:
 
 
 def sweep(hosts: Iterable[str], ssh_port: int | None, attempts: list[str]) -> set[str]:
-    """Kill what is left of these attempts on these hosts, all at once; returns those that could not be asked."""
+    """Kill all processes of these attempts, on all hosts at once; returns the hosts that could not be reached."""
     from bert_horovod.cluster.doctor.ask import is_here, ssh
 
     words = [sys.executable, "-m", "bert_horovod.cluster.launching.leftovers", *attempts]
@@ -50,7 +50,7 @@ def sweep(hosts: Iterable[str], ssh_port: int | None, attempts: list[str]) -> se
         if is_here(host):
             kill_here(attempts)
             return True
-        # horovodrun takes any key too.
+        # Any host key will do, as for horovodrun.
         command = ssh(host, ssh_port, words, "-n", "-o", "StrictHostKeyChecking=no")
         try:
             return subprocess.run(command, capture_output=True, timeout=LIMIT_S).returncode == 0

@@ -1,4 +1,4 @@
-"""What a rank does because something started it: it ends when that has ended."""
+"""End a rank when the launcher that started it has ended."""
 
 import os
 import select
@@ -11,15 +11,16 @@ from bert_horovod.runtime.stopping import STOP_SIGNALS
 
 
 def end_with_launcher() -> None:
-    """End this process when horovodrun or mpirun, or the ssh that it came by, no longer reads its output.
+    """End this process when horovodrun or mpirun, or the ssh that started it here, no longer reads its output.
 
-    Neither ends a rank on another host that is not just talking to a rank that ended. srun does.
+    horovodrun and mpirun leave a rank on another host running, unless the rank just then communicates with one that
+    ended. srun ends all ranks.
     """
     if started_by().launcher not in ("horovodrun", "mpirun"):
         return
-    # launcher.py turns them off for what it starts. Until a run takes SIGTERM as a request, it ends the rank.
+    # launcher.py turns the stop signals off for its children. SIGTERM ends the rank until a run handles it.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher's affair; mpirun puts it back to the default
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles it; mpirun resets it to the default
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     threading.Thread(target=_watch, args=(sys.stdout.fileno(),), daemon=True).start()
 

@@ -1,6 +1,6 @@
-"""Which variables of the environment ranks are given: what a run needs, and what the user names.
+"""Choose the environment variables that the ranks get: those that a run needs, and those that the user names.
 
-horovodrun writes them into command lines, which every user of a host can read.
+Not all, because horovodrun writes them into command lines, which every user of a host can read.
 """
 
 import re
@@ -20,19 +20,19 @@ _NAMES = re.compile(
     # Of SLURM's job, its number and end for --stop_before
     "|SLURM_JOB_(ID|END_TIME|NODELIST|NUM_NODES|CPUS_PER_NODE)"
 )
-# By which mpirun finds its way within a scheduler's job; it hands them to nobody.
+# mpirun reads these in a scheduler's job; it does not pass them on.
 _OF_MPIRUN = re.compile(r"(SLURM|PBS|LSB|LSF|SGE|PE)_\w+|JOB_ID")
 
 
 def for_ranks(
     environment: Mapping[str, str], more: Iterable[str] = (), network_interfaces: str | None = None
 ) -> dict[str, str]:
-    """The variables that ranks are given.
+    """The variables that the ranks get.
 
     Args:
         environment: this process's.
-        more: names that the user gives beside those that every run may need.
-        network_interfaces: that NCCL takes if the environment says nothing else.
+        more: names of further variables, from the user.
+        network_interfaces: for NCCL, unless the environment names others.
 
     Raises:
         UserError: one of the names is not set.
@@ -46,5 +46,5 @@ def for_ranks(
 
 
 def for_mpirun(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that mpirun itself needs beside the ranks'."""
+    """The variables that mpirun itself needs in addition to those of the ranks."""
     return {name: value for name, value in environment.items() if _OF_MPIRUN.fullmatch(name)}

@@ -1,4 +1,4 @@
-"""Runs a command's ranks, and after a failure starts it again, which resumes it, on the hosts that are well."""
+"""Run a command's ranks; after a failure start the command again on the healthy hosts, where the run resumes."""
 
 import contextlib
 import signal
@@ -21,20 +21,20 @@ MOST_PAUSE_S = 60.0
 
 
 class _Interrupted(BaseException):
-    """A signal asked for the end while no rank ran."""
+    """A stop signal came while no rank was running."""
 
 
 def launch(plan: LaunchPlan, restarts: int = 0) -> int:
-    """Run the ranks to their end; after a failure again, at most `restarts` times, on the hosts that are well then.
+    """Run the ranks to their end; after a failure run them again, at most `restarts` times, on the healthy hosts.
 
-    A restart has min(plan.ranks, slots of these hosts) ranks. Nothing of an attempt that failed is left on a host that
-    can be reached. Signals: see launcher.run_ranks; between attempts any of them ends this.
+    A restart has min(plan.ranks, slots of these hosts) ranks. All processes of a failed attempt are killed on every
+    host that can be reached. Signals: see launcher.run_ranks; between attempts any of them ends this function.
 
-    Returns the exit code: 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n after signal n
-    killed the ranks or came between attempts, else 1. Raises UserError where nothing can be started.
+    Returns the exit code: 0 at the run's end and after an orderly stop, 2 for UserError, 128 + n if signal n killed
+    the ranks or came between attempts, else 1. Raises UserError if the plan cannot be started.
     """
     check(plan)
-    part = plan  # of the hosts, that is
+    part = plan  # on the healthy hosts alone
     attempts: list[str] = []
     for restart in range(1, restarts + 2):
         attempts.append(uuid.uuid4().hex)
@@ -51,7 +51,7 @@ def launch(plan: LaunchPlan, restarts: int = 0) -> int:
                 say(f"restart {restart} of {restarts} in {pause_s:g} s")
                 time.sleep(pause_s)
                 hosts = well(plan)
-                sweep(unasked & set(hosts), plan.ssh_port, attempts)  # what has come back since
+                sweep(unasked & set(hosts), plan.ssh_port, attempts)  # hosts that can be reached again
         except _Interrupted as interrupted:
             number = interrupted.args[0]
             if again:
@@ -68,9 +68,9 @@ def launch(plan: LaunchPlan, restarts: int = 0) -> int:
 
 
 def well(plan: LaunchPlan) -> Hosts:
-    """The plan's hosts without those to which the doctor's checks trace a failure; says which and why.
+    """The plan's hosts except those that, by the doctor's checks, cause a failure; prints which and why.
 
-    Nothing is reduced between the hosts: whatever that found, it would not say which of them to leave out.
+    Leaves out the doctor's all-reduce, because its failure would not tell which host to leave out.
     """
     interfaces = plan.network_interfaces
     doctor = Doctor(plan.hosts, interfaces if "," not in (interfaces or ",") else None, plan.ssh_port)
@@ -88,7 +88,7 @@ def well(plan: LaunchPlan) -> Hosts:
 
 
 def _begin_with_one_that_sees_the_run(plan: LaunchPlan, hosts: Hosts) -> Hosts:
-    """The hosts, rank 0's first: elsewhere than before it must find the run, and not begin another unnoticed."""
+    """The hosts, beginning with one that sees the run's directory: else rank 0 would begin a new run unnoticed."""
     run = plan.stop_file.parent if plan.stop_file else None
     if run is None or not run.is_dir() or not hosts or next(iter(hosts)) == next(iter(plan.hosts)):
         return hosts
@@ -104,7 +104,7 @@ def _begin_with_one_that_sees_the_run(plan: LaunchPlan, hosts: Hosts) -> Hosts:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Within, a signal that asks for the end raises _Interrupted."""
+    """Within this context a stop signal raises _Interrupted."""
 
     def interrupt(number: int, frame: object) -> None:
         raise _Interrupted(number)

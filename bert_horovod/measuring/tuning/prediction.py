@@ -8,6 +8,7 @@ from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.planner import accumulation_bytes, update_bytes
 from bert_horovod.measuring.tuning.trials import Settings, Trial
+from bert_horovod.model.parameters import pretraining_shapes, trained_shapes
 from bert_horovod.recipe.sections import Recipe
 
 # The estimate of memory is within 15 % of what was measured (docs/results.md): what is further above the limit is out.
@@ -75,12 +76,14 @@ class Prediction:
         recipe = with_settings(self._recipe, settings)
         phase, ranks = recipe.phase[self._phase], self._world_size
         derived = derive(recipe, phase, ranks, gpu=self._gpu)
-        count, parameters = derived.micro_batches, derived.parameters
+        count, deep = derived.micro_batches, recipe.in_phase(phase)
+        shapes = pretraining_shapes(deep.model, recipe.objective.pairs)
+        trained = trained_shapes(shapes, deep.model, phase.trained_layers)
         return _Work(
             count,
-            computed_profile(recipe, phase.sequence_length, ranks, 1.0).end_s,
-            accumulation_bytes(recipe, parameters, count),
-            update_bytes(recipe, parameters, count, ranks),
+            computed_profile(deep, phase.sequence_length, ranks, 1.0, phase.trained_layers).end_s,
+            accumulation_bytes(recipe, derived.trained, count),
+            update_bytes(recipe, trained, count, ranks),
         )
 
 
