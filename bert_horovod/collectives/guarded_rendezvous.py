@@ -25,7 +25,7 @@ class GuardedHandler(RendezvousHandler):
 
     def do_PUT(self) -> None:
         length = self.headers["Content-Length"] or ""
-        if not length.isdigit() or int(length) > MOST_BYTES:
+        if not length.isdecimal() or int(length) > MOST_BYTES:
             self._refuse(f"writes {length[:20] or 'an unknown number of'} bytes")
         elif self._is_its_own():
             super().do_PUT()

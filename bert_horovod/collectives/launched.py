@@ -50,13 +50,13 @@ def started_by() -> Launch:
         if not _is_rank(launcher, names[0], os.environ):
             continue
         rank, size, local_rank, local_size = (os.environ.get(name, "") for name in names)
-        if rank.isdigit() and size.isdigit():
+        if rank.isdecimal() and size.isdecimal():
             return Launch(
                 launcher,
                 int(rank),
                 int(size),
-                int(local_rank) if local_rank.isdigit() else 0,
-                int(local_size) if local_size.isdigit() else 1,
+                int(local_rank) if local_rank.isdecimal() else 0,
+                int(local_size) if local_size.isdecimal() else 1,
                 bool(os.environ.get(RANKS_MAY_LIVE)),
             )
     return Launch()
@@ -80,7 +80,7 @@ def _is_rank(launcher: str, variable: str, environment: Mapping[str, str]) -> bo
     ranks.
     """
     step = environment.get("SLURM_STEP_ID", "")
-    in_step = step.isdigit() and int(step) < _FIRST_RESERVED_STEP
+    in_step = step.isdecimal() and int(step) < _FIRST_RESERVED_STEP
     if launcher == "srun":
         return in_step
     in_script = "SLURM_JOB_ID" in environment and not in_step
@@ -98,7 +98,7 @@ def check_horovodruns_server(environment: Mapping[str, str] = os.environ) -> Non
     if not rank < size <= _MAXIMUM_RANKS:
         raise UserError(f"found {said}, which is no rank of a world; {mend}")
     address, port = (environment.get(name, "") for name in _SERVER)
-    if not address or not port.isdigit():
+    if not address or not port.isdecimal():
         raise UserError(f"found {said} in the environment, but no {' and '.join(_SERVER)}; {mend}")
     try:
         socket.create_connection((address, int(port)), _SERVER_ANSWERS_S).close()

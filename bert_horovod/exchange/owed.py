@@ -40,7 +40,7 @@ def total(
         host, place = divmod(rank, layout.inside)
         for name, values in variables.items():
             kind, _, bucket = name.rpartition(".")
-            if kind not in (WORKER, SERVER, RESIDUAL) or not bucket.isdigit() or int(bucket) >= len(sums):
+            if kind not in (WORKER, SERVER, RESIDUAL) or not bucket.isdecimal() or int(bucket) >= len(sums):
                 raise ValueError(f"{name[:100]}: expected {WORKER}.N, {SERVER}.N or {RESIDUAL}.N of a bucket N")
             whole = sums[int(bucket)]
             if kind == RESIDUAL:

@@ -1,5 +1,6 @@
 """Read files of labelled texts as examples, in the format that a task expects."""
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,7 +137,8 @@ def _real(table: Table, line: int, value: str) -> float:
 
 
 def _label_order(label: str) -> tuple[bool, float, str]:
-    try:
-        return False, float(label), label
-    except ValueError:
-        return True, 0.0, label
+    """Numbers by their size, then texts; `nan` and `inf` are texts, because no number orders `nan`."""
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(label)):
+            return False, number, label
+    return True, 0.0, label

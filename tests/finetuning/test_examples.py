@@ -45,6 +45,8 @@ def test_labels_are_learned_sorted_numbers_by_their_value(tmp_path):
     assert read_labelled(path, form).examples.labels == [2, 1, 0, 1]
     words = learn_labels(written(tmp_path / "b.csv", "text,label\na,yes\nb,no\nc,3\n"), OWN)
     assert list(words.labels) == ["3", "no", "yes"]
+    odd = learn_labels(written(tmp_path / "c.csv", "text,label\na,nan\nb,2\nc,inf\nd,1\n"), OWN)
+    assert list(odd.labels) == ["1", "2", "inf", "nan"]  # no number orders nan
 
 
 def test_a_label_that_train_has_not_is_named_with_its_line(tmp_path):

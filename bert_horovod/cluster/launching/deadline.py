@@ -36,7 +36,7 @@ def stop_time(before: str) -> float:
 def job_end() -> float:
     """The end of this process's job of SLURM, in seconds since the epoch; raises ReportedError."""
     end, job = (os.environ.get(name, "") for name in ("SLURM_JOB_END_TIME", "SLURM_JOB_ID"))
-    if end.isdigit():
+    if end.isdecimal():
         return float(end)
     if not job:
         raise UserError(

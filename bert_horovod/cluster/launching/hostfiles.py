@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -130,7 +130,10 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
         "SLURM_GPUS_PER_NODE",
         "SLURM_TASKS_PER_NODE",
     ):
-        value = environment.get(variable, "").rpartition(":")[2]  # GPUs may come with their type: a100:8
+        value = environment.get(variable, "")
+        if ":" in value:  # GPUs with their types: a100:8, or a100:2,v100:2
+            counts = [each.rpartition(":")[2] for each in value.split(",")]
+            value = str(sum(map(int, counts))) if all(map(str.isdecimal, counts)) else counts[-1]
         if value:
             return dict(zip(names, expand_counts(value, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
     return dict.fromkeys(names, 1), "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
@@ -147,7 +150,7 @@ def _sge(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
     """Lines `host slots queue processors`."""
     try:
         words = [line.split() for line in _read(Path(path), "PE_HOSTFILE").splitlines()]
-        return {host: int(slots) for host, slots, *_ in words}, f"PE_HOSTFILE={path}"
+        return _summed((host, int(slots)) for host, slots, *_ in words), f"PE_HOSTFILE={path}"
     except ValueError as error:
         raise UserError(
             f"PE_HOSTFILE={path} cannot be read ({error}); expected lines `host slots queue ...`"
@@ -157,9 +160,17 @@ def _sge(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
 def _lsf_counts(text: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
     """`host1 8 host2 8`."""
     words = text.split()
-    if len(words) % 2 or not all(slots.isdigit() for slots in words[1::2]):
+    if len(words) % 2 or not all(slots.isdecimal() for slots in words[1::2]):
         raise UserError(f"LSB_MCPU_HOSTS={text}: expected pairs of a host and its slots, as in `node1 8 node2 8`")
-    return dict(zip(words[::2], map(int, words[1::2]), strict=True)), "LSB_MCPU_HOSTS"
+    return _summed(zip(words[::2], map(int, words[1::2]), strict=True)), "LSB_MCPU_HOSTS"
+
+
+def _summed(entries: Iterable[tuple[str, int]]) -> Hosts:
+    """Hosts with all of their slots: a host that has slots in two queues has an entry for each queue."""
+    hosts: Hosts = {}
+    for host, slots in entries:
+        hosts[host] = hosts.get(host, 0) + slots
+    return hosts
 
 
 # The variable that a scheduler sets in its jobs -> the function that reads the hosts.

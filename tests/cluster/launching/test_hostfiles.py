@@ -100,7 +100,9 @@ SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
             "SLURM_NTASKS_PER_NODE",
         ),
         (SLURM | {"SLURM_GPUS_PER_NODE": "a100:4"}, {"a1": 4, "a2": 4}, "SLURM_GPUS_PER_NODE"),
+        (SLURM | {"SLURM_GPUS_PER_NODE": "a100:2,v100:3"}, {"a1": 5, "a2": 5}, "SLURM_GPUS_PER_NODE"),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2"}, {"b1": 4, "b2": 2}, "LSB_MCPU_HOSTS"),
+        ({"LSB_MCPU_HOSTS": "b1 4 b2 2 b1 1"}, {"b1": 5, "b2": 2}, "LSB_MCPU_HOSTS"),
         ({"LSB_HOSTS": "b2 b2 b1"}, {"b2": 2, "b1": 1}, "LSB_HOSTS"),
         ({"PATH": "/bin", "SLURM_JOB_NODELIST": ""}, None, None),
     ],
@@ -121,6 +123,7 @@ def test_a_schedulers_variables_give_hosts_and_slots(environment, hosts, source)
         ("PBS_NODEFILE", "c2\nc2\nc1\nc2\n", {"c2": 3, "c1": 1}),
         ("LSB_DJOB_HOSTFILE", "c1\nc1\nc2\n", {"c1": 2, "c2": 1}),
         ("PE_HOSTFILE", "c1 4 all.q@c1 UNDEFINED\nc2 2 all.q@c2 <NULL>\n", {"c1": 4, "c2": 2}),
+        ("PE_HOSTFILE", "c1 4 all.q@c1 UNDEFINED\nc1 2 long.q@c1 <NULL>\n", {"c1": 6}),
     ],
 )
 def test_a_schedulers_file_gives_hosts_and_slots(tmp_path, variable, text, hosts):

@@ -6,6 +6,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.costs.planner import accumulation_bytes, update_bytes
 from bert_horovod.measuring.tuning.prediction import ESTIMATE_MARGIN, Prediction, with_settings
 from bert_horovod.measuring.tuning.trials import Trial
+from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.loading import load_recipe
 from tests.horovod_runs import PROJECT
 
@@ -22,7 +23,7 @@ def prediction(recipe, memory_bytes: float | None = None) -> Prediction:
 def test_a_step_is_its_micro_batches_its_sums_and_its_update_at_the_pace_of_a_trial():
     mini, parameters = prediction(MINI), derive(MINI, MINI.phase[0], 1).parameters
     pace = mini.pace(FIRST, TRIAL)
-    rate = update_bytes(MINI, parameters, 2, 1) / 0.2
+    rate = update_bytes(MINI, pretraining_shapes(MINI.model, MINI.objective.pairs), 2, 1) / 0.2
     expected_s = 2 * 0.6 + 0.2 + accumulation_bytes(MINI, parameters, 2) / rate + 0.04
     assert mini.step_s(FIRST, pace) == pytest.approx(expected_s)
     eight = FIRST | {"micro_batch": 16}  # as many rows, eight times added up
