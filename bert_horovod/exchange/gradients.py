@@ -8,7 +8,7 @@ loss:
     g_j *= 1 / max(1, sqrt(B) ||g_j|| / max_grad_norm)
 
 Then the mean over all n K micro-batches is taken; its norm is at most max_grad_norm. The micro-batches are those of the
-global batch, so the number of ranks does not change the result; their rows and the cut into buckets do.
+global batch, so the number of ranks does not change the result; execution.micro_batch and the cut into buckets do.
 
 On the int8 wire each rank keeps its rounding error and adds it in the next step (exchange/two_step.py). So the sum of
 gradients over all steps is exact, except for the errors that are left at the end. Errors are kept by bucket; a new
@@ -37,7 +37,7 @@ class GradientExchange(Exchange):
     Args:
         recipe: the run's.
         world: the ranks.
-        state: what is trained: parameters, progress (runs.state.TrainingState).
+        state: the state to train: parameters, progress (runs.state.TrainingState).
         updater: applies the rule to that state.
         plan: the buckets and the way to sum them; if the recipe does not allow that way, the recipe's first one.
         held_back: start no all-reduce before the last gradient exists; benchmarks measure the gain of overlap with it.

@@ -6,7 +6,7 @@ cut into chunks of exchange.chunk numbers, the last one padded with zeros; g_i i
     r_i <- r_i + g_i
     g   <- sum over i of r_i in the chosen chunks, 0 elsewhere            one all-reduce a bucket, beside backward
     r_i <- 0 in the chosen chunks
-    n   <- sum over i of ||r_i + g_i||_1, chunk by chunk                  in the same all-reduce, behind the chunks
+    n   <- sum over i of ||r_i + g_i||_1, chunk by chunk                  in the same all-reduce, after the chunks
     the exchange.fraction of chunks with the largest n are those of the next step, equal on all ranks
 
 So no indices are sent, and no all-reduce waits for another one. n estimates the norms of the next step's r_i, as if its

@@ -30,7 +30,7 @@ from bert_horovod.runtime.xla import compiled
 class Errors(NamedTuple):
     """A rank's encoding errors, float32, which it adds to the next sum."""
 
-    worker: tf.Tensor  # [hosts, part]: errors of the rows that it sends
+    worker: tf.Tensor  # [across.size, part]: errors of the rows that it sends
     server: tf.Tensor  # [part]: errors of the sums that it makes
 
 

@@ -1,6 +1,6 @@
 """0/1 Adam: v is updated by fewer and fewer dense gradients, then frozen; after that ranks step alone, sync by signs.
 
-(Lu et al. 2022, arXiv 2202.06009.) In a stage in which v learns, k numbers the steps; k = 1 is the first step after the
+(Lu et al. 2022, arXiv 2202.06009.) k numbers the steps of a stage in which v learns; k = 1 is its first step after the
 warm-up. n ranks; d = sqrt(v) + eps; u counts the updates of v.
 
     v learns     k < 1 or k % I == 0: g = sum of shares, dense ; v = b2 v + (1 - b2) g^2

@@ -134,8 +134,8 @@ def cross_entropy(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Losses [n], hits [n] and normalizer [n, 1] of logits [n, padded vocabulary].
 
-    A hit is 1 where the label has the largest score (of equal scores the first entry's counts), else 0. The normalizer
-    is log(sum(exp(scores))); backward reads it.
+    A hit is 1 where the label has the largest score, and is the first entry with this score; else 0. The normalizer is
+    log(sum(exp(scores))); backward reads it.
     """
     scores, entries = _scores(logits, bias, vocabulary)
     # The label's score, (n, 1).

@@ -143,7 +143,8 @@ def attention(
         def gradient(dcontext: tf.Tensor) -> tuple[tf.Tensor, ...]:
             found = signed
             if policy.recompute == "attention":
-                # Without these, Grappler would merge the recomputation with the forward pass, and so keep its results.
+                # Without control dependencies Grappler would merge these operations with those of forward and keep
+                # forward's results in memory.
                 with tf.control_dependencies([dcontext]):
                     found, _ = probabilities(tf.identity(query), tf.identity(key))
             dweights = tf.matmul(dcontext, value, transpose_b=True)  # (rows, heads, queries, length)
