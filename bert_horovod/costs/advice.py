@@ -1,4 +1,4 @@
-"""What a run says of a way to exchange that gains nothing: on one rank, or on a link that is fast enough without it."""
+"""Warnings about an exchange.method or a wire that saves no time: with one rank, or on a link that is fast enough."""
 
 from bert_horovod.costs import buckets
 from bert_horovod.costs.buckets import BackwardProfile
@@ -6,13 +6,15 @@ from bert_horovod.costs.link import NUMBER_BYTES, Link
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Recipe
 
-LEAST_GAIN = 0.02  # of a step: sending less cannot pay where float16 gradients expose less communication than that
-# The first send float32 or float16 gradients, which cost no learning; dreamddp judges its interval by itself.
+# Share of a step: if float16 gradients expose less communication than that, sending fewer bytes cannot pay.
+LEAST_GAIN = 0.02
+# Methods that are not judged here: "gradients" does not slow down learning (but its int8 wire is judged), and
+# "dreamddp" judges its interval itself.
 _UNJUDGED = ("gradients", "dreamddp")
 
 
 def for_one_rank(recipe: Recipe, world_size: int) -> str:
-    """A warning if the recipe's exchange is meant for more ranks; "": there is none to give."""
+    """A warning if the recipe's exchange needs several ranks and there is only one; else ""."""
     method = recipe.exchange.method
     if world_size > 1 or method == "gradients":
         return ""
@@ -20,7 +22,7 @@ def for_one_rank(recipe: Recipe, world_size: int) -> str:
 
 
 def sends_less(recipe: Recipe) -> str:
-    """The setting by which the recipe sends less than float16 gradients at some cost; "": none that is judged here."""
+    """The setting with which the recipe sends less than float16 gradients and learns less a step; "": none."""
     if recipe.exchange.method not in _UNJUDGED:
         return f"exchange.method = {recipe.exchange.method!r}"
     int8 = recipe.exchange.method == "gradients" and recipe.numerics.wire == "int8"
@@ -42,10 +44,10 @@ def for_fast_link(
         recipe: a run's.
         shapes: of all parameters.
         profile: of a micro-batch.
-        link: between the ranks.
-        reduction: how they sum, which the link is of.
-        micro_batches: of a step.
-        source: where profile and link are from, for people.
+        link: between the ranks, for this way to sum.
+        reduction: the way to sum over ranks.
+        micro_batches: per rank and step.
+        source: the source of profile and link, for people.
     """
     setting = sends_less(recipe)
     if not setting:

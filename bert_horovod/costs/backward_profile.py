@@ -1,4 +1,4 @@
-"""When backward makes which gradient, computed from matrix products instead of measured."""
+"""The times at which gradients exist in backward, computed from matrix products instead of measured."""
 
 from functools import lru_cache
 
@@ -21,19 +21,18 @@ from bert_horovod.recipe.sections import Recipe
 def computed_profile(
     recipe: Recipe, length: int, world_size: int, flops_per_s: float, trained_layers: int = 0
 ) -> BackwardProfile:
-    """The profile of a micro-batch of full rows, on a device that spends its time in proportion to the products' FLOPs.
+    """The profile of a micro-batch of full rows, on a device whose time is proportional to the products' FLOPs.
 
-    Backward does each product of forward twice, and what `execution.recompute` leaves out of memory once more. The
-    gradients of a layer, or of the heads, are there when its last product is; those of layers that share parameters
-    when the lowest of them is done. Embeddings have no products, but for an ALBERT's mapping.
-    Computed once for the same arguments.
+    Backward does two products for each of forward, and repeats the products that `execution.recompute` does not keep.
+    The gradients of a layer, or of the heads, exist after its last product; those of layers that share parameters after
+    the lowest of them. Embeddings have no products, except an ALBERT's mapping. Results are cached by arguments.
 
     Args:
         recipe: model, objective, micro-batch and recomputation.
         length: positions per row.
-        world_size: ranks, whose looked-up rows are counted together.
-        flops_per_s: what forward and backward reach.
-        trained_layers: how many layers train, the uppermost; 0: all.
+        world_size: ranks; the profile counts the rows that any of them looks up.
+        flops_per_s: the rate that forward and backward reach.
+        trained_layers: how many of the uppermost layers train; 0: all.
     """
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
     slots = full_row_slots(recipe.objective, length)
@@ -54,7 +53,7 @@ def computed_profile(
             kept = {"none": True, "attention": product.name != "scores", "layer": False}[recipe.execution.recompute]
             again += 0.0 if kept else flops
     others = model.num_hidden_layers - 1
-    layers = [0.0] * model.layer_groups  # that have parameters, from the first
+    layers = [0.0] * model.layer_groups  # FLOPs of backward by group of layers, from the first
     for layer in range(model.num_hidden_layers):
         layers[layer_with_parameters(model, layer)] += 2 * last if last and layer == others else 2 * whole + again
     at = forward_s = (head + (last or whole) + others * whole + embeddings) / flops_per_s
@@ -72,9 +71,10 @@ def computed_profile(
 
 @lru_cache
 def touched_rows(vocabulary: int, tokens: int) -> int:
-    """How many words of a vocabulary so many tokens are expected to hold, the k-th as frequent as log(1 + 1 / k).
+    """The expected number of different words in so many tokens: sum over words of 1 - (1 - p)^tokens.
 
-    That is Zipf's law, in the form in which the synthetic rows of benchmarks are drawn: sum of 1 - (1 - p)^tokens.
+    The k-th word's frequency p is proportional to log(1 + 1 / k): Zipf's law in the form that the benchmarks'
+    synthetic rows use.
     """
     share = np.log1p(1.0 / np.arange(1, vocabulary + 1)) / np.log(vocabulary + 1)
     return round(float(-np.expm1(tokens * np.log1p(-share)).sum()))

@@ -1,7 +1,8 @@
-"""Which gradients share an all-reduce: static buckets, by size or by what a link and a backward profile say.
+"""Static buckets, the gradients that share an all-reduce: cut by size, or by a link and a backward profile.
 
-A bucket's all-reduce starts when its last gradient exists and the one before it is done. Few large buckets start late;
-many small ones pay the link's latency each. What is left after backward's end is all that a step waits for.
+A bucket's all-reduce starts when its last gradient exists and the all-reduce before it is done. A few large buckets
+start late; many small ones each add the link's latency. A step waits only for the communication that is left after the
+end of backward.
 """
 
 import dataclasses
@@ -14,12 +15,12 @@ import numpy as np
 
 from bert_horovod.costs.link import Link
 
-DEFAULT_BYTES = 16 << 20  # of a bucket, where "auto" has nothing that was measured
+DEFAULT_BYTES = 16 << 20  # of a bucket, for "auto" without a measurement
 MOST_BUCKETS = 32
-CAUTION = 1.5  # how much slower than measured alone a link is taken to be, beside backward and its noise
-SLACK = 0.005  # a plan with fewer buckets is taken if the step is so much longer at most
-# Larger ones are cut: while one is on the link, the next is cast and copied, and the one before is cast back. Sums that
-# are queued behind others cost next to nothing: 58 MB over 1 Gb/s take 0.50 s in one all-reduce or in 64.
+CAUTION = 1.5  # safety factor: during backward the link is assumed this many times slower than when measured idle
+SLACK = 0.005  # a plan with fewer buckets is chosen if its step is longer by at most this share
+# Larger buckets are cut, because while one bucket is on the link, the next is cast and copied, and the one before is
+# cast back. More all-reduces in a queue cost almost nothing: 58 MB over 1 Gb/s take 0.50 s in one all-reduce or in 64.
 LARGEST_BYTES = 8 << 20
 
 
@@ -28,22 +29,22 @@ class BucketPlan:
     """The all-reduces of a step's gradients."""
 
     buckets: list[list[str]]  # parameters' names, in the order in which they are sent
-    rows: str | None = None  # the table whose looked-up rows are sent alone, after all buckets; None: with the rest
-    reduction: str = "ring"  # how buckets are summed over ranks: see exchange/reducer.py
+    rows: str | None = None  # the table whose looked-up rows are sent alone, after all buckets; None: in its bucket
+    reduction: str = "ring"  # way to sum buckets over ranks: see exchange/reducer.py
 
 
 @dataclass(frozen=True)
 class BackwardProfile:
-    """When, in seconds after a micro-batch began, its gradients exist."""
+    """The times at which a micro-batch's gradients exist, in seconds after its start."""
 
-    forward_s: float  # of forward
-    ready_s: dict[str, float]  # by parameter; a looked-up table's is its dense part's
-    end_s: float  # of backward, looked-up rows included
+    forward_s: float  # duration of forward
+    ready_s: dict[str, float]  # by parameter; for an embedding table, of the dense part of its gradient
+    end_s: float  # end of backward, sparse embedding gradients included
     rows: dict[str, int]  # by table: rows that any rank looked up
 
 
 def _cut(names: Sequence[str], shapes: dict[str, tuple[int, ...]], most: int) -> list[list[str]]:
-    """In runs of at most so many numbers; a larger tensor is a run of its own."""
+    """Cut names, in their order, into runs of at most `most` numbers; a larger tensor is a run of its own."""
     runs: list[list[str]] = [[]]
     taken = 0
     for name in names:
@@ -57,7 +58,7 @@ def _cut(names: Sequence[str], shapes: dict[str, tuple[int, ...]], most: int) ->
 
 
 def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["auto"]) -> BucketPlan:
-    """Parameters, given in forward order, in buckets of at most `bucket_bytes` of float32, in backward order.
+    """Buckets of at most `bucket_bytes` of float32, in backward order; `shapes` are in forward order.
 
     A larger tensor has a bucket of its own.
     """
@@ -74,14 +75,17 @@ def by_profile(
     reduction: str = "ring",
     rows_alone: bool = True,
 ) -> BucketPlan:
-    """The plan that is expected to end first, on a link CAUTION times slower; with few buckets, of LARGEST_BYTES or so.
+    """The plan that is predicted to end first on a link CAUTION times slower.
+
+    Of plans that end within SLACK of the first, the one with the fewest buckets; then buckets above LARGEST_BYTES are
+    cut.
 
     Args:
       shapes: of all parameters.
       element_bytes: of a number on the wire.
       profile: of a micro-batch.
-      link: between the ranks.
-      reduction: how they sum, which the link is of.
+      link: between the ranks, for this way to sum.
+      reduction: the way to sum over ranks.
       rows_alone: whether looked-up rows may be sent alone.
     """
     names = sorted(shapes, key=lambda name: profile.ready_s[name])
@@ -96,7 +100,7 @@ def by_profile(
 def seconds(
     plan: BucketPlan, shapes: dict[str, tuple[int, ...]], element_bytes: float, profile: BackwardProfile, link: Link
 ) -> float:
-    """When the last sum is there, in seconds after the micro-batch began."""
+    """The time at which the last sum exists, in seconds after the start of the micro-batch."""
     free = 0.0
     for bucket in plan.buckets:
         ready = max(_ready(name, plan.rows, profile) for name in bucket)
@@ -120,7 +124,7 @@ def rows_bytes(table: str, shapes: dict[str, tuple[int, ...]], element_bytes: fl
 
 
 def _ready(name: str, rows: str | None, profile: BackwardProfile) -> float:
-    """A table whose rows are not sent alone is complete at backward's end."""
+    """The time at which a gradient is complete: for a table whose rows are not sent alone, the end of backward."""
     return profile.end_s if name in profile.rows and name != rows else profile.ready_s[name]
 
 
@@ -133,10 +137,10 @@ def _best(
     rows: str | None,
     reduction: str,
 ) -> BucketPlan:
-    """The best cut of parameters, in the order of their readiness, into buckets.
+    """The best cut into buckets of parameters in the order in which their gradients exist, by dynamic programming.
 
-    ends[k][j], the earliest end of the first j parameters in k buckets, is the least, over the beginning i of the
-    last bucket, of max(ends[k - 1][i], when j - 1 is ready) + the time on the link of i to j.
+    ends[k][j] is the earliest time at which the first j parameters are summed in k buckets. It is the minimum over i,
+    the first parameter of the last bucket, of max(ends[k - 1][i], ready time of j - 1) + link time of i to j - 1.
     """
     names = sorted(names, key=lambda name: _ready(name, rows, profile))
     ready = np.array([_ready(name, rows, profile) for name in names])
@@ -146,7 +150,7 @@ def _best(
     link_s = link.latency_s + payload * link.s_per_byte
     if link.tree is not None:
         link_s = np.minimum(link_s, link.tree[0] + payload * link.tree[1])
-    link_s = np.where(np.tri(count, count + 1, dtype=bool), link_s, np.inf)  # a bucket ends behind its beginning
+    link_s = np.where(np.tri(count, count + 1, dtype=bool), link_s, np.inf)  # no bucket ends before it begins
     most = min(MOST_BUCKETS, count)
     ends = np.full((most + 1, count + 1), np.inf)
     begins = np.zeros((most + 1, count + 1), np.int64)

@@ -1,4 +1,4 @@
-"""What to choose by plans: how many ranks, which micro-batch, and what to change for a wished efficiency."""
+"""Recommendations made from plans: number of ranks, micro-batch, and changes of the recipe for a wished efficiency."""
 
 import dataclasses
 import itertools
@@ -12,34 +12,34 @@ from bert_horovod.costs.planner import Device, Network, PhasePlan, plan_phase
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe
 
 RECOMPUTE = ("none", "attention", "layer")  # execution.recompute, from the fastest
-LEAST_WORTH = 0.5  # of a lone rank's rows/s, what each added rank must bring
-WORTH = 0.05  # of a step: more exposed communication than that is worth a narrower wire
+LEAST_WORTH = 0.5  # share of a single rank's rows/s that each added rank must bring
+WORTH = 0.05  # share of a step: if more communication than that is exposed, a narrower wire pays
 _NARROW = ("float16", "int8")
 _ONE_BIT = {"adamw": "onebit_adam", "lamb": "onebit_lamb"}  # by optimizer
-_RATES = (1e3, 1e13)  # bytes a second, between which a threshold is looked for
-_EMBEDDING_SIZE = 128  # of all of Google's ALBERTs
-_MOST_TIMES = 64  # the global batch, or steps between averages
+_RATES = (1e3, 1e13)  # bytes a second: the range in which a threshold is searched
+_EMBEDDING_SIZE = 128  # as in all of Google's ALBERTs
+_MOST_TIMES = 64  # largest factor of the global batch, and most steps between averages
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A change of the recipe, and what it gives on the same ranks."""
+    """A change of the recipe, with its efficiency and time on the same ranks."""
 
     setting: str  # for people
     efficiency: float
-    days: float  # for as many rows
-    price: str = ""  # what it costs in learning
+    days: float  # for the same number of rows
+    price: str = ""  # its disadvantage for learning, for people
 
 
 def knee(plans: Sequence[PhasePlan]) -> int:
-    """The number of ranks, of those planned, at which efficiency times speed-up is largest."""
+    """The world size, among the plans, at which efficiency times speed-up is largest."""
     return max(plans, key=lambda plan: plan.efficiency**2 * plan.world_size).world_size
 
 
 def worth_until(plans: Sequence[PhasePlan]) -> int:
-    """The number of ranks from which the next planned ones are not worth it.
+    """The largest world size up to which added ranks are worth their cost.
 
-    Until there each added rank brings at least LEAST_WORTH of the rows/s of a rank alone. `plans`: by rising ranks.
+    Up to it each added rank brings at least LEAST_WORTH of a single rank's rows/s. `plans`: in order of world size.
     """
     alone = plans[0].rows_per_s / plans[0].efficiency / plans[0].world_size
     for fewer, more in itertools.pairwise(plans):
@@ -49,7 +49,7 @@ def worth_until(plans: Sequence[PhasePlan]) -> int:
 
 
 def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, memory_bytes: float) -> dict[str, int]:
-    """Rows of the largest micro-batch that is expected to fit, by execution.recompute; 0: none does."""
+    """Rows of the largest micro-batch whose estimated memory fits, by execution.recompute; 0: none fits."""
     settings = recipe.phase[phase]
 
     def fits(rows: int, recompute: str) -> bool:
@@ -70,12 +70,12 @@ def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, memory_by
 def choices(
     recipe: Recipe, phase: int, world_size: int, device: Device, network: Network, efficiency: float
 ) -> list[Choice]:
-    """The recipe, then changes of it, those first that cost learning least.
+    """The recipe, then changes of it, in order of their disadvantage for learning.
 
-    That is rounding of gradients, first without and then with what is owed; then a larger global batch; then methods
-    that change what is learned in each step: 1-bit exchange, and averages of parameters; last another model, whose
-    layers share parameters. The batch, and the steps between averages, are the least power of two that reaches the
-    wished efficiency, at most _MOST_TIMES.
+    First come rounded gradients, without and then with error feedback; then a larger global batch; then methods that
+    change the updates: 1-bit exchange and averages of parameters; last another model, whose layers share parameters.
+    The factor of the batch, and the steps between averages, are the least power of two that reaches the wished
+    efficiency, at most _MOST_TIMES.
     """
 
     def planned(setting: str, changed: Recipe, price: str, times: int = 1) -> Choice:
@@ -124,9 +124,10 @@ def _with_batch(recipe: Recipe, phase: int, times: int) -> Recipe:
 
 
 def alternatives(recipe: Recipe) -> dict[str, Recipe]:
-    """The recipe with each way to send less than float32 gradients, by the settings that choose it.
+    """Recipes that send less than float32 gradients, by the settings that a user would change.
 
-    float16 and int8 gradients; and the recipe's own method or else, where its optimizer has one, 1-bit exchange.
+    float16 and int8 gradients; further the recipe's own exchange.method if it is not "gradients", or else 1-bit
+    exchange, if the optimizer has one.
     """
     gradients = dataclasses.replace(recipe, exchange=ExchangeMethod())
     found = {f'numerics.wire = "{wire}"': _with_wire(gradients, wire) for wire in _NARROW}
@@ -141,10 +142,11 @@ def alternatives(recipe: Recipe) -> dict[str, Recipe]:
 
 
 def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> float | None:
-    """The link's rate, in bytes a second, below which int8 gradients pay over float16 ones; None: they never do.
+    """The link's rate, in bytes a second, below which int8 gradients pay in place of float16; None: they never pay.
 
-    They pay where float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
-    LEAST_GAIN: where all that is exposed is latency, fewer bytes gain nothing. Share and latency are `network`'s.
+    They pay if float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
+    LEAST_GAIN. The second condition is there because fewer bytes gain nothing if only latency is exposed. Share and
+    latency of the link are those of `network`.
     """
     float16, int8 = (_with_wire(dataclasses.replace(recipe, exchange=ExchangeMethod()), wire) for wire in _NARROW)
 

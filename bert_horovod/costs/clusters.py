@@ -1,7 +1,7 @@
-"""A cluster as its user describes it, in TOML: hosts, devices, what joins them, what they cost.
+"""A cluster described by its user in TOML: hosts, devices, links between them, costs.
 
-run/clusters/ has examples. What a file does not say of a known device is its data sheet's (costs/gpus.py); prices and
-power are always the user's.
+run/clusters/ has examples. Values that a file leaves out of a known device are from its data sheet (costs/gpus.py);
+prices and power always come from the user.
 """
 
 import math
@@ -21,7 +21,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(b|bit|B)/s")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([MG])(i?)B")
 
 
-# What to add for a device without a data sheet: to a file, or to a command line.
+# Advice in errors about a device without a data sheet: for a file, and for a command line.
 _LINES = {
     "name": 'add under [device] lines as tflops = 125.0 and memory = "16GiB"',
     "device": "give the peak of its matrix products, as in --tflops 125, and its --memory",
@@ -33,16 +33,16 @@ class Hosts:
     """`[hosts]`."""
 
     count: int = setting(1, minimum=1, maximum=1 << 20)
-    devices: int = setting(1, minimum=1, maximum=1 << 10)  # of a host, a rank each
+    devices: int = setting(1, minimum=1, maximum=1 << 10)  # per host; one rank each
 
 
 @dataclass(frozen=True)
 class DeviceSheet:
     """`[device]`."""
 
-    name: str = setting("")  # of a known GPU, as in "V100 SXM2 32GB"; or a name for what follows
+    name: str = setting("")  # of a known GPU, as in "V100 SXM2 32GB"; or any name for the values below
     tflops: float = setting(0.0, minimum=0)  # peak of matrix products in the recipe's precision; 0: the data sheet's
-    product_share: float = setting(PRODUCT_SHARE, above=0, maximum=1)  # of it, what forward and backward reach
+    product_share: float = setting(PRODUCT_SHARE, above=0, maximum=1)  # share of tflops that forward, backward reach
     memory: str = setting("")  # as in 16GiB; "": the data sheet's
     memory_rate: str = setting("")  # as in 900GB/s; "": the data sheet's
     spread: float = setting(SPREAD, minimum=0, below=1)  # standard deviation of devices' speeds, over their mean
@@ -50,28 +50,29 @@ class DeviceSheet:
 
 @dataclass(frozen=True)
 class LinkSheet:
-    """`[between]`: a host's link to the others, and `[inside]`: what joins a host's devices; in each direction.
+    """`[between]`: a host's link to other hosts; `[inside]`: the link between a host's devices; in each direction.
 
-    A ring enters a host through one card: of several, `between` has one's rate, unless more was measured.
+    A ring enters a host through one network card: if a host has several, give `between` the rate of one, unless a
+    higher rate was measured.
     """
 
     rate: str = setting("")  # as in 10Gb/s (bits) or 12GB/s (bytes)
-    share: float = setting(LINK_SHARE, above=0, maximum=1)  # of the rate, what all-reduces reach
+    share: float = setting(LINK_SHARE, above=0, maximum=1)  # share of the rate that all-reduces reach
     latency_ms: float = setting(1e3 * HOP_LATENCY_S, minimum=0)  # of a message from rank to rank
 
 
 @dataclass(frozen=True)
 class Prices:
-    """`[costs]`; what is not said is not computed."""
+    """`[costs]`; without a price or a power, the plan does not compute it."""
 
     device_hour: float = setting(-1.0, minimum=-1)  # -1: not known
     currency: str = setting("")
-    device_w: float = setting(-1.0, minimum=-1)  # under load, its share of the host included; -1: not known
-    kwh: float = setting(-1.0, minimum=-1)  # price of one; -1: it is in device_hour
+    device_w: float = setting(-1.0, minimum=-1)  # power under load, with its share of the host's; -1: not known
+    kwh: float = setting(-1.0, minimum=-1)  # price of a kWh; -1: it is in device_hour
 
 
 class Bill(NamedTuple):
-    """What training takes."""
+    """Device hours, price and energy of a training."""
 
     device_hours: float
     price: float | None  # in the cluster's currency
@@ -91,12 +92,12 @@ class Cluster:
 
     @property
     def ranks(self) -> int:
-        """All devices."""
+        """The number of all devices."""
         return self.hosts.count * self.hosts.devices
 
     @property
     def network(self) -> Network:
-        """What joins them."""
+        """The links between hosts and inside a host."""
         between, inside = self.between, self.inside
         return Network(
             parse_rate(between.rate, f"{self.path}: between.rate =") if between.rate else math.inf,
@@ -108,12 +109,12 @@ class Cluster:
         )
 
     def rank_device(self, precision: str) -> Device:
-        """What a rank computes with; raises UserError where file and data sheets do not say it."""
+        """The device of a rank; raises UserError if neither file nor data sheets have its values."""
         return device_of(self.device, f"{self.path}: device.", precision)
 
 
 def bill(prices: Prices | None, days: float, ranks: int) -> Bill:
-    """What so many days on so many ranks take; without prices, time alone."""
+    """The bill of `days` days on `ranks` ranks; without prices, only device hours."""
     hours = 24 * days * ranks
     if prices is None:
         return Bill(hours, None, None)
@@ -128,10 +129,10 @@ _SECTIONS = {"hosts": Hosts, "device": DeviceSheet, "between": LinkSheet, "insid
 
 
 def read_cluster(path: Path) -> Cluster:
-    """A cluster file.
+    """Read and check a cluster file.
 
     Raises:
-        UserError: it cannot be read, or a setting is not what it should be or is missing; the message names it.
+        UserError: the file cannot be read, or a setting is wrong or missing; the message names it.
     """
     try:
         table = parse_toml(read_text(path))
@@ -166,18 +167,18 @@ def read_cluster(path: Path) -> Cluster:
         raise UserError(f"{path}: costs.kwh needs the power: add under [costs] a line as device_w = 350.0")
     if costs.device_hour < 0 and (costs.kwh >= 0 or costs.currency):
         raise UserError(f"{path}: no price: add under [costs] a line as device_hour = 1.5 (0.0 if only energy is paid)")
-    _ = found.network  # whose rates are checked so
+    _ = found.network  # checks the rates
     return found
 
 
 def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "name") -> Device:
-    """A device by its data sheet, and by what is said in its place.
+    """A device from its data sheet; values that the user gives replace those of the data sheet.
 
     Args:
-        sheet: what is said.
-        where: what settings' names in errors begin with.
+        sheet: the user's values.
+        where: prefix of the settings' names in errors.
         precision: the recipe's.
-        called: what the sheet's name is called in errors: "name" in a file, "device" on a command line.
+        called: the setting of the device's name, for errors: "name" in a file, "device" on a command line.
 
     Raises:
         UserError: no data sheet is known, or the device does not accelerate the precision.
@@ -193,7 +194,7 @@ def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "nam
 
 
 def parse_rate(text: str, where: str) -> float:
-    """Bytes a second of a text like 10Gb/s (bits) or 900GB/s (bytes); raises UserError that begins with `where`."""
+    """Bytes a second of a text like 10Gb/s (bits) or 900GB/s (bytes); `where` starts the message of its UserError."""
     match = _RATE.fullmatch(text)
     if match is None or float(match[1]) == 0:
         raise UserError(f"{where} {text}: expected a rate above 0 as in 10Gb/s (bits) or 900GB/s (bytes)")
@@ -201,7 +202,7 @@ def parse_rate(text: str, where: str) -> float:
 
 
 def parse_size(text: str, where: str) -> float:
-    """Bytes of a text like 16GiB or 16GB; raises UserError that begins with `where`."""
+    """Bytes of a text like 16GiB or 16GB; `where` starts the message of its UserError."""
     match = _SIZE.fullmatch(text)
     if match is None or float(match[1]) == 0:
         raise UserError(f"{where} {text}: expected a size above 0 as in 16GiB or 16GB")
@@ -209,7 +210,7 @@ def parse_size(text: str, where: str) -> float:
 
 
 def _peak(name: str, where: str, precision: str, lines: str) -> float:
-    """The data sheet's, float32 as TF32; `lines` say the peak otherwise."""
+    """The peak from the data sheet, float32 as TF32; `lines`: advice in the error on how to give the peak."""
     peak = gpu_peak(name, precision, tensor_float_32=True)
     if peak is not None:
         return peak

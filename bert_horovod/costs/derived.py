@@ -1,4 +1,4 @@
-"""Numbers that follow from a recipe and a world; every place that needs one gets it here."""
+"""Numbers computed from a recipe and a world size: micro-batches, tokens, parameters, FLOPs, memory."""
 
 import math
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from bert_horovod.recipe.sections import Model, Phase, Recipe
 
 @dataclass(frozen=True)
 class Derived:
-    """What a phase amounts to in a world."""
+    """The derived numbers of a phase for a world size."""
 
     micro_batches: int  # per rank and step
     tokens_per_step: int  # positions, padding included, over all ranks
     parameters: int  # of the model in this phase
-    trained: int  # of them, those that train
-    flops_per_row: float  # forward and backward, of matrix products; a pre-training's
-    memory_bytes: int  # of a rank: an estimate, see memory.py
+    trained: int  # how many of the parameters train
+    flops_per_row: float  # of matrix products in pre-training, forward and backward
+    memory_bytes: int  # of a rank, estimated: see memory_estimate.py
 
 
 def derive(
@@ -35,8 +35,8 @@ def derive(
 ) -> Derived:
     """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch.
 
-    `masked_slots` and `sequences` are those of a row, at most; before rows exist, those of a row of one sequence.
-    `gpu`: whether ranks have one. `parameters`: the task's (tasks.base.Task); None: those of pre-training.
+    `masked_slots` and `sequences`: per row, at most; the defaults, for use before rows exist, are those of a row of one
+    sequence. `gpu`: whether ranks have a GPU. `parameters`: the method of tasks.base.Task; None: pre-training.
     """
     recipe = recipe.in_phase(phase)
     model, length, pairs = recipe.model, phase.sequence_length, recipe.objective.pairs
@@ -68,7 +68,7 @@ def derive(
 def describe(
     recipe: Recipe, world_size: int, gpu: bool = False, parameters: Callable[[Model], Shapes] | None = None
 ) -> str:
-    """What a run amounts to in a world, as lines for people; the arguments are those of `derive`."""
+    """The derived numbers of a run, as lines for people; arguments: see `derive`."""
     lines = []
     for i, phase in enumerate(recipe.phase):
         derived = derive(recipe, phase, world_size, gpu=gpu, parameters=parameters)
@@ -86,7 +86,7 @@ def describe(
 
 
 def depth(recipe: Recipe, number: int) -> str:
-    """How deep the model is in a phase and what of it trains, for people; nothing if the whole model trains."""
+    """The numbers of layers and of trained layers in a phase, for people; "" if the whole model trains."""
     phase = recipe.phase[number]
     layers = recipe.in_phase(phase).model.num_hidden_layers
     trained = phase.trained_layers or layers

@@ -1,12 +1,12 @@
-"""What ranks send with each exchange.method of a recipe: by arithmetic alone, for plans and for advice to a run.
+"""Computes the bytes that ranks send with each exchange.method, for plans and for advice to a run.
 
-A phase has up to three stages, and all steps of a stage send alike. Sums leave at one of three times:
+A phase has up to three stages; all steps of a stage send the same. Sums are sent at one of three times:
 
-    beside     beside the last micro-batch's backward: gradients, momenta as signs, chunks
-    meanwhile  beside the whole step: dreamddp's parts of the parameters
+    beside     during the last micro-batch's backward: gradients, momenta as signs, chunks
+    meanwhile  during the whole step: dreamddp's parts of the parameters
     after      after the step, where nothing hides them: averages of local methods, syncs of zero_one_adam
 
-Not counted: the single numbers by which ranks agree on whether a step is finite, and the time that encoding takes.
+Not counted: the all-reduces of one number that tell ranks whether a step is finite, and the time of encoding.
 """
 
 import bisect
@@ -20,43 +20,44 @@ from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.optimizers.schedule import sync_period, whole_steps
 from bert_horovod.recipe.sections import Phase, Recipe
 
-# Methods whose buckets are cut by size alone; those of the others follow the measured link and backward.
+# Methods whose buckets are cut only by size; other methods cut them by the measured link and backward.
 BY_SIZE = ("largest_chunks", "parameters", "mt_dao", "dreamddp")
-AUTO_DENSE = 0.2  # exchange.dense = "auto" as plans have it: published shares are 0.15 to 0.25 (arXiv 2102.02888)
+# Plans assume this share for exchange.dense = "auto": published shares are 0.15 to 0.25 (arXiv 2102.02888).
+AUTO_DENSE = 0.2
 
 
 def measured_buckets(recipe: Recipe) -> bool:
-    """Whether buckets follow the measured link and backward, not their size alone."""
+    """Whether buckets are cut by the measured link and backward, not only by size."""
     by_size = recipe.exchange.method in BY_SIZE or recipe.optimizer.clipping == "bucket"
     return recipe.execution.bucket_bytes == "auto" and not by_size
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The steps of a phase in which ranks send alike; numbers are those of a step on average."""
+    """Steps of a phase in which ranks send the same; values are per step, on average."""
 
     name: str
     share: float  # of the phase's steps
-    wire: str  # of the sums beside and after: a key of NUMBER_BYTES
-    reduction: str  # how these are summed: a key of costs.link.LINKS
-    beside: bool = True  # whether all parameters' numbers, or their chosen chunks, are summed beside backward
-    fraction: float = 1.0  # of the chunks, what is sent beside backward
-    chunk: int = 0  # numbers; 0: no chunks
-    meanwhile: float = 0.0  # float32 ring averages of all parameters beside the whole step: a part of one
-    after: float = 0.0  # sums of as many numbers as there are parameters, after the step
+    wire: str  # of the sums `beside` and `after`: a key of NUMBER_BYTES
+    reduction: str  # way to sum `beside` and `after`: a key of costs.link.LINKS
+    beside: bool = True  # whether all parameters' numbers, or their chosen chunks, are summed during backward
+    fraction: float = 1.0  # share of the chunks that is sent during backward
+    chunk: int = 0  # numbers of a chunk; 0: no chunks
+    meanwhile: float = 0.0  # float32 ring averages of all parameters during the whole step: less than one
+    after: float = 0.0  # sums over all parameters' numbers after the step: how many
 
     @property
     def number_bytes(self) -> float:
-        """Of a parameter in the payload beside backward."""
+        """Bytes per number of the parameters in the payload `beside` backward."""
         return NUMBER_BYTES[self.wire] * (self.fraction + 1 / self.chunk if self.chunk else 1.0)
 
     def sent_bytes(self, buckets: Sequence[int], world_size: int, inside: int = 1) -> float:
-        """What a rank sends in a step; to other hosts where sums go in two steps.
+        """Bytes that a rank sends in a step; with two_step only those to other hosts.
 
         Args:
-            buckets: the numbers of each.
+            buckets: how many numbers each has.
             world_size: ranks.
-            inside: ranks of a host that sum among themselves first; with the ring it makes no difference.
+            inside: ranks of a host, which sum among themselves first; it makes no difference for the ring.
         """
         if world_size == 1:
             return 0.0
@@ -79,9 +80,9 @@ def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
     """The stages of a phase, whose shares sum to 1.
 
     Args:
-        recipe: its exchange, wire and optimizer; a sound one.
-        phase: one of its phases, whose steps and learning rate decide shares.
-        reduction: how gradients are summed; "": the first way that the recipe allows.
+        recipe: its exchange, wire and optimizer; already checked.
+        phase: a phase of the recipe; shares depend on its steps and learning rate.
+        reduction: way to sum gradients; "": the first way that the recipe allows.
     """
     exchange, wire, slots = recipe.exchange, recipe.numerics.wire, _slots_a_parameter(recipe)
     dense = Stage("dense", 1.0, wire, reduction or reductions(recipe)[0])
@@ -106,13 +107,13 @@ def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
 
 
 def _slots_a_parameter(recipe: Recipe) -> float:
-    """Numbers of slots for each of the parameters, those of pre-training."""
+    """Slots per parameter of pre-training: numbers in slots over numbers in parameters."""
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     return slot_numbers(recipe, shapes) / sum(map(math.prod, shapes.values()))
 
 
 def part_size(numbers: int, ranks: int) -> int:
-    """Numbers of a rank's own sums in a two-step sum: whole blocks, with padding behind the last of all."""
+    """How many sums a rank makes in a two-step sum: whole blocks; the last rank's part ends with padding."""
     return math.ceil(numbers / (ranks * BLOCK)) * BLOCK
 
 
@@ -145,7 +146,7 @@ def _with_share(stage: Stage, share: float) -> Stage:
 
 
 def _v_updates(steps: int, updates: int) -> int:
-    """In how many of the first steps 0/1 Adam's v learns: `updates` times in each step, then in every second, ..."""
+    """How many of the first `steps` steps update 0/1 Adam's v: `updates` times each step, then every second, ..."""
     found, interval = 0, 1
     while steps > interval * updates:
         found, steps, interval = found + updates, steps - interval * updates, 2 * interval
@@ -153,7 +154,7 @@ def _v_updates(steps: int, updates: int) -> int:
 
 
 def _syncs(phase: Phase, first: int, power: float, most: int) -> float:
-    """Syncs of 0/1 Adam from step `first` of the phase on, where the learning rate no longer rises."""
+    """Number of 0/1 Adam's syncs from step `first` of the phase to its end; the learning rate must not rise there."""
     found, step = 0.0, first
     while step <= phase.steps:
         period = sync_period(phase, step, power, most)

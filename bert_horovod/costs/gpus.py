@@ -1,4 +1,4 @@
-"""Peak rates of matrix products of GPUs, and their memories, by their data sheets."""
+"""GPUs' peak rates of matrix products and their memories, from data sheets."""
 
 import re
 from typing import NamedTuple, TypeVar
@@ -8,7 +8,7 @@ _Entry = TypeVar("_Entry")
 
 
 class Peaks(NamedTuple):
-    """A GPU's dense peaks in 10^12 operations a second; None: that precision is not accelerated, or is emulated."""
+    """A GPU's dense peaks in 10^12 operations a second; None: the GPU does not accelerate or only emulates it."""
 
     float32: float
     tensor_float_32: float | None  # float32 variables, products rounded to 10 bits on tensor cores
@@ -17,7 +17,7 @@ class Peaks(NamedTuple):
 
 
 # From NVIDIA's data sheets of each product (GeForce: the white papers of Turing, GA102 and Ada, reference clocks),
-# at boost clock, without sparsity: where a sheet gives the sparse rate alone, half of it. First match counts.
+# at boost clock, without sparsity: if a sheet gives only the sparse rate, half of it. The first match counts.
 GPU_PEAKS = {
     r"\bV100S\b": Peaks(16.4, None, 130, None),
     r"\bV100.*PCIE": Peaks(14, None, 112, None),
@@ -46,7 +46,7 @@ class Memory(NamedTuple):
     gb_per_s: float  # 10^9 bytes a second
 
 
-# From NVIDIA's data sheets. First match counts: a name that tells no size is the smallest GPU of its kind.
+# From NVIDIA's data sheets. The first match counts: a name without a size means the smallest GPU of its kind.
 GPU_MEMORIES = {
     r"\bT4\b": Memory(16, 320),
     r"\bV100\b.*\b32GB\b": Memory(32, 900),
@@ -61,11 +61,12 @@ GPU_MEMORIES = {
     r"\bH200\b": Memory(141, 4800),
 }
 
-_PART_OF_A_GPU = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b")  # a slice, or a virtual GPU: the sheet does not hold
+# Names of a MIG slice or a virtual GPU: the data sheet of the whole GPU is not valid for them.
+_PART_OF_A_GPU = re.compile(r"\bMIG\b|\bGRID\b|-\d+[ABCQ]\b")
 
 
 def gpu_peak(device_name: str, precision: str, tensor_float_32: bool) -> float | None:
-    """The peak of a GPU of this name in operations a second, or None; float32 is TF32 where that is enabled."""
+    """The peak of a GPU in operations a second; None if unknown or not accelerated. float32 is TF32 if enabled."""
     peaks = _first(GPU_PEAKS, device_name)
     if peaks is None:
         return None
@@ -76,18 +77,18 @@ def gpu_peak(device_name: str, precision: str, tensor_float_32: bool) -> float |
 
 
 def gpu_memory(device_name: str) -> Memory | None:
-    """The memory of a GPU of this name, or None."""
+    """The memory of a GPU of this name; None if unknown."""
     return _first(GPU_MEMORIES, device_name)
 
 
 def known_gpus() -> list[str]:
-    """Names, one for each entry of GPU_PEAKS at least, that `gpu_peak` knows."""
+    """Names that `gpu_peak` knows, at least one for each entry of GPU_PEAKS."""
     alternatives = [alternative for pattern in GPU_PEAKS for alternative in re.sub(r"\(.*?\)", "", pattern).split("|")]
     return [alternative.replace(r"\b", "").replace(".*", " ") for alternative in alternatives]
 
 
 def _first(table: dict[str, _Entry], device_name: str) -> _Entry | None:
-    """The entry of the first pattern that is in the name; None for a part of a GPU, of which no sheet holds."""
+    """The entry of the first pattern found in the name; None for a part of a GPU, for which no data sheet is valid."""
     if _PART_OF_A_GPU.search(device_name):
         return None
     return next((entry for pattern, entry in table.items() if re.search(pattern, device_name, re.IGNORECASE)), None)

@@ -1,4 +1,4 @@
-"""The link between ranks as two numbers: fitted to sums over ranks that were timed, or computed for a way to sum."""
+"""The link between ranks as latency and time per byte: fitted to timed sums, or computed for a way to sum."""
 
 import math
 from collections.abc import Callable
@@ -8,31 +8,31 @@ import numpy as np
 
 from bert_horovod.recipe.sections import REDUCTIONS, Recipe
 
-TREE_SHARE = 0.9  # of a ring's rate, what trees are taken to reach; not measured
+TREE_SHARE = 0.9  # share of a ring's rate that trees are assumed to reach; not measured
 BLOCK = 256  # numbers that share a scale; it divides every hidden size in use, so that blocks do not cross rows
-# Of a number on the wire, scales included: by numerics.wire, and as signs.
+# Bytes of a number on the wire, scales included: by numerics.wire, and as signs.
 NUMBER_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1 + 2 / BLOCK, "signs": 1 / 8 + 2 / BLOCK}
 
 
 class Link(NamedTuple):
-    """A sum of b bytes over all ranks takes latency_s + b * s_per_byte; or as `tree` says, where that is sooner."""
+    """A sum of b bytes over all ranks takes latency_s + b * s_per_byte, or the time by `tree` if that is shorter."""
 
     latency_s: float
     s_per_byte: float  # of payload
-    tree: tuple[float, float] | None = None  # the same two numbers of sums by trees; None: there are none
+    tree: tuple[float, float] | None = None  # latency_s and s_per_byte of sums by trees; None: no trees
 
     def seconds(self, payload_bytes: float) -> float:
-        """Of one sum over all ranks."""
+        """The time of one sum over all ranks."""
         taken_s = self.latency_s + payload_bytes * self.s_per_byte
         return taken_s if self.tree is None else min(taken_s, self.tree[0] + payload_bytes * self.tree[1])
 
     def slower(self, times: float) -> "Link":
-        """One that carries so many times fewer bytes a second."""
+        """The same link with `times` times fewer bytes a second."""
         tree = self.tree and (self.tree[0], self.tree[1] * times)
         return Link(self.latency_s, self.s_per_byte * times, tree)
 
     def bytes_per_s(self, world_size: int) -> float:
-        """What a rank sends a second: 2 (n - 1) / n of the payload, in a ring as in two steps."""
+        """Bytes that a rank sends a second: 2 (n - 1) / n of the payload, by ring and by two_step."""
         return 2 * (world_size - 1) / world_size / self.s_per_byte
 
 
@@ -41,7 +41,7 @@ def ring(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
 
     Args:
         world_size: n, ranks; a ring of one sends nothing.
-        bytes_per_s: that the slowest hop carries, as a rule between two hosts: all of a host's ranks share one hop.
+        bytes_per_s: of the slowest hop, usually between two hosts: all ranks of a host share one hop.
         hop_latency_s: of a message from a rank to its neighbour.
     """
     hops = 2 * (world_size - 1)
@@ -49,18 +49,18 @@ def ring(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
 
 
 def two_step(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
-    """The link of sums in two steps (exchange/two_step.py), with a ring's arguments and the bytes of a ring.
+    """The link of sums in two steps (exchange/two_step.py); arguments as for `ring`, and as many bytes as by ring.
 
-    The all-to-all's messages leave at once; the all-gather is a ring of n - 1 hops.
+    The messages of the all-to-all are sent at the same time; the all-gather is a ring of n - 1 hops.
     """
     hops = world_size if world_size > 1 else 0
     return Link(hops * hop_latency_s, 2 * (world_size - 1) / world_size / bytes_per_s)
 
 
 def ring_or_tree(world_size: int, bytes_per_s: float, hop_latency_s: float, hosts: int) -> Link:
-    """The link of NCCL's all-reduces, with a ring's arguments: small sums go up and down a tree of hosts.
+    """The link of NCCL's all-reduces; arguments as for `ring`. NCCL sends small sums up and down a tree of hosts.
 
-    A tree has 2 log2(hosts) hops, and carries 2 bytes for each of the payload at TREE_SHARE of the ring's rate.
+    A tree has 2 log2(hosts) hops, and sends each byte of the payload twice, at TREE_SHARE of the ring's rate.
     """
     latency_s = 2 * math.ceil(math.log2(hosts)) * hop_latency_s
     tree = (latency_s, 2 / (TREE_SHARE * bytes_per_s)) if hosts > 1 else None
@@ -71,9 +71,9 @@ LINKS: dict[str, Callable[[int, float, float], Link]] = {"ring": ring, "two_step
 
 
 class Fabric(NamedTuple):
-    """What joins hosts, or the devices of one."""
+    """The network between hosts, or the connection of the devices of one host."""
 
-    bytes_per_s: float  # that all-reduces reach, in each direction
+    bytes_per_s: float  # rate that all-reduces reach, in each direction
     latency_s: float  # of a message
 
 
@@ -91,16 +91,16 @@ def link_of_hosts(
     Args:
         reduction: "ring", or "two_step".
         world_size: ranks.
-        devices: of a host, which share its fabric to the others.
-        between: joins hosts.
-        inside: joins a host's devices.
-        by_host: whether a host's ranks sum among themselves first, as exchange/two_step.py does it.
-        number_bytes: of a number on the wire; among themselves a host's ranks send float32.
+        devices: per host; they share the host's fabric to other hosts.
+        between: the fabric between hosts.
+        inside: the fabric between the devices of a host.
+        by_host: whether a host's ranks sum among themselves first, as in exchange/two_step.py.
+        number_bytes: of a number on the wire between hosts; ranks of a host send float32 to each other.
     """
     hosts = math.ceil(world_size / devices)
     if hosts == 1:
         return LINKS[reduction](world_size, *inside)
-    if reduction == "ring":  # its neighbours are in one host, but for one pair a host
+    if reduction == "ring":  # neighbours in the ring are on one host, except for one pair a host
         slowest = between if devices == 1 else between._replace(bytes_per_s=min(between[0], inside[0]))
         return ring_or_tree(world_size, *slowest, hosts)
     if devices == 1:
@@ -110,13 +110,13 @@ def link_of_hosts(
         gathered = (devices - 1) / devices / inside.bytes_per_s
         latency_s = 1.5 * first.latency_s + across.latency_s
         return Link(latency_s, first.s_per_byte * 4 / number_bytes + across.s_per_byte + gathered)
-    # Each of a host's ranks sends a part to every rank of the other hosts; the parts' sums then go round as in a ring.
+    # Each rank sends a part to every rank of other hosts; then the sums of the parts are sent around a ring.
     leaves = devices * (world_size - devices) / world_size + (world_size - 1) / world_size
     return Link(world_size * between.latency_s, leaves / between.bytes_per_s)
 
 
 def reductions(recipe: Recipe) -> tuple[str, ...]:
-    """The ways to sum over ranks among which a measurement decides; where nothing is measured, the first is taken."""
+    """The ways to sum over ranks that the recipe allows: a measurement chooses one; without measurement, the first."""
     settings = recipe.execution
     if settings.reduction != "auto":
         return (settings.reduction,)
@@ -125,7 +125,7 @@ def reductions(recipe: Recipe) -> tuple[str, ...]:
 
 
 def sums_by_host(recipe: Recipe) -> bool:
-    """Whether ranks of one host sum among themselves first: where what leaves the host is encoded."""
+    """Whether ranks of one host sum among themselves first: yes if the numbers that leave the host are encoded."""
     method = recipe.exchange.method
     return method.startswith(("onebit_", "zero_one_")) or (
         method == "gradients" and reductions(recipe) == ("two_step",)
@@ -133,10 +133,10 @@ def sums_by_host(recipe: Recipe) -> bool:
 
 
 def fit(seconds: list[tuple[int, float]]) -> Link:
-    """The link of (bytes, seconds) of sums, from small to large: slope from the large, latency from the small.
+    """Fit a link to (bytes, seconds) of sums, from small to large: slope from large sums, latency from small ones.
 
-    A switch or a shaped link lets a burst through at a higher rate, so that the rate of what is sent for long is that
-    between the two largest.
+    The slope is between the two largest sums, because a switch or a shaped link lets a short burst through at a higher
+    rate.
     """
     payload, taken = (np.array(values, np.float64) for values in zip(*seconds, strict=True))
     slope = max((taken[-1] - taken[-2]) / (payload[-1] - payload[-2]), 1e-15)

@@ -1,4 +1,4 @@
-"""What was measured on a cluster, in place of data sheets: files that other commands print with --json."""
+"""Measurements of a cluster in place of data sheets: reads the files that other commands print with --json."""
 
 import dataclasses
 import re
@@ -15,21 +15,21 @@ _CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), X
 
 
 def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
-    """The device at the pace that `bench compute --json`, or `bench scaling` on 1M1G, measured.
+    """The device with the rates that `bench compute --json`, or `bench scaling` on 1M1G, measured.
 
     Args:
         path: the file.
-        recipe: what is planned; it must be of the model, precision and optimizer that were measured.
-        device: its memory and spread stay.
+        recipe: to be planned; model, precision and optimizer must be the measured ones.
+        device: the result keeps its memory size and spread.
 
     Raises:
-        UserError: the file is something else, or of another recipe.
+        UserError: the file is not such a measurement, or of another recipe.
     """
     found = _read(path, "--compute", "bench compute", ())
-    found = found.get("compute", found)  # of `bench scaling`
+    found = found.get("compute", found)  # `bench scaling` has it under "compute"
     _check(path, "--compute", "bench compute", found, ("step_s", "flops_per_s", "forward_backward_s"))
     match = _CONFIGURATION.fullmatch(str(found.get("configuration")))
-    first = recipe.in_phase(recipe.phase[0])  # what is measured
+    first = recipe.in_phase(recipe.phase[0])  # `bench compute` measures the first phase
     model, precision, optimizer = first.model, recipe.numerics.precision, recipe.optimizer.name
     expected = (str(model.num_hidden_layers), str(model.hidden_size), precision, optimizer)
     if match is None or match.group(1, 2, 5, 6) != expected:
@@ -40,7 +40,7 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     step_s, forward_backward_s = found["step_s"], found["forward_backward_s"]
     flops_per_s = found["flops_per_s"] * step_s / forward_backward_s
     rate, update_s = device.memory_bytes_per_s, step_s - forward_backward_s
-    if update_s > 0.01 * step_s:  # less is lost in the noise of two medians
+    if update_s > 0.01 * step_s:  # a smaller difference is within the noise of the two medians
         shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
         rate = update_bytes(recipe, shapes, 1, 1) / update_s
     return dataclasses.replace(
@@ -49,20 +49,20 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
 
 
 def measured_network(path: Path, network: Network) -> Network:
-    """The network between hosts as `doctor --json`, `bench comm --json` or `bench scaling` measured it.
+    """The network with the rate and latency that `doctor --json`, `bench comm --json` or `bench scaling` measured.
 
     Args:
         path: the file.
-        network: what is said of the devices of a host stays.
+        network: the result keeps its values for the devices inside a host.
 
     Raises:
-        UserError: the file is something else, or of one host or rank alone.
+        UserError: the file is not such a measurement, or of only one host or rank.
     """
     found = _read(path, "--link", "doctor", ())
     if "link" in found:
         _check(path, "--link", "bench comm", found["link"], ("bytes_per_s", "latency_s"))
         _check(path, "--link", "bench comm", found, ("world_size",))
-        hops = found["world_size"]  # of sums in two steps
+        hops = found["world_size"]  # of two_step; a ring has more
         bytes_per_s, latency_s = found["link"]["bytes_per_s"], found["link"]["latency_s"]
         if found.get("reduction") != "two_step":
             hops = 2 * (hops - 1)
@@ -93,7 +93,7 @@ def _read(path: Path, flag: str, command: str, numbers: tuple[str, ...]) -> dict
 
 
 def _check(path: Path, flag: str, command: str, found: Any, numbers: tuple[str, ...]) -> None:
-    """Raise UserError where `found` is no table, or lacks a number above 0."""
+    """Raise UserError if `found` is not a JSON object, or one of `numbers` is missing or not above 0."""
     for name in numbers if isinstance(found, dict) else ("a JSON object",):
         value = found.get(name) if isinstance(found, dict) else None
         if not (type(value) in (int, float) and 0 < value < float("inf")):

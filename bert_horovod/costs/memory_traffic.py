@@ -1,25 +1,25 @@
-"""What a micro-batch moves through a device's memory between its matrix products: a floor for the kernels there."""
+"""Bytes that the kernels between matrix products move through a device's memory, at least, for a micro-batch."""
 
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.recipe.sections import Recipe
 
-# Numbers that fused kernels read and write for each position of a layer in forward, of the hidden size: biases of
-# query, key and value 6; context 2; twice bias, dropout, addition and LayerNorm 4.
+# Numbers that fused kernels read and write for each position of a layer in forward, in units of the hidden size: biases
+# of query, key and value 6; context 2; bias, dropout, addition and LayerNorm 4, twice a layer.
 _HIDDEN = 16
-_BACKWARD = 2  # times forward: gradients come in and go out, and what forward kept is read again
+_BACKWARD = 2  # times forward, because backward reads and writes gradients and reads the kept tensors again
 
 
 def kernel_bytes(recipe: Recipe, length: int, masked_slots: int, trained_layers: int = 0) -> float:
     """Bytes of a micro-batch's forward and backward, if each operation between products is one kernel.
 
     Softmax reads and writes the scores, gelu its argument and value; the loss reads the logits, and backward reads and
-    writes them; embeddings are read, added up and normed. Kernels that are not fused move more.
+    writes them; embeddings are read, added and normalised. Kernels that are not fused move more.
 
     Args:
-        recipe: model, precision, micro-batch and recomputation, which does a layer's forward once more.
+        recipe: model, precision, micro-batch and recomputation, which repeats a layer's forward or its softmax.
         length: positions per row.
         masked_slots: masked positions per row.
-        trained_layers: how many layers, the uppermost, have a backward; 0: all, and the embeddings.
+        trained_layers: how many of the uppermost layers have a backward; 0: all layers and the embeddings.
     """
     model, rows = recipe.model, recipe.execution.micro_batch
     place = _HIDDEN * model.hidden_size + 2 * model.intermediate_size

@@ -1,25 +1,25 @@
-"""What a recipe will take on given devices and a given link, before anything runs: time, memory, efficiency, days.
+"""Plans a recipe on given devices and a given link before anything runs: time, memory, efficiency, days.
 
     step = K (forward + backward) + accumulation + update + waiting + exposed communication + exposed input
 
 - Forward and backward: the FLOPs of the matrix products (costs/products.py, with the backward of
-  costs/backward_profile.py) over the device's peak times the share of it that is reached.
-- Of that, the kernels between products take at least what they move over the memory's rate
-  (costs/memory_traffic.py). It is a part, not an addend: the share that is reached was measured with them.
-- Accumulation and update move numbers through memory: bytes over the memory's rate, as in Kundu et al. (arXiv
-  2407.14645), who take an operation to last max(FLOPs / (peak x share), bytes / bandwidth).
-- Communication: what exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
-  (costs/link.py), by ring or in two steps, of the buckets that the program itself would choose for this link and this
-  backward (costs/buckets.py). Exposed is what lasts beyond the last micro-batch's backward; of dreamddp's parts, beyond
-  the micro-batches beside which they leave; of averages of local updates, all. A phase's figures are means over its
-  stages, by their shares of the steps.
+  costs/backward_profile.py) / (the device's peak x the share of the peak that it reaches).
+- The kernels between products take at least (bytes that they move) / (memory rate), see costs/memory_traffic.py. This
+  time is a part of forward and backward, not added to it, because the reached share was measured with these kernels.
+- Accumulation and update move numbers through memory: bytes / memory rate, as in Kundu et al. (arXiv 2407.14645), for
+  whom an operation lasts max(FLOPs / (peak x share), bytes / bandwidth).
+- Communication: the bytes that exchange.method sends in each stage of a phase (costs/exchanges.py), in sums over ranks
+  (costs/link.py), by ring or by two_step, with the buckets that the program itself would choose for this link and this
+  backward (costs/buckets.py). Exposed communication is the part after the last micro-batch's backward; for dreamddp's
+  parts, the part after the micro-batches that they run beside; for averages of local updates, all of it. A phase's
+  values are means over its stages, weighted by their shares of the steps.
 - Waiting: all ranks wait for the slowest device, whose speed is an order statistic of a normal distribution.
-- Input: a core of the host assembles a rank's rows beside the step; exposed is what lasts beyond it.
+- Input: a core of the host assembles a rank's rows during the step; exposed input is the part that takes longer.
 - Memory: costs/memory_estimate.py.
 
-Not counted: encoding and decoding of narrow wires, evaluations, checkpoints, start-up, and what communication takes
-from computation where one device does both.
-`python benchmarks/planner.py` holds plans against published and measured tables.
+Not counted: encoding and decoding of narrow wires, evaluations, checkpoints, start-up, and the slowdown of computation
+by communication on the same device.
+`python benchmarks/planner.py` compares plans with published and measured tables.
 """
 
 import math
@@ -41,16 +41,17 @@ from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Phase, Recipe
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
-# times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's,
-# with the update, kernels between products and all else that a step does.
+# times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.
+# These include the update, kernels between products and everything else in a step.
 PRODUCT_SHARE = 0.35
 # Rings over TCP carried 0.88 to 0.94 of 100 Mb/s in docs/results.md, and 0.92 of 10 Gb/s in HKBU's published runs.
 LINK_SHARE = 0.9
 # HKBU's published fits over 10 Gb/s Ethernet: 0.9, 4.0 and 7.0 ms for all-reduces over 16, 32 and 64 ranks (30, 62 and
 # 126 hops), which are 0.03 to 0.065 ms a hop.
 HOP_LATENCY_S = 5e-5
-# NVIDIA's published rows/s of 4, 8 and 16 V100s of one node, which accumulate 64 micro-batches or more, are 3 to 7 %
-# under those of one, as the slowest of devices would be whose speeds differ by 3.1 to 4.5 %: see slowest().
+# NVIDIA's published rows/s per GPU of 4, 8 and 16 V100s of one node, which accumulate 64 micro-batches or more, are 3
+# to 7 % below those of one. The slowest device would be as slow if devices' speeds differed by 3.1 to 4.5 % (standard
+# deviation): see slowest().
 SPREAD = 0.037
 # docs/results.md, "Packing": a core assembles 46,400 rows/s of length 128 and 27,400 of 512.
 ROW_S, POSITION_S = 1.65e-5, 3.9e-8
@@ -59,11 +60,11 @@ DAY_S = 86400
 
 @dataclass(frozen=True)
 class Device:
-    """What one rank computes with."""
+    """The device of one rank."""
 
     name: str
     flops_per_s: float  # peak of matrix products in the recipe's precision
-    product_share: float = PRODUCT_SHARE  # of the peak, what forward and backward reach as a whole
+    product_share: float = PRODUCT_SHARE  # share of the peak that forward and backward reach as a whole
     memory_bytes: float | None = None  # None: unknown, any estimate fits
     memory_bytes_per_s: float | None = None  # None: unknown, accumulation and update are not counted
     spread: float = 0.0  # standard deviation of devices' speeds, as a share of their mean
@@ -71,17 +72,17 @@ class Device:
 
 @dataclass(frozen=True)
 class Network:
-    """What joins ranks: the slowest hop, as a rule the network between two hosts, and what joins a host's devices."""
+    """The links between ranks: the slowest hop, usually between two hosts, and the link inside a host."""
 
-    bytes_per_s: float  # nominal, of a host's link to the others, in each direction
-    share: float = LINK_SHARE  # of the nominal rate, what all-reduces reach
+    bytes_per_s: float  # nominal, of a host's link to other hosts, in each direction
+    share: float = LINK_SHARE  # share of the nominal rate that all-reduces reach
     latency_s: float = HOP_LATENCY_S
-    devices: int = 1  # of a host; they share its link
-    inside_bytes_per_s: float = math.inf  # that an all-reduce within a host reaches, as `share` of the nominal
+    devices: int = 1  # per host; they share the host's link
+    inside_bytes_per_s: float = math.inf  # rate that an all-reduce inside a host reaches, its share included
     inside_latency_s: float = 0.0
 
     def link(self, recipe: Recipe, reduction: str, world_size: int, number_bytes: float) -> Link:
-        """The link of sums of so many ranks, which fill hosts one after another; `number_bytes`: of a number sent."""
+        """The link of sums over ranks, which fill hosts one after another; `number_bytes`: of a number on the wire."""
         between = Fabric(self.bytes_per_s * self.share, self.latency_s)
         inside = Fabric(self.inside_bytes_per_s, self.inside_latency_s)
         return link_of_hosts(reduction, world_size, self.devices, between, inside, sums_by_host(recipe), number_bytes)
@@ -89,32 +90,32 @@ class Network:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The steps of a phase in which ranks send alike; numbers are of one step, on average."""
+    """Steps of a phase in which ranks send the same; values are per step, on average."""
 
     name: str
     share: float  # of the phase's steps
     sent_bytes: float  # by a rank
-    communication_s: float  # all sums
-    exposed_s: float  # of them, what nothing hides
+    communication_s: float  # of all sums
+    exposed_s: float  # the part of communication_s that nothing hides
 
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase on so many ranks."""
+    """The plan of a phase on `world_size` ranks."""
 
     phase: int
     world_size: int
     micro_batches: int  # K, per rank and step
     forward_backward_s: float  # of all K
-    kernels_s: float  # of these, what kernels between products take at the memory's rate; 0: the rate is not known
+    kernels_s: float  # the part of it for kernels between products, at the memory's rate; 0: the rate is not known
     accumulation_s: float  # adding gradients of micro-batches
     update_s: float
     waiting_s: float  # for the slowest rank
-    sent_bytes: float  # by a rank in a step, as the next two a mean over stages
-    communication_s: float  # all sums of a step
-    exposed_s: float  # of them, what nothing hides
+    sent_bytes: float  # by a rank in a step; this and the next two are means over stages
+    communication_s: float  # of all sums of a step
+    exposed_s: float  # the part of communication_s that nothing hides
     input_s: float  # assembling rows
-    exposed_input_s: float  # beyond all else
+    exposed_input_s: float  # the part of input_s that is longer than the rest of the step
     stages: tuple[StagePlan, ...]
     buckets: int  # 0: nothing is sent
     memory_bytes: int  # of a rank, estimated
@@ -125,7 +126,7 @@ class PhasePlan:
 
     @property
     def step_s(self) -> float:
-        """Of a whole step, a mean over stages."""
+        """Seconds of a whole step, a mean over stages."""
         parts = (self.forward_backward_s, self.accumulation_s, self.update_s, self.waiting_s, self.exposed_s)
         return sum(parts) + self.exposed_input_s
 
@@ -177,21 +178,21 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
 
 
 def slowest(count: int) -> float:
-    """How many standard deviations the slowest of so many equal devices is expected behind their mean (Blom 1958)."""
+    """Standard deviations by which the slowest of `count` equal devices is expected below their mean (Blom 1958)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def accumulation_bytes(recipe: Recipe, parameters: int, micro_batches: int) -> int:
-    """What adding a step's gradients moves through memory: float32 sums are read and written, gradients are read."""
+    """Bytes that adding a step's gradients moves through memory: it reads and writes float32 sums, reads gradients."""
     return 0 if micro_batches == 1 else micro_batches * parameters * (8 + WIDTHS[recipe.numerics.precision])
 
 
 def update_bytes(recipe: Recipe, shapes: Shapes, micro_batches: int, world_size: int) -> int:
-    """What an update moves through memory: see optimizers/applying.py.
+    """Bytes that an update moves through memory: see optimizers/applying.py.
 
     The norm reads gradients; one pass reads parameters, gradients and slots and writes slots; another reads all three
-    and writes parameters and their copy in the compute precision. Rules without norms of tensors do both in one pass,
-    which saves them a third of this at most.
+    and writes parameters and their copy in the compute precision. Rules that are not adaptive need only one pass, which
+    saves a third of these bytes at most.
     """
     width = WIDTHS[recipe.numerics.precision]
     gradient = width if micro_batches == 1 and world_size == 1 else 4
@@ -211,9 +212,9 @@ def _communication(
     world_size: int,
     network: Network,
 ) -> tuple[list[StagePlan], int]:
-    """The phase's stages with the way to sum gradients that exposes least, and the number of buckets.
+    """The phase's stages with the way to sum gradients that exposes the least communication, and the number of buckets.
 
-    `shapes` are those of what trains.
+    `shapes` are those of the parameters that train.
     """
     if world_size == 1:
         return [StagePlan(stage.name, stage.share, 0.0, 0.0, 0.0) for stage in stages(recipe, phase)], 0
@@ -246,7 +247,7 @@ def _stage_plan(
     world_size: int,
     network: Network,
 ) -> StagePlan:
-    """What a stage sends, and how long that takes."""
+    """The plan of a stage: its bytes, and the times of its communication."""
     link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
     ring = network.link(recipe, "ring", world_size, 4.0)
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
@@ -273,7 +274,7 @@ def _stage_plan(
 
 
 def _merged(shapes: Shapes, profile: BackwardProfile) -> tuple[Shapes, BackwardProfile]:
-    """Parameters whose gradients are there at one time as one, but for looked-up tables: so a plan is found sooner."""
+    """Merge parameters whose gradients exist at the same time, except embedding tables, so that planning is faster."""
     merged: Shapes = {}
     ready_s: dict[str, float] = {}
     for name, shape in shapes.items():

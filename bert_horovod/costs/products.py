@@ -1,4 +1,4 @@
-"""The matrix products of a forward pass as data: what a step must compute, whoever computes it."""
+"""The matrix products of a forward pass as data: the computation of a step, on any device."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bert_horovod.recipe.sections import Model
 
-EMBEDDINGS, HEAD, LAST_LAYER = "embeddings: ", "head: ", "last layer: "  # what names of products begin with
+EMBEDDINGS, HEAD, LAST_LAYER = "embeddings: ", "head: ", "last layer: "  # prefixes of products' names
 VOCABULARY = f"{HEAD}vocabulary"
 
 
@@ -23,24 +23,24 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Floating point operations of all of them: two per multiply-add."""
+        """Floating point operations of all `count` x `batch` products: two per multiply-add."""
         return 2 * self.count * self.batch * self.m * self.n * self.k
 
 
 def matrix_products(
     model: Model, rows: int, length: int, masked_slots: int, sequences: int, pairs: bool
 ) -> list[Product]:
-    """The products of a micro-batch's forward pass; backward does two of the same size for each.
+    """The products of a micro-batch's forward pass; backward does two products of the same size for each.
 
-    The last layer computes only the positions that a head reads, but keys and values for all.
+    The last layer computes only the positions that a head reads, but keys and values of all positions.
 
     Args:
       model: the sizes.
-      rows: in the micro-batch.
+      rows: of the micro-batch.
       length: positions per row.
       masked_slots: masked positions per row, used or not.
       sequences: per row, at most.
-      pairs: whether there is a pair head, which reads each sequence's first position.
+      pairs: whether the model has a sentence-pair head, which reads each sequence's first position.
     """
     layers, hidden = model.num_hidden_layers, model.hidden_size
     kept = masked_slots + (sequences if pairs else 0)
@@ -66,14 +66,14 @@ def matrix_products(
 
 
 def training_flops(products: Callable[[Model], list[Product]], model: Model, trained_layers: int = 0) -> float:
-    """Floating point operations of the products of forward and backward; backward does each twice where all train.
+    """Floating point operations of the products of forward and backward; if all layers train, backward does each twice.
 
-    Where only the uppermost layers train, backward ends below them, and makes no gradient of the word embeddings.
+    If only the uppermost layers train, backward ends below them and computes no gradient of the word embeddings.
 
     Args:
-        products: those of a forward pass of a model.
+        products: a function that returns the products of a model's forward pass.
         model: the sizes.
-        trained_layers: how many layers train; 0: all do.
+        trained_layers: how many of the uppermost layers train; 0: all.
     """
     forward = products(model)
     if trained_layers in (0, model.num_hidden_layers):
@@ -84,7 +84,7 @@ def training_flops(products: Callable[[Model], list[Product]], model: Model, tra
 
 
 def _layer(model: Model, prefix: str, count: int, rows: int, queries: int, length: int) -> list[Product]:
-    """What a layer does for `queries` positions of each row that attend to `length`, after its projections."""
+    """A layer's products after query, key and value; `queries` positions of each row attend to `length` positions."""
     hidden, inner, heads = model.hidden_size, model.intermediate_size, model.num_attention_heads
     head_size = hidden // heads
     return [

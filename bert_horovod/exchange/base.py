@@ -1,6 +1,7 @@
-"""What an exchange is: how ranks agree on an update.
+"""The interface of an exchange: the method by which ranks agree on an update.
 
-An exchange is a file of this package. The loop and the step know its interface alone. What most do stands here.
+Each exchange is a module of this package. The loop and the step use only this interface. Class Exchange holds the
+defaults that most methods keep.
 """
 
 from typing import NamedTuple
@@ -13,56 +14,57 @@ from bert_horovod.runtime.clock import Clock
 
 
 class UpdateInputs(NamedTuple):
-    """What an update needs beside gradients, as tensors: a Python number would retrace the graph."""
+    """Further inputs of an update beside gradients; tensors, because another Python number would retrace the graph."""
 
     learning_rate: tf.Tensor  # float32 scalar
     update: tf.Tensor  # float32 scalar: the optimizer's t
 
 
 class Update(NamedTuple):
-    """What one update did, as tensors; equal on all ranks but for the times."""
+    """The report of one update, as tensors; equal on all ranks, except for the times."""
 
     gradient_norm: tf.Tensor  # float32 scalar: global L2 norm before clipping, but after clipping of buckets
     finite: tf.Tensor  # bool scalar; False: nothing was updated
-    rows: tf.Tensor  # int32 scalar: looked-up rows that were sent alone; see bytes_reduced
-    ready_s: tf.Tensor  # float64 [all-reduces]: when what each sends existed, in seconds since the epoch
-    done_s: tf.Tensor  # float64 [all-reduces]: when its sum did
-    reduced_s: tf.Tensor  # float64 scalar: when all sums did
-    updated_s: tf.Tensor  # float64 scalar: when the new parameters did
+    rows: tf.Tensor  # int32 scalar: looked-up rows that were sent apart from the buckets; see bytes_reduced
+    ready_s: tf.Tensor  # float64 [all-reduces]: time at which each one's input existed, in seconds since the epoch
+    done_s: tf.Tensor  # float64 [all-reduces]: time at which its sum existed
+    reduced_s: tf.Tensor  # float64 scalar: time at which all sums existed
+    updated_s: tf.Tensor  # float64 scalar: time at which the new parameters existed
 
 
 class Exchange:
-    """How ranks agree on an update.
+    """The method by which ranks agree on an update.
 
-    State of a run is of two kinds. Replicated state (parameters, slots, progress) is equal on all ranks after every
-    step for which `agrees_after` is true: then it may be compared, evaluated, saved. What differs between ranks is the
-    exchange's own and lies in `TrainingState.per_rank`; `begin` makes it.
+    A run has two kinds of state. Replicated state (parameters, slots, progress) is equal on all ranks after every step
+    for which `agrees_after` is true: only then may it be compared, evaluated or saved. State that differs between ranks
+    belongs to the exchange and is in `TrainingState.per_rank`; `begin` makes it.
     """
 
-    overlaps = False  # whether its buckets go out beside backward, so that a measured plan pays
-    rows_alone = False  # whether its plan may send a table's looked-up rows apart from the dense part of its gradient
+    overlaps = False  # whether its buckets are sent during backward; only then is a measured plan useful
+    rows_alone = False  # whether its plan may send the sparse embedding gradient apart from the dense part
     plan: BucketPlan
     _world: World
 
     def begin(self, first: int, last: int) -> None:
-        """Make the state that this method keeps per rank, and take over what the progress remembers of it.
+        """Make the state that this method keeps per rank, and read the entries that `remember` left in the progress.
 
         Args:
-            first, last: the phase's steps, in the run, counted from 1; a resumed run may begin between them.
+            first, last: the phase's first and last step, counted in the run from 1; a resumed run may start between.
         """
 
     def beside(self, micro_batches: int) -> None:
-        """Add what is sent beside forward and backward, if anything, to the graph of each of a step's micro-batches.
+        """Add the collectives that run during forward and backward, if any, to the graph of a micro-batch.
 
-        In the last one's graph it is called before `update`.
+        Called in the graph of every micro-batch of a step; in the last one's before `update`.
         """
 
     def clip(
         self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices], micro_batches: int
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
-        """One micro-batch's gradients, of so many a step, as they are to be added up; called inside a graph.
+        """Clip one micro-batch's gradients before they are added up; called inside a graph.
 
-        Those that go in and come out are as update's.
+        `micro_batches`: per rank and step. Gradients and lookups, as arguments and as results, are like those of
+        `update`.
         """
         return gradients, lookups
 
@@ -73,20 +75,21 @@ class Exchange:
         inputs: UpdateInputs,
         clock: Clock,
     ) -> Update:
-        """Agree, and apply the optimizer; called inside a graph.
+        """Sum over ranks and apply the optimizer; called inside a graph.
 
         Args:
             gradients: this rank's share of the gradient, by parameter, dense, in the dtype it was computed in.
-            lookups: by embedding table, its looked-up part, to be added; values [n, width], indices [n].
+            lookups: by embedding table, the sparse embedding gradient, not yet added to `gradients`; values [n, width],
+                indices [n].
             inputs: of this step.
-            clock: tells times in the graph, or does nothing.
+            clock: records times in the graph, or does nothing.
         """
         raise NotImplementedError
 
     def after_step(self, step: int, loss: float) -> str:
-        """What a method does between steps, after optimizer step `step` of the run with this loss of the global batch.
+        """Work of the method between steps: called after optimizer step `step` of the run.
 
-        Returns: what people should know, a line of the log; mostly nothing.
+        `loss` is the step's, over the global batch. Returns a line for the log, or "" if there is nothing to say.
         """
         return ""
 
@@ -95,10 +98,10 @@ class Exchange:
         return True
 
     def remember(self) -> None:
-        """Bring what a checkpoint must know of this method into the state's progress."""
+        """Write the values of this method that a checkpoint needs into the state's progress."""
 
     def bytes_reduced(self, rows: int = 0) -> float:
-        """Payload that one step hands to collectives, in bytes, on average over steps; 0 in a world of one."""
+        """Payload of one step's collectives, in bytes, on average over steps; 0 in a world of one."""
         raise NotImplementedError
 
     def wire_bytes(self, rows: int = 0) -> float:

@@ -1,8 +1,9 @@
-"""Sums of flat buckets over ranks as signs, with what every rank still owes: what 1-bit methods share.
+"""Sums of flat buckets over ranks as signs, with error feedback; all 1-bit methods use them.
 
-What is sent of a moment m with the second moment v has one of three forms (exchange.form):
+For a moment m with the second moment v, the numbers that are sent (the payload) have one of three forms
+(exchange.form):
 
-    normalized   m / (sqrt(v) + eps), with a scale a tensor: the update itself, so that no number moves further than
+    normalized   m / (sqrt(v) + eps), with a scale a tensor: this is the update itself, so no number moves further than
                  the scale; numbers with v = 0 are 0
     momentum     m, with a scale for every encodings.BLOCK numbers
     published    m, with one scale a bucket, the root mean square (Tang et al. 2021, arXiv 2102.02888)
@@ -34,8 +35,8 @@ class CompressedSums:
         world: the ranks.
         shapes: of the parameters, by name.
         plan: the buckets.
-        name: of the collectives.
-        fused: whether XLA compiles what reads and writes whole buckets.
+        name: prefix of the collectives' names.
+        fused: whether XLA compiles the functions that read and write whole buckets.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class CompressedSums:
         self._errors: list[Errors | None] = [None] * len(self._sizes)
 
     def begin(self, state, fresh: bool) -> None:
-        """Take over this rank's errors from the state (runs.state.TrainingState), or start with zeros if `fresh`."""
-        if fresh:  # those of another phase may be of other buckets
+        """Use this rank's errors from the state (runs.state.TrainingState), or start with zeros if `fresh`."""
+        if fresh:  # another phase's errors may belong to other buckets
             for name in [name for name in state.per_rank if name.startswith((_WORKER, _SERVER))]:
                 del state.per_rank[name]
         if self._encoded:
@@ -69,20 +70,20 @@ class CompressedSums:
             ]
 
     def forget(self) -> None:
-        """Owe nothing from now on."""
+        """Set all errors to zero."""
         self.assign([errors and Errors(*(tf.zeros_like(each) for each in errors)) for errors in self._errors])
 
     def flat(self, i: int, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The tensors of bucket i, float32 [numbers]."""
+        """Concatenate the tensors of bucket i: float32 [numbers]."""
         return tf.concat([tf.cast(tf.reshape(tensors[name], [-1]), tf.float32) for name in self._buckets[i]], 0)
 
     def named(self, i: int, flat: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The other way round."""
+        """Split a flat bucket i into tensors by parameter: the inverse of `flat`."""
         parts = tf.split(flat, self._sizes[i])
         return {name: tf.reshape(part, self._shapes[name]) for name, part in zip(self._buckets[i], parts, strict=True)}
 
     def sum(self, i: int, payload: tf.Tensor) -> tuple[tf.Tensor, Errors | None]:
-        """The sum over ranks of bucket i, float32 [numbers], and what is owed after it, for `assign`."""
+        """The sum over ranks of bucket i, float32 [numbers], and its new errors, for `assign`."""
         if not self._encoded:
             return self._world.all_reduce(payload, f"{self._name}.{i}"), None
         errors = Errors(*(tf.convert_to_tensor(each) for each in self._errors[i]))
@@ -90,23 +91,23 @@ class CompressedSums:
         return self._two_steps[i].sum(payload, worker, errors, server)
 
     def assign(self, errors: list[Errors | None]) -> None:
-        """Owe what `sum` has given for each bucket."""
+        """Assign the errors that `sum` returned for each bucket."""
         for variables, values in zip(self._errors, errors, strict=True):
             for variable, value in zip(variables or (), values or (), strict=True):
                 variable.assign(value)
 
     def to_payload(self, moment: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """What is sent of a flat moment with the frozen v."""
+        """The payload of a flat moment with the frozen v, in the form of exchange.form."""
         return self.compiled(_normalized)(moment, v, self._epsilon) if self._form == "normalized" else moment
 
     def from_payload(self, payload: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """The moment again, 0 where v is 0."""
+        """The moment from a payload: the inverse of `to_payload`; 0 where v is 0."""
         if self._form == "normalized":
             return self.compiled(_moment)(payload, v, self._epsilon)
         return tf.where(v > 0, payload, 0.0)
 
     def bytes_reduced(self) -> float:
-        """Payload of one step, as exchange.base.Exchange has it."""
+        """Payload of one step in bytes, see exchange.base.Exchange.bytes_reduced."""
         if self._world.size == 1:
             return 0.0
         if not self._encoded:
@@ -120,7 +121,7 @@ class CompressedSums:
         return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced()
 
     def _signs_of(self, i: int) -> tuple[Signs, Signs]:
-        """The encodings of what this rank sends of bucket i, and of its own sums."""
+        """Two encodings for bucket i: one of the rows that this rank sends, one of the sums that it makes."""
         numbers, sums = sum(self._sizes[i]), self._two_steps[i]
         blocks = self._world.size * sums.part // BLOCK
         first = BLOCK * np.arange(blocks)

@@ -1,20 +1,21 @@
-"""Local updates whose averages are hidden: a part of the parameters in each step, in turn, beside the step's work.
+"""Local updates with hidden averages: each step averages one part of the parameters, while it computes.
 
 With H = exchange.interval the parameters, one after another, are cut into H parts of equal bytes (at a row of a
 tensor). In step t, for part t mod H:
 
-    x_r <- (x_1 + ... + x_n) / n              of the values with which the step began, while forward and backward run
-    x_r, m_r, v_r <- rule(x_r, m_r, v_r, n g_r)        from the averaged values; g_r of the values before
+    x_r <- (x_1 + ... + x_n) / n              of the values at the start of the step, while forward and backward run
+    x_r, m_r, v_r <- rule(x_r, m_r, v_r, n g_r)        from the averaged values; g_r is the gradient at the old values
 
-(DreamDDP, arXiv 2502.11058: averages in place, each layer's when backward has made its gradient, so that the cut of
-layers into steps is searched for by what each would leave over after backward.) Here a copy of the part is sent. It
-exists when the step begins, so that it may take the whole step, all micro-batches of it, and every cut into equal bytes
-is as good as any other: nothing is left over if H is at least the time of an average of all parameters over the time of
-a step. Each micro-batch sends an equal share of the part and awaits it at its own end.
+(DreamDDP, arXiv 2502.11058, averages in place: a layer is averaged after backward has computed its gradient. So it must
+search for a cut of layers into steps that exposes the least communication after backward.) Here a copy of the part is
+sent. The copy exists when the step starts, so its average may take the whole step with all micro-batches, and every cut
+into equal bytes is equally good. The average is hidden if H is at least (time to average all parameters) / (time of a
+step). Each micro-batch sends an equal share of the part and waits for it at its own end.
 
-Parts alone never make ranks equal, and slots are not sent. So after every exchange.full_interval steps all parameters
-and slots are averaged at once, which nothing hides: there the run may be compared, evaluated, saved, and resumed bit
-for bit. An update that is not finite on one rank leaves its part out too.
+Averages of parts never make ranks equal, and slots are not in them. So after every exchange.full_interval steps all
+parameters and slots are averaged at once, and nothing hides that: at these steps the run may be compared, evaluated,
+saved, and resumed bit for bit. If an update is not finite on one rank, all ranks skip it and do not assign the
+averaged part either.
 """
 
 import functools
@@ -36,15 +37,15 @@ from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
 
-_TIMED = 10  # steps of a phase, after the first ones, by which the interval is judged
-_UNTIMED = 3  # which trace and compile
-_FULL = 0.9  # share of a step above which a part's average is taken to have made the step longer
+_TIMED = 10  # steps of a phase that are timed to judge the interval, after the untimed ones
+_UNTIMED = 3  # first steps, which trace and compile
+_FULL = 0.9  # if a part's average takes more than this share of a step, it is assumed to have made the step longer
 
-Piece = tuple[str, int, int]  # a parameter, its first row and one past its last
+Piece = tuple[str, int, int]  # a parameter, its first row, its last row + 1
 
 
 class DreamDdpExchange(LocalExchange):
-    """See exchange.local_step.LocalExchange. Buckets are those of full averages."""
+    """See exchange.local_step.LocalExchange. The plan's buckets are for averages of all parameters and slots."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         super().__init__(recipe, world, state, updater, plan)
@@ -56,9 +57,9 @@ class DreamDdpExchange(LocalExchange):
         if world.size > 1:
             self._part_values = tf.Variable(tf.zeros([max(self._sizes)]), trainable=False)
             with tf.device("/CPU:0"):
-                self._turn = tf.Variable(0, trainable=False)  # the part of this step
-                self._micro_batch = tf.Variable(0, trainable=False)  # of this step
-        self._all_s = 0.0  # of an average of all parameters
+                self._turn = tf.Variable(0, trainable=False)  # number of the part that this step averages
+                self._micro_batch = tf.Variable(0, trainable=False)  # number of the micro-batch in this step
+        self._all_s = 0.0  # seconds of an average of all parameters
         self._times: list[float] = []
 
     def begin(self, first: int, last: int) -> None:
@@ -114,17 +115,17 @@ class DreamDdpExchange(LocalExchange):
         self._turn.assign((step - 1) % self._interval)
 
     def _of_this_turn(self, work: Callable[[int], tf.Tensor]) -> tf.Tensor:
-        """What the work on this step's part gives, in a graph that holds that of all parts."""
+        """Call `work` with the number of this step's part, in a graph: tf.switch_case has a branch for each part."""
         return tf.switch_case(self._turn.read_value(), [functools.partial(work, i) for i in range(self._interval)])
 
     def _starting_values(self, part: int) -> tf.Tensor:
-        """The part as it is now, and zeros up to the largest part's size."""
+        """The current values of the part, flat, padded with zeros to the size of the largest part."""
         values = [self._updater.parameters[name][begin:end] for name, begin, end in self._parts[part]]
         padding = tf.zeros([self._part_values.shape[0] - self._sizes[part]])
         return tf.concat([*(tf.reshape(value, [-1]) for value in values), padding], 0)
 
     def _assign_part(self, part: int, means: tf.Tensor) -> tf.Tensor:
-        """Assign what _starting_values has the order of; returns nothing of use, as a branch must return something."""
+        """Assign `means`, in the order of _starting_values; returns a constant, as a branch must return a tensor."""
         place = 0
         for name, begin, end in self._parts[part]:
             variable = self._updater.parameters[name]
@@ -136,7 +137,7 @@ class DreamDdpExchange(LocalExchange):
         return tf.constant(part)
 
     def _judge_interval(self, now: float) -> str:
-        """Once a phase: whether steps are long enough to hide a part's average, as a line of the log."""
+        """Once a phase, a line of the log that says whether steps are long enough to hide a part's average; else ""."""
         self._times.append(now)
         if len(self._times) != _UNTIMED + _TIMED:
             return ""
@@ -146,7 +147,7 @@ class DreamDdpExchange(LocalExchange):
 
 
 def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
-    """Parameters, one after another, in so many parts of equal size, to a row of a tensor; a part may be empty."""
+    """Cut parameters, one after another, at rows of tensors, into `parts` parts of nearly equal size (or empty)."""
     total = sum(math.prod(shape) for shape in shapes.values())
     found: list[list[Piece]] = [[] for _ in range(parts)]
     place = 0
@@ -164,12 +165,12 @@ def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
 
 
 def judged(interval: int, all_s: float, step_s: float) -> str:
-    """What a measured step says of the interval, for people.
+    """Judge the interval by measured times: a line for people.
 
     Args:
         interval: exchange.interval.
         all_s: seconds of an average of all parameters, in parts.
-        step_s: seconds of a step, averages beside it.
+        step_s: seconds of a step, with its average.
     """
     found = f"averaging all parameters takes {all_s:.3g} s in {interval} parts, a step {step_s:.3g} s"
     if all_s / interval > _FULL * step_s:
@@ -178,5 +179,5 @@ def judged(interval: int, all_s: float, step_s: float) -> str:
 
 
 def _size(shape: tuple[int, ...], begin: int, end: int) -> int:
-    """Numbers of rows begin to end."""
+    """How many numbers rows begin to end have."""
     return (end - begin) * math.prod(shape[1:])

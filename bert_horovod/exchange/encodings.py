@@ -1,12 +1,12 @@
-"""How numbers travel between ranks in fewer bytes than float32's four.
+"""Encodings: numbers on the wire in fewer bytes than float32's four.
 
     float16   2 bytes a number
     int8      q = round(y / s) with a scale s = max |y| / 127 a block: 1 byte, and 2 of scale a block
     signs     b sgn(y) with a scale b, sgn(0) = +1: 1 bit, and 2 bytes of scale a block; see signs.py
 
-A block is BLOCK consecutive numbers. One of zeros has scale 0 and arrives as zeros. Blockwise scales of the mean
-magnitude: Zheng, Huang & Kwok 2019 (arXiv 1905.10936), with the larger error of one scale for all in section 2.
-Scales are bfloat16, which has float32's range: what their rounding loses is part of the error that is fed back.
+A block is BLOCK consecutive numbers. A block of zeros has scale 0 and is decoded to zeros. Zheng, Huang & Kwok 2019
+(arXiv 1905.10936) use the mean magnitude of a block as its scale; their section 2 shows that one scale for all blocks
+has a larger error. Scales are bfloat16, which has float32's range; error feedback includes the rounding of scales.
 """
 
 from typing import Protocol
@@ -17,28 +17,32 @@ from bert_horovod.costs.link import BLOCK
 from bert_horovod.runtime.xla import compiled
 
 _SCALE_BYTES = 2
-_ROUNDS = 1.5 * 2.0**23  # a number below 2^22 that is added to it is rounded, and is the difference of their bits
+# float32 x + _ROUNDS, for |x| < 2^22, is rounded to a whole number: its bits as int32 are _ROUNDS_BITS + round(x).
+_ROUNDS = 1.5 * 2.0**23
 _ROUNDS_BITS = 0x4B400000
 
 
 class Encoding(Protocol):
-    """Numbers to what is sent, and back. Rows are encoded each for itself; their length is a multiple of BLOCK.
+    """Encodes and decodes rows of numbers, each row alone; the length of rows is a multiple of BLOCK.
 
-    An encoding may also have `encode_owing`, which does in one pass what the function of that name does.
+    An encoding may also have a method `encode_owing`: the function of that name in one pass over memory.
     """
 
     def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Of float32 [rows, n]: what is sent, of any dtype [rows, width], and what it stands for, float32 [rows, n]."""
+        """Encode float32 [rows, n]: the encoded rows, any dtype [rows, width], and their decoded values [rows, n]."""
 
     def decode(self, sent: tf.Tensor) -> tf.Tensor:
-        """What [rows, width] stands for, float32 [rows, n]."""
+        """Decode [rows, width] to float32 [rows, n]."""
 
     def sent_bytes(self, numbers: int) -> int:
-        """Of so many numbers, a multiple of BLOCK."""
+        """Bytes of so many encoded numbers, a multiple of BLOCK."""
 
 
 def encode_owing(encoding: Encoding, values: tf.Tensor, owed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Encode `values + owed`, float32 [rows, n]; returns what is sent, and what is owed then, float32 [rows, n]."""
+    """Encode values + owed, float32 [rows, n]; returns the encoded rows and their error, float32 [rows, n].
+
+    `owed` is the error of the last step. The new error is values + owed - the decoded values.
+    """
     in_one_pass = getattr(encoding, "encode_owing", None)
     if in_one_pass is not None:
         return in_one_pass(values, owed)
@@ -48,7 +52,7 @@ def encode_owing(encoding: Encoding, values: tf.Tensor, owed: tf.Tensor) -> tupl
 
 
 class Float16:
-    """Half precision; a number that overflows arrives as infinite. Halves are taken as they are."""
+    """Float16; a number that overflows is decoded as infinite. `values` may be float16 already."""
 
     def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         sent = compiled(_to_halves)(values)
@@ -62,7 +66,7 @@ class Float16:
 
 
 class Int8:
-    """Eight bits a number: the nearest to it times 1 / s, ties to even."""
+    """int8: round(y * (1 / s)) with the block's scale s, ties to even."""
 
     def encode(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         *parts, stands_for = compiled(_encode_int8)(values)
@@ -84,18 +88,19 @@ def _to_halves(values: tf.Tensor) -> tf.Tensor:
 
 
 def _encode_int8(values: tf.Tensor, owed: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of float32 [rows, n]: uint8 [rows, n], their scales' bytes, and what they stand for, or what is owed then.
+    """Encode float32 [rows, n]: numbers, uint8 [rows, n]; scales' bytes, uint8 [rows, 2 blocks]; decoded values.
 
-    The parts that are sent are joined by the caller, because XLA's concatenation takes longer than all else here.
+    With `owed`, values + owed are encoded, and the error stands in place of the decoded values. The caller joins
+    numbers and scales, because XLA's concatenation takes longer than all other work here.
     """
     if owed is not None:
         values += owed
     rows = values.shape[0]
     blocks = tf.reshape(values, [rows, -1, BLOCK])
-    # What is not finite must not look finite when it arrives: its block's scale is not finite then.
+    # If a number is not finite, its block's scale is not finite, so that the receiver sees it.
     scale_bits, scale = _bfloat16(_largest(blocks) / 127)
     steps = tf.clip_by_value(blocks * tf.math.divide_no_nan(1.0, scale)[:, :, None], -127.0, 127.0)
-    # Bits, because XLA would take the same number added and taken off again for nothing at all.
+    # Subtracted as bits, because XLA would simplify x + _ROUNDS - _ROUNDS to x.
     steps = tf.bitcast(steps + _ROUNDS, tf.int32) - _ROUNDS_BITS
     stands_for = tf.reshape(tf.cast(steps, tf.float32) * scale[:, :, None], [rows, -1])
     sent = tf.reshape(tf.bitcast(tf.cast(steps, tf.int8), tf.uint8), [rows, -1])
@@ -103,10 +108,10 @@ def _encode_int8(values: tf.Tensor, owed: tf.Tensor | None = None) -> tuple[tf.T
 
 
 def _largest(blocks: tf.Tensor) -> tf.Tensor:
-    """The largest magnitude in each of float32 [..., BLOCK]; not finite where one number is not.
+    """The largest magnitude of each block: float32 [..., BLOCK] to [...]; not finite if a number of the block is not.
 
-    Magnitudes are ordered as their bits are, NaN last, and integers' maxima are vectorised, where XLA's of floats are
-    not, and may lose a NaN.
+    The maximum is taken of the bits as integers, which have the same order as the magnitudes, with NaN last. XLA
+    vectorises only the maximum of integers, and its maximum of floats may lose a NaN.
     """
     parts = tf.split(tf.bitwise.bitwise_and(tf.bitcast(blocks, tf.int32), 0x7FFFFFFF), 8, -1)
     while len(parts) > 1:
@@ -122,12 +127,12 @@ def _decode_int8(sent: tf.Tensor) -> tf.Tensor:
 
 
 def _bfloat16(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """float32 [rows, blocks] rounded to bfloat16: uint8 [rows, 2 blocks], and float32 again."""
+    """Round float32 [rows, blocks] to bfloat16: as bytes, uint8 [rows, 2 blocks], and cast back to float32."""
     rounded = tf.cast(values, tf.bfloat16)
     return tf.reshape(tf.bitcast(rounded, tf.uint8), [values.shape[0], -1]), tf.cast(rounded, tf.float32)
 
 
 def _scale(scale_bits: tf.Tensor) -> tf.Tensor:
-    """uint8 [rows, 2 blocks] to float32 [rows, blocks]."""
+    """Scales from their bytes: uint8 [rows, 2 blocks] to float32 [rows, blocks]."""
     pairs = tf.reshape(scale_bits, [scale_bits.shape[0], -1, _SCALE_BYTES])
     return tf.cast(tf.bitcast(pairs, tf.bfloat16), tf.float32)

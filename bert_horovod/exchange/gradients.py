@@ -1,17 +1,18 @@
-"""The exchange of gradients: every step they are summed over ranks, clipped once, and applied alike on all ranks.
+"""The exchange of gradients: each step sums them over ranks, clips them once, and makes the same update on all ranks.
 
-With `optimizer.clipping = "bucket"` they are clipped before the sum instead, so that no update waits for a norm over
-all of them (Samsung's BERT of MLPerf Training 2.0, arXiv 2402.02447). With B buckets, for each of them on each rank and
-in each of K micro-batches, g_j being the gradient of that micro-batch's own mean loss:
+With `optimizer.clipping = "bucket"` gradients are clipped before the sum instead, so that no update waits for a norm
+over all gradients (Samsung's BERT of MLPerf Training 2.0, arXiv 2402.02447). There are B buckets, n ranks and K
+micro-batches per rank. Each micro-batch clips each bucket; g_j is the bucket's gradient of the micro-batch's own mean
+loss:
 
     g_j *= 1 / max(1, sqrt(B) ||g_j|| / max_grad_norm)
 
-The mean of all n K follows, whose norm is max_grad_norm at most. Micro-batches are those of the global batch, whatever
-ranks they lie on, so that the number of ranks changes nothing; their number of rows does, and the cut into buckets.
+Then the mean over all n K micro-batches is taken; its norm is at most max_grad_norm. The micro-batches are those of the
+global batch, so the number of ranks does not change the result; execution.micro_batch and the cut into buckets do.
 
-On the int8 wire each rank keeps what rounding lost and adds it in the next step (exchange/two_step.py), so that over
-steps the sum of all updates' gradients is exact but for what is owed in the end. What is owed belongs to buckets: where
-a phase begins, with a plan of its own, it is dropped, which loses no more than one step's rounding.
+On the int8 wire each rank keeps its rounding error and adds it in the next step (exchange/two_step.py). So the sum of
+gradients over all steps is exact, except for the errors that are left at the end. Errors are kept by bucket; a new
+phase, which has its own bucket plan, drops them, and loses no more than one step's rounding.
 """
 
 import dataclasses
@@ -36,10 +37,10 @@ class GradientExchange(Exchange):
     Args:
         recipe: the run's.
         world: the ranks.
-        state: what is trained: parameters, progress (runs.state.TrainingState).
+        state: the state to train: parameters, progress (runs.state.TrainingState).
         updater: applies the rule to that state.
-        plan: the buckets, and the way to sum them, unless the recipe says another.
-        held_back: start no all-reduce before the last gradient exists; to measure what overlap is worth.
+        plan: the buckets and the way to sum them; if the recipe does not allow that way, the recipe's first one.
+        held_back: start no all-reduce before the last gradient exists; benchmarks measure the gain of overlap with it.
     """
 
     overlaps = True
@@ -106,10 +107,11 @@ class GradientExchange(Exchange):
         return Update(norm, finite, rows, ready_s, done_s, reduced_s, updated_s)
 
     def _finite_before_sums(self, clipped: dict[str, tf.Tensor]) -> tf.Tensor | None:
-        """Whether the sums of clipped buckets will be finite, bool scalar; None: only the sums tell.
+        """Whether the sums of clipped buckets will be finite, bool scalar; None: not known before the sums exist.
 
-        With it a parameter is updated as soon as its own sum is there, beside the sums of other buckets. A bucket that
-        is not finite is NaN all over, so that one number tells; numbers below a norm do not overflow in float32.
+        If it is known, a parameter is updated as soon as its own sum exists, while other buckets are still summed. The
+        first number of each bucket is enough, because clip_buckets fills a bucket that is not finite with NaN; finite
+        sums cannot overflow float32, because clipped norms are small.
         """
         settings = self._settings
         early = settings.clipping == "bucket" and settings.max_grad_norm > 0 and self._wire == "float32"
@@ -135,13 +137,13 @@ def clip_buckets(
     """Clip each bucket of a micro-batch's gradient by its own norm; see the head of this file.
 
     Args:
-        gradients: the micro-batch's share of the gradient, float32 by name: its own mean gradient over `shares`.
+        gradients: the micro-batch's share of the gradient, float32 by name: its own mean gradient divided by `shares`.
         buckets: names; each name is in one of them.
         shares: micro-batches of all ranks in a step.
-        max_grad_norm: of the mean gradient's norm, an upper limit; 0: no clipping.
+        max_grad_norm: upper limit of the mean gradient's norm; 0: no clipping.
         fused: whether XLA compiles the sums of squares.
 
-    Returns: the same, clipped; a bucket whose norm is not finite holds NaN alone, so that the step is skipped.
+    Returns: the clipped gradients; a bucket whose norm is not finite is filled with NaN, so that the step is skipped.
     """
     clipped = {}
     for bucket in buckets:

@@ -1,22 +1,23 @@
-"""The exchange of gradients, of which the largest chunks alone are sent; the others wait.
+"""The exchange of gradients that sends only the largest chunks; the residuals of the others wait for later steps.
 
 GradientFlow's coarse-grained sparse communication (Sun et al. 2019, arXiv 1902.06855), for any optimizer. A bucket is
-cut into chunks of exchange.chunk numbers, the last one filled up with zeros; g_i is rank i's share of the gradient:
+cut into chunks of exchange.chunk numbers, the last one padded with zeros; g_i is rank i's share of the gradient:
 
     r_i <- r_i + g_i
     g   <- sum over i of r_i in the chosen chunks, 0 elsewhere            one all-reduce a bucket, beside backward
     r_i <- 0 in the chosen chunks
-    n   <- sum over i of ||r_i + g_i||_1, chunk by chunk                  in the same all-reduce, behind the chunks
+    n   <- sum over i of ||r_i + g_i||_1, chunk by chunk                  in the same all-reduce, after the chunks
     the exchange.fraction of chunks with the largest n are those of the next step, equal on all ranks
 
-So no indices travel, and no all-reduce waits for another one. n is what the next step would find if its gradient were
-this one's; the norms of r_i alone would not choose a chunk in two steps running, however large its gradient is.
+So no indices are sent, and no all-reduce waits for another one. n estimates the norms of the next step's r_i, as if its
+gradient were equal to this one. The norms of r_i alone would never choose a chunk in two steps in succession, even if
+its gradient is large.
 
-g goes into the ordinary optimizer after clipping by its own norm. The published rule corrects the momentum of SGD; this
-program's sgd has none. Until the share exchange.dense of a phase's steps is done, all chunks are sent.
+g is clipped by its own norm and given to the ordinary optimizer. The published rule corrects the momentum of SGD; this
+program's sgd has none. In the first steps of a phase, the share exchange.dense, all chunks are sent.
 
-A number that is not finite makes its chunk's n so, sent or not, on all ranks: the step is skipped and no r_i changes.
-On numerics.wire = float16 chunks and n (divided by the chunk's size) are scaled as gradients.py does.
+If a number is not finite, its chunk's n is not finite on all ranks, even if the chunk is not sent: the step is skipped
+and no r_i changes. With numerics.wire = float16, reducer.py's scales apply to chunks and n (over the chunk's size).
 """
 
 import math
@@ -36,11 +37,11 @@ from bert_horovod.runtime.clock import Clock
 class LargestChunksExchange(Exchange):
     """See exchange.base.Exchange; the arguments are those of GradientExchange.
 
-    Rank i's r_i of bucket k of the plan is the per-rank state `residual.k`, [its numbers, filled up to whole chunks].
+    Rank i's r_i of bucket k is the per-rank state `residual.k`, [numbers of the bucket, rounded up to whole chunks].
     """
 
-    # Buckets by size go out beside backward all the same. A measured plan would be one for all bytes, and another plan
-    # in another run, where residuals are kept by bucket.
+    # False, although buckets are sent during backward: they are cut by size, not by a measured plan. A measured plan
+    # would assume that all bytes are sent, and could differ in a resumed run, but residuals are kept by bucket.
     overlaps = False
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
@@ -53,17 +54,17 @@ class LargestChunksExchange(Exchange):
         self._reducer = GradientReducer(world, self._shapes, plan, recipe.numerics.wire)
         self._wire_bytes = tf.as_dtype(recipe.numerics.wire).size
         numbers = [sum(math.prod(self._shapes[name]) for name in bucket) for bucket in plan.buckets]
-        self._counts = [-(-each // self._chunk) for each in numbers]  # of chunks, by bucket
+        self._counts = [-(-each // self._chunk) for each in numbers]  # number of chunks, by bucket
         sent = [math.ceil(settings.fraction * count) for count in self._counts]
-        # The chunks of the next step, in order; at first the first ones.
+        # Indices of the chunks that the next step sends, in rising order; the first chunks until norms are known.
         self._chosen = [tf.Variable(tf.range(count), trainable=False) for count in sent]
         self._residuals = []
         if world.size > 1:
             self._residuals = [state.own(f"residual.{i}", (self._chunk * n,)) for i, n in enumerate(self._counts)]
         with tf.device("/CPU:0"):
-            self._dense = tf.Variable(False, trainable=False)  # whether this step sends all chunks
-        self._dense_until = 0  # the last such step of the run
-        self._dense_before = False  # the stage of the step that was done last
+            self._dense = tf.Variable(False, trainable=False)  # whether the next step sends all chunks
+        self._dense_until = 0  # the last step that sends all chunks, counted in the run
+        self._dense_before = False  # whether the last finished step sent all chunks
 
     def begin(self, first: int, last: int) -> None:
         if self._world.size == 1:
@@ -73,7 +74,7 @@ class LargestChunksExchange(Exchange):
             self._reducer.restore_maxima(progress.wire_maxima)
         for variable, count, bits in zip(self._chosen, self._counts, progress.exchange.get("chosen", []), strict=False):
             chosen = np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))[:count])
-            if len(chosen) == variable.shape[0]:  # else it was made by another plan
+            if len(chosen) == variable.shape[0]:  # else another plan has written it
                 variable.assign(chosen)
         self._dense_until = first - 1 + round(self._dense_share * (last + 1 - first))
         self._dense_before = progress.step + 1 <= self._dense_until
@@ -131,7 +132,7 @@ class LargestChunksExchange(Exchange):
         progress.exchange = {"chosen": chosen}
 
     def bytes_reduced(self, rows: int = 0) -> float:
-        """Of the step that was done last: its stage's."""
+        """Payload of the last finished step, dense or chunks; see Exchange."""
         if self._world.size == 1:
             return 0.0
         sent = sum(self._counts) if self._dense_before else sum(each.shape[0] for each in self._chosen)
@@ -140,7 +141,11 @@ class LargestChunksExchange(Exchange):
     def _sum_largest(
         self, gradients: dict[str, tf.Tensor], clock: Clock
     ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
-        """By parameter sums of what all ranks sent, with zeros; by bucket new residuals, chunks' norms and times."""
+        """Sum the chosen chunks over ranks.
+
+        Returns: sums by parameter, zeros in chunks that were not sent; then by bucket: new residuals, the chunks'
+            norms, and the times (ready, done).
+        """
         sums, residuals, norms, spans, reduced = {}, [], [], [], []
         for i, bucket in enumerate(self.plan.buckets):
             parts = [tf.cast(tf.reshape(gradients[name], [-1]), tf.float32) for name in bucket]
@@ -166,10 +171,17 @@ class LargestChunksExchange(Exchange):
     def _send(
         self, i: int, owed: tf.Tensor, gradient: tf.Tensor, clock: Clock, chosen: tf.Variable | None
     ) -> tuple[tf.Tensor, ...]:
-        """Bucket i's chunks `chosen` (None: all), of what is owed, float32 [chunks, chunk], as is `gradient`.
+        """Sum the chunks `chosen` (None: all) of bucket i over ranks.
 
-        Returns: the sum over ranks, zero in other chunks; what is owed then; the chunks' norms summed over ranks, over
-            the chunk's size; the largest magnitude of all that was summed; when what is sent existed, when its sum did.
+        Args:
+            i: the bucket.
+            owed: r_i + g_i, float32 [chunks, chunk].
+            gradient: g_i, float32 [chunks, chunk].
+            clock: see Exchange.update.
+            chosen: indices of chunks.
+
+        Returns: the sum over ranks, zero in other chunks; the new r_i; the chunks' norms summed over ranks, divided by
+            the chunk's size; the largest magnitude in the all-reduce; the times at which its input and its sum existed.
         """
         ids = None if chosen is None else chosen.read_value()[:, None]
         sent = owed if ids is None else tf.gather_nd(owed, ids)

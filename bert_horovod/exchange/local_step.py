@@ -1,8 +1,8 @@
-"""What methods with local updates share: a rank's own update, and averages over ranks.
+"""Functions that the methods with local updates share: a rank's own update, and averages over ranks.
 
-Each rank updates from its own share of the gradient times the number of ranks, which is the gradient of its own rows.
-Clipping is by the norm of that gradient. An update that is not finite on one rank is skipped on all: else one of them
-would be an update behind.
+Each rank updates from its share of the gradient times the number of ranks: that is the gradient of its own rows.
+It clips by the norm of that gradient. If the gradient of one rank is not finite, all ranks skip the update, because
+otherwise one rank would have made an update less than the others.
 """
 
 import math
@@ -20,12 +20,13 @@ from bert_horovod.runtime.clock import Clock
 
 
 class LocalExchange(Exchange):
-    """See exchange.base.Exchange; the arguments are those of GradientExchange. Buckets are those of averages."""
+    """See exchange.base.Exchange; arguments as for GradientExchange. An average makes one all-reduce a bucket."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         self.plan = plan
         self._world, self._updater = world, updater
-        self._numbers = numbers(updater.parameters) + sum(map(numbers, state.slots.values()))  # of a full average
+        # Numbers in an average of all parameters and slots.
+        self._numbers = numbers(updater.parameters) + sum(map(numbers, state.slots.values()))
         self._agreement = recipe.exchange.agreement
         self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
 
@@ -45,7 +46,7 @@ class LocalExchange(Exchange):
         return 4 * self._numbers_reduced() if self._world.size > 1 else 0.0
 
     def _numbers_reduced(self) -> float:
-        """Numbers that a step's averages reduce, on average over steps; in a world of several."""
+        """Float32 numbers that averages sum over ranks, per step, on average over steps; with several ranks."""
         raise NotImplementedError
 
 
@@ -59,15 +60,16 @@ def update_alone(
     after: Sequence[tf.Tensor] = (),
     first: Callable[[], None] | None = None,
 ) -> Update:
-    """Update this rank's parameters and slots; called inside a graph. Gradients to clock are those of Exchange.update.
+    """Update this rank's parameters and slots; called inside a graph.
 
     Args:
-        world: the ranks, which agree by one scalar on whether to update.
+        world: the ranks; an all-reduce of one scalar tells them whether all gradients are finite.
         updater: applies the rule.
+        gradients, lookups, inputs, clock: see Exchange.update.
         after: tensors that must exist before the update.
-        first: assigns what the update begins with; called if there is an update.
+        first: called before the update, if there is one; it assigns the values from which the update starts.
 
-    Returns: with the mean of the ranks' gradient norms.
+    Returns: see Update; gradient_norm is the mean of the ranks' norms.
     """
     gradients = {
         name: with_rows(gradient, lookups[name]) if name in lookups else tf.cast(gradient, tf.float32)
@@ -92,13 +94,13 @@ def update_alone(
 def average(
     world: World, variables: dict[str, tf.Variable], buckets: list[list[str]], name: str
 ) -> dict[str, tf.Tensor]:
-    """Assign the mean over ranks; called inside a graph.
+    """Average variables over ranks and assign the means; called inside a graph.
 
     Args:
         world: the ranks.
         variables: float32, by parameter.
-        buckets: parameters of which one all-reduce is made.
-        name: of the all-reduces.
+        buckets: names of parameters; each bucket is one all-reduce.
+        name: prefix of the all-reduces' names.
 
     Returns: the means, in the order of `variables`.
     """
@@ -119,12 +121,12 @@ def average(
 def average_all(
     world: World, updater: Updater, slots: dict[str, dict[str, tf.Variable]], buckets: list[list[str]]
 ) -> None:
-    """Assign the means of the parameters, of what is cast of them, and of the slots; called inside a graph."""
+    """Average parameters and slots over ranks, assign the means, refresh the cast weights; called inside a graph."""
     updater.cast.refresh(average(world, updater.parameters, buckets, "parameters"), narrow=None)
     for slot, variables in slots.items():
         average(world, variables, buckets, f"parameters.{slot}")
 
 
 def numbers(variables: dict[str, tf.Variable]) -> int:
-    """How many numbers they hold."""
+    """How many numbers the variables hold."""
     return sum(math.prod(variable.shape) for variable in variables.values())

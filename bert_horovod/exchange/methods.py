@@ -1,4 +1,4 @@
-"""The exchanges that a recipe may name."""
+"""The exchanges by their names in a recipe, exchange.method."""
 
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.exchange.dreamddp import DreamDdpExchange

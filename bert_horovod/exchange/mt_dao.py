@@ -1,20 +1,20 @@
-"""Local updates with a slow momentum (MT-DAO, arXiv 2510.05361), one of them: quasi-hyperbolic.
+"""Local updates with one slow momentum in quasi-hyperbolic form (MT-DAO, arXiv 2510.05361).
 
     u_r <- b u_r + (1 - b) n g_r                                    g_r: rank r's share of the gradient, n ranks
     x_r <- x_r - lr (clip(((1 - w) n g_r + w u_r) / (sqrt(v_r) + eps)) + wd x_r)
     v_r <- b2 v_r + (1 - b2) (n g_r)^2                              after x has moved, as in ADOPT
     x_r, u_r, v_r <- their means over ranks, each at an interval of its own
 
-b is exchange.slow_beta, w exchange.slow_weight; b2, eps, wd and max_grad_norm (by each rank's own norm) are adamw's of
-[optimizer], whose slots m and v hold u and v. adamw's beta_1 and bias correction are not used: u starts from 0 as
-published, so that the first 1 / (1 - b) steps are the shorter, as in a warm-up.
+b is exchange.slow_beta, w exchange.slow_weight; b2, eps, wd and max_grad_norm (for each rank's own norm) are adamw's,
+from [optimizer]. adamw's slots m and v hold u and v. adamw's beta_1 and bias correction are not used: u starts at 0, as
+published, so the first 1 / (1 - b) steps are shorter, as in a warm-up.
 
-v follows ADOPT (Taniguchi et al. 2024, arXiv 2411.02853): a gradient is divided by a v that does not hold it; the first
-gradient only makes v; and what is divided is clipped to +-(t - 1)^(1/4). The published rule does so at step 1 for all
-numbers. Here a number whose v is still 0 waits alone, because in BERT some have no gradient for long: positions of a
-later phase, and without a masked-token head rare words.
+v follows ADOPT (Taniguchi et al. 2024, arXiv 2411.02853): a gradient is divided by a v that does not contain it yet;
+the first gradient only sets v; the quotient is clipped to +-(t - 1)^(1/4). In the published rule step 1 sets v for all
+numbers. Here each number whose v is still 0 waits for its own first gradient, because in BERT some numbers have no
+gradient for long: positions of a later phase, and rare words if there is no masked-token head.
 
-All ranks are equal after the steps that all three intervals divide: only there is anything compared or saved.
+All ranks are equal after the steps that all three intervals divide: only there may the run be compared or saved.
 """
 
 import functools
@@ -41,7 +41,7 @@ class MtDaoExchange(LocalExchange):
             lambda: average(world, state.slots["m"], plan.buckets, "parameters.m"),
             lambda: average(world, state.slots["v"], plan.buckets, "parameters.v"),
         )
-        # Intervals and the graphs of averages; they send as many numbers each.
+        # Pairs of an interval and the graph of its average; each average sends as many numbers as there are parameters.
         self._averages = [
             (every, tf.function(work, autograph=False))
             for every, work in zip(recipe.exchange.intervals, works, strict=True)

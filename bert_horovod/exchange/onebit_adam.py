@@ -1,9 +1,9 @@
-"""1-bit Adam: AdamW whose momentum crosses the wire as signs, once v is frozen (Tang et al. 2021, arXiv 2102.02888).
+"""1-bit Adam: AdamW that sends the momentum as signs once v is frozen (Tang et al. 2021, arXiv 2102.02888).
 
-    dense        AdamW; compressed: exchange/staged.py, then
-    x -= lr (m / (sqrt(v) + eps) + wd x)
+    dense        AdamW
+    compressed   exchange/staged.py, then x -= lr (m / (sqrt(v) + eps) + wd x)
 
-The published code corrects neither m nor v for their bias: that is optimizer.bias_correction = false. Its one scale a
+The published code has no bias correction: to get the same, set optimizer.bias_correction = false. Its one scale a
 bucket is exchange.form = published.
 """
 
@@ -31,7 +31,7 @@ def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -
 def directions(
     x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `optimizers.base.Rule`; m and v were corrected for their bias when v was frozen."""
+    """See `optimizers.base.Rule`; m and v are bias-corrected already, since the step in which v was frozen."""
     direction = slots["m"] / (tf.sqrt(slots["v"]) + settings.epsilon)
     return (direction + settings.weight_decay * x if decay else direction,)
 

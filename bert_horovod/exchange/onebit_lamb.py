@@ -1,4 +1,4 @@
-"""1-bit LAMB: LAMB whose momentum crosses the wire as signs, once v is frozen (Li et al. 2021, arXiv 2104.06069).
+"""1-bit LAMB: LAMB that sends the momentum as signs once v is frozen (Li et al. 2021, arXiv 2104.06069).
 
     dense        LAMB with its trust ratio r within [smallest_ratio, largest_ratio] ; c = .9 c + .1 r, a number a tensor
     at the end   c <- c / (1 - .9^t) ; w = v
@@ -9,12 +9,13 @@
         f = clip(f, .5, 4) ; f = clip(f, .9 f_last, 1.1 f_last) ; f_last = f, from 1 at the freeze
         x -= lr c f u
 
-exchange.form = published sends q m with q = the mean over tensors of their momenta's root mean square, over their own,
-because one scale is for all; in the other forms a scale is for numbers of one tensor, and q would change nothing.
+exchange.form = published sends q m, because all tensors of a bucket share one scale. A tensor's q is the mean root mean
+square of all tensors' momenta, divided by that of its own momentum. In the other forms a scale is for numbers of one
+tensor, and q would change nothing.
 
-Where the published code lets a tensor stop learning or all become NaN, this does not: every ratio enters c, 1 too,
-and c is corrected for its start from 0; a tensor whose momentum is 0 has q = 1. Tensors without a trust ratio
-(optimizer.adapt = "decayed") have c = f = 1.
+Two cases differ from the published code, in which a tensor may stop learning or everything may become NaN: every ratio
+enters c, also a ratio of 1, and c is corrected for its start at 0; a tensor whose momentum is 0 has q = 1. Tensors
+without a trust ratio (optimizer.adapt = "decayed") have c = f = 1.
 """
 
 import math
@@ -32,7 +33,7 @@ from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import moving_average, trust_ratio
 from bert_horovod.recipe.sections import Optimizer, Recipe
 
-RATIO_DECAY = 0.9  # of the mean of trust ratios
+RATIO_DECAY = 0.9  # of the moving mean of trust ratios
 SMALLEST_FACTOR, LARGEST_FACTOR, FACTOR_CHANGE = 0.5, 4.0, 0.1
 _NUMBERS = ("mean_ratio", "factor", "scaling")  # c, f_last, q: float32 [tensors], in the order of the updater's groups
 
@@ -77,7 +78,7 @@ class OneBitLamb(StagedExchange):
             sizes = tf.constant([math.prod(self._updater.parameters[name].shape) for name in self._names], tf.float32)
             scales = tf.stack([tf.reduce_sum(tf.square(slots["m"][name])) for name in self._names]) / sizes
             scales = tf.sqrt(scales)
-            # Ranks of different machines may round the sums differently.
+            # Broadcast, because ranks on different machines may round the sums differently.
             scales = self._world.broadcast(scales, "scaling")
             numbers["scaling"].assign(tf.where(scales > 0, tf.reduce_mean(scales) / scales, 1.0))
 
@@ -128,7 +129,7 @@ _SLOTS = ("m", "v", "v_fresh")
 
 
 class _Recording:
-    """An Updater that keeps the trust ratios within limits, and their mean in `mean_ratio`, float32 [tensors]."""
+    """An Updater that limits the trust ratios, and records their moving mean in `mean_ratio`, float32 [tensors]."""
 
     def __init__(self, updater: Updater, mean_ratio: tf.Variable, smallest: float, largest: float) -> None:
         self.parameters, self.grouped, self.norm = updater.parameters, updater.grouped, updater.norm
@@ -145,7 +146,7 @@ class _Recording:
 
         rule = Rule("limited_lamb", ("m", "v"), lamb.RULE.next_slots, lamb.RULE.directions, rates, adaptive=True)
         done = self._updater.apply(grouped, norm, inputs, rule)
-        if ratios:  # none where a benchmark's updater sleeps instead of updating
+        if ratios:  # empty if a benchmark's updater sleeps instead of updating
             self._mean_ratio.assign(moving_average(self._mean_ratio.read_value(), tf.concat(ratios, 0), RATIO_DECAY))
         return done
 

@@ -1,7 +1,8 @@
-"""What ranks owe, when the ranks or the buckets are others than they were.
+"""Moves the errors and residuals of compressed sums to another number of ranks or to other buckets.
 
-Compressed sums leave errors behind (exchange/two_step.py) and residuals (exchange/largest_chunks.py), each on one rank
-and by bucket. Only their sum over ranks enters later results, so that any shares with that sum keep what is owed.
+Compressed sums leave errors (exchange/two_step.py) and residuals (exchange/largest_chunks.py), each on one rank and by
+bucket: the rank owes them to later sums. Only their sum over ranks enters later results, so any other distribution with
+the same sum is as good.
 """
 
 import math
@@ -16,24 +17,24 @@ WORKER, SERVER, RESIDUAL = "error.worker", "error.server", "residual"  # a varia
 
 
 class Layout(NamedTuple):
-    """Where the numbers of a bucket lie."""
+    """The ranks and buckets that determine which rank owes which numbers."""
 
     ranks: int
-    inside: int  # ranks of a host that sum among themselves first
-    buckets: list[list[str]]  # parameters
+    inside: int  # ranks of a host, which sum among themselves first
+    buckets: list[list[str]]  # names of parameters
 
 
 def total(
     kept: Iterable[dict[str, np.ndarray]], layout: Layout, shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """What all ranks owe together, float32 by parameter.
+    """The errors and residuals summed over all ranks, float32 by parameter.
 
     Args:
-        kept: what each rank kept, in the order of ranks, by variable.
-        layout: theirs.
+        kept: the variables of each rank, by name, in the order of ranks.
+        layout: of these ranks.
         shapes: of the parameters.
 
-    Raises ValueError where something is not of the layout's shape.
+    Raises ValueError if a variable's name or size does not fit the layout.
     """
     sums = [np.zeros(layout.ranks * part_size(_numbers(bucket, shapes), layout.ranks)) for bucket in layout.buckets]
     for rank, variables in enumerate(kept):
@@ -64,13 +65,13 @@ def total(
 
 
 def shares(owed: dict[str, np.ndarray], kinds: set[str], layout: Layout, rank: int) -> dict[str, np.ndarray]:
-    """A rank's equal share of what is owed, float32 by variable.
+    """One rank's share of the owed numbers, float32 by variable; all ranks that may owe a number get equal shares.
 
     Args:
-        owed: by parameter; see total.
-        kinds: of the variables that the ranks kept.
-        layout: today's.
-        rank: whose share.
+        owed: by parameter; see `total`.
+        kinds: the kinds of variables that the ranks kept: WORKER, SERVER, RESIDUAL.
+        layout: the new one.
+        rank: the rank, in the new layout.
     """
     found: dict[str, np.ndarray] = {}
     hosts, place = layout.ranks // layout.inside, rank % layout.inside

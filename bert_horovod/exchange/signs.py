@@ -1,13 +1,13 @@
-"""Numbers as signs: one bit each, and a scale for every block of them.
+"""The encoding of numbers as signs: one bit a number, and a scale a block.
 
-A number y arrives as b sgn(y), sgn(0) = +1, with its block's scale b in bfloat16. Scales may be made in three ways:
+A number y is decoded to b sgn(y), sgn(0) = +1, with its block's scale b in bfloat16. There are three kinds of scales:
 
-    block             b = mean |y| of the block: the least error; a block of zeros arrives as zeros
-    group             b = mean |y| over all blocks of a group, such as a tensor's; blocks of zeros stay out of it
+    block             b = mean |y| of the block: the least error; a block of zeros is decoded to zeros
+    group             b = mean |y| over all blocks of a group, such as a tensor's; blocks of zeros do not count
     root mean square  b = sqrt(mean y^2) over a group: the published rule (Tang et al. 2021, arXiv 2102.02888)
 
-Bit k of byte j of a row of n numbers is number k n / 8 + j: shifts and ors of long contiguous runs, the one form that
-XLA compiles to vector instructions on a CPU. The blocks' scales come behind the bits.
+Bit k of byte j of a row of n numbers is the sign of number k n / 8 + j. So packing shifts and ors long contiguous runs;
+XLA compiles only this form to vector instructions on a CPU. The blocks' scales follow the bits.
 """
 
 import functools
@@ -19,18 +19,18 @@ from bert_horovod.exchange.encodings import BLOCK
 from bert_horovod.runtime.xla import compiled
 
 _SCALE_BYTES = 2
-_RUNS = 8  # a block's sum is made of so many runs, added elementwise: XLA's own reduction is slower than the memory
+_RUNS = 8  # a block is cut into so many runs that are added elementwise, because XLA's reduction is slower than memory
 
 
 class Signs:
-    """One bit a number; an encodings.Encoding. The arrays tell of the blocks of all rows that will be encoded.
+    """One bit a number; an encodings.Encoding. The arrays describe the blocks of all rows that will be encoded.
 
     Args:
-        groups: whole numbers from 0 [blocks]: blocks of the same number share a scale; None: each has its own.
-        numbers: how many numbers of each block count [blocks]; None: all. The rest is padding, for which nothing is
-            owed: its errors would come back in a scale that they are no part of, and grow with every step.
-        root_mean_square: the scale is that of the numbers, instead of their mean magnitude.
-        fused: whether XLA compiles it; without, it is several times slower.
+        groups: group numbers from 0 [blocks]: blocks of one group share a scale; None: each block has its own.
+        numbers: how many numbers of each block count [blocks]; None: all. The others are padding and get no errors:
+            scales leave padding out, so its errors would grow with every step.
+        root_mean_square: the scale is the numbers' root mean square, instead of their mean magnitude.
+        fused: whether XLA compiles the encoding; without XLA it is several times slower.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Signs:
         return self._encode(values, owed)
 
     def _encode(self, *terms: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """What is sent of the terms' sum, and what `_pack` gives beside the bits."""
+        """Encode the sum of the terms; returns the encoded rows and the second result of `_pack`."""
         rows = terms[0].shape[0]
         if self._numbers is not None and np.any(self._numbers % BLOCK):
             terms = tuple(self._unpadded(term) for term in terms)
@@ -75,13 +75,13 @@ class Signs:
         return tf.reshape(tf.where(counts, blocks, 0.0), values.shape)
 
     def _scales(self, sums: tf.Tensor) -> tf.Tensor:
-        """Float32 [blocks] of sums of magnitudes, or of squares, [blocks]."""
+        """Scales, float32 [blocks], from the blocks' sums of magnitudes or of squares, [blocks]."""
         numbers = tf.constant(np.full(sums.shape, BLOCK) if self._numbers is None else self._numbers, tf.float32)
         if self._groups is None:
             scales = tf.math.divide_no_nan(sums, numbers)
         else:
             groups, count = tf.constant(self._groups, tf.int32), int(self._groups.max()) + 1
-            # What is not a number differs from 0 and so reaches the scale, from where all ranks see it.
+            # A sum that is NaN differs from 0, so it counts and makes the scale NaN, which all ranks then see.
             counts = tf.ones_like(sums, tf.bool) if self._root_mean_square else sums != 0
             numbers = tf.math.unsorted_segment_sum(tf.where(counts, numbers, 0.0), groups, count)
             means = tf.math.divide_no_nan(tf.math.unsorted_segment_sum(sums, groups, count), numbers)
@@ -90,12 +90,12 @@ class Signs:
 
 
 def _block_sums(*terms: tf.Tensor) -> tf.Tensor:
-    """Sums of magnitudes of the terms' sum, float32 [rows, n] to [rows, blocks]."""
+    """Each block's sum of |sum of the terms|: terms float32 [rows, n] to [rows, blocks]."""
     return _sums(tf.abs(functools.reduce(tf.add, terms)))
 
 
 def _block_square_sums(*terms: tf.Tensor) -> tf.Tensor:
-    """Sums of squares, likewise."""
+    """Each block's sum of (sum of the terms)^2: terms float32 [rows, n] to [rows, blocks]."""
     return _sums(tf.square(functools.reduce(tf.add, terms)))
 
 
@@ -105,9 +105,9 @@ def _sums(values: tf.Tensor) -> tf.Tensor:
 
 
 def _pack(scales: tf.Tensor, values: tf.Tensor, owed: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-    """Bits, uint8 [rows, n / 8], of values + owed, float32 [rows, n], with scales [rows, blocks].
+    """The sign bits, uint8 [rows, n / 8], of values + owed, float32 [rows, n], with scales [rows, blocks].
 
-    Beside them, float32 [rows, n]: what they stand for or, where something is owed, what is owed then.
+    The second result, float32 [rows, n], is the decoded values or, with `owed`, the new error.
     """
     if owed is not None:
         values += owed

@@ -1,17 +1,18 @@
-"""What 1-bit Adam and 1-bit LAMB share: dense gradients at first, then compressed momenta with a frozen v.
+"""The two stages of 1-bit methods: first dense gradients, then compressed momenta with a frozen v.
 
     dense        the exchange of gradients with the recipe's optimizer
-    at the end   m <- m / (1 - b1^t), v <- v / (1 - b2^t): corrected for their bias; and back before a dense stage
+    at the end   m <- m / (1 - b1^t), v <- v / (1 - b2^t): bias correction; undone before another dense stage
     compressed   m_i = b1 m + (1 - b1) n g_i        on each rank; g_i: its share of the gradient of the global mean
                  m = (m_1 + ... + m_n) / n          by CompressedSums, a bucket as soon as backward has made it
                  x by the method's rule, with m and the frozen v
 
-(Tang et al. 2021, arXiv 2102.02888.) exchange/stages.py says when a stage ends. The norm of the mean gradient is
-unknown in the compressed stage, so that gradients cannot be clipped by it: there each rank clips n g_i, bucket by
-bucket, at CLIPPED sqrt(n ||v||_1). ||v||_1 is the mean square of the bucket's gradient while v learned, and a rank's
-own is up to n times as large: only what is far out is clipped. With optimizer.max_grad_norm = 0 nothing is.
+(Tang et al. 2021, arXiv 2102.02888.) exchange/stages.py decides when a stage ends. In the compressed stage the norm of
+the mean gradient is unknown, so it cannot be used for clipping. Instead each rank clips n g_i, bucket by bucket, to the
+norm CLIPPED sqrt(n ||v||_1). ||v||_1 is the mean square norm of the bucket's gradient while v was updated; the square
+norm of one rank's gradient is up to n times as large. So only outliers are clipped. With optimizer.max_grad_norm = 0
+nothing is clipped.
 
-A step that is not finite on one rank reaches all ranks, as a sum that is not finite, and changes nothing on any.
+If a gradient is not finite on one rank, the sum is not finite on all ranks, and all skip the step.
 """
 
 from collections.abc import Callable
@@ -34,11 +35,11 @@ from bert_horovod.optimizers.moments import moving_average
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
 
-CLIPPED = 3.0  # times the usual norm of a rank's gradient of a bucket, in the compressed stage
+CLIPPED = 3.0  # clipping limit in the compressed stage, over the usual norm of a rank's gradient of a bucket
 
 
 class StagedExchange(Exchange):
-    """See exchange.base.Exchange; the arguments are those of GradientExchange. The plan has no rows of their own."""
+    """See exchange.base.Exchange; arguments as for GradientExchange. The plan sends no looked-up rows alone."""
 
     overlaps = True
 
@@ -53,8 +54,8 @@ class StagedExchange(Exchange):
         self._sums = CompressedSums(recipe, world, shapes, self.plan, "moments", updater.fused)
         self._stages = Stages(recipe, state.progress)
         with tf.device("/CPU:0"):
-            self._branch = tf.Variable(0, trainable=False)  # of update, in the next step
-            self._v_sums = tf.Variable(tf.zeros([len(plan.buckets)]), trainable=False)  # frozen v's, by bucket
+            self._branch = tf.Variable(0, trainable=False)  # index of the branch that `update` takes in the next step
+            self._v_sums = tf.Variable(tf.zeros([len(plan.buckets)]), trainable=False)  # sums of frozen v, by bucket
 
     def begin(self, first: int, last: int) -> None:
         self._dense.begin(first, last)
@@ -93,7 +94,7 @@ class StagedExchange(Exchange):
             v_sum = (
                 tf.reduce_sum([tf.reduce_sum(v) for v in self._state.slots["v"].values()]) / self._corrections()["v"]
             )
-            # Ranks of different machines may round it differently.
+            # Broadcast, because ranks on different machines may round the sum differently.
             stages.steady(step, float(self._world.broadcast(v_sum, "v_sum")))
         if not stages.freezes_after(step):
             return ""
@@ -113,23 +114,23 @@ class StagedExchange(Exchange):
         return self._sums.wire_bytes() if self._stages.frozen else self._dense.wire_bytes()
 
     def _dense_updater(self) -> Updater:
-        """What updates in the dense stage."""
+        """The updater of the dense stage."""
         return self._updater
 
     def _scaling(self, i: int) -> tf.Tensor | None:
-        """What the momentum of bucket i is multiplied by before it is sent, flat; None: nothing."""
+        """Factors by which the momentum of bucket i is multiplied before it is sent, flat; None: no scaling."""
         return None
 
     def _apply(self, momenta: dict[str, tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
-        """Update with the new m of every parameter, and assign; returns what Updater.apply does."""
+        """Update from the new m of every parameter, and assign; returns the same as Updater.apply."""
         raise NotImplementedError
 
     def _branches(self) -> list[Callable[..., Update]]:
-        """What `update` does after the dense stage."""
+        """The branches of `update` beside the dense one, which is branch 0."""
         return [self._compressed_update]
 
     def _take_up_stage(self, step: int) -> None:
-        """Let the graph do what the next step is."""
+        """Set the variables by which the graph knows the next step's stage."""
         if self._stages.frozen:
             slot = self._state.slots["v"]
             sums = [tf.reduce_sum([tf.reduce_sum(slot[name]) for name in bucket]) for bucket in self.plan.buckets]
@@ -147,7 +148,7 @@ class StagedExchange(Exchange):
                 variable.assign(variable * correction)
 
     def _corrections(self) -> dict[str, float]:
-        """By which m and v fall short of a mean: 1 - b^t; 1 where AdamW is not to correct them."""
+        """Bias corrections of m and v, by which they are divided: 1 - b^t; 1 if adamw has bias_correction = false."""
         settings, updates = self._settings, self._state.progress.updates
         if settings.name == "adamw" and not settings.bias_correction:
             return {"m": 1.0, "v": 1.0}
@@ -183,7 +184,10 @@ class StagedExchange(Exchange):
         payload: Callable[[int, tf.Tensor], tf.Tensor],
         clock: Clock,
     ) -> "_Summed":
-        """Sum all buckets, each as soon as its gradients exist; `payload` makes of a bucket's, flat, what is sent."""
+        """Sum all buckets, each as soon as its gradients exist.
+
+        `payload` computes the numbers to send from the bucket's number and its flat gradient.
+        """
         gradients = whole(gradients, lookups)
         first = list(gradients.values()) if self._held_back else []
         totals, owed, times = [], [], []
@@ -211,7 +215,10 @@ class StagedExchange(Exchange):
         apply: Callable[[], list[tf.Tensor]],
         clock: Clock,
     ) -> Update:
-        """Apply an update and keep what is owed, if the sums are finite; `after`: what the update needs of them."""
+        """Apply the update and assign the errors if the sums are finite.
+
+        `after`: tensors computed from the sums, which the update needs; `apply`: the update.
+        """
         reduced_s = clock(list(after.values()))
 
         def assign() -> tf.Tensor:
@@ -229,13 +236,13 @@ class StagedExchange(Exchange):
         return self._sums.compiled(_next_share)(m, gradient, factor, self._settings.beta_1, ranks)
 
     def _clip_factor(self, gradient: tf.Tensor, v_sum: tf.Tensor) -> tf.Tensor:
-        """What this rank's share of a bucket's gradient, flat, is multiplied by; v_sum is the sum of the bucket's v."""
+        """Clipping's factor of this rank's share of a bucket's gradient, flat; `v_sum`: the sum of the bucket's v."""
         if not self._settings.max_grad_norm:
             return tf.constant(1.0)
         ranks = float(self._world.size)
         norm = ranks * tf.sqrt(tf.reduce_sum(square_sums(gradient[None], self._updater.fused)))
         limit = CLIPPED * tf.sqrt(ranks * v_sum)
-        # An infinite norm gives a factor of 0, and infinite times 0 is not a number: the step is skipped.
+        # If the norm is infinite, the factor is 0, and infinity * 0 is NaN: so the step is skipped.
         return tf.where(norm > limit, limit / norm, 1.0)
 
 
@@ -243,14 +250,14 @@ class _Summed(NamedTuple):
     """The sums of a step's buckets."""
 
     totals: list[tf.Tensor]  # flat, by bucket
-    owed: list[Errors | None]  # for CompressedSums.assign
-    norm: tf.Tensor  # float32 scalar: L2 norm of all totals; not finite on all ranks if anything is not on one
+    owed: list[Errors | None]  # new errors, for CompressedSums.assign
+    norm: tf.Tensor  # float32 scalar: L2 norm of all totals; not finite on any rank if a gradient of one rank is not
     ready_s: tf.Tensor  # as in Update
     done_s: tf.Tensor
 
 
 def whole(gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices]) -> dict[str, tf.Tensor]:
-    """The gradients with the looked-up rows added to the dense parts of their tables."""
+    """Add each sparse embedding gradient to the dense part of its table; other gradients stay."""
     return {
         name: with_rows(gradient, lookups[name]) if name in lookups else gradient
         for name, gradient in gradients.items()

@@ -1,16 +1,17 @@
-"""The sum of a bucket over ranks in two steps, each of which sends encoded numbers.
+"""The sum of a bucket over ranks in two steps; each step sends encoded numbers.
 
-    y_i = x_i + e_i                                   e_i: what rank i still owes of former steps
-    all-to-all: rank j gets its part of each rank's y_i, encoded; e_i = y_i - what was sent
-    z_j = sum over i of what came from i + s_j        in float32, in the order of ranks; s_j: what rank j owes
-    all-gather: every rank gets the parts z_j, encoded; s_j = z_j - what was sent
+    y_i = x_i + e_i                                   e_i: rank i's worker error, left by former steps
+    all-to-all: rank j gets its part of each rank's y_i, encoded; e_i = y_i - decoded(encoded(y_i))
+    z_j = sum over i of the decoded parts + s_j       in float32, in the order of ranks; s_j: rank j's server error
+    all-gather: every rank gets the parts z_j, encoded; s_j = z_j - decoded(encoded(z_j))
 
-(DeepSpeed's compressed all-reduce; Tang et al. 2021, arXiv 2102.02888.) The result is the same bits on all ranks,
-whatever the timing. Over steps, the sum of results is the sum of all x_i less what is owed in the end: without errors
-(None) what rounding loses is lost.
+(DeepSpeed's compressed all-reduce; Tang et al. 2021, arXiv 2102.02888.) The result has the same bits on all ranks and
+does not depend on timing. With error feedback the sum of results over steps is the sum of all x_i, minus the errors
+that are left at the end. Without it (errors = None) rounding errors are lost.
 
-Where hosts have several ranks, those of a host sum at full width first and take a part each, which goes to the ranks
-of the same place in the other hosts alone, so that a number leaves a host once, encoded; then the host's ranks gather.
+If hosts have several ranks, the ranks of a host first sum in float32, and each takes a part of the sum. A rank sends
+its part only to the ranks of the same place in other hosts, so that a number leaves a host once, encoded. At the end
+the ranks of a host gather the parts.
 """
 
 import functools
@@ -27,10 +28,10 @@ from bert_horovod.runtime.xla import compiled
 
 
 class Errors(NamedTuple):
-    """What a rank owes, float32."""
+    """A rank's encoding errors, float32, which it adds to the next sum."""
 
-    worker: tf.Tensor  # [across, part]: of what it sends
-    server: tf.Tensor  # [part]: of the sums that it makes
+    worker: tf.Tensor  # [across.size, part]: errors of the rows that it sends
+    server: tf.Tensor  # [part]: errors of the sums that it makes
 
 
 class TwoStep:
@@ -38,8 +39,8 @@ class TwoStep:
 
     Args:
         world: the ranks.
-        numbers: of the bucket.
-        name: of its collectives.
+        numbers: how many the bucket has.
+        name: prefix of the names of its collectives.
     """
 
     def __init__(self, world: World, numbers: int, name: str) -> None:
@@ -48,23 +49,25 @@ class TwoStep:
         self._numbers = numbers
         self._name = name
         parts = self._inside.size * self._across.size
-        self.part = part_size(numbers, parts)  # numbers of a rank's own sums
+        self.part = part_size(numbers, parts)  # how many sums a rank makes
 
     @property
     def worker_shape(self) -> tuple[int, int]:
-        """Of Errors.worker."""
+        """The shape of Errors.worker."""
         return self._across.size, self.part
 
     @property
     def padded(self) -> int:
-        """Numbers with the zeros behind them that make equal parts."""
+        """Numbers of the bucket with its padding: zeros at the end, so that all parts are equal."""
         return self._inside.size * self._across.size * self.part
 
     def of_rank(self, of_bucket: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What this rank encodes of an array over the padded bucket: the rows that it sends, flat, and its own sums'.
+        """The parts of an array over the padded bucket that belong to this rank's rows and to its sums.
 
         Args:
-            of_bucket: [parts * part], or a divisor of it, such as a number a block.
+            of_bucket: [parts * part], or shorter by a divisor, such as one number a block.
+
+        Returns: the entries of the rows that this rank sends, flat, and those of the sums that it makes.
         """
         mine = of_bucket.reshape(self._inside.size, -1)[self._inside.rank]
         return mine, mine.reshape(self._across.size, -1)[self._across.rank]
@@ -80,9 +83,9 @@ class TwoStep:
         errors: Errors | None = None,
         encoding_of_sums: Encoding | None = None,
     ) -> tuple[tf.Tensor, Errors | None]:
-        """The sum over ranks of float32 [numbers], and what is owed after it, which the caller keeps or drops.
+        """The sum over ranks of float32 [numbers], and the new errors, which the caller keeps or drops.
 
-        In a world of one nothing is encoded. Sums are encoded as values are, if not told otherwise.
+        In a world of one nothing is encoded. `encoding_of_sums` is for the second step; None: same as `encoding`.
         """
         if self._world_size == 1:
             return values, errors
@@ -96,20 +99,20 @@ class TwoStep:
         errors: Errors | None = None,
         encoding_of_sums: Encoding | None = None,
     ) -> tuple[tf.Tensor, Errors | None]:
-        """As `sum`, in a world of several, but the sum is as it came: [parts, width], what the encoding decodes.
+        """Like `sum`, with several ranks, but the result is still encoded: [parts, width].
 
         Args:
-            values: float32 [numbers] or, with zeros behind, [padded]; of Float16 also halves.
-            encoding: of what crosses the wire.
-            errors: what is owed; None: what rounding loses is lost.
-            encoding_of_sums: of the second step; None: the same.
+            values: float32 [numbers] or, padded with zeros, [padded]; for Float16 also float16.
+            encoding: of the numbers on the wire.
+            errors: of the last step; None: no error feedback.
+            encoding_of_sums: of the second step; None: same as `encoding`.
         """
         inside, across = self._inside, self._across
         if values.shape[0] != self.padded:
             values = tf.pad(values, [[0, self.padded - self._numbers]])
         if inside.size > 1:
             values = inside.all_reduce(tf.cast(values, tf.float32), f"{self._name}.inside")
-            values = tf.reshape(values, [inside.size, -1])[inside.rank]
+            values = tf.reshape(values, [inside.size, -1])[inside.rank]  # (across.size * part,)
         mine = tf.reshape(values, [across.size, self.part])
         sent, worker = _encode(encoding, mine, errors and errors.worker)
         name = f"{self._name}.parts"
@@ -130,12 +133,12 @@ class TwoStep:
         return gathered, errors and Errors(worker, server[0])
 
     def _by_rank(self, mine: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        """This rank's and the other's [n] of two hosts, in their order."""
+        """Stack this rank's and the other rank's row [n] in the order of the two hosts: [2, n]."""
         return tf.stack([mine, other] if self._across.rank == 0 else [other, mine])
 
 
 def _encode(encoding: Encoding, values: tf.Tensor, owed: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """What is sent, and what is owed then; None stays None."""
+    """Encode values + owed: the encoded rows and the new error; without `owed` the error is None."""
     if owed is None:
         return encoding.encode(values)[0], None
     return encode_owing(encoding, values, owed)
@@ -143,9 +146,9 @@ def _encode(encoding: Encoding, values: tf.Tensor, owed: tf.Tensor | None) -> tu
 
 @functools.cache
 def _sum(encoding: Encoding) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Of rows that are encoded: their sum in the order of rows, so that its rounding is the same on every machine.
+    """A function that sums encoded rows: [rows, width] to float32 [1, n].
 
-    Decoding and adding are one pass.
+    It adds in the order of rows, so that rounding is the same on every machine, and decodes in the same pass.
     """
 
     def sum_rows(sent: tf.Tensor) -> tf.Tensor:

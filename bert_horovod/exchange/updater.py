@@ -16,10 +16,10 @@ class Updater:
 
     Args:
         parameters: by name; float32.
-        slots: by slot, by name.
-        cast: the weights that follow the parameters.
+        slots: variables by slot, then by parameter.
+        cast: the cast weights, which are computed again after each update.
         settings: the recipe's.
-        fused: whether XLA compiles what reads and writes whole tensors.
+        fused: whether XLA compiles the functions that read and write whole tensors.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Updater:
         self.parameters = parameters
         self.cast = cast
         self._slots = slots
-        self.rule = rule(settings.name)  # an exchange with a rule of its own puts it here
+        self.rule = rule(settings.name)  # an exchange that has its own rule assigns it here
         self._settings = settings
         self.fused = fused
         self.groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
@@ -45,16 +45,16 @@ class Updater:
     def norm(self, grouped: list[tf.Tensor]) -> tf.Tensor:
         """The L2 norm over all gradients, float32 scalar."""
         squares = tf.stack([tf.reduce_sum(square_sums(group, self.fused)) for group in grouped])
-        # One operation that always rounds alike. tf.add_n begins with whichever term's memory it may overwrite, which
-        # depends on timing, so that norms of ranks with equal gradients differed in the last bit now and then.
+        # Not tf.add_n, because its order of addition depends on timing: it starts with a term whose memory it may
+        # overwrite. Then norms of ranks with equal gradients sometimes differed in the last bit.
         return tf.sqrt(tf.reduce_sum(squares))
 
     def apply(
         self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, rule: Rule | None = None
     ) -> list[tf.Tensor]:
-        """Clip, update and assign; returns the tensors that were assigned, for a clock to wait for.
+        """Clip, update and assign; returns the assigned parameters and cast weights, so that a clock can wait for them.
 
-        `rule` takes the place of the recipe's.
+        `rule`: if given, it replaces the recipe's rule.
         """
         settings, rule = self._settings, rule or self.rule
         factor = tf.constant(1.0)
@@ -63,7 +63,7 @@ class Updater:
         variables = {"": self.parameters} | {slot: self._slots[slot] for slot in rule.slots}
         parameters, narrow = {}, {}
         for group, gradient in zip(self.groups, grouped, strict=True):
-            # A slot may lack a shape, and so the whole group.
+            # A slot may not exist for a shape, and so not for the whole group.
             old = {slot: [named[name] for name in group] for slot, named in variables.items() if group[0] in named}
             old = {slot: tf.stack(values) for slot, values in old.items()}
             value, cast, slots = update(

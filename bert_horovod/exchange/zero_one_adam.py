@@ -1,28 +1,30 @@
-"""0/1 Adam: v learns from fewer and fewer dense gradients, and is frozen; then ranks step alone and sync by signs.
+"""0/1 Adam: v is updated by fewer and fewer dense gradients, then frozen; after that ranks step alone, sync by signs.
 
-(Lu et al. 2022, arXiv 2202.06009.) k counts the steps of a stage in which v learns, from 1 behind the warm-up; n ranks;
-d = sqrt(v) + eps; u counts v's updates.
+(Lu et al. 2022, arXiv 2202.06009.) k numbers the steps of a stage in which v learns; k = 1 is its first step after the
+warm-up. n ranks; d = sqrt(v) + eps; u counts the updates of v.
 
     v learns     k < 1 or k % I == 0: g = sum of shares, dense ; v = b2 v + (1 - b2) g^2
-                 I doubles after every variance_updates of these, from 1
+                 I starts at 1 and doubles after every variance_updates of these steps
                  else: g = sum of shares by CompressedSums
                  m = b1 m + (1 - b1) g ; x -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^u)) + eps) + wd x)
-    v is frozen  m and v are corrected for their bias, as in exchange/staged.py ; y = x, a = 0, L = 0
+    v is frozen  bias correction of m and v, as in exchange/staged.py ; y = x, a = 0, L = 0
                  on each rank: m = b1 m + (1 - b1) n g_i ; L += lr ; a -= lr m / d ; x = (1 - L wd) y + a
                  step % P == 0, a sync: a = mean of a by CompressedSums ; m = -a d / L ; y = (1 - L wd) y + a ; x = y
                  a = 0, L = 0
 
-P is the largest power of two up to exchange.interval and up to peak / lr. I and P are functions of the step, so that a
-resumed run goes on as it would have; between syncs ranks differ, and recipe/checking_exchange.py holds all that looks
-at them to multiples of the interval. What is sent, of g as of a d, has the form of exchange.form: see
+P is the largest power of two <= exchange.interval and <= peak / lr. I and P depend only on the step, so a resumed run
+continues in the same way. Between syncs ranks differ, so recipe/checking_exchange.py allows comparisons, evaluations
+and checkpoints only at multiples of the interval. The payload, of g and of a d, has the form of exchange.form: see
 compressed_sums.py.
 
-With exchange.form = published, k counts from the stage's first step. A short run does not learn so: gradients are large
-and alike while the loss falls first, what signs leave of them piles up as errors, and pushes on when they have turned.
+With exchange.form = published, k counts from the stage's first step. A short run does not learn with that: while the
+loss first falls, gradients are large and similar; signs cannot carry them, and the rest accumulates as errors. These
+errors still push in the old direction after the gradients have turned.
 
-The published code counts the decay as part of a and so of m, which makes it 1 / (1 - b1) times as strong; undoes local
-steps by subtraction, from which replicas drift apart; corrects no bias, so that v, which learns rarely, is far too
-small; and forgets its counters with a checkpoint. This does none of these. Gradients are clipped as in staged.py.
+Four properties of the published code are not copied. It counts the decay as part of a, and so of m, which makes the
+decay 1 / (1 - b1) times as strong. It undoes local steps by subtraction, so that replicas drift apart. It has no bias
+correction, so that v, which is updated rarely, is far too small. Its checkpoints lose its counters. Gradients are
+clipped as in staged.py.
 """
 
 import tensorflow as tf
@@ -62,7 +64,7 @@ class ZeroOneAdam(StagedExchange):
     def begin(self, first: int, last: int) -> None:
         self._v_updates.assign(self._state.progress.exchange.get("v_updates", 0.0))
         self._phase, self._first = phase_of(self._recipe, first), first
-        for name, parameter in self._updater.parameters.items():  # ranks agree now
+        for name, parameter in self._updater.parameters.items():  # equal on all ranks now, so y = x, a = 0
             self._common[name] = tf.Variable(parameter, trainable=False)
             self._moved[name] = tf.Variable(tf.zeros_like(parameter), trainable=False)
         super().begin(first, last)
@@ -70,10 +72,10 @@ class ZeroOneAdam(StagedExchange):
 
     def after_step(self, step: int, loss: float) -> str:
         self._worst_loss = max(self._worst_loss, loss)
-        self._next = min(step + 1, self._first + self._phase.steps - 1)  # a phase's last step has none behind it
+        self._next = min(step + 1, self._first + self._phase.steps - 1)  # not beyond the phase's last step
         if not self.agrees_after(step):
             return ""
-        if self._stages.frozen and float(self._length):  # else all steps since the last sync were skipped
+        if self._stages.frozen and float(self._length):  # L = 0: all steps since the last sync were skipped
             self._sync()
         worst, self._worst_loss = self._worst_loss, float("-inf")
         said = super().after_step(step, worst)
@@ -99,12 +101,12 @@ class ZeroOneAdam(StagedExchange):
         return dense if branch == _DENSE else signs if branch == _SIGNS else signs / self._period(self._next)
 
     def _period(self, step: int) -> int:
-        """P."""
+        """P of this step: steps from one sync to the next."""
         recipe = self._recipe
         return sync_period(self._phase, step - self._first + 1, recipe.optimizer.decay_power, recipe.exchange.interval)
 
     def _learns(self, step: int) -> bool:
-        """Whether v learns in this step of a stage in which it does."""
+        """Whether v is updated in this step; called only in a stage in which v learns."""
         exchange, before = self._recipe.exchange, self._stages.first - 1
         if exchange.form != "published":
             before = max(before, self._stages.warm)
@@ -147,7 +149,7 @@ class ZeroOneAdam(StagedExchange):
         inputs: UpdateInputs,
         clock: Clock,
     ) -> Update:
-        """A step in which v learns and does not: its gradient is sent as signs."""
+        """A step between two updates of v, in the stage in which v learns: its gradient is sent as signs."""
         sums, v_updates = self._gradient_sums, self._v_updates.read_value()
         v = [sums.flat(i, self._state.slots["v"]) for i in range(len(self.plan.buckets))]
 
@@ -177,7 +179,7 @@ class ZeroOneAdam(StagedExchange):
         gradients, settings, ranks = whole(gradients, lookups), self._settings, float(self._world.size)
         flat = [self._sums.flat(i, gradients) for i in range(len(self.plan.buckets))]
         squares = tf.reduce_sum([tf.reduce_sum(square_sums(each[None], self._updater.fused)) for each in flat])
-        # All ranks skip an update that is not finite on one of them: else one of them would be an update behind.
+        # If one rank's gradient is not finite, all ranks skip the update: else one would have made an update less.
         norm = self._world.all_reduce(tf.sqrt(squares)[None], "norms")[0]
         finite = tf.math.is_finite(norm)
         reduced_s = clock([norm])
@@ -205,7 +207,7 @@ class ZeroOneAdam(StagedExchange):
         return Update(norm, finite, tf.constant(0), none, none, reduced_s, updated_s)
 
     def _synchronise(self) -> None:
-        """Make all ranks equal; collective."""
+        """The sync, which makes all ranks equal; a collective: all ranks must call it."""
         slots, length = self._state.slots, self._length.read_value()
         owed, y = [], {}
         for i in range(len(self.plan.buckets)):
@@ -226,7 +228,7 @@ class ZeroOneAdam(StagedExchange):
         self._assign(y)
 
     def _kept(self, name: str, length: tf.Tensor) -> tf.Tensor:
-        """What weight decay leaves of a parameter over steps whose learning rates sum to `length`."""
+        """1 - L wd: weight decay's factor of a parameter over steps whose learning rates sum to `length`."""
         return 1.0 - length * self._settings.weight_decay if decays(name) else tf.constant(1.0)
 
     def _assign(self, x: dict[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -237,7 +239,7 @@ class ZeroOneAdam(StagedExchange):
 
 
 class _Learning:
-    """An Updater of the steps in which v learns, and which counts them in `v_updates`."""
+    """An Updater of the steps in which v is updated; it counts them in `v_updates`."""
 
     def __init__(self, updater: Updater, v_updates: tf.Variable) -> None:
         self.parameters, self.grouped, self.norm = updater.parameters, updater.grouped, updater.norm
@@ -250,7 +252,7 @@ class _Learning:
 
 
 def _with_updates(inputs: UpdateInputs, v_updates: tf.Tensor) -> UpdateInputs:
-    """With the number of v's updates behind m's, for `_directions`."""
+    """The inputs with `update` as [updates of m, updates of v], for `_directions`."""
     return UpdateInputs(inputs.learning_rate, tf.stack([inputs.update, v_updates]))
 
 

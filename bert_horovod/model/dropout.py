@@ -1,38 +1,38 @@
-"""Dropout whose masks do not depend on the layout of the work.
+"""Dropout with masks that do not depend on how a global batch is split.
 
-A mask compares raw Philox bytes, keyed by (seed, step), with a counter that names the site (layer and place in it)
-and the row of the global batch. So a row gets the same mask whatever micro-batch or rank works on it, inside XLA and
-outside.
+Masks come from random bytes of the Philox generator. Its key is made of (seed, step); its counter holds the site (the
+dropout's number in the model) and the row of the global batch. So a row gets the same mask in any micro-batch and on
+any rank, with XLA and without.
 """
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
-PHILOX = 1  # the algorithm's number in TensorFlow's stateless random operations
+PHILOX = 1  # Philox's number in TensorFlow's stateless random operations
 BYTES_PER_BLOCK = 16  # one step of the Philox counter yields four uint32
 
 
 class DropoutState(NamedTuple):
-    """What the masks of a micro-batch are made of."""
+    """Philox key and first row of a micro-batch: with site and rate they determine its dropout masks."""
 
     key: tf.Tensor  # uint64 [1], a function of (seed, step)
-    first_row: tf.Tensor  # uint64 scalar: the first row's place in the global batch
+    first_row: tf.Tensor  # uint64 scalar: index of the first row in the global batch
 
 
 def random_bytes(
     shape: list[int], rate: float, site: int | tf.Tensor, dropout: DropoutState | None
 ) -> tf.Tensor | None:
-    """Random bytes for one dropout: uint8 of a shape [rows, ...]; `dropped` drops an element where its byte is low.
+    """Random bytes for one dropout: `dropped` drops an element where its byte is below the threshold.
 
     Args:
-      shape: [rows, ...], all known.
+      shape: [rows, ...], all sizes known.
       rate: 0 to 0.9.
-      site: which dropout of the model this is; each has masks of its own.
+      site: the dropout's number in the model; each site has its own masks.
       dropout: None outside training.
 
     Returns:
-      None if nothing is dropped.
+      uint8 of `shape`; None if dropout is off.
     """
     if dropout is None or _threshold(rate) == 0:
         return None
@@ -43,17 +43,20 @@ def random_bytes(
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=[rows, blocks * 4], key=dropout.key, counter=counter, alg=PHILOX, dtype=tf.uint32
     )
+    # (rows, blocks * 4) words to (rows, blocks * 16) bytes
     found = tf.reshape(tf.bitcast(words, tf.uint8), [rows, blocks * BYTES_PER_BLOCK])
     return tf.reshape(found[:, :row_bytes], shape)
 
 
 def dropped(x: tf.Tensor, rate: float, draws: tf.Tensor | None) -> tf.Tensor:
-    """Set elements to zero with probability round(256 rate) / 256 and scale the rest so that the mean stays.
+    """Set elements to zero with probability round(256 rate) / 256 and scale the others, so that the mean stays.
+
+    The function is linear in x; applied to a gradient of its result, it returns the gradient of x.
 
     Args:
-      x: any shape; being linear in x, this is also its own gradient.
+      x: any shape.
       rate: 0 to 0.9.
-      draws: `random_bytes` of x's number of elements; None leaves x as it is.
+      draws: `random_bytes`, as many as x has elements; None: x is returned unchanged.
     """
     if draws is None:
         return x
@@ -63,12 +66,12 @@ def dropped(x: tf.Tensor, rate: float, draws: tf.Tensor | None) -> tf.Tensor:
 
 
 def kept(rate: float, draws: tf.Tensor) -> tf.Tensor:
-    """Which elements stay: bool of the draws' shape."""
+    """True where dropout keeps the element: bool of the draws' shape."""
     return draws >= tf.constant(_threshold(rate), tf.uint8)
 
 
 def keep_scale(rate: float) -> float:
-    """What those that stay are multiplied by."""
+    """The factor of the elements that dropout keeps."""
     return 256 / (256 - _threshold(rate))
 
 

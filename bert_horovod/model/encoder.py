@@ -26,16 +26,18 @@ from bert_horovod.model.weights import QUERY_KEY_VALUE, layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.xla import compiled
 
-SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; site 0 is the embeddings'
+# Dropout sites: 0 is the embeddings' output; each layer has its attention probabilities, attention output and
+# feed-forward output.
+SITES_PER_LAYER = 3
 
 
 def encode(forward: Forward, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """Hidden states of a micro-batch: the embeddings' and each layer's output.
+    """Hidden states of a micro-batch: the output of the embeddings and of each layer.
 
     Args:
       forward: sizes, cast weights, policy, dropout.
       batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
-        tokens attend to tokens of the same number only, so a row may hold several sequences).
+        a token attends only to tokens of the same number, so a row may hold several sequences).
 
     Returns:
       num_hidden_layers + 1 tensors of the policy's dtype, [rows, length, hidden].
@@ -45,28 +47,29 @@ def encode(forward: Forward, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
 
 
 def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tensor) -> tf.Tensor:
-    """The last layer's output at some positions of each row; that layer computes no other positions.
+    """The last layer's output at some positions of each row; the last layer skips all other positions.
 
     Args:
       forward, batch: see `encode`.
       positions: int32 [rows, places].
 
     Returns:
-      [rows, places, hidden], what `encode` gives there; masks of the last layer's dropout are drawn by place.
+      [rows, places, hidden]: the last output of `encode` at these positions, but with other dropout masks in the last
+      layer, because it draws them for [rows, places, ...] instead of [rows, length, ...].
     """
     if positions.shape[1] >= batch["input_ids"].shape[1]:  # nothing to save
         return tf.gather(encode(forward, batch)[-1], positions, batch_dims=1)
     *layers, last = layer_weights(forward.weights, forward.model)
     x = _hidden_layers(forward, batch, layers)[-1]
     rows, length = batch["input_ids"].shape
-    places = positions + length * tf.range(rows)[:, None]
+    places = positions + length * tf.range(rows)[:, None]  # (rows, places): indices into x [rows * length, hidden]
     bias = attention_bias(tf.gather(batch["sequence_ids"], positions, batch_dims=1), batch["sequence_ids"])
-    x = _apply_layer(forward, len(layers), last, x, bias, tf.reshape(places, [-1]))
+    x = _apply_layer(forward, len(layers), last, x, bias, tf.reshape(places, [-1]))  # (rows * places, hidden)
     return tf.reshape(x, [*positions.shape, forward.model.hidden_size])
 
 
 def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
-    """What is added to attention scores: 0 within a sequence, -1e9 across sequences.
+    """The bias that attention adds to its scores: 0 within a sequence, -1e9 across sequences.
 
     Args:
       query_ids, key_ids: the sequence_ids of queries, [rows, queries], and of keys, [rows, keys].
@@ -81,7 +84,7 @@ def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
 def _hidden_layers(
     forward: Forward, batch: dict[str, tf.Tensor], layers: list[dict[str, tf.Tensor]]
 ) -> list[tf.Tensor]:
-    """The embeddings' and the first layers' outputs, [rows * length, hidden] each; `layers`: the weights of these."""
+    """Outputs of the embeddings and the first layers, [rows * length, hidden] each; `layers`: their cast weights."""
     states = [_embed(forward, batch)]
     bias = attention_bias(batch["sequence_ids"], batch["sequence_ids"])
     for number, weights in enumerate(layers):
@@ -94,7 +97,7 @@ def _embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     x = tf.gather(weights[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
     x += tf.gather(weights[POSITION_EMBEDDINGS], batch["position_ids"])
     x += tf.gather(weights[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
-    x = tf.reshape(x, [-1, model.embedding_width])
+    x = tf.reshape(x, [-1, model.embedding_width])  # (rows * length, width)
     x = layer_norm(x, *forward.affine(EMBEDDINGS_NORM), model.layer_norm_eps, forward.policy)
     shape = [*batch["input_ids"].shape, model.embedding_width]
     x = dropped(x, model.hidden_dropout_prob, random_bytes(shape, model.hidden_dropout_prob, 0, forward.dropout))
@@ -109,10 +112,10 @@ def _apply_layer(
     bias: tf.Tensor,
     places: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """`_layer` with the weights of this layer, compiled or recomputed as the policy says."""
+    """Run `_layer` with this layer's weights; the policy chooses XLA and recomputation."""
     apply = _compiled_layer if forward.policy.xla == "layers" else _layer
     forward = dataclasses.replace(forward, weights=weights)
-    # The layer's first dropout site is a tensor, because a Python number would make each layer a program of its own.
+    # The layer's first dropout site is a tensor, because XLA would compile each layer anew for another Python number.
     site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
     if forward.policy.recompute != "layer":
         return apply(forward, x, bias, site, places)
@@ -139,24 +142,27 @@ def _layer_program(model: Model, policy: ComputePolicy) -> Callable:
 
 
 def _layer(forward: Forward, x: tf.Tensor, bias: tf.Tensor, site: tf.Tensor, places: tf.Tensor | None) -> tf.Tensor:
-    """One layer on x [rows * length, hidden]; with `places` int32 [n], rows of x, only those come out: [n, hidden]."""
+    """One layer: x [rows * length, hidden] to the same shape.
+
+    With `places`, int32 [n], indices of rows of x, the result is [n, hidden]: only queries at these rows.
+    """
     model, policy = forward.model, forward.policy
     rows, heads = bias.shape[0], model.num_attention_heads
     weight, offset = forward.affine(QUERY_KEY_VALUE)
     if places is None:
-        query, key, value = split_heads(dense(x, weight, offset), rows, 3, heads, policy)
+        query, key, value = split_heads(dense(x, weight, offset), rows, 3, heads, policy)  # (rows, heads, length, size)
     else:
         sizes = [model.hidden_size, 2 * model.hidden_size]
         query_weight, weight = tf.split(weight, sizes)
         query_offset, offset = tf.split(offset, sizes)
         key, value = split_heads(dense(x, weight, offset), rows, 2, heads, policy)
-        x = tf.gather(x, places)
+        x = tf.gather(x, places)  # (n, hidden)
         (query,) = split_heads(dense(x, query_weight, query_offset), rows, 1, heads, policy)
     context = attention(query, key, value, bias, model.attention_probs_dropout_prob, site, forward.dropout, policy)
-    attended = dense(merge_heads(context), *forward.affine(ATTENTION_OUTPUT))
+    attended = dense(merge_heads(context), *forward.affine(ATTENTION_OUTPUT))  # (n, hidden)
     x = _add_and_norm(forward, x, attended, ATTENTION_NORM, site + 1, rows)
-    inner = gelu(dense(x, *forward.affine(INTERMEDIATE)), model.hidden_act == "gelu_new", policy)
-    outer = dense(inner, *forward.affine(OUTPUT))
+    inner = gelu(dense(x, *forward.affine(INTERMEDIATE)), model.hidden_act == "gelu_new", policy)  # (n, intermediate)
+    outer = dense(inner, *forward.affine(OUTPUT))  # (n, hidden)
     return _add_and_norm(forward, x, outer, OUTPUT_NORM, site + 2, rows)
 
 

@@ -1,4 +1,4 @@
-"""What every part of a forward pass is given."""
+"""The argument that encoder and heads share: sizes, cast weights, compute policy and dropout of a forward pass."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from bert_horovod.recipe.sections import Model
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward pass: its sizes, its weights and how it is computed. Encoder and heads take it with a batch."""
+    """One forward pass: its sizes, cast weights, compute policy and dropout. Encoder and heads take it with a batch."""
 
     model: Model
     weights: dict[str, tf.Tensor]  # cast weights, see weights.py
@@ -19,5 +19,5 @@ class Forward:
     dropout: DropoutState | None = None  # None: no dropout
 
     def affine(self, name: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Weight and bias of a dense layer or a LayerNorm, by a name of parameters.py such as POOLER."""
+        """Weight and bias of a dense layer or a LayerNorm; `name` is a constant of parameters.py such as POOLER."""
         return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]

@@ -1,4 +1,4 @@
-"""The heads: masked tokens, computed at masked positions only, and the sentence pair's."""
+"""The heads of pre-training: the masked-token head, computed at masked positions only, and the sentence-pair head."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ def masked_token_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
     """Scores of every vocabulary entry.
 
     Args:
-      hidden: the last layer's output at the positions that are asked for, [n, hidden].
+      hidden: the last layer's output at the wanted positions, [n, hidden].
 
     Returns:
       float32 [n, vocabulary].
@@ -37,8 +37,8 @@ def masked_token_sums(
 
     Args:
       hidden: the last layer's output at the masked positions, [n, hidden].
-      labels: the tokens that were masked, int32 [n].
-      counts: how often each counts, 0 or 1: float32 [n].
+      labels: the original tokens at these positions, int32 [n].
+      counts: 1 where a position counts, 0 at padding: float32 [n].
     """
     decoder, bias = forward.weights[DECODER_WEIGHT_COPY], forward.weights[DECODER_BIAS]
     x = _transformed(forward, hidden)
@@ -46,25 +46,25 @@ def masked_token_sums(
 
 
 def pooled(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """The pooler's output for the last layer's output at each [CLS]: [n, hidden] to the same."""
+    """Apply the pooler to the last layer's output at each [CLS]: [n, hidden] to [n, hidden]."""
     return tf.tanh(dense(hidden, *forward.affine(POOLER)))
 
 
 def pair_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """Scores for a sequence's pair label, 0 ("B continues A") and 1 ("it does not", or "they are swapped"), at [CLS].
+    """Scores of a sentence pair's labels, 0 ("B continues A") and 1 ("it does not", or "they are swapped").
 
-    From the last layer's output, [n, hidden], to float32 [n, 2].
+    The argument is the last layer's output at each [CLS], [n, hidden]; the result is float32 [n, 2].
     """
     return tf.cast(dense(pooled(forward, hidden), *forward.affine(PAIR_CLASSIFIER)), tf.float32)
 
 
 def label_sums(logits: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy in nats and correct predictions of few classes, summed: float32 scalars.
+    """Cross-entropy in nats and correct predictions over a small number of classes, summed: float32 scalars.
 
     Args:
       logits: float32 [n, classes].
       labels: int32 [n].
-      counts: how often each counts, 0 or 1: float32 [n].
+      counts: 1 where a label counts, 0 at padding: float32 [n].
     """
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
@@ -72,11 +72,11 @@ def label_sums(logits: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple
 
 
 class Sums(NamedTuple):
-    """Sums over a micro-batch, float32 scalars; divided by global counts they become means."""
+    """Loss sums over a micro-batch, float32 scalars; a division by counts over the global batch makes them means."""
 
     mlm_loss: tf.Tensor  # nats, over masked tokens
-    mlm_correct: tf.Tensor
-    nsp_loss: tf.Tensor  # nats, over sentence pairs, whatever their rule; 0 without the pair head
+    mlm_correct: tf.Tensor  # correct predictions
+    nsp_loss: tf.Tensor  # nats, over sentence pairs, also with swapped sentences as label 1; 0 without the pair head
     nsp_correct: tf.Tensor
 
 
@@ -87,7 +87,7 @@ def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor]) -> Sum
     """
     masked, starts = batch["masked_positions"], batch["sequence_starts"]
     hidden = encode_at(forward, batch, tf.concat([masked, starts], 1) if pairs else masked)
-    at_masks, at_starts = hidden[:, : masked.shape[1]], hidden[:, masked.shape[1] :]
+    at_masks, at_starts = hidden[:, : masked.shape[1]], hidden[:, masked.shape[1] :]  # (rows, places, hidden)
     mlm = masked_token_sums(
         forward, _flat(at_masks), *(_flat(batch[name]) for name in ("masked_ids", "masked_weights"))
     )
@@ -103,7 +103,7 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 
 
 def _transformed(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
-    """What the masked-token head multiplies by the word embeddings: [n, hidden] to [n, width of the embeddings]."""
+    """The masked-token head's layer before its output matrix: [n, hidden] to [n, width of the embeddings]."""
     model, policy = forward.model, forward.policy
     x = gelu(dense(hidden, *forward.affine(TRANSFORM)), model.hidden_act == "gelu_new", policy)
     return layer_norm(x, *forward.affine(TRANSFORM_NORM), model.layer_norm_eps, policy)

@@ -1,7 +1,6 @@
-"""Elementwise functions and reductions between matrix products, and their gradients: one XLA kernel each.
+"""The elementwise operations and reductions between matrix products, and their gradients: one XLA kernel each.
 
-Arithmetic inside a kernel is float32, whatever the dtype of arguments and results. layers.py gives each operation its
-kernels.
+Arithmetic inside a kernel is float32, whatever the dtype of arguments and results. layers.py calls the kernels.
 """
 
 import math
@@ -17,9 +16,9 @@ REDUCTION_LANES = 32  # fastest of 8 to 64 on a CPU with AVX-512
 
 
 def fused(function: Callable, policy: ComputePolicy) -> Callable:
-    """The function as one XLA kernel, or as it is if the policy has XLA off.
+    """Compile the function to one XLA kernel; if the policy's xla is "off", return it unchanged.
 
-    On CPU TensorFlow's own operations would read and write memory once for each of its terms.
+    XLA is faster because TensorFlow's own operations read and write memory once for each term of a formula.
     """
     return function if policy.xla == "off" else compiled(function)
 
@@ -30,7 +29,7 @@ def gelu(x: tf.Tensor, approximate: bool) -> tf.Tensor:
 
 
 def gelu_gradient(x: tf.Tensor, dy: tf.Tensor, approximate: bool) -> tf.Tensor:
-    """The gradient of gelu's argument x from that of its result."""
+    """The gradient of gelu's argument x, from `dy`, the gradient of its result."""
     wide = tf.cast(x, tf.float32)
     if approximate:
         c, cubic = math.sqrt(2 / math.pi), 0.044715
@@ -52,12 +51,15 @@ def norm(
     epsilon: float,
     dtype: tf.DType,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """LayerNorm of x + dropout(branch), x normalised without weight and bias, and 1 / standard deviation [n, 1]."""
+    """LayerNorm of x + dropout(branch), and for backward: the normalised sum [n, c], 1 / standard deviation [n, 1].
+
+    The normalised sum is the result before weight and bias. `branch` holds one tensor or none.
+    """
     wide = tf.cast(x, tf.float32)
     for each in branch:
         wide += dropped(tf.cast(each, tf.float32), rate, draws)
-    centred = wide - tf.reduce_mean(wide, -1, keepdims=True)
-    inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)
+    centred = wide - tf.reduce_mean(wide, -1, keepdims=True)  # (n, c)
+    inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)  # (n, 1)
     normal = centred * inverse
     return tf.cast(normal * weight + bias, dtype), tf.cast(normal, dtype), inverse
 
@@ -72,7 +74,10 @@ def norm_gradient(
     dtype: tf.DType,
     branch: bool,
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], tf.Tensor]:
-    """Gradients of x and of the branch (none without), and dy times normal, whose column sums are the weight's."""
+    """Gradients of x and of the branch (empty without a branch), and dy * normal.
+
+    The column sums of dy * normal are the gradient of the LayerNorm's weight.
+    """
     dy, normal = tf.cast(dy, tf.float32), tf.cast(normal, tf.float32)
     scaled = dy * weight
     dx = scaled - tf.reduce_mean(scaled, -1, keepdims=True)
@@ -90,7 +95,10 @@ def split_heads(x: tf.Tensor, rows: int, parts: int, heads: int) -> tf.Tensor:
 def softmax(
     scores: tf.Tensor, bias: tf.Tensor, draws: tf.Tensor | None, scale: float, rate: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The probabilities, negative where they are dropped, and what dropout leaves of them."""
+    """The probabilities, with a minus sign where dropout drops them, and the attention weights: dropout(probabilities).
+
+    Arguments and results are [rows, heads, queries, length]; the bias is [rows, 1, queries, length].
+    """
     wide = tf.cast(scores, tf.float32) * scale + bias
     exponents = tf.exp(wide - _over_keys(tf.reduce_max, wide))
     probabilities = exponents * (1 / _over_keys(tf.reduce_sum, exponents))
@@ -99,16 +107,20 @@ def softmax(
 
 
 def _over_keys(reduce: Callable, x: tf.Tensor) -> tf.Tensor:
-    """A reduction over the last axis, which stays: in two stages, as XLA vectorises the first alone on CPU."""
+    """Reduce over the last axis and keep it with size 1: [..., length] to [..., 1].
+
+    In two stages, because on CPU XLA vectorises only the first: it reduces over the axis before the last.
+    """
     if x.shape[-1] % REDUCTION_LANES == 0:
-        x = reduce(tf.reshape(x, [*x.shape[:-1], -1, REDUCTION_LANES]), -2)
+        x = reduce(tf.reshape(x, [*x.shape[:-1], -1, REDUCTION_LANES]), -2)  # (..., REDUCTION_LANES)
     return reduce(x, -1, keepdims=True)
 
 
 def softmax_gradient(
     signed: tf.Tensor, dweights: tf.Tensor, context: tf.Tensor, dcontext: tf.Tensor, scale: float, rate: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The scores' gradient, and once more what dropout left of the probabilities."""
+    """The gradient of the scores, and the attention weights again, computed from `signed`: see `softmax`."""
+    # (rows, heads, queries, 1)
     total = tf.reduce_sum(tf.cast(context, tf.float32) * tf.cast(dcontext, tf.float32), -1, keepdims=True)
     probabilities = tf.cast(signed, tf.float32)
     keep = tf.cast(keep_scale(rate), tf.float32)
@@ -120,8 +132,13 @@ def softmax_gradient(
 def cross_entropy(
     logits: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, vocabulary: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Losses [n], hits [n] (1 where the label is the first of the largest) and the log of the softmax's sum [n, 1]."""
+    """Losses [n], hits [n] and normalizer [n, 1] of logits [n, padded vocabulary].
+
+    A hit is 1 where the label has the largest score, and is the first entry with this score; else 0. The normalizer is
+    log(sum(exp(scores))); backward reads it.
+    """
     scores, entries = _scores(logits, bias, vocabulary)
+    # The label's score, (n, 1).
     mine = tf.reduce_sum(tf.where(entries == labels[:, None], scores, 0.0), -1, keepdims=True)
     largest = tf.reduce_max(scores, -1, keepdims=True)
     normalizer = largest + tf.math.log(tf.reduce_sum(tf.exp(scores - largest), -1, keepdims=True))
@@ -133,12 +150,12 @@ def cross_entropy(
 def cross_entropy_gradient(
     logits: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, normalizer: tf.Tensor, scales: tf.Tensor, vocabulary: int
 ) -> tf.Tensor:
-    """The logits' gradient, from the loss's [n], `scales`."""
+    """The gradient of the logits; `scales` [n] are the gradients of the losses."""
     scores, entries = _scores(logits, bias, vocabulary)
     label = tf.cast(entries == labels[:, None], tf.float32)
     return tf.cast((tf.exp(scores - normalizer) - label) * scales[:, None], logits.dtype)
 
 
 def _scores(logits: tf.Tensor, bias: tf.Tensor, vocabulary: int) -> tuple[tf.Tensor, tf.Tensor]:
-    entries = tf.range(logits.shape[1])[None]
+    entries = tf.range(logits.shape[1])[None]  # (1, padded vocabulary)
     return tf.where(entries < vocabulary, tf.cast(logits, tf.float32) + bias, -1e9), entries

@@ -1,7 +1,7 @@
-"""A transformer's operations, each with a gradient of its own.
+"""The operations of a transformer layer, each with its own gradient function.
 
-Each keeps for backward only the tensors that its gradient reads, in the dtype of matrix products, and computes all
-elementwise work between two matrix products in one kernel (kernels.py), forward and backward.
+An operation keeps for backward only the tensors that its gradient reads, in the dtype of matrix products. It computes
+all elementwise work between two matrix products in one kernel (kernels.py), forward and backward.
 """
 
 import math
@@ -16,7 +16,7 @@ from bert_horovod.model.policy import ComputePolicy
 
 @tf.custom_gradient
 def dense(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """x W^T + b, all of one dtype: [n, in], [out, in], [out] to [n, out]."""
+    """x W^T + b, all of one dtype: x [n, in], weight [out, in], bias [out] to [n, out]."""
     y = tf.nn.bias_add(tf.matmul(x, weight, transpose_b=True), bias)
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -26,12 +26,15 @@ def dense(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def column_sums(x: tf.Tensor) -> tf.Tensor:
-    """Sums over the first axis, [n, c] to [c]: as a matrix product, which accumulates in float32 and is the fastest."""
+    """Sums over the first axis, [n, c] to [c].
+
+    A matrix product with ones, because it accumulates in float32 and is the fastest way.
+    """
     return tf.reshape(tf.matmul(tf.ones([1, x.shape[0]], x.dtype), x), [-1])
 
 
 def gelu(x: tf.Tensor, approximate: bool, policy: ComputePolicy) -> tf.Tensor:
-    """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415); keeps its argument alone."""
+    """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415); backward keeps only the argument x."""
 
     @tf.custom_gradient
     def apply(x: tf.Tensor) -> tf.Tensor:
@@ -57,9 +60,9 @@ def layer_norm(
       x: [n, c].
       weight, bias: float32 [c].
       epsilon: added to the variance.
-      policy: its dtype is the result's.
-      branch: [n, c], where there is a residual connection.
-      rate, draws: of the branch's dropout.
+      policy: its dtype is the dtype of the result.
+      branch: [n, c], the other summand of a residual connection; None without one.
+      rate, draws: dropout of the branch; see `dropped`.
 
     Returns:
       [n, c].
@@ -82,7 +85,7 @@ def layer_norm(
 
 
 def split_heads(x: tf.Tensor, rows: int, parts: int, heads: int, policy: ComputePolicy) -> list[tf.Tensor]:
-    """[rows * length, parts * hidden] to as many parts of [rows, heads, length, head size]."""
+    """Split [rows * length, parts * hidden] into `parts` tensors of [rows, heads, length, head size]."""
 
     @tf.custom_gradient
     def apply(x: tf.Tensor) -> list[tf.Tensor]:
@@ -93,9 +96,9 @@ def split_heads(x: tf.Tensor, rows: int, parts: int, heads: int, policy: Compute
 
 
 def merge_heads(x: tf.Tensor) -> tf.Tensor:
-    """[..., rows, heads, length, head size] to [rows * length, hidden]."""
+    """[..., rows, heads, length, head size] to [rows * length, hidden]; axes before the rows have size 1."""
     *_, rows, heads, length, head_size = x.shape
-    x = tf.transpose(tf.reshape(x, [rows, heads, length, head_size]), [0, 2, 1, 3])
+    x = tf.transpose(tf.reshape(x, [rows, heads, length, head_size]), [0, 2, 1, 3])  # (rows, length, heads, head_size)
     return tf.reshape(x, [rows * length, heads * head_size])
 
 
@@ -109,20 +112,20 @@ def attention(
     dropout: DropoutState | None,
     policy: ComputePolicy,
 ) -> tf.Tensor:
-    """softmax(Q K^T / sqrt(head size) + bias), dropout, times V (Vaswani et al. 2017, arXiv 1706.03762).
+    """dropout(softmax(Q K^T / sqrt(head size) + bias)) V (Vaswani et al. 2017, arXiv 1706.03762).
 
-    Backward needs each probability and whether it was dropped: kept as one number, negative where it was. The sum in
-    the softmax's gradient is that of output times its gradient (Dao et al. 2022, arXiv 2205.14135, B.2).
+    Backward needs each probability and whether dropout dropped it: one number holds both, with a minus sign if dropped.
+    The row sum in the softmax's gradient equals sum(output * its gradient) (Dao et al. 2022, arXiv 2205.14135, B.2).
 
     Args:
       query: [rows, heads, queries, head size].
       key, value: [rows, heads, length, head size].
       bias: float32 [rows, 1, queries, length].
-      rate, site, dropout: of the probabilities' dropout, see `random_bytes`.
-      policy: if it recomputes attention, only the arguments are kept for backward.
+      rate, site, dropout: dropout of the probabilities, see `random_bytes`.
+      policy: with recompute = "attention" backward computes the probabilities again, instead of keeping them.
 
     Returns:
-      As query.
+      [rows, heads, queries, head size], the query's dtype.
     """
     scale = 1 / math.sqrt(query.shape[-1])
     rate = 0.0 if dropout is None else rate
@@ -135,14 +138,16 @@ def attention(
     @tf.custom_gradient
     def apply(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         signed, weights = probabilities(query, key)
-        context = tf.matmul(weights, value)
+        context = tf.matmul(weights, value)  # (rows, heads, queries, head_size)
 
         def gradient(dcontext: tf.Tensor) -> tuple[tf.Tensor, ...]:
             found = signed
             if policy.recompute == "attention":
-                with tf.control_dependencies([dcontext]):  # else the graph's optimizer keeps the forward's instead
+                # Without control dependencies Grappler would merge these operations with those of forward and keep
+                # forward's results in memory.
+                with tf.control_dependencies([dcontext]):
                     found, _ = probabilities(tf.identity(query), tf.identity(key))
-            dweights = tf.matmul(dcontext, value, transpose_b=True)
+            dweights = tf.matmul(dcontext, value, transpose_b=True)  # (rows, heads, queries, length)
             dscores, weights = fused(kernels.softmax_gradient, policy)(found, dweights, context, dcontext, scale, rate)
             return (
                 tf.matmul(dscores, key),
@@ -164,15 +169,15 @@ def vocabulary_loss(
     vocabulary: int,
     policy: ComputePolicy,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Softmax cross-entropy over a tied output matrix; keeps logits for backward in the policy's dtype only.
+    """Softmax cross-entropy with the word embeddings as output matrix; keeps logits in the policy's dtype only.
 
     Args:
       x: [n, hidden].
       decoder: [padded vocabulary, hidden], of x's dtype.
       bias: float32 [padded vocabulary].
       labels: int32 [n].
-      counts: float32 [n], what each loss is multiplied by.
-      vocabulary: entries of the decoder that are real.
+      counts: float32 [n], the weight of each loss and hit in the sums: 0 for padding.
+      vocabulary: number of real entries; the decoder's further rows are padding.
       policy: see ComputePolicy.
 
     Returns:
@@ -181,7 +186,7 @@ def vocabulary_loss(
 
     @tf.custom_gradient
     def apply(x: tf.Tensor, decoder: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = tf.matmul(x, decoder, transpose_b=True)
+        logits = tf.matmul(x, decoder, transpose_b=True)  # (n, padded vocabulary)
         losses, hits, normalizer = fused(kernels.cross_entropy, policy)(logits, bias, labels, vocabulary)
 
         def gradient(dloss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -1,10 +1,10 @@
-"""The model's parameters: names, shapes, initial values, and how they are grouped. No TensorFlow.
+"""The model's parameters: names, shapes, initial values and groups. Imports no TensorFlow.
 
 Names and layout (weights are [out, in]) are those of Hugging Face's BERT, so a checkpoint is a dump of the dict. An
-ALBERT has the same names here; layers that share parameters are one layer of the dict, and only files call them
-otherwise (interchange/albert_names.py). No other file of the program knows how a parameter is named: it imports the
-constants and functions of this one. A task composes what it trains from `encoder_shapes` and the heads' shapes. The
-order is that of the forward pass; gradient buckets and parameter hashes follow it.
+ALBERT has the same names here: layers that share parameters are one layer of the dict. Only files have Hugging Face's
+names of an ALBERT (interchange/albert_names.py). Other modules spell out no parameter name: they import the constants
+and functions of this one. A task joins `encoder_shapes` with the shapes of its heads. The order is that of the forward
+pass; gradient buckets and parameter hashes follow it.
 """
 
 import zlib
@@ -15,7 +15,7 @@ from bert_horovod.recipe.sections import Model
 
 Shapes = dict[str, tuple[int, ...]]  # parameters by name, in forward order
 
-BERT = "bert."  # what the names of embeddings, layers and pooler begin with
+BERT = "bert."  # prefix of the names of embeddings, layers and pooler
 EMBEDDINGS = "bert.embeddings."
 LAYERS = "bert.encoder.layer."
 
@@ -24,22 +24,22 @@ WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"  # [vocabulary, width
 POSITION_EMBEDDINGS = "bert.embeddings.position_embeddings.weight"
 TOKEN_TYPE_EMBEDDINGS = "bert.embeddings.token_type_embeddings.weight"
 DECODER_BIAS = "cls.predictions.bias"
-# In Hugging Face's files the masked-token head may have a weight and a bias of these names: copies of WORD_EMBEDDINGS
-# and DECODER_BIAS. They are no parameters here.
+# Hugging Face's files may hold tensors of these two names: copies of WORD_EMBEDDINGS and DECODER_BIAS. Here they are
+# not parameters.
 DECODER_WEIGHT_COPY = "cls.predictions.decoder.weight"
 DECODER_BIAS_COPY = "cls.predictions.decoder.bias"
 
 # Pairs of parameters: each name is followed by ".weight" and ".bias".
 EMBEDDINGS_NORM = "bert.embeddings.LayerNorm"
-EMBEDDING_MAPPING = "bert.encoder.embedding_hidden_mapping_in"  # an ALBERT's, from embeddings to the first layer
+EMBEDDING_MAPPING = "bert.encoder.embedding_hidden_mapping_in"  # ALBERT only: from embeddings' width to hidden size
 POOLER = "bert.pooler.dense"
 PAIR_CLASSIFIER = "cls.seq_relationship"
 TRANSFORM = "cls.predictions.transform.dense"
 TRANSFORM_NORM = "cls.predictions.transform.LayerNorm"
 CLASSIFIER = "classifier"
-MORE_CLASSIFIERS = "multiverse"  # further classifiers of a training, one below the other; see tasks/multiverse.py
+MORE_CLASSIFIERS = "multiverse"  # further classifiers, their rows stacked in one matrix; see tasks/multiverse.py
 SPAN_HEAD = "qa_outputs"
-# Of a layer; layer_prefix goes before.
+# Parameters of a layer: the name follows layer_prefix(layer).
 QUERY = "attention.self.query"
 KEY = "attention.self.key"
 VALUE = "attention.self.value"
@@ -51,17 +51,17 @@ OUTPUT_NORM = "output.LayerNorm"
 
 
 def class_name(model: Model, name: str) -> str:
-    """Hugging Face's class of a model, by the name of BERT's: BertForMaskedLM of an ALBERT is AlbertForMaskedLM."""
+    """Hugging Face's class for this model, given BERT's: for an ALBERT BertForMaskedLM becomes AlbertForMaskedLM."""
     return name.replace("Bert", "Albert", 1) if model.albert else name
 
 
 def layer_prefix(layer: int) -> str:
-    """What the names of a layer's parameters begin with; layers that have parameters count from 0."""
+    """Prefix of the names of a layer's parameters; layers that share parameters have one number, from 0."""
     return f"{LAYERS}{layer}."
 
 
 def layer_with_parameters(model: Model, layer: int) -> int:
-    """The number of the layer whose parameters a layer uses: its own, or that of its group where layers share them."""
+    """The number, for layer_prefix, of the parameters that a layer uses: its own, or its group's if layers share."""
     return layer * model.layer_groups // model.num_hidden_layers
 
 
@@ -72,7 +72,7 @@ def pretraining_shapes(model: Model, pairs: bool) -> Shapes:
 
 
 def encoder_shapes(model: Model, pooler: bool) -> Shapes:
-    """Shapes of embeddings and layers, and of the pooler if there is one."""
+    """Shapes of embeddings and layers, and with `pooler` of the pooler."""
     hidden, inner, width = model.hidden_size, model.intermediate_size, model.embedding_width
     shapes: Shapes = {
         WORD_EMBEDDINGS: (model.vocab_size, width),
@@ -93,7 +93,7 @@ def encoder_shapes(model: Model, pooler: bool) -> Shapes:
 
 
 def masked_token_head_shapes(model: Model) -> Shapes:
-    """Shapes of the masked-token head, but for its matrix: that is WORD_EMBEDDINGS."""
+    """Shapes of the masked-token head, without its output matrix, because that is WORD_EMBEDDINGS."""
     width = model.embedding_width
     head = _dense(TRANSFORM, width, model.hidden_size) | _layer_norm(TRANSFORM_NORM, width)
     return head | {DECODER_BIAS: (model.vocab_size,)}
@@ -105,22 +105,22 @@ def pair_head_shapes(model: Model) -> Shapes:
 
 
 def classifier_shapes(model: Model, labels: int) -> Shapes:
-    """Shapes of Hugging Face's BertForSequenceClassification head for so many labels; it reads the pooler's output."""
+    """Shapes of Hugging Face's BertForSequenceClassification head for `labels` labels; it reads the pooler's output."""
     return _dense(CLASSIFIER, labels, model.hidden_size)
 
 
 def more_classifier_shapes(model: Model, labels: int, heads: int) -> Shapes:
-    """Shapes of so many further classifiers that are trained beside the one of `classifier_shapes`."""
+    """Shapes of `heads` further classifiers that are trained beside the one of `classifier_shapes`."""
     return _dense(MORE_CLASSIFIERS, heads * labels, model.hidden_size)
 
 
 def span_head_shapes(model: Model) -> Shapes:
-    """Shapes of Hugging Face's BertForQuestionAnswering head: rows for start and end; it reads every position."""
+    """Shapes of Hugging Face's BertForQuestionAnswering head: a row for start, a row for end; reads every position."""
     return _dense(SPAN_HEAD, 2, model.hidden_size)
 
 
 def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[str, np.ndarray]:
-    """Fresh float32 parameters, in the order of `shapes`; each tensor depends on the seed and its name alone.
+    """New float32 parameters, in the order of `shapes`; a tensor's values depend only on its name, shape and the seed.
 
     Biases are 0 and LayerNorm weights are 1. Other weights are normal with standard deviation `initializer_range`,
     truncated at two deviations.
@@ -141,7 +141,7 @@ def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[
 
 
 def is_bias(name: str) -> bool:
-    """Whether the parameter is a bias, of LayerNorm or any other."""
+    """Whether the parameter is a bias; a LayerNorm's bias is one too."""
     return name.endswith(".bias")
 
 
@@ -151,20 +151,20 @@ def is_layer_norm(name: str) -> bool:
 
 
 def decays(name: str) -> bool:
-    """Whether weight decay applies to the parameter: not to biases and LayerNorm."""
+    """Whether weight decay applies to the parameter: to all but biases and LayerNorm."""
     return not (is_bias(name) or is_layer_norm(name))
 
 
 def trained_shapes(shapes: Shapes, model: Model, trained_layers: int) -> Shapes:
-    """The parameters that train where only the uppermost layers do: these layers' and the heads', pooler included.
+    """Shapes of the parameters that train if only the uppermost layers do: these layers, the heads and the pooler.
 
-    The word embeddings are not among them although the masked-token head multiplies by them, because training them
-    there would change what the lower layers read.
+    The word embeddings do not train, although the masked-token head multiplies by them, because a change of them would
+    change the input of the lower layers.
 
     Args:
         shapes: of all parameters.
-        model: its layers share no parameters.
-        trained_layers: how many of its layers train; 0, or all of them: every parameter trains.
+        model: a model whose layers share no parameters.
+        trained_layers: number of layers that train; if 0 or the number of all layers, every parameter trains.
     """
     layers = model.num_hidden_layers
     if trained_layers in (0, layers):
@@ -175,13 +175,13 @@ def trained_shapes(shapes: Shapes, model: Model, trained_layers: int) -> Shapes:
 
 
 def grown_from(name: str, before: int, layers: int, grow: str) -> str:
-    """The parameter of which a parameter of a grown model is a copy; its own name if that is not a new layer's.
+    """The source of a parameter of a grown model: a new layer's is a copy of this one; any other keeps its name.
 
     Args:
-        name: of the grown model.
-        before: layers that there were.
-        layers: layers that there are now.
-        grow: "stack", layer l is a copy of layer l mod `before`; "top", of the layer as many below as were added.
+        name: a parameter of the grown model.
+        before: number of layers before growing.
+        layers: number of layers now.
+        grow: "stack": new layer l is a copy of layer l mod `before`; "top": of layer l - (layers - before).
     """
     if not name.startswith(LAYERS):
         return name
@@ -193,12 +193,12 @@ def grown_from(name: str, before: int, layers: int, grow: str) -> str:
 
 
 def query_key_or_value(name: str) -> str | None:
-    """Which of QUERY, KEY and VALUE the parameter belongs to; None if to none of them."""
+    """QUERY, KEY or VALUE if the parameter is its weight or bias; else None."""
     return next((part for part in (QUERY, KEY, VALUE) if name.rpartition(".")[0].endswith(part)), None)
 
 
 def update_groups(shapes: Shapes) -> list[list[str]]:
-    """The groups of parameters that are updated together: each matrix alone, vectors of equal size and decay in one."""
+    """Groups of parameters that are updated together: a matrix alone; vectors of one size, if all or none decay."""
     groups: dict[tuple, list[str]] = {}
     for name, shape in shapes.items():
         group = (name,) if len(shape) > 1 else (*shape, decays(name))
@@ -207,10 +207,11 @@ def update_groups(shapes: Shapes) -> list[list[str]]:
 
 
 def backward_blocks(names: list[str]) -> list[list[str]]:
-    """Parameters by the block of backward that computes their gradients: heads, layers from the last, embeddings.
+    """Parameters in blocks, in the order in which backward computes their gradients: heads, layers, embeddings.
 
-    WORD_EMBEDDINGS is among the heads, because the gradient of the tied output matrix comes with them. Layers that
-    share parameters are one block; its gradients are there when the lowest of them is done.
+    Layers go from the last to the first. WORD_EMBEDDINGS is in the heads' block, because the gradient of the tied
+    output matrix is computed there. Layers that share parameters are one block: its gradients are complete after
+    backward of the lowest of them.
     """
     layers: dict[int, list[str]] = {}
     heads, embeddings = [], []

@@ -1,10 +1,10 @@
-"""BERT and ALBERT as a textbook has them (arXiv 1810.04805, 1909.11942), for readers and for export.
+"""BERT and ALBERT written as in a textbook (arXiv 1810.04805, 1909.11942), for readers and for export.
 
-float32 throughout, no dropout, TensorFlow's own operations and gradients only. Numbers of rows and lengths may be
-unknown when a graph is traced. Training uses encoder.py and heads.py, which compute the same numbers to rounding but
-join products, fuse the work between them and keep less for backward.
+float32 throughout, no dropout, only TensorFlow's own operations and gradients. The number of rows and the length may be
+unknown when a graph is traced. Training uses encoder.py and heads.py: they compute the same numbers up to rounding, but
+join matrix products, fuse the elementwise operations between them and keep less for backward.
 
-Every function takes `parameters`: float32 tensors by the names of parameters.py, as a checkpoint holds them.
+`parameters` are float32 tensors by the names of parameters.py, as in a checkpoint.
 """
 
 import math
@@ -43,9 +43,9 @@ Parameters = dict[str, tf.Tensor]
 def single_sequences(
     input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """The batch of rows of one sequence each, from what Hugging Face's tokenizers give: int32 [rows, length] each.
+    """A batch for `encode`, one sequence a row, from the output of Hugging Face's tokenizers.
 
-    attention_mask is 1 at tokens and 0 at padding.
+    Arguments are int32 [rows, length]; attention_mask is 1 at tokens and 0 at padding.
     """
     positions = tf.ones_like(input_ids) * tf.range(tf.shape(input_ids)[1])
     return {
@@ -57,13 +57,13 @@ def single_sequences(
 
 
 def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-    """Hidden states: the embeddings' and each layer's output, [rows, length, hidden].
+    """Hidden states: the output of the embeddings and of each layer, [rows, length, hidden].
 
     Args:
       model: the sizes.
-      parameters: the encoder's.
+      parameters: those of the encoder.
       batch: int32 [rows, length] each: input_ids, token_type_ids, position_ids, and sequence_ids (0 is padding;
-        tokens attend to tokens of the same number only, so a row may hold several sequences).
+        a token attends only to tokens of the same number, so a row may hold several sequences).
     """
     sequences = batch["sequence_ids"]
     same_sequence = sequences[:, None, :, None] == sequences[:, None, None, :]  # (rows, 1, queries, keys)
@@ -85,14 +85,14 @@ def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) ->
 
 
 def masked_token_logits(model: Model, parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
-    """Scores of every vocabulary entry: [..., hidden] to [..., vocabulary]; the output matrix is the embeddings'."""
+    """Scores of every vocabulary entry: [..., hidden] to [..., vocabulary]; the output matrix is WORD_EMBEDDINGS."""
     x = _gelu(model, _dense(parameters, TRANSFORM, hidden))
     x = _layer_norm(model, parameters, TRANSFORM_NORM, x)
     return tf.matmul(x, parameters[WORD_EMBEDDINGS], transpose_b=True) + parameters[DECODER_BIAS]
 
 
 def pooled(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
-    """The pooler's output for the last layer's output at [CLS]: [n, hidden] to the same."""
+    """Apply the pooler to the last layer's output at [CLS]: [n, hidden] to [n, hidden]."""
     return tf.tanh(_dense(parameters, POOLER, hidden))
 
 
@@ -107,7 +107,7 @@ def classifier_logits(parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
 
 
 def span_logits(parameters: Parameters, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scores of each place as the answer's start, and as its end, from the last layer's output: [..., length] both."""
+    """Scores of each position as the answer's start and as its end: [..., length, hidden] to two of [..., length]."""
     start, end = tf.unstack(_dense(parameters, SPAN_HEAD, hidden), axis=-1)
     return start, end
 

@@ -1,4 +1,4 @@
-"""How the model computes: number type, XLA, and what backward recomputes. It changes speed and memory only."""
+"""The compute policy: dtype, XLA, and recomputation in backward. It changes speed, memory and rounding only."""
 
 from typing import NamedTuple
 
@@ -10,4 +10,4 @@ class ComputePolicy(NamedTuple):
 
     dtype: tf.DType = tf.float32  # of matrix products and of activations kept for backward; parameters stay float32
     xla: str = "off"  # "elementwise": compile the operations between matrix products; "layers": whole layers too
-    recompute: str = "none"  # what backward computes again instead of keeping it: "attention" or the whole "layer"
+    recompute: str = "none"  # "attention" or "layer": backward computes it again, so that memory need not keep it

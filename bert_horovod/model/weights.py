@@ -1,8 +1,8 @@
-"""Cast weights: parameters in the form that matrix products read, made once an optimizer step.
+"""Cast weights: the parameters in the form that matrix products read, computed once an optimizer step.
 
-Parameters are float32 and have Hugging Face's names. Products read narrow matrices, one matrix for query, key and
-value together, and a vocabulary padded to a multiple of 64 entries, because tensor cores are fastest so. Nothing
-outside the model sees cast weights: `parameter_gradients` brings gradients back to the parameters' names and shapes.
+Parameters are float32 and have Hugging Face's names. Matrix products read matrices of the policy's dtype, one matrix
+for query, key and value together, and a vocabulary padded to a multiple of 64 entries, because tensor cores are fastest
+with these. Only the model sees cast weights: `parameter_gradients` gives gradients the parameters' names and shapes.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ from bert_horovod.model.parameters import (
 )
 from bert_horovod.recipe.sections import Model
 
-QUERY_KEY_VALUE = "attention.self.qkv"  # of a layer: the joined weight, [3 hidden, hidden], and bias, [3 hidden]
+QUERY_KEY_VALUE = "attention.self.qkv"  # a layer's joined weight, [3 hidden, hidden], and bias, [3 hidden]
 VOCABULARY_MULTIPLE = 64
 _PARTS = (QUERY, KEY, VALUE)
 
@@ -35,14 +35,14 @@ def cast_weights(
 ) -> dict[str, tf.Tensor]:
     """The weights that encoder and heads compute with.
 
-    Embeddings and LayerNorms stay float32; the rest is of `dtype`. Query, key and value of a layer become one weight
-    and one bias, QUERY_KEY_VALUE. The masked-token head's matrix is a copy of the word embeddings with rows of zeros
-    behind, DECODER_WEIGHT_COPY.
+    Embeddings and LayerNorms stay float32, as does the masked-token head's output bias; all others are cast to `dtype`.
+    Query, key and value of a layer are joined to one weight and one bias, QUERY_KEY_VALUE. The masked-token head's
+    output matrix, DECODER_WEIGHT_COPY, is a copy of the word embeddings with rows of zeros appended.
 
     Args:
       parameters: float32, by name.
       dtype: of matrix products.
-      narrow: the parameters in `dtype`; None: they are cast here.
+      narrow: the parameters already cast to `dtype`; None: this function casts them.
     """
     if narrow is None:
         narrow = {name: tf.cast(value, dtype) for name, value in parameters.items()}
@@ -64,16 +64,17 @@ def cast_weights(
 
 
 def cast_names(parameters: Iterable[str]) -> list[str]:
-    """The names of the cast weights that follow from these parameters."""
+    """The names of the cast weights that are made of these parameters."""
     parts = {name: query_key_or_value(name) for name in parameters}
     found = dict.fromkeys(name.replace(part, QUERY_KEY_VALUE) if part else name for name, part in parts.items())
     return [*found, *([DECODER_WEIGHT_COPY] if DECODER_BIAS in parts and WORD_EMBEDDINGS in parts else [])]
 
 
 class CastWeights:
-    """The cast weights of a training run: made when parameters change, read by every micro-batch.
+    """The cast weights of a training run: computed when parameters change, read by every micro-batch.
 
-    Variables hold only those that differ from the parameters; the others are read from the parameters themselves.
+    Variables hold only the cast weights that differ from their parameter in dtype, shape or name; the others are read
+    from the parameters themselves, which saves memory.
 
     Args:
       parameters: float32 variables, by name.
@@ -91,14 +92,14 @@ class CastWeights:
         }
 
     def values(self, parameters: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
-        """The cast weights as they are now; `parameters` are those of the last `refresh`, or of the beginning."""
+        """The current cast weights; `parameters` have the values of the last `refresh`, or of the start."""
         known = {**parameters, **self._variables}
         return _tensors({name: known[name] for name in self._names})
 
     def refresh(self, parameters: dict[str, tf.Tensor], narrow: dict[str, tf.Tensor] | None) -> list[tf.Tensor]:
-        """Assign what follows from new parameters, float32; `narrow` as for cast_weights. Returns their cast weights.
+        """Compute the cast weights of new float32 parameters, assign and return them; `narrow`: see cast_weights.
 
-        Parameters that are left out keep theirs.
+        Cast weights of parameters that are not in `parameters` keep their values.
         """
         weights = cast_weights(parameters, self.dtype, narrow)
         for name, variable in self._variables.items():
@@ -110,13 +111,13 @@ class CastWeights:
 def parameter_gradients(
     gradients: dict[str, tf.Tensor | tf.IndexedSlices], shapes: Shapes
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
-    """Gradients by the parameters' names and shapes from those of the cast weights: dense ones and sparse ones.
+    """Gradients of the parameters, from gradients of the cast weights: a dict of dense and a dict of sparse ones.
 
     `shapes` are those of the parameters that train.
 
-    The word embeddings' gradient has two parts: that of the tied output matrix is dense (zeros without a masked-token
-    head); that of the lookup is sparse, to be added to it. Matrices stay in the dtype that they were computed in
-    (float32 where layers share them), vectors become float32.
+    The word embeddings' gradient has two parts, and the caller adds them: a dense one of the tied output matrix (zeros
+    without a masked-token head), and the sparse embedding gradient of the lookup. Gradients of matrices stay in the
+    dtype that they were computed in (float32 where layers share parameters); those of vectors become float32.
     """
     dense = {}
     for name, shape in shapes.items():
@@ -134,10 +135,10 @@ def parameter_gradients(
 
 
 def layer_weights(weights: dict[str, tf.Tensor], model: Model) -> list[dict[str, tf.Tensor]]:
-    """The cast weights of each layer, under names that are the same in all.
+    """The cast weights of each layer, with the layer's prefix removed from their names.
 
-    Where layers share parameters the gradients of their uses are added up in float32, because a sum of many narrow
-    ones loses digits, and one after another as backward makes them, so that memory holds one sum and no list.
+    Where layers share parameters, backward adds the layers' gradients in float32, because a sum of many float16 or
+    bfloat16 gradients loses digits. It adds each as soon as it is computed, so that memory holds one sum and no list.
     """
     layers, above = [], {}
     for layer in range(model.num_hidden_layers):
@@ -156,7 +157,7 @@ def layer_weights(weights: dict[str, tf.Tensor], model: Model) -> list[dict[str,
 
 @tf.custom_gradient
 def _for_a_layer_and_those_above(weight: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
-    """The weight twice; its gradient is the float32 sum of both uses'."""
+    """The weight twice; its gradient is the float32 sum of the gradients of both copies."""
 
     def gradient(mine: tf.Tensor, above: tf.Tensor) -> tf.Tensor:
         return tf.cast(above, tf.float32) + tf.cast(mine, tf.float32)

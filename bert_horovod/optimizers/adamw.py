@@ -3,7 +3,7 @@
     m = b1 m + (1 - b1) g ;  v = b2 v + (1 - b2) g^2 ;  mh = m / (1 - b1^t) ;  vh = v / (1 - b2^t)
     x -= lr (mh / (sqrt(vh) + eps) + wd x)
 
-Google's BERT leaves the bias correction out: mh = m, vh = v with `bias_correction = false`.
+Google's BERT has no bias correction: with `bias_correction = false`, mh = m and vh = v.
 """
 
 import tensorflow as tf

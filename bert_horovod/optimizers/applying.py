@@ -1,4 +1,4 @@
-"""Computes an update with a rule: x - sum of rate direction, in as few passes over memory as the rule allows."""
+"""Computes an update with a rule: x - sum of rate * direction, in as few passes over memory as the rule allows."""
 
 import functools
 from collections.abc import Callable
@@ -13,14 +13,14 @@ SUMMANDS = 4
 
 
 def clip_factor(global_norm: tf.Tensor, max_grad_norm: float) -> tf.Tensor:
-    """What all gradients are multiplied by, once, before the rule: 1 / max(1, global_norm / max_grad_norm).
+    """The factor by which clipping multiplies all gradients before the rule: 1 / max(1, global_norm / max_grad_norm).
 
     Args:
         global_norm: float32 scalar, L2 norm over the gradients of all tensors after averaging.
-        max_grad_norm: the largest norm let through; 0 means no clipping.
+        max_grad_norm: the largest norm after clipping; 0 means no clipping.
 
     Returns:
-        float32 scalar in (0, 1]; not finite, or 0, where the norm is not finite: such a step must be skipped.
+        float32 scalar in (0, 1]; if the norm is not finite, 0 or not finite: the caller must skip such a step.
     """
     if max_grad_norm == 0:
         return tf.constant(1.0, tf.float32)
@@ -46,17 +46,17 @@ def update(
         rule: the update rule.
         x: float32 [n, ...]: the parameters.
         g: their averaged gradients, of x's shape and any float dtype.
-        slots: float32 [n, ...], those of the rule's slots that tensors of this shape have.
+        slots: float32 [n, ...]: the rule's slots that exist for tensors of this shape.
         t: float32 scalar: 1 at the first update; skipped steps do not count.
         learning_rate: float32 scalar.
-        factor: float32 scalar, what g is multiplied by: clipping's.
+        factor: float32 scalar: clipping's factor of g.
         decay: whether weight decay applies to these tensors (model.parameters.decays).
         settings: the recipe's.
         narrow: the dtype that the model computes in.
-        xla: compile what reads and writes whole tensors.
+        xla: compile with XLA the functions that read and write whole tensors.
 
     Returns:
-        The new parameters, the same in `narrow`, and the new slots.
+        The new parameters in float32 and cast to `narrow`, and the new slots.
     """
     if rule.normalized:
         norms = tf.sqrt(square_sums(g, xla)) * factor
@@ -73,25 +73,33 @@ def update(
 
 def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
     """The sum of squares of each of n tensors [n, ...] of any float dtype: float32 [n]."""
-    x = tf.reshape(x, [x.shape[0], x.shape[1:].num_elements()])  # before XLA, whose loops over more axes are slower
+    # Reshaped before the XLA kernel, because XLA's loops over more axes are slower.
+    x = tf.reshape(x, [x.shape[0], x.shape[1:].num_elements()])
     return tf.reduce_sum((compiled(_square_sums) if xla else _square_sums)(x), 1)
 
 
 def _square_sums(x: tf.Tensor) -> tf.Tensor:
-    """[n, ...] to [n, m]: sums of a few squares each, which run at the memory's speed, as XLA's reductions do not."""
+    """[n, ...] to [n, m]: each number is a sum of SUMMANDS squares (of 1 if the size has no such divisor).
+
+    Elementwise sums are as fast as the memory; XLA's reductions are slower.
+    """
     n, size = x.shape[0], x.shape[1:].num_elements()
     parts = SUMMANDS if size % SUMMANDS == 0 else 1
     return tf.add_n([tf.square(tf.cast(each, tf.float32)) for each in tf.split(tf.reshape(x, [n, size]), parts, 1)])
 
 
 def _per_tensor(scalars: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """A scalar, or n of them, to be multiplied with x [n, ...]."""
+    """Reshape a scalar, or n scalars, so that they multiply x [n, ...]."""
     return tf.reshape(scalars, [-1] + [1] * (len(x.shape) - 1))
 
 
 @functools.cache
 def _passes(rule: Rule, settings: Optimizer, decay: bool, narrow: tf.DType) -> tuple[Callable, Callable, Callable]:
-    """The two passes over memory, new slots with squares for the norms, then the new parameters; and both at once."""
+    """Three functions: `advance` and `apply` for adaptive rules, `at_once` for all others.
+
+    `advance` computes the new slots and the squares for the norms, `apply` the new parameters: two passes over memory.
+    `at_once` computes new slots and new parameters in one pass.
+    """
 
     def advance(x, g, slots, t, factor) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, ...]]:
         g = tf.cast(g, tf.float32) * factor

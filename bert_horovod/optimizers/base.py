@@ -1,4 +1,4 @@
-"""What an update rule is: its slots by name and shape, and its arithmetic as functions. Imports no TensorFlow."""
+"""The interface of an update rule: its slots by name and shape, and its arithmetic as functions. No TensorFlow."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-# Slots of each rule by its name, here because estimates of memory need them without TensorFlow.
+# Slots by rule name. They stand here because memory estimates read them without importing TensorFlow.
 SLOTS: dict[str, tuple[str, ...]] = {
     "adamw": ("m", "v"),
     "lamb": ("m", "v"),
@@ -24,7 +24,7 @@ SLOTS: dict[str, tuple[str, ...]] = {
     "came": ("m", "v", "v_rows", "v_columns", "s_rows", "s_columns"),
     "merit": ("m", "v"),
 }
-# What an exchange keeps beside them per tensor, equal on all ranks: by exchange.method.
+# Further slots that an exchange keeps per tensor, equal on all ranks: by exchange.method.
 EXCHANGE_SLOTS: dict[str, tuple[str, ...]] = {"onebit_lamb": ("v_fresh",)}
 
 
@@ -40,8 +40,8 @@ def _a_number_a_column(shape: Shape) -> Shape | None:
     return shape[1:] if len(shape) == 2 else None
 
 
-# By rule and slot: the slot's shape as a function of the parameter's, where it is another; None: a parameter of this
-# shape has no such slot.
+# Shapes of slots that differ from the parameter's: by rule and slot, a function of the parameter's shape. It returns
+# None if a parameter of this shape has no such slot.
 SLOT_SHAPES: dict[str, dict[str, Callable[[Shape], Shape | None]]] = {
     "came": {
         "v": _of_a_vector,
@@ -54,13 +54,13 @@ SLOT_SHAPES: dict[str, dict[str, Callable[[Shape], Shape | None]]] = {
 
 
 def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:
-    """Shapes of all that a run keeps per tensor beside the parameters.
+    """Shapes of all slots of a run: the numbers that it keeps per tensor beside the parameters.
 
     Args:
-        recipe: its optimizer and its exchange's method decide.
-        shapes: of the parameters by name.
+        recipe: optimizer.name and exchange.method determine the slots.
+        shapes: of the parameters, by name.
 
-    Returns: by slot, in the order of the run's hashes, and by parameter; a slot may lack some parameters.
+    Returns: by slot, in the order of the run's hashes, then by parameter; a slot may lack some parameters.
     """
     names = SLOTS[recipe.optimizer.name] + EXCHANGE_SLOTS.get(recipe.exchange.method, ())
     others = SLOT_SHAPES.get(recipe.optimizer.name, {})
@@ -78,22 +78,23 @@ def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
 
 @dataclass(frozen=True)
 class Rule:
-    """An update rule: x - sum over i of rates[i] directions[i]; `applying.update` computes it.
+    """An update rule: x - sum over i of rates[i] * directions[i]; `applying.update` computes it.
 
-    Functions get n tensors of one shape at once, [n, ...]; norms and rates are per tensor, a tensor being one of
-    Hugging Face's. `decay` says whether weight decay applies to these tensors, `settings` are the recipe's.
+    Functions get n tensors of one shape at once, [n, ...]. Norms and rates are per tensor; a tensor is a parameter of
+    Hugging Face's model. `decay`: whether weight decay applies to these tensors; `settings`: the recipe's.
     """
 
     name: str  # optimizer.name of the recipe
-    slots: tuple[str, ...]  # what the rule remembers per tensor; each starts as zeros of its shape: SLOT_SHAPES
+    slots: tuple[str, ...]  # names of the rule's state per tensor; a slot starts as zeros; shapes: see SLOT_SHAPES
     # (g, slots, settings): the slots after the gradient g, float32 [n, ...] of their shapes
     next_slots: "Callable[[tf.Tensor, Slots, Optimizer], Slots]"
-    # (x, g, new slots, or old ones, t, decay, settings): what x moves along, float32 of x's shape each
+    # (x, g, slots, t, decay, settings): the directions along which x moves, float32 of x's shape each; the slots are
+    # the new ones, or with from_old_slots the old ones
     directions: "Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, bool, Optimizer], Tensors]"
-    # (learning_rate, norms, decay, settings): how far x moves along each direction, float32 scalars, or [n] where the
-    # rule is adaptive; norms: [n] of x and of each direction, or () where it is not
+    # (learning_rate, norms, decay, settings): how far x moves along each direction. If the rule is adaptive, norms are
+    # [n] of x and of each direction, and rates may be [n]; else norms are () and rates float32 scalars
     rates: "Callable[[tf.Tensor, Tensors, bool, Optimizer], Tensors]"
     adaptive: bool = False  # rates depend on norms
     normalized: bool = False  # each tensor's gradient is first divided by its norm
-    from_old_slots: bool = False  # directions get the slots of before the gradient; not with adaptive
+    from_old_slots: bool = False  # directions get the slots before this gradient's update; not for an adaptive rule
     clips: bool = True  # gradients are clipped to optimizer.max_grad_norm before the rule

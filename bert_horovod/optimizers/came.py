@@ -1,9 +1,9 @@
-"""CAME: Adafactor's second moment, a number a row and a number a column, with confidence in each update (2023).
+"""CAME: Adafactor's second moment (one number a row and one a column) and a confidence in each update.
 
-Luo et al. 2023 (arXiv 2307.02047), as its authors' code has it. Of a matrix [out, in] only m is of its shape, so that
-the state takes about half of Adam's memory.
+Luo et al. 2023 (arXiv 2307.02047), as in the authors' code. For a matrix [out, in] only the slot m has the matrix's
+shape, so the state takes about half of Adam's memory.
 
-    g divided by max(1, ||g||_global / max_grad_norm) beforehand, by the caller; the authors' code has no such clipping
+    the caller has clipped g: g / max(1, ||g||_global / max_grad_norm); the authors' code has no such clipping
     g2 = g^2 + 1e-30
     matrices:  R = b2 R + (1 - b2) mean of g2's rows ;  C = b2 C + (1 - b2) mean of its columns       R [out], C [in]
                u_ij = g_ij / sqrt(R_i / mean(R)) / sqrt(C_j)
@@ -14,10 +14,10 @@ the state takes about half of Adam's memory.
     vectors:   d = m
     x -= lr (d + wd x)                                                               wd x is the old x's
 
-There is no bias correction, and `optimizer.epsilon` is not used. s is an average that begins at 0, so that step t is
-1 / sqrt(1 - b3^t) times too long: with b3 = 0.9999 10 times at t = 100, 3.2 times at 1,000. Short runs need a smaller
-`optimizer.beta_3`, such as 0.999, or a longer warm-up. Slots: R and C are `v_rows` and `v_columns`, Rs and Cs `s_rows`
-and `s_columns`.
+There is no bias correction, and `optimizer.epsilon` is not used. Rs and Cs are averages that start at 0, so the update
+of step t is 1 / sqrt(1 - b3^t) times too long: with b3 = 0.9999 it is 10 times too long at t = 100, 3.2 times at 1,000.
+Short runs need a smaller `optimizer.beta_3`, such as 0.999, or a longer warm-up. Slots: R is `v_rows`, C `v_columns`,
+Rs `s_rows`, Cs `s_columns`.
 """
 
 import tensorflow as tf
@@ -26,9 +26,9 @@ from bert_horovod.optimizers.base import SLOTS, Rule
 from bert_horovod.optimizers.moments import moving_average
 from bert_horovod.recipe.sections import Optimizer
 
-_LEAST_SQUARE = 1e-30  # is added to squared gradients; float32 holds its averages, float16 would not
-_LEAST_INSTABILITY = 1e-16  # is added to squared differences of update and momentum
-_MOST_RMS = 1.0  # of an update
+_LEAST_SQUARE = 1e-30  # added to squared gradients; float32 can hold averages of it, float16 cannot
+_LEAST_INSTABILITY = 1e-16  # added to squared differences of update and momentum
+_MOST_RMS = 1.0  # largest root mean square of an update
 
 
 def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
@@ -60,21 +60,21 @@ def rates(
 
 
 def _next_factors(kind: str, square: tf.Tensor, slots: dict[str, tf.Tensor], beta: float) -> dict[str, tf.Tensor]:
-    """The slots of rows [n, out] and columns [n, in] after squares [n, out, in]."""
+    """The new slots of rows [n, out] and columns [n, in], given the squares [n, out, in] of this step."""
     means = {f"{kind}_rows": tf.reduce_mean(square, 2), f"{kind}_columns": tf.reduce_mean(square, 1)}
     return {slot: moving_average(slots[slot], mean, beta) for slot, mean in means.items()}
 
 
 def _scaled(kind: str, numbers: tf.Tensor, slots: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Numbers [n, out, in] over the square root that the slots of rows and columns stand for."""
+    """Divide numbers [n, out, in] by the square root of rows_i * columns_j / mean(rows), Adafactor's second moment."""
     rows, columns = slots[f"{kind}_rows"], slots[f"{kind}_columns"]
-    # Not rsqrt(rows / mean): of a row without gradients that quotient may be too small for float32.
+    # Not rsqrt(rows / mean), because for a row without gradients the quotient may be too small for float32.
     of_rows = tf.math.rsqrt(rows) * tf.sqrt(tf.reduce_mean(rows, 1, keepdims=True))
     return numbers * of_rows[:, :, None] * tf.math.rsqrt(columns)[:, None, :]
 
 
 def _limited(u: tf.Tensor) -> tf.Tensor:
-    """Each of n tensors [n, ...] over its root mean square, if that is above _MOST_RMS."""
+    """Scale each of n tensors [n, ...] down to root mean square _MOST_RMS, if it is above."""
     rms = tf.sqrt(tf.reduce_mean(tf.square(u), range(1, len(u.shape)), keepdims=True))
     return u / tf.maximum(1.0, rms / _MOST_RMS)
 

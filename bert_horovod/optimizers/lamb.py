@@ -1,12 +1,12 @@
 """LAMB: Adam's direction with a trust ratio per tensor (You et al. 2020, arXiv 1904.00962).
 
-    g divided by max(1, ||g||_global / max_grad_norm) beforehand, by the caller (`clip_factor`)
+    the caller has clipped g: g / max(1, ||g||_global / max_grad_norm), see `clip_factor`
     m = b1 m + (1 - b1) g ;  v = b2 v + (1 - b2) g^2 ;  mh = m / (1 - b1^t) ;  vh = v / (1 - b2^t)
     u = mh / (sqrt(vh) + eps) + wd x ;  ratio = ||x|| / ||u||, or 1 where either norm is 0
     x -= lr ratio u
 
-With `adapt = "decayed"` tensors without weight decay get no ratio, as in older TensorFlow code; with "all" every tensor
-gets one, as in NVIDIA's.
+With `adapt = "decayed"` tensors without weight decay have ratio 1, as in older TensorFlow code; with "all" every tensor
+has its own ratio, as in NVIDIA's code.
 """
 
 import tensorflow as tf

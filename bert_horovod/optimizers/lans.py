@@ -5,8 +5,8 @@
     den = sqrt(vh) + eps ;  r = mh / den + wd x ;  c = g~ / den + wd x
     x -= lr (b1 ||x|| / ||r|| r + (1 - b1) ||x|| / ||c|| c)       a ratio is 1 where either norm is 0
 
-Both decay terms use the old x. The gradients need no clipping, since their scale cancels:
-as far as the norm is well above epsilon and its square is within float32's range.
+Both decay terms use the old x. The gradients need no clipping, because their scale cancels in g~, if the norm is well
+above epsilon and its square is within float32's range.
 """
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ from bert_horovod.recipe.sections import Optimizer
 def directions(
     x: tf.Tensor, g: tf.Tensor, slots: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, ...]:
-    """See `base.Rule`; the momentum's r and the gradient's c."""
+    """See `base.Rule`; the two directions are r, from the momentum, and c, from the gradient."""
     denominator = tf.sqrt(bias_corrected(slots["v"], settings.beta_2, t)) + settings.epsilon
     found = (bias_corrected(slots["m"], settings.beta_1, t) / denominator, g / denominator)
     return tuple(direction + settings.weight_decay * x for direction in found) if decay else found

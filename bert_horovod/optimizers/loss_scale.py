@@ -5,7 +5,7 @@ def next_loss_scale(scale: float, good_steps: int, finite: bool, growth_steps: i
     """The loss scale after one optimizer step.
 
     Args:
-        scale: what the loss of this step was multiplied by; a power of two, at least 1.
+        scale: the factor of this step's loss: a power of two, at least 1.
         good_steps: steps with finite gradients since the scale last changed.
         finite: whether this step's reduced gradients were finite on all ranks.
         growth_steps: good steps after which the scale doubles.

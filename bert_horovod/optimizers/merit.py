@@ -1,13 +1,13 @@
-"""MERIT: a trust ratio per number, of the largest magnitudes in its row, its column and its tensor (2025).
+"""MERIT: a trust ratio per number, from the largest magnitudes in its row, its column and its tensor (2025).
 
-arXiv 2508.20577, as its authors' code has it; shown on language models of GPT-2's kind, never on BERT: experimental.
+arXiv 2508.20577, as in the authors' code. Experimental: published for language models like GPT-2, never for BERT.
 
-    g divided by max(1, ||g||_global / max_grad_norm) beforehand, by the caller (`clip_factor`)
+    the caller has clipped g: g / max(1, ||g||_global / max_grad_norm), see `clip_factor`
     m = b1 m + (1 - b1) g ;  v = b2 v + (1 - b2) g^2 ;  u = m / (sqrt(v) + eps) + wd x       no bias correction
     matrices:  r_i = max_j |x_ij| / max_j |u_ij| ;  c_j = max_i |x_ij| / max_i |u_ij| ;  w = max |x| / max |u|
                t_ij = max(r_i, c_j, w), or 1 where one of row i's and column j's four maxima is 0
     vectors:   t = max |x| / max |u|, or 1 where either is 0
-    x -= lr clip(t u, -1, 1)                                                                number by number
+    x -= lr clip(t u, -1, 1)                                                    t u and clip for each number
 """
 
 import tensorflow as tf
@@ -35,7 +35,7 @@ def rates(
 
 
 def _ratios(x: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
-    """The ratio of each number of n tensors by the magnitudes of parameters and directions, [n, ...] each."""
+    """The trust ratio of each number of n tensors; x and u are magnitudes of parameters and directions, [n, ...]."""
     if len(x.shape) == 2:
         return trust_ratio(*_largest(x, u, 1))
     rows, columns = _largest(x, u, 2), _largest(x, u, 1)
@@ -45,7 +45,7 @@ def _ratios(x: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
 
 
 def _largest(x: tf.Tensor, u: tf.Tensor, axes: int | tuple[int, ...]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The largest of each along these axes, which stay with length 1."""
+    """The largest number of x and of u along these axes; the axes stay, with length 1."""
     return tf.reduce_max(x, axes, keepdims=True), tf.reduce_max(u, axes, keepdims=True)
 
 

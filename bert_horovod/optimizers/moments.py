@@ -1,4 +1,4 @@
-"""What the rules share: moving averages, their bias correction, and the ratio of norms."""
+"""Functions that several rules share: moving averages, their bias correction, and the trust ratio."""
 
 import tensorflow as tf
 
@@ -14,14 +14,14 @@ def next_moments(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer)
 
 
 def moving_average(old: tf.Tensor, new: tf.Tensor, beta: float) -> tf.Tensor:
-    """beta old + (1 - beta) new; written as a correction of `old`, because float32 cannot hold beta exactly."""
+    """beta old + (1 - beta) new, computed as old + (1 - beta) (new - old), because float32 cannot hold beta exactly."""
     return old + (1.0 - beta) * (new - old)
 
 
 def bias_corrected(average: tf.Tensor, beta: float, t: tf.Tensor) -> tf.Tensor:
     """average / (1 - beta^t) for the float32 scalar t = 1, 2, ...
 
-    The scalar is computed in float64: in float32, 1 - 0.999^t has lost four digits at t = 1.
+    1 - beta^t is computed in float64, because in float32 1 - 0.999^t has lost four digits at t = 1.
     """
     correction = 1.0 - tf.pow(tf.constant(beta, tf.float64), tf.cast(t, tf.float64))
     return average / tf.cast(correction, average.dtype)

@@ -9,8 +9,8 @@ from bert_horovod.recipe.sections import Phase
 def learning_rate(phase: Phase, step: int, power: float) -> float:
     """The learning rate of one optimizer step.
 
-    With T = steps, W = floor(T warmup), C = floor(T hold), the peak lr (Zheng et al. 2020, arXiv 2006.13484), and the
-    end e, which is 0 in that paper:
+    T = steps, W = floor(T warmup), C = floor(T hold), lr the peak, e the end (Zheng et al. 2020, arXiv 2006.13484,
+    where e is 0):
 
         step <= W:      lr step / W
         step <= W + C:  lr
@@ -37,7 +37,7 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
 
 
 def sync_period(phase: Phase, step: int, power: float, most: int) -> int:
-    """Steps from one sync of 0/1 Adam to the next: the largest power of two up to `most` and to peak / learning rate.
+    """Steps from one sync of 0/1 Adam to the next: the largest power of two <= `most` and <= peak / learning rate.
 
     The other arguments are those of learning_rate.
     """
@@ -49,5 +49,5 @@ def sync_period(phase: Phase, step: int, power: float, most: int) -> int:
 
 
 def whole_steps(steps: int, fraction: float) -> int:
-    """floor(steps fraction), with the decimal fraction that the recipe shows: 0.29 of 100 steps is 29, not 28.99..."""
+    """floor(steps * fraction), with the fraction as the decimal of the recipe: 0.29 of 100 steps is 29, not 28.99..."""
     return math.floor(steps * Fraction(str(fraction)))

@@ -1,6 +1,6 @@
-"""SGD without momentum: it remembers nothing, so that it costs no memory beside the parameters.
+"""SGD without momentum: it has no slots, so it needs no memory beside the parameters.
 
-g divided by max(1, ||g||_global / max_grad_norm) beforehand, by the caller (`clip_factor`)
+the caller has clipped g: g / max(1, ||g||_global / max_grad_norm), see `clip_factor`
 x -= lr (g + wd x)
 """
 

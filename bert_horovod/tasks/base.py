@@ -1,6 +1,6 @@
-"""What a task is: what is learned from a batch.
+"""The interface of a task: which parameters train, and the loss of a batch.
 
-A task is a file of this package. The loop, the step and the exchange know its interface alone.
+Each task is a module of this package. The loop, the step and the exchange use only this interface.
 """
 
 from typing import Any, Protocol
@@ -15,26 +15,26 @@ from bert_horovod.recipe.sections import Model
 
 
 class Task(Protocol):
-    """What is learned from a batch.
+    """A task: parameters, loss and metrics.
 
-    A loss is a sum over a micro-batch divided by a count over all ranks, so that it does not depend on how a global
+    A loss is a sum over a micro-batch, divided by a count over all ranks. So the loss does not depend on how a global
     batch is split. `counts` names the counts, `sum_names` the sums.
     """
 
     counts: tuple[str, ...]  # such as ("masked_tokens", "sequences")
-    sum_names: tuple[str, ...]  # such as ("mlm_loss", "mlm_correct"); the order is that of the step's vector
+    sum_names: tuple[str, ...]  # such as ("mlm_loss", "mlm_correct"), in the order of the step's vector of loss sums
 
     def parameters(self, model: Model) -> Shapes:
-        """Names and shapes of encoder and heads, in forward order: gradient buckets follow it backwards."""
+        """Names and shapes of encoder and heads, in forward order: gradient buckets are in the reverse order."""
 
     def configuration(self, model: Model) -> dict[str, Any]:
-        """What a checkpoint's config.json says beside the sizes, in Hugging Face's words: architectures, labels."""
+        """Entries of a checkpoint's config.json beside the sizes, by Hugging Face's names: architectures, labels."""
 
     def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
-        """The matrix products of a micro-batch's forward pass; `slots` are those of the batch's source."""
+        """The matrix products of a micro-batch's forward pass; `slots`: places per row, by kind, of the batches."""
 
     def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
-        """The counts of some rows, on the host."""
+        """The counts of the batch's rows, computed on the host."""
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The sums over a micro-batch: float32 scalars by the names of `sum_names`."""
@@ -43,11 +43,11 @@ class Task(Protocol):
         """The loss in nats, from sums and global counts: tensors in the step, Python numbers in reports."""
 
     def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-        """Means for people, by the names that metrics.jsonl has; the loss is not among them."""
+        """Means for people, by their names in metrics.jsonl; without the loss."""
 
 
 class PredictingTask(Task, Protocol):
-    """A task whose model answers questions about rows, as every fine-tuned one does."""
+    """A task whose model makes predictions; every fine-tuning task is one."""
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """What a prediction is made of, float32 [rows, ...] each, by Hugging Face's names, such as "logits"."""
+        """The model's outputs, float32 [rows, ...] each, by Hugging Face's names, such as "logits"."""

@@ -16,9 +16,9 @@ from bert_horovod.tasks.text_head import ARCHITECTURE, text_outputs, text_produc
 
 @dataclass(frozen=True)
 class Classification:
-    """See tasks.base.Task; rows are those of batches/labelled.py.
+    """See tasks.base.Task; batches/labelled.py makes the rows.
 
-    `labels`: the names of the labels, in the order of their numbers; `text_columns`: how files call the texts.
+    `labels`: the names of the labels, in the order of their numbers; `text_columns`: the texts' column names in files.
     """
 
     labels: tuple[str, ...]

@@ -1,12 +1,12 @@
-"""Maximal Multiverse Learning (Malkiel and Wolf 2021, arXiv 1911.06182): a classification with several heads.
+"""Maximal Multiverse Learning (Malkiel and Wolf 2021, arXiv 1911.06182): classification with several heads.
 
-Heads read the same features, have losses of their own, and are pushed to be orthogonal. Weak ones are eliminated while
-training: finetuning/elimination.py. The paper's code is not public. What is chosen here:
+All heads read the same features; each has its own loss, and a further loss makes the heads orthogonal. Training
+eliminates weak heads: finetuning/elimination.py. The paper's code is not public. The choices made here:
 
-- The loss is the mean of the living heads' cross-entropies, so that the encoder's gradient is as large as one head's.
-- `similarity` is what makes heads orthogonal. Vectors of different classes are left alone.
-- The first head is BertForSequenceClassification's own. It predicts, alone, and is never eliminated, so that every
-  checkpoint answers in Hugging Face's class as it does here.
+- The loss is the mean of the living heads' cross-entropies, so that the encoder's gradient is as large as for one head.
+- `similarity` is the loss that makes heads orthogonal. It does not compare weight vectors of different classes.
+- The first head is the one of BertForSequenceClassification. Only this head predicts, and it is never eliminated, so
+  that a checkpoint gives the same answers in Hugging Face's class as here.
 """
 
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class MultiverseClassification(Classification):
 
     @property
     def head_names(self) -> tuple[str, ...]:
-        """The sum of each head's losses, dead or alive."""
+        """Names of the sums of each head's losses, of eliminated heads too."""
         return tuple(f"head_{number}_loss" for number in range(self.heads))
 
     @property
     def sum_names(self) -> tuple[str, ...]:
-        """Those of one head, which is the first; what the loss is made of; each head's."""
+        """The sums of Classification, for the first head; the sums in the loss; each head's sum of losses."""
         return (*Classification.sum_names, "heads_loss", "similarity", "heads", *self.head_names)
 
     def parameters(self, model: Model) -> Shapes:
@@ -58,7 +58,7 @@ class MultiverseClassification(Classification):
         correct = tf.cast(tf.equal(tf.argmax(logits[:, 0], -1, tf.int32), labels), tf.float32)
         vectors = tf.reshape(tf.cast(weight, tf.float32), [self.heads, classes, -1])
         examples, living = tf.reduce_sum(weights), tf.reduce_sum(alive)
-        # What is no sum over examples counts once for each of them: the loss divides by the examples of all ranks.
+        # `similarity` and `heads` are no sums over examples: times `examples`, because the loss divides by examples.
         found = {
             "label_loss": losses[0],
             "label_correct": tf.reduce_sum(correct * weights),
@@ -77,10 +77,10 @@ class MultiverseClassification(Classification):
 
 
 def similarity(vectors: tf.Tensor, alive: tf.Tensor) -> tf.Tensor:
-    """How far heads are from orthogonal: 0, if all are, to 1, float32 scalar.
+    """How far living heads are from orthogonal: float32 scalar from 0 (all are orthogonal) to 1.
 
-    It is the mean of |cosine| between the weight vectors that two living heads have for a class, over all pairs of
-    heads and all classes; 0 with one living head.
+    The mean of |cosine| between two living heads' weight vectors of the same class, over all pairs of living heads and
+    all classes; 0 with one living head.
 
     Args:
         vectors: float32 [heads, classes, hidden].

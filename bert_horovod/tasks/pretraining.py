@@ -1,4 +1,4 @@
-"""Pre-training: masked tokens and, with sentence pairs, whether B continues A."""
+"""Pre-training: predict masked tokens and, with sentence pairs, whether B continues A."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +18,13 @@ class Pretraining:
     """See tasks.base.Task.
 
     Args:
-        pairs: whether there is a pair head.
-        pair_name: what the names of its metrics begin with; see recipe.sections.Objective.
+        pairs: whether the model has a sentence-pair head.
+        pair_name: prefix of the names of its metrics; see recipe.sections.Objective.
     """
 
     pairs: bool
     pair_name: str = "nsp"
-    counts = ("masked_tokens", "sequences")  # sequences: those that count for the pair loss
+    counts = ("masked_tokens", "sequences")  # sequences: those that are in the pair loss
     sum_names = ("mlm_loss", "mlm_correct", "nsp_loss", "nsp_correct")
 
     def parameters(self, model: Model) -> Shapes:

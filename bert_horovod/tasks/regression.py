@@ -1,4 +1,4 @@
-"""Regression: a real number for a text or a pair of texts, by its mean squared error, as Hugging Face has it."""
+"""Regression: a real number for a text or a pair of texts; the loss is the mean squared error, as in Hugging Face."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +15,9 @@ from bert_horovod.tasks.text_head import ARCHITECTURE, text_outputs, text_produc
 
 @dataclass(frozen=True)
 class Regression:
-    """See tasks.base.Task; rows are those of batches/labelled.py with targets.
+    """See tasks.base.Task; batches/labelled.py makes the rows, with targets.
 
-    `label`: what the number is called; `text_columns`: how files call the texts.
+    `label`: the number's name; `text_columns`: the texts' column names in files.
     """
 
     label: str = "score"

@@ -1,4 +1,4 @@
-"""Extractive question answering, as Hugging Face's BertForQuestionAnswering does it."""
+"""Extractive question answering: find the answer's start and end in the text, as Hugging Face's class does."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,11 @@ ARCHITECTURE = "BertForQuestionAnswering"
 
 @dataclass(frozen=True)
 class Span:
-    """See tasks.base.Task; rows are those of batches/span_rows.py.
+    """See tasks.base.Task; batches/span_rows.py makes the rows.
 
-    `packed`: several windows share a row, and the softmax is over a window's own tokens; else it is over all positions
-    of the row, padding included, as Google's run_squad.py has it. `may_abstain`: questions may have no answer, as in
-    SQuAD 2.0. `stride`: tokens from one window's begin to the next.
+    `packed`: several windows share a row, and the softmax is over a window's own tokens; without it the softmax is over
+    all positions of the row, padding included, as in Google's run_squad.py. `may_abstain`: questions may have no
+    answer, as in SQuAD 2.0. `stride`: tokens from the start of one window to the start of the next.
     """
 
     packed: bool = True
@@ -79,7 +79,10 @@ class Span:
         }
 
     def _by_window(self, logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Each window's logits: [rows, length] to [rows, windows of a row, length]; -1e9 at other windows' tokens."""
+        """Logits by window: [rows, length] to [rows, windows of a row, length], -1e9 outside the window's tokens.
+
+        If not packed, a row is one window: [rows, 1, length].
+        """
         logits = logits[:, None, :]
         if not self.packed:
             return logits

@@ -17,7 +17,7 @@ ARCHITECTURE = "BertForSequenceClassification"
 
 
 def text_shapes(model: Model, outputs: int) -> Shapes:
-    """Shapes of encoder, pooler and a head of so many outputs."""
+    """Shapes of encoder, pooler and a head with `outputs` outputs."""
     return encoder_shapes(model, pooler=True) | classifier_shapes(model, outputs)
 
 
@@ -33,13 +33,13 @@ def text_products(model: Model, rows: int, length: int, examples: int, outputs: 
 
 
 def text_outputs(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
-    """The head's outputs, float32 [rows, examples, outputs]; arguments are those of text_features."""
+    """The head's outputs, float32 [rows, examples, outputs]; arguments: see text_features."""
     x = dense(text_features(forward, batch), *forward.affine(CLASSIFIER))
     return tf.reshape(tf.cast(x, tf.float32), [*batch["cls_positions"].shape, x.shape[-1]])
 
 
 def text_features(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
-    """What heads read: pooled and dropped, [rows * examples, hidden]; the last layer is computed at each [CLS] only.
+    """The heads' input, dropout(pooler's output), [rows * examples, hidden]; the last layer runs at each [CLS] only.
 
     Args:
       forward: sizes, cast weights, policy, dropout.
@@ -48,6 +48,6 @@ def text_features(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
     model = forward.model
     hidden = encode_at(forward, batch, batch["cls_positions"])
     x, rate = pooled(forward, tf.reshape(hidden, [-1, model.hidden_size])), model.hidden_dropout_prob
-    # The encoder's dropout sites are 0 for the embeddings and SITES_PER_LAYER for each layer; this one comes next.
+    # The next free dropout site: the encoder's are 0 for the embeddings and SITES_PER_LAYER for each layer.
     site = 1 + SITES_PER_LAYER * model.num_hidden_layers
     return dropped(x, rate, random_bytes(hidden.shape.as_list(), rate, site, forward.dropout))
