@@ -25,13 +25,13 @@ class Model:
     vocab_size: int = setting(30522, minimum=6, maximum=1 << 24)  # tokens; must equal the token store's vocabulary
     hidden_size: int = setting(768, minimum=1, maximum=1 << 16)  # width of the layers
     num_hidden_layers: int = setting(12, minimum=1, maximum=1024)  # layers of attention and feed-forward network
-    num_attention_heads: int = setting(12, minimum=1)  # must divide hidden_size
+    num_attention_heads: int = setting(12, minimum=1)  # heads per layer; must divide hidden_size
     intermediate_size: int = setting(3072, minimum=1, maximum=1 << 20)  # width of the feed-forward layer
     hidden_act: str = setting(
         "gelu", choices=("gelu", "gelu_new")
     )  # gelu: exact (erf); gelu_new: the tanh form that Google trained with
-    hidden_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # rounded to a multiple of 1/256
-    attention_probs_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # rounded to a multiple of 1/256
+    hidden_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # probability, in steps of 1/256
+    attention_probs_dropout_prob: float = setting(0.1, minimum=0, maximum=0.9)  # probability, in steps of 1/256
     max_position_embeddings: int = setting(512, minimum=8, maximum=1 << 20)  # the longest sequence, in tokens
     type_vocab_size: int = setting(2, minimum=1, maximum=1 << 16)  # number of segment types
     initializer_range: float = setting(0.02, above=0, maximum=100)  # standard deviation of the truncated normal
@@ -79,9 +79,9 @@ class Objective:
     masked_fraction: float = setting(0.15, above=0, maximum=0.5)  # fraction of a sequence's ordinary tokens
     whole_word_masking: bool = setting(False)  # mask all pieces of a word or none
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
-    # length n is proportional to 1/n; see batches/ngrams.py. ALBERT (arXiv 1909.11942) uses 3 words. 1: each alone
+    # length n is proportional to 1/n; see batches/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
     ngram: int = setting(1, minimum=1, maximum=16)
-    # Fine-tuning a classifier: number of heads in Maximal Multiverse Learning, see docs/finetuning.md; 1: plain
+    # Heads of a classifier, for Maximal Multiverse Learning: see docs/finetuning.md; 1: a plain classifier
     heads: int = setting(1, minimum=1, maximum=256)
     # Weight of the loss that makes heads differ: nats that are added if all heads have the same weight vectors
     orthogonality: float = setting(1.0, minimum=0)
@@ -150,9 +150,10 @@ class ExchangeMethod:
     # tensor; momentum: the momentum, with one scale per 256 numbers; published: the momentum, with one scale per
     # bucket, as in the papers' code; see exchange/compressed_sums.py
     form: str = setting("normalized", choices=("normalized", "momentum", "published"))
-    # none: send float32 numbers, while v is frozen: a comparison that shows the loss of accuracy by the signs
+    # onebit_adam, onebit_lamb, zero_one_adam: numbers on the wire. signs: one bit each; none: float32, so that a
+    # comparison shows the loss of accuracy by the signs alone
     encoding: str = setting("signs", choices=("signs", "none"))
-    variance_updates: int = setting(16, minimum=1)  # zero_one_adam: after so many updates of v their interval doubles
+    variance_updates: int = setting(16, minimum=1)  # zero_one_adam: updates of v after which their interval doubles
     # onebit_lamb: lower limit of a tensor's trust ratio; largest_ratio is the upper limit. BERT-large was published
     # with at most 0.3 (arXiv 2104.06069)
     smallest_ratio: float = setting(0.01, above=0)
@@ -193,7 +194,7 @@ class ExchangeMethod:
 
     @property
     def agreement(self) -> int:
-        """All ranks hold equal parameters and slots after every so many steps; 1: after each step."""
+        """Steps after which all ranks again hold equal parameters and slots; 1: they do after each step."""
         return {
             "parameters": self.interval,
             "zero_one_adam": self.interval,
@@ -210,10 +211,10 @@ class Numerics:
         "float32", choices=("float32", "bfloat16", "float16")
     )  # dtype of activations; parameters stay float32
     wire: str = setting("float32", choices=("float32", "float16", "int8"))  # dtype of gradients sent between ranks
-    initial_loss_scale: float = setting(32768.0, minimum=1)  # precision float16 only
+    initial_loss_scale: float = setting(32768.0, minimum=1)  # of the first step; precision float16 only
     # Steps with finite gradients after which the loss scale doubles; precision float16 only
     loss_scale_growth_steps: int = setting(2000, minimum=1)
-    # So many skipped updates in a row count as divergence; so does a loss scale that has fallen to 1
+    # Number of skipped updates in a row that counts as divergence; a loss scale that has fallen to 1 counts too
     max_skipped_steps: int = setting(50, minimum=1)
     # Nats. After the first 20 updates a loss that exceeds the moving mean of losses by more counts as divergence;
     # 0: no limit
@@ -282,12 +283,12 @@ class Execution:
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
     keep_checkpoints: int = setting(3, minimum=1)  # number of newest checkpoints that stay on disk
-    keep_every_hours: float = setting(0.0, minimum=0)  # of older checkpoints keep one per so many hours; 0: none
-    # The run ends after so many hours without a new checkpoint, for example because the disk is full
+    keep_every_hours: float = setting(0.0, minimum=0)  # hours; keep one older checkpoint per this time; 0: none
+    # Hours without a new checkpoint, for example because the disk is full, after which the run ends
     max_unsaved_hours: float = setting(6.0, above=0)
     consistency_steps: int = setting(100, minimum=0)  # steps between comparisons of the state over ranks; 0: none
     stall_s: float = setting(600.0, above=0)  # seconds; the run ends if one action (a step, a save) takes longer
-    evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at the end only
+    evaluate_steps: int = setting(1000, minimum=0)  # steps between evaluations on held-out rows; 0: at phase ends only
     evaluate_rows: int = setting(1024, minimum=1)  # held-out rows per evaluation, at most
     # GLUE task: after each evaluation a copy of the parameters is fine-tuned on it for a short time, and its scores go
     # to metrics.jsonl; pretrain then needs --probe_dir
