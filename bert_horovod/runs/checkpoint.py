@@ -3,7 +3,7 @@
     output_dir/checkpoints/step-00001000/
         config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      files that transformers loads
         training/optimizer.safetensors     slots, as slot/parameter
-        training/state.json                progress, recipe, store, versions
+        training/state.json                progress, position, recipe, store, version, time
         training/rank-00000.safetensors    state of one rank alone, if the exchange has such state: runs/rank_parts.py
         training/hashes.json               SHA-256 of every other file
 

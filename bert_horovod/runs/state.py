@@ -17,7 +17,7 @@ from bert_horovod.recipe.sections import Numerics
 
 @dataclass
 class Progress:
-    """The scalars of the state; equal on all ranks."""
+    """The state besides tensors: counters, scalars and small tables; equal on all ranks."""
 
     step: int = 0  # optimizer steps done over all phases, skipped ones included
     updates: int = 0  # applied updates: the optimizer's t

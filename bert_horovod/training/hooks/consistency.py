@@ -45,7 +45,8 @@ class Consistency:
             values, ranks = {}, everyone[:, i].tolist()
             for rank, value in enumerate(ranks):
                 values.setdefault(value, []).append(rank)
-            groups = sorted(values.values(), key=lambda group: (len(group), 0 in group))  # the largest group is right
+            # The last group counts as right: the largest, or on a tie rank 0's.
+            groups = sorted(values.values(), key=lambda group: (len(group), 0 in group))
             odd = [str(rank) for group in groups[:-1] for rank in group]
             found.append(f"{self._names[i]} of rank {', '.join(odd)} is not that of rank {groups[-1][0]}")
         more = f" and {len(differ) - 10} more tensors" if len(differ) > 10 else ""

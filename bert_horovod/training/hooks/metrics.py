@@ -11,7 +11,7 @@ from bert_horovod.runtime.devices import peak_memory_bytes
 from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
-_BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # beginnings of `what` for activities between steps
+_BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # activities between steps, see Hook.doing
 
 
 class Interval:
