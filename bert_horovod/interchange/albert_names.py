@@ -1,4 +1,4 @@
-"""How Hugging Face's files of an ALBERT call the parameters, which have BERT's names in the program."""
+"""Parameter names in Hugging Face's files of an ALBERT. In this program an ALBERT's parameters have BERT's names."""
 
 import re
 
@@ -20,9 +20,9 @@ from bert_horovod.model.parameters import (
     layer_prefix,
 )
 
-ALBERT = "albert."  # what the names of embeddings, layers and pooler begin with
-_PREDICTIONS = "cls.predictions."  # bias and decoder: their names are as long as a dense layer's without its kind
-# Without ".weight" and ".bias".
+ALBERT = "albert."  # prefix of the names of embeddings, layers and pooler
+_PREDICTIONS = "cls.predictions."  # prefix of bias and decoder, which are not in _HEADS
+# Names without ".weight" and ".bias".
 _HEADS = {
     POOLER: f"{ALBERT}pooler",
     PAIR_CLASSIFIER: "sop_classifier.classifier",
@@ -45,7 +45,7 @@ _GROUP = re.compile(r"albert\.encoder\.albert_layer_groups\.(\d+)\.albert_layers
 
 
 def name_in_file(name: str) -> str:
-    """What a parameter is called in files; names that are no ALBERT's are as they are."""
+    """The name of a parameter in an ALBERT's files; names of other tensors do not change."""
     layer, _, kind = name.rpartition(".")
     if match := _LAYER.fullmatch(layer):
         number, part = match.groups()
@@ -58,9 +58,10 @@ def name_in_file(name: str) -> str:
 
 
 def name_of_parameter(name: str) -> str:
-    """The parameter of a name in files, or of one of a bare AlbertModel, which begins with "bert." where it is read.
+    """The parameter's name in the program for a name in an ALBERT's files; the inverse of name_in_file.
 
-    Names that are unknown stay as they are, but that they begin with "bert." where they began with "albert.".
+    Names of a bare AlbertModel may begin with "bert.", which safetensors_file.map_weights puts before them. Unknown
+    names do not change, except that "albert." at their beginning becomes "bert.".
     """
     if name.startswith(BERT):
         name = f"{ALBERT}{name.removeprefix(BERT)}"

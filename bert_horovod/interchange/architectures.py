@@ -1,4 +1,4 @@
-"""Hugging Face's classes of BERT and ALBERT that this program reads, writes and exports, and what each consists of."""
+"""Hugging Face's classes of BERT and ALBERT that this program reads, writes and exports, with their parameters."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from bert_horovod.recipe.sections import Model
 
 ANSWERS, CLASSIFICATION = "BertForQuestionAnswering", "BertForSequenceClassification"
 PRETRAINING, MASKED_TOKENS, ENCODER = "BertForPreTraining", "BertForMaskedLM", "BertModel"
-# The richest first: of a checkpoint that tells no class, the first one is taken that it has all parameters of.
+# The richest first: a checkpoint that does not name its class gets the first class whose parameters it all has.
 ARCHITECTURES = (ANSWERS, CLASSIFICATION, PRETRAINING, MASKED_TOKENS, ENCODER)
 _NEEDS_POOLER = (CLASSIFICATION, PRETRAINING)
 CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
@@ -26,10 +26,10 @@ CLASSIFIER_WEIGHT = f"{CLASSIFIER}.weight"
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of the classes; what of a task.base.Task is needed to write a checkpoint of it.
+    """One of the classes. It has the part of tasks.base.Task's interface that writes a checkpoint.
 
-    `name`: one of ARCHITECTURES, of an ALBERT the name of the same class of BERT; `pooler`: whether there is a pooler;
-    `labels`: of a classifier, in the order of their numbers; a classifier of one label is a regression.
+    `name`: one of ARCHITECTURES (an ALBERT has the name of BERT's same class); `pooler`: whether there is a pooler;
+    `labels`: a classifier's labels in the order of their numbers; a classifier with one label is a regression.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Architecture:
         return encoder_shapes(model, self.pooler) | self._head(model)
 
     def configuration(self, model: Model) -> dict[str, Any]:
-        """What config.json says beside the sizes."""
+        """The content of config.json besides the sizes."""
         found: dict[str, Any] = {"architectures": [self.class_name(model)]}
         if self.name == CLASSIFICATION:
             found |= {
@@ -53,12 +53,12 @@ class Architecture:
         return found
 
     def class_name(self, model: Model) -> str:
-        """The class as Hugging Face calls it."""
+        """Hugging Face's name of the class."""
         return class_name(model, self.name)
 
     @property
     def heads(self) -> str:
-        """Its heads for people, such as "pooler, masked tokens, sentence pair"."""
+        """The heads, for messages, such as "pooler, masked tokens, sentence pair"."""
         heads = {
             ANSWERS: ["answer span"],
             CLASSIFICATION: [f"classifier of {', '.join(self.labels)}"],
@@ -78,11 +78,11 @@ class Architecture:
 
 
 def whole_heads(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Architecture]:
-    """The classes whose parameters are all there, the richest first.
+    """The classes whose parameters are all in a checkpoint, the richest first.
 
     Args:
         model: the sizes.
-        shapes: of the tensors of a checkpoint, by the names of model/parameters.py.
+        shapes: shapes of the checkpoint's tensors, by the names of model/parameters.py.
     """
     pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys() <= shapes.keys()
     classifier = shapes.get(CLASSIFIER_WEIGHT, ())
@@ -96,12 +96,12 @@ def whole_heads(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Archit
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """The names that transformers gives to labels without names."""
+    """The names that transformers gives to `count` labels without names."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def part_of_a_head(model: Model, names: Collection[str]) -> str | None:
-    """A parameter that is missing of a head, or of the pooler, that is there in part; None if all are whole."""
+    """The first missing parameter of a head, or of the pooler, that is only partly present; None if there is none."""
     pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys()
     groups = [pooler, *(head(model) for head in (masked_token_head_shapes, pair_head_shapes, span_head_shapes))]
     for group in (*groups, classifier_shapes(model, 1)):

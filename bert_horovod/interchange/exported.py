@@ -1,8 +1,8 @@
-"""An exported model as its users load it, by TensorFlow or onnxruntime alone; and its check, in a process apart.
+"""Loads an exported model as its users do, with TensorFlow or onnxruntime alone, and checks it in a separate process.
 
     python -m bert_horovod.interchange.exported DIRECTORY INPUTS.npz OUTPUTS.npz
 
-Arrays in the two files are called SIGNATURE/NUMBER/NAME: inputs and outputs of a signature's calls.
+The two files hold inputs and outputs of calls; their arrays are named SIGNATURE/NUMBER/NAME.
 """
 
 import os
@@ -19,23 +19,23 @@ from bert_horovod.errors import RunError
 from bert_horovod.runtime.children import python_settings
 
 ONNX_FILE = "model.onnx"
-TOLERANCE = 1e-5  # of the largest value of an output, or of 1 if that is smaller
+TOLERANCE = 1e-5  # largest difference, relative to the largest value of an output (or to 1, if that is smaller)
 Arrays = dict[str, np.ndarray]
 
 
 class Call(NamedTuple):
-    """A call, and what it must give."""
+    """A call with its expected outputs."""
 
     signature: str
     inputs: Arrays
-    outputs: Arrays  # those that are compared
-    real: np.ndarray | None = None  # bool [rows, length]: where outputs of a shape that begins so are compared
+    outputs: Arrays  # expected outputs, to be compared
+    real: np.ndarray | None = None  # bool [rows, length]: outputs [rows, length, ...] are compared where it is true
 
 
 def check_export(directory: Path, calls: list[Call]) -> float:
-    """Make the calls in a fresh process; returns the largest difference, as TOLERANCE has it.
+    """Make the calls in a new process; returns the largest relative difference, measured as for TOLERANCE.
 
-    Raises RunError if it cannot be loaded or called there, or an output differs by more than TOLERANCE.
+    Raises RunError if the export cannot be loaded or called there, or if an output differs by more than TOLERANCE.
     """
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | python_settings()
     with tempfile.TemporaryDirectory() as place:
@@ -58,9 +58,9 @@ def check_export(directory: Path, calls: list[Call]) -> float:
 
 
 def load_export(directory: Path, threads: int = 0) -> Callable[[str, Arrays], Arrays]:
-    """The exported model as a function of a signature's name and its inputs. An ONNX file has one signature.
+    """The exported model as a function of a signature's name and inputs; an ONNX file has one signature without a name.
 
-    `threads`: of an operation, for onnxruntime; 0: one a core. TensorFlow has a setting of its own.
+    `threads`: onnxruntime's threads per operation; 0: one per core. For TensorFlow, set its own setting instead.
     """
     if (directory / ONNX_FILE).is_file():
         import onnx
@@ -73,7 +73,7 @@ def load_export(directory: Path, threads: int = 0) -> Callable[[str, Arrays], Ar
         names = [output.name for output in session.get_outputs()]
         return lambda _, inputs: dict(zip(names, session.run(names, inputs), strict=True))
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401  # operations of a model with its tokenizer
+    import tensorflow_text  # noqa: F401  # registers operations that a tokenizer needs
 
     loaded = tf.saved_model.load(str(directory))
 
@@ -84,19 +84,19 @@ def load_export(directory: Path, threads: int = 0) -> Callable[[str, Arrays], Ar
         outputs = loaded.signatures[signature](**tensors)
         return {name: value.numpy() for name, value in outputs.items()}
 
-    call.loaded = loaded  # TensorFlow frees a model's variables with the object that was loaded
+    call.loaded = loaded  # keep this object: TensorFlow frees the variables together with it
     return call
 
 
 def difference(call: Call, name: str, found: np.ndarray) -> float:
-    """How far an output is from what the call must give, as TOLERANCE has it; raises RunError where it is more."""
+    """The relative difference of an output from the expected one; raises RunError if it is above TOLERANCE."""
     expected = call.outputs[name]
     if found.shape != expected.shape:
         raise RunError(f"{call.signature}: {name} has shape {list(found.shape)}, expected {list(expected.shape)}")
     if call.real is not None and expected.shape[:2] == call.real.shape:
         expected, found = expected[call.real], found[call.real]
     apart = float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
-    if not apart <= TOLERANCE:  # nan is not either
+    if not apart <= TOLERANCE:  # true for nan too
         raise RunError(
             f"the export computes other numbers than the checkpoint: {call.signature}: {name} differs by "
             f"{apart:.1e} of its largest value, expected at most {TOLERANCE:g}"
@@ -111,7 +111,7 @@ def _numbered(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
 
 
 def main(directory: str, inputs: str, outputs: str) -> None:
-    """Call the export with what the file holds."""
+    """Call the export with the inputs in file `inputs`, and write the results to file `outputs`."""
     model, found = load_export(Path(directory)), {}
     with np.load(inputs) as arrays:
         for key, values in _numbered(dict(arrays)):

@@ -1,4 +1,4 @@
-"""Exporting a checkpoint: written, checked in a fresh process, and only then put into its place."""
+"""Exports a checkpoint: writes it to a temporary directory, checks it in a new process, then moves it into place."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -19,19 +19,19 @@ from bert_horovod.interchange.saved_model import ANSWER_TOKENS, write_saved_mode
 from bert_horovod.interchange.serving_graph import Served, trained_outputs
 from bert_horovod.storage.writing import new_directory
 
-_CHECKED_LENGTHS = ((12, 7, 1), (3,))  # tokens of the rows of two calls; the rest of a row is padding
-_WORDS = ((2, 1), (3, 2))  # of two texts, and of their second texts
+_CHECKED_LENGTHS = ((12, 7, 1), (3,))  # for each of two calls, the tokens of each row; the rest of a row is padding
+_WORDS = ((2, 1), (3, 2))  # numbers of words: of two first texts, and of their two second texts
 _TEXT_LENGTH = 16
 
 
 class Exported(NamedTuple):
-    """What was exported."""
+    """A description of an export."""
 
-    origin: str  # of the checkpoint, for people
+    origin: str  # origin of the checkpoint, for people
     class_name: str  # Hugging Face's
     architecture: Architecture
-    inputs: list[str]  # of each signature, for people
-    difference: float  # to the checkpoint, as exported.TOLERANCE has it
+    inputs: list[str]  # inputs of each signature, for people
+    difference: float  # largest difference from the checkpoint, measured as for exported.TOLERANCE
     size_bytes: int
 
 
@@ -41,15 +41,15 @@ def export(
     """Export a checkpoint as a directory: the model, config.json and the tokenizer's files.
 
     Args:
-        checkpoint: as read_pretrained takes it.
+        checkpoint: a path for read_pretrained.
         output: a new or empty directory.
         kind: "savedmodel" or "onnx".
-        architecture: the name of a class that the checkpoint has the parameters of; None: what it is.
+        architecture: Hugging Face's name of a class whose parameters the checkpoint has; None: its own class.
         with_tokenizer: whether a SavedModel takes strings; see saved_model.write_text_model.
 
     Raises:
         UserError: the checkpoint has no vocabulary or not that architecture, or a package is missing.
-        RunError: what was written does not compute what the checkpoint does; nothing is left of it.
+        RunError: the export computes other numbers than the checkpoint; it is removed.
     """
     if kind == "onnx":
         require_onnx()
@@ -91,7 +91,7 @@ def export(
 def _calls(
     architecture: Architecture, found: Pretrained, parameters: Arrays, signature: str, dtype: tf.DType
 ) -> list[Call]:
-    """Two calls of other rows and lengths, padded."""
+    """Two calls with random ids; their rows differ in number and length, and are padded."""
     random, pad = np.random.default_rng(0), special_ids(found.vocabulary).pad
     calls = []
     for lengths in _CHECKED_LENGTHS:
@@ -110,7 +110,7 @@ def _calls(
 
 
 def _text_calls(architecture: Architecture, found: Pretrained, parameters: Arrays) -> list[Call]:
-    """Calls with texts of the vocabulary's words, whose rows this program's own tokenizer makes."""
+    """Calls with texts of the vocabulary's words; expected outputs come from rows of this program's own tokenizer."""
     words = [token for token in found.vocabulary if token.isalpha()] or ["a"]
     draw = np.random.default_rng(1).choice
     first, second = ([" ".join(draw(words, count)) for count in counts] for counts in _WORDS)
@@ -144,7 +144,7 @@ def _text_calls(architecture: Architecture, found: Pretrained, parameters: Array
 
 
 def _rows_of(found: Pretrained, first: list[str], second: list[str] | None = None) -> Arrays:
-    """The model's rows of texts or pairs, short ones, made by this program's own tokenizer."""
+    """Model inputs for short texts or pairs of texts, made by this program's own tokenizer."""
     texts = LabelledTexts((first, second) if second else (first,), [0] * len(first))
     tokens = tokenised(texts, Tokenizer(found.vocabulary, found.lowercase))
     length = min(_TEXT_LENGTH, found.model.max_position_embeddings)

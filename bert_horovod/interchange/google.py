@@ -1,10 +1,10 @@
-"""Google's TF1 checkpoints of BERT and ALBERT, as google-research/bert and .../albert write them: read, never written.
+"""Reads Google's TF1 checkpoints of BERT and ALBERT, as google-research/bert and google-research/albert write them.
 
     bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001     bert_config.json     vocab.txt
     model.ckpt-best.index, ...                                     albert_config.json   vocab.txt
 
-A variable has the name of its scope (`bert/encoder/layer_0/output/dense/kernel`); kernels are [in, out], the
-transposed of Hugging Face's. A training checkpoint also holds two moments of each parameter, which are left alone.
+A variable has the name of its scope (`bert/encoder/layer_0/output/dense/kernel`); kernels are [in, out], the transpose
+of Hugging Face's. A training checkpoint also holds two moments of each parameter, which are not read.
 """
 
 import re
@@ -43,16 +43,16 @@ from bert_horovod.tasks.base import Task
 CONFIGS = ("bert_config.json", "albert_config.json", "config.json")
 _FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|global_step")
-_OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"  # of each value in an object checkpoint of TF2
-_READER_ERRORS = (tf.errors.OpError, ValueError, LookupError, RuntimeError)  # it translates some, by their text
+_OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix of each value's key in an object checkpoint of TF2
+_READER_ERRORS = (tf.errors.OpError, ValueError, LookupError, RuntimeError)  # TensorFlow translates some by their text
 _WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
-# The heads whose weight is no dense kernel: [out, in] already.
+# Heads whose weight is not a dense kernel: it is [out, in] already.
 _OUTPUT_WEIGHTS = {
     PAIR_CLASSIFIER: "cls/seq_relationship/output_",
     SPAN_HEAD: "cls/squad/output_",
     CLASSIFIER: "output_",
 }
-# Of an ALBERT's layer.
+# Paths in an ALBERT's layer.
 _ALBERT_PATHS = {
     QUERY: "attention_1/self/query",
     KEY: "attention_1/self/key",
@@ -66,18 +66,18 @@ _ALBERT_PATHS = {
 
 
 class Variables(NamedTuple):
-    """What a checkpoint holds, by the names of model/parameters.py where it is a parameter."""
+    """The variables of a checkpoint."""
 
-    parameters: dict[str, tuple[int, ...]]  # shapes as a parameter has them
-    optimizer: list[str]  # variables of the training
+    parameters: dict[str, tuple[int, ...]]  # shapes as in this program, by the names of model/parameters.py
+    optimizer: list[str]  # variables of the optimizer, and the step
     others: list[str]  # variables of unknown use
 
 
 def find_prefix(path: Path) -> Path | None:
-    """The prefix of the checkpoint that a path means: a prefix, one of its files, or its directory; None for none.
+    """The prefix of the checkpoint that a path means; the path may be a prefix, one of its files, or its directory.
 
-    Of several in a directory it is bert_model.ckpt, else the one that TensorFlow's file `checkpoint` names. Raises
-    UserError where neither is there.
+    Returns None if there is no checkpoint. Of several checkpoints in a directory it takes bert_model.ckpt, else the one
+    that TensorFlow's file `checkpoint` names, and raises UserError if neither exists.
     """
     prefix = path.with_name(_FILE.sub("", path.name)) if path.name else path
     if not path.is_dir():
@@ -96,10 +96,10 @@ def find_prefix(path: Path) -> Path | None:
 
 
 def read_variables(prefix: Path) -> tuple[Model, Variables]:
-    """The sizes, and what the checkpoint holds; reads no values.
+    """The sizes and the variables of a checkpoint; reads no values.
 
     Raises:
-        UserError: it is another kind of checkpoint, part of one, without its data, or does not fit its
+        UserError: it is another kind of checkpoint, incomplete, without its data files, or does not fit its
             bert_config.json.
         DamagedData: its index cannot be read.
     """
@@ -132,20 +132,21 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
 
 
 def architectures(prefix: Path) -> list[Architecture]:
-    """What the checkpoint can be, the richest first; raises as read_variables."""
+    """The classes whose parameters the checkpoint has, the richest first; raises the errors of read_variables."""
     model, found = read_variables(prefix)
     return whole_heads(model, found.parameters)
 
 
 def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
-    """Read a checkpoint; heads are those of pre-training and of `task`.
+    """Read a checkpoint, with the heads of pre-training and of `task`, if it has them.
 
-    Labels have no names there: they are LABEL_0 and so on, and a classifier of other labels is left out.
+    TF1 checkpoints have no label names: labels are LABEL_0 and so on, and a classifier is left out if the task has
+    other labels.
 
-    `lowercase`: whether text is to be lower-cased, where the caller knows; else what read_tokenizer finds.
+    `lowercase`: whether the tokenizer lower-cases; None: as read_tokenizer finds.
 
     Raises:
-        UserError: as read_variables and read_tokenizer.
+        UserError: as read_variables and read_tokenizer, or nothing tells whether text is lower-cased.
         DamagedData: its data are damaged, or not finite.
     """
     model, found = read_variables(prefix)
@@ -186,16 +187,16 @@ def _labels_are(model: Model, found: Variables, task: Task | Architecture) -> bo
 
 
 def read_tokenizer(prefix: Path) -> tuple[list[str] | None, bool | None, str]:
-    """The vocabulary beside a checkpoint, None for none; whether text is to be lower-cased; and what tells so.
+    """The vocabulary beside a checkpoint (None if there is none), whether text is lower-cased, and the reason for that.
 
-    Raises UserError where the vocabulary has not as many tokens as bert_config.json says.
+    Raises UserError if the number of tokens in the vocabulary is not that of bert_config.json.
     """
     vocabulary = read_vocabulary(prefix.parent, _read_model(prefix).vocab_size, _config(prefix).name)
     return vocabulary, *read_casing(prefix.parent, vocabulary)
 
 
 def _variable(model: Model, name: str) -> str:
-    """The variable of a parameter."""
+    """The TF1 variable's name of a parameter."""
     if name == DECODER_BIAS:
         return "cls/predictions/output_bias"
     layer, kind = name.rsplit(".", 1)
@@ -229,7 +230,7 @@ def _possible(model: Model) -> list[str]:
 
 
 def _shapes(prefix: Path) -> dict[str, list[int]]:
-    """Of every variable; raises UserError where they are none of Google's BERT."""
+    """The shape of every variable; raises UserError if the checkpoint is not of Google's BERT or ALBERT."""
     try:
         shapes = _reader(prefix).get_variable_to_shape_map()
     except _READER_ERRORS as error:
@@ -254,7 +255,7 @@ def _reader(prefix: Path) -> "tf.train.CheckpointReader":
 
 
 def _require_data(prefix: Path, shapes: dict[str, list[int]]) -> None:
-    """Raise UserError unless all the files of values are there."""
+    """Raise UserError unless all data files, which hold the values, are present."""
     files = sorted(prefix.parent.glob(f"{_escaped(prefix.name)}.data-[0-9]*-of-[0-9]*"))
     expected = int(files[0].name[-5:]) if files else 1
     if len(files) < expected or not files:
@@ -275,7 +276,7 @@ def _read_model(prefix: Path) -> Model:
     found = read_json(path)
     if "num_hidden_groups" in found:
         found.setdefault("model_type", "albert")
-        if found.get("hidden_act") == "gelu":  # under this name too Google's ALBERT computes the tanh form
+        if found.get("hidden_act") == "gelu":  # Google's ALBERT computes the tanh form for this name too
             found["hidden_act"] = "gelu_new"
     if found.get("model_type", "bert") not in ("bert", "albert"):
         raise UserError(f"{path}: model_type = {found['model_type']!r}: expected a BERT's or an ALBERT's")

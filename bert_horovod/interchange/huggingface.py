@@ -1,8 +1,8 @@
-"""Hugging Face directories of BERT and ALBERT, both ways: config.json, model.safetensors, vocab.txt and so on.
+"""Reads and writes Hugging Face directories of BERT and ALBERT: config.json, model.safetensors, vocab.txt and so on.
 
-Parameters carry Hugging Face's names and layout in the program itself, so nothing is renamed or transposed on writing,
-but for an ALBERT's names (albert_names.py). An ALBERT's directory has a WordPiece vocabulary too: tokenizer_config.json
-names BertTokenizer, which AutoTokenizer prefers over AlbertTokenizer and its SentencePiece model.
+The program itself uses Hugging Face's parameter names and layout, so nothing is renamed or transposed on writing,
+except an ALBERT's names (albert_names.py). An ALBERT's directory also gets a WordPiece vocabulary: its
+tokenizer_config.json names BertTokenizer, which AutoTokenizer then uses instead of AlbertTokenizer (SentencePiece).
 """
 
 import dataclasses
@@ -50,9 +50,9 @@ _REQUIRED_VALUES = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
-    "inner_group_num": 1,  # of an ALBERT
+    "inner_group_num": 1,  # only an ALBERT has it
 }
-_ALBERT_DEFAULTS = {  # transformers', where they are not those of [model]
+_ALBERT_DEFAULTS = {  # defaults of transformers that differ from those of [model]
     "vocab_size": 30000,
     "embedding_size": 128,
     "hidden_size": 4096,
@@ -66,16 +66,16 @@ _ALBERT_DEFAULTS = {  # transformers', where they are not those of [model]
 
 
 class Pretrained(NamedTuple):
-    """What a checkpoint holds, whatever its format."""
+    """The content of a checkpoint of any format."""
 
     model: sections.Model
-    parameters: dict[str, np.ndarray]  # float32, [out, in]; the encoder is complete, heads and pooler as far as present
+    parameters: dict[str, np.ndarray]  # float32, [out, in]; the whole encoder, and heads and pooler if present
     vocabulary: list[str] | None  # tokens by id; None if the directory has none
     lowercase: bool
 
     @property
     def pairs(self) -> bool:
-        """Whether pooler and sentence-pair head are both there, whole."""
+        """Whether the checkpoint has the whole pooler and the whole sentence-pair head."""
         return pretraining_shapes(self.model, True).keys() - pretraining_shapes(self.model, False).keys() <= set(
             self.parameters
         )
@@ -91,13 +91,13 @@ def write_directory(
 ) -> str:
     """Write a directory that `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` load.
 
-    Every file is synced to disk; to make the whole appear at once, write to a temporary directory and rename it.
+    Every file is synced to disk. To make the directory appear at once, write to a temporary directory and rename it.
 
     Args:
-        directory: made if it is not there.
+        directory: made if it does not exist.
         model: the sizes.
-        task: what was learned; it decides Hugging Face's class of the whole.
-        parameters: exactly the task's; saved as float32.
+        task: the task that was learned; it decides Hugging Face's class.
+        parameters: exactly the task's parameters; saved as float32.
         vocabulary: tokens by id, vocab_size of them.
         lowercase: whether the tokenizer lower-cases and strips accents.
 
@@ -122,7 +122,7 @@ def write_directory(
 def write_configuration(
     directory: Path, model: sections.Model, task: Task | Architecture, vocabulary: list[str], lowercase: bool
 ) -> None:
-    """Write config.json and the tokenizer's files; arguments and errors are those of write_directory."""
+    """Write config.json and the tokenizer's files; arguments and errors as in write_directory."""
     _check_vocabulary(vocabulary, model.vocab_size)
     _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
     _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
@@ -131,15 +131,15 @@ def write_configuration(
 
 
 def read_directory(directory: Path, task: Task | Architecture | None = None) -> Pretrained:
-    """Read a Hugging Face directory of BERT or ALBERT, with whatever heads it has.
+    """Read a Hugging Face directory of BERT or ALBERT, with the heads of pre-training and of `task`, if it has them.
 
-    It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. A decoder that is tied to the
-    word embeddings is dropped. Heads are those of pre-training and of `task`; tensors of other heads are left out. A
-    classifier of the task's labels in another order is put into the task's; one of other labels is left out.
+    It may be of BertModel, BertForMaskedLM, BertForPreTraining or another task's model. Tensors of other heads are left
+    out, and so is a decoder that is tied to the word embeddings. A classifier with the task's labels in another order
+    is reordered; a classifier with other labels is left out.
 
     Raises:
-        UserError: it is neither, or one that this program does not compute; a file is missing; its
-            vocabulary does not fit.
+        UserError: it is neither BERT nor ALBERT, or this program does not support it; a file is missing; its vocabulary
+            does not fit.
         DamagedData: a file is damaged; a tensor is missing, of the wrong shape or not finite.
     """
     directory = Path(directory)
@@ -155,7 +155,7 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
                 theirs = (len(labels), *shapes[name][1:])
                 tensors[name] = np.ascontiguousarray(_checked_tensor(directory, name, values, theirs)[labels])
         elif name.startswith(MORE_CLASSIFIERS) and values.shape != shapes.get(name):
-            continue  # of a training with another number of heads
+            continue  # a head of a training with another number of heads
         elif name in shapes or name in copies:
             tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
         elif name.startswith(BERT):
@@ -178,9 +178,9 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
 
 
 def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple[int, ...]], list[Architecture]]:
-    """The sizes, the shapes of all tensors and the classes that the directory can be: first the one that it says.
+    """The sizes, the shapes of all tensors, and the classes whose parameters the directory has: the named class first.
 
-    Reads no values. Raises ReportedError as read_directory.
+    Reads no values. Raises the errors of read_directory.
     """
     directory = Path(directory)
     model, config = read_model(directory / "config.json"), read_json(directory / "config.json")
@@ -202,12 +202,12 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
                 architecture, labels=names if len(set(names)) == count else default_labels(count)
             )
         found.append(architecture)
-    found.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # stable
+    found.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # a stable sort
     return model, shapes, found
 
 
 def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndarray]:
-    """All tensors of the files, mapped, by the parameters' names."""
+    """All tensors of the weight files, memory-mapped, by the program's parameter names."""
     return map_weights(directory, name_of_parameter if model.albert else str)
 
 
@@ -230,7 +230,7 @@ def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[s
             "embedding_size": model.embedding_width,
             "num_hidden_groups": model.layer_groups,
             "inner_group_num": 1,
-            "classifier_dropout_prob": 0.0,  # transformers has a dropout of its own before heads; training here has not
+            "classifier_dropout_prob": 0.0,  # transformers' dropout before heads; training here has none
             "bos_token_id": vocabulary.index(SPECIAL_TOKENS["cls_token"]),
             "eos_token_id": vocabulary.index(SPECIAL_TOKENS["sep_token"]),
         }
@@ -238,7 +238,7 @@ def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[s
 
 
 def read_model(path: Path) -> sections.Model:
-    """The sizes that a config.json says; raises ReportedError where they are of nothing that this program computes."""
+    """The sizes in a config.json; raises ReportedError if this program does not support the model."""
     if not path.is_file():
         raise UserError(f"{path.parent} has no config.json: expected a Hugging Face directory of BERT or ALBERT")
     found = read_json(path)
@@ -249,21 +249,21 @@ def read_model(path: Path) -> sections.Model:
 
 
 def require_supported(path: Path, found: dict[str, Any]) -> None:
-    """Raise UserError where a configuration, whose content is given, says what this program does not compute."""
+    """Raise UserError if a configuration (`found`: its content) has a value that this program does not support."""
     for key, expected in _REQUIRED_VALUES.items():
         if found.get(key, expected) != expected:
             raise UserError(f"{path}: {key} = {shown(found[key])} is not supported: expected {expected!r}")
 
 
 def model_of(path: Path, found: dict[str, Any]) -> sections.Model:
-    """The sizes in a config.json or bert_config.json, whose content is given; raises UserError where they are wrong."""
+    """The sizes in a config.json or bert_config.json (`found`: its content); raises UserError if they are wrong."""
     known = {field.name for field in dataclasses.fields(sections.Model)} - {"embedding_size", "shared_layers"}
     if albert := found.get("model_type") == "albert":
         found, known = _ALBERT_DEFAULTS | found, known | {"embedding_size"}
     table = {name: found[name] for name in known if name in found}
     if albert:
         table["shared_layers"] = found["num_hidden_groups"]
-    try:  # a recipe around the model, so that its limits are those of [model]
+    try:  # build a recipe around the model, to check the limits of [model]
         return loading.recipe_from_table(
             {
                 "model": table,
@@ -280,7 +280,7 @@ def _label_order(directory: Path, model: sections.Model, task: Task) -> list[int
 
 
 def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Take the decoder out of `tensors`, having checked that it is the embeddings' and the bias's copy."""
+    """Remove the decoder from `tensors`; raises UserError unless it is a copy of the word embeddings and the bias."""
     weight, bias = tensors.pop(DECODER_WEIGHT_COPY, None), tensors.pop(DECODER_BIAS_COPY, None)
     if weight is not None and not np.array_equal(weight, tensors.get(WORD_EMBEDDINGS), equal_nan=True):
         raise UserError(f"{directory}: {DECODER_WEIGHT_COPY} differs from {WORD_EMBEDDINGS}: expected tied embeddings")
@@ -289,7 +289,7 @@ def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 def _checked_tensor(directory: Path, name: str, mapped: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor in float32; raises DamagedData for another shape, before it takes memory, and for nan and inf."""
+    """The tensor in float32; raises DamagedData for a wrong shape (before memory is allocated), nan or inf."""
     values = mapped
     if values.shape != shape:
         raise DamagedData(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")

@@ -1,16 +1,16 @@
-"""The labels of a classifier's head, matched by name: their order is no standard."""
+"""Matches the labels of two classifier heads by name, because checkpoints order labels differently."""
 
 from typing import Any
 
 
 def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
-    """Which outputs of a head that is there make one of ours, in our order; None where it cannot serve.
+    """The rows of an existing head's weight, in the order of our labels; None if we cannot use the head.
 
-    A head serves if it is of the same architecture and problem, and has the same names of labels.
+    We can use a head that has the same architecture, problem and label names.
 
     Args:
-        theirs: the config.json beside the head.
-        ours: what the task's configuration says.
+        theirs: content of the config.json beside the head.
+        ours: the task's configuration.
     """
     if theirs.get("architectures") != ours["architectures"]:
         return None
@@ -26,7 +26,7 @@ def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
 
 
 def _names(config: dict[str, Any]) -> list[str]:
-    """The names of the labels by number; none where config.json has none, or has them in no order."""
+    """The label names in the order of their numbers; empty if config.json has none, or numbers are missing."""
     found = config.get("id2label")
     if not isinstance(found, dict) or sorted(map(str, found)) != sorted(map(str, range(len(found)))):
         return []

@@ -1,4 +1,4 @@
-"""Git LFS: a repository that was cloned without it holds, in place of a large file, three lines of text about it."""
+"""Git LFS pointers: a repository that was cloned without Git LFS has three lines of text in place of a large file."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _BEGINNING = b"version https://git-lfs.github.com/spec/"
 
 
 def refuse_lfs_pointer(path: Path) -> None:
-    """Raise UserError if the file is such a text; what cannot be read is left to who reads the file."""
+    """Raise UserError if the file is a Git LFS pointer; if it is unreadable, its reader raises the error."""
     try:
         with open_regular(path) as file:
             found = file.read(len(_BEGINNING))

@@ -1,4 +1,4 @@
-"""ONNX files: a checkpoint for onnxruntime and other runtimes; tf2onnx converts the graph of serving_graph.py."""
+"""Writes a checkpoint as an ONNX file, for onnxruntime and others; tf2onnx converts the graph of serving_graph.py."""
 
 import contextlib
 import importlib.metadata
@@ -12,14 +12,14 @@ from bert_horovod.interchange.exported import ONNX_FILE
 from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.runtime.quiet import native_messages_held_back
 
-OPSET = 17  # LayerNormalization's; tf2onnx 1.17 refuses those after 18
+OPSET = 17  # the first with LayerNormalization; tf2onnx 1.17 refuses opsets above 18
 _PACKAGES = ("tf2onnx", "onnx", "onnxruntime")
-_LARGEST_BYTES = 2_000_000_000  # a protobuf message ends at 2 GiB
+_LARGEST_BYTES = 2_000_000_000  # protobuf messages have at most 2 GiB
 _AXES = ("batch", "length")
 
 
 def require_onnx() -> None:
-    """Raise UserError where the packages of the extra are not installed."""
+    """Raise UserError if packages of the extra `onnx` are not installed."""
     missing = []
     for package in _PACKAGES:
         try:
@@ -31,9 +31,9 @@ def require_onnx() -> None:
 
 
 def write_onnx(directory: Path, served: Served) -> None:
-    """Write model.onnx, whose free dimensions are called batch and length.
+    """Write model.onnx; its free dimensions are named batch and length.
 
-    Raises UserError where the extra is not installed, and for a model that is too large.
+    Raises UserError if the extra `onnx` is not installed or the model is too large.
     """
     require_onnx()
     size = sum(4 * variable.shape.num_elements() for variable in served.parameters.values())
@@ -45,8 +45,8 @@ def write_onnx(directory: Path, served: Served) -> None:
     import onnx
     import tf2onnx
 
-    # The graph is converted with parameters as inputs, which become initializers here: with constants in their place
-    # tf2onnx needs 30 times their size in memory.
+    # Convert the graph with the parameters as inputs, and turn these into initializers afterwards: with parameters as
+    # constants tf2onnx needs 30 times their size in memory.
     names = {f"parameter_{i}": name for i, name in enumerate(served.parameters)}
     specs = [
         tf.TensorSpec(value.shape, value.dtype, key)

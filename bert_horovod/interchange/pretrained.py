@@ -1,4 +1,4 @@
-"""Checkpoints of any origin, opened by one function: Hugging Face's directories and Google's TF1 checkpoints."""
+"""Opens checkpoints of any format with one function: Hugging Face directories and Google's TF1 checkpoints."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,37 +20,37 @@ FORMATS = "a Hugging Face directory of BERT or ALBERT, a TF1 checkpoint of Googl
 
 
 class Contents(NamedTuple):
-    """What is in a checkpoint, before its values are read."""
+    """The content of a checkpoint, without values."""
 
     origin: str  # the format, for people
     model: Model
-    shapes: dict[str, tuple[int, ...]]  # of all tensors, by the names of model/parameters.py where they are known there
-    architectures: list[Architecture]  # what it can be taken for; first what it is
-    optimizer: list[str]  # variables of the training that made it
+    shapes: dict[str, tuple[int, ...]]  # of all tensors; parameters have the names of model/parameters.py
+    architectures: list[Architecture]  # classes whose parameters it has; its own class first
+    optimizer: list[str]  # variables of the optimizer that trained it
 
 
 class TokenizerFound(NamedTuple):
     """The tokenizer of a checkpoint."""
 
     vocabulary: list[str] | None  # tokens by id; None if there is none
-    lowercase: bool | None  # None if nothing tells
-    reason: str  # what tells whether text is lower-cased
+    lowercase: bool | None  # whether it lower-cases text; None: unknown
+    reason: str  # source of `lowercase`
 
 
 def is_pretrained(path: Path) -> bool:
-    """Whether there is a checkpoint at a path; raises UserError where there are several."""
+    """Whether the path is a checkpoint; raises UserError if it holds several."""
     return (path / "config.json").is_file() or google.find_prefix(path) is not None
 
 
 def read_pretrained(path: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
-    """Read a checkpoint, with the heads of pre-training and of `task`, as far as it has them.
+    """Read a checkpoint, with the heads of pre-training and of `task`, if it has them.
 
     Args:
-        path: a Hugging Face directory, or prefix or directory of a TF1 checkpoint of Google's.
-        task: what it is read for.
-        lowercase: whether its tokenizer lower-cases, where the caller knows better than its files.
+        path: a Hugging Face directory, or the prefix or directory of one of Google's TF1 checkpoints.
+        task: the task to use it for.
+        lowercase: whether its tokenizer lower-cases; None: as its files say.
 
-    Raises ReportedError as huggingface.read_directory and google.read_checkpoint.
+    Raises the errors of huggingface.read_directory and google.read_checkpoint.
     """
     if prefix := _google_prefix(path):
         return google.read_checkpoint(prefix, task, lowercase)
@@ -59,7 +59,7 @@ def read_pretrained(path: Path, task: Task | Architecture | None = None, lowerca
 
 
 def describe(path: Path) -> Contents:
-    """What is in a checkpoint; reads no values. Raises ReportedError as read_pretrained."""
+    """The content of a checkpoint; reads no values. Raises ReportedError as read_pretrained does."""
     if prefix := _google_prefix(path):
         model, found = google.read_variables(prefix)
         shapes = found.parameters | dict.fromkeys(found.others, ())
@@ -70,9 +70,9 @@ def describe(path: Path) -> Contents:
 
 
 def read_configuration(path: Path) -> dict[str, Any]:
-    """What config.json says of heads and labels; of a TF1 checkpoint what `import` would write there.
+    """The content of config.json with heads and labels; for a TF1 checkpoint, as the command `import` would write it.
 
-    Raises ReportedError as read_pretrained.
+    Raises ReportedError as read_pretrained does.
     """
     if prefix := _google_prefix(path):
         return google.architectures(prefix)[0].configuration(google.read_variables(prefix)[0])
@@ -80,7 +80,7 @@ def read_configuration(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(path: Path) -> TokenizerFound:
-    """The tokenizer of a checkpoint; raises ReportedError as read_pretrained."""
+    """The tokenizer of a checkpoint; raises ReportedError as read_pretrained does."""
     if prefix := _google_prefix(path):
         return TokenizerFound(*google.read_tokenizer(prefix))
     vocabulary = read_vocabulary(path, read_model(path / "config.json").vocab_size)
@@ -89,7 +89,7 @@ def read_tokenizer(path: Path) -> TokenizerFound:
 
 
 def _google_prefix(path: Path) -> Path | None:
-    """The prefix, if that is what the path means; a Hugging Face directory may hold Google's files too."""
+    """The prefix of a TF1 checkpoint; None for a Hugging Face directory, even if it holds Google's files too."""
     if any((path / name).is_file() for name in (WEIGHTS_FILE, INDEX_FILE)):
         return None
     return google.find_prefix(path)

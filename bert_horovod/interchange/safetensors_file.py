@@ -1,6 +1,6 @@
-"""model.safetensors, whole or in shards, as mapped arrays under today's parameter names; and how it is written.
+"""Reads model.safetensors, in one file or in shards, as memory-mapped arrays with current parameter names; writes it.
 
-Where there is only pytorch_model.bin, a pickle, its tensors are read as torch_file.py says.
+If there is only pytorch_model.bin, a pickle, torch_file.py reads its tensors.
 """
 
 import json
@@ -24,20 +24,21 @@ INDEX_FILE = "model.safetensors.index.json"
 TORCH_FILE = "pytorch_model.bin"
 
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}  # NumPy has no bfloat16
-_NAME_LENGTH = 200  # of a file
-_BUFFERS = ("position_ids", "token_type_ids")  # constants that old versions saved
+_NAME_LENGTH = 200  # characters of a file name, at most
+_BUFFERS = ("position_ids", "token_type_ids")  # constants that old versions of transformers saved
 _PREFIXES = {"embeddings.": "bert.embeddings.", "encoder.": "bert.encoder.", "pooler.": "bert.pooler."}
 
 
 def map_weights(directory: Path, rename: Callable[[str], str] = str) -> dict[str, np.ndarray]:
-    """All floating-point tensors of a Hugging Face BERT directory, by name, mapped as they were saved: see as_float32.
+    """All floating-point tensors of a Hugging Face BERT directory by name, memory-mapped in the saved dtype.
 
-    Names are those of BertForPreTraining: `bert.` is put before those of a bare BertModel, and LayerNorm's old `gamma`
-    and `beta` become `weight` and `bias`. Saved position ids are dropped. `rename` is given each of these names.
+    as_float32 converts them. Names are those of BertForPreTraining: names of a bare BertModel get the prefix `bert.`,
+    and LayerNorm's old `gamma` and `beta` become `weight` and `bias`. Saved position ids are dropped. `rename` is
+    called with each of these names.
 
     Raises:
-        UserError: there are no weights, or none that can be read without running code.
-        DamagedData: it is damaged, or a tensor is twice there or no float.
+        UserError: there are no weights, or only weights that cannot be read without running code.
+        DamagedData: a file is damaged, a name occurs twice, or a tensor is not of a floating-point dtype.
     """
     tensors: dict[str, np.ndarray] = {}
     for path, mapper in _files(directory):
@@ -50,7 +51,7 @@ def map_weights(directory: Path, rename: Callable[[str], str] = str) -> dict[str
 
 
 def as_float32(mapped: np.ndarray) -> np.ndarray:
-    """A mapped tensor as float32 in memory; what is too large becomes an infinity."""
+    """A mapped tensor as float32 in memory; values that are too large for float32 become infinite."""
     if mapped.dtype == np.uint16:  # bfloat16: the upper half of a float32
         return (mapped.astype(np.uint32) << 16).view(np.float32)
     with np.errstate(over="ignore"):
@@ -58,7 +59,7 @@ def as_float32(mapped: np.ndarray) -> np.ndarray:
 
 
 def _files(directory: Path) -> list[tuple[Path, Callable[[Path], dict[str, np.ndarray]]]]:
-    """The files of weights, and what maps each: safetensors where there are, else PyTorch's."""
+    """The weight files, each with the function that maps it: safetensors if present, else PyTorch's."""
     for whole, index, mapper in (
         (WEIGHTS_FILE, INDEX_FILE, map_file),
         (TORCH_FILE, f"{TORCH_FILE}.index.json", map_torch_file),
@@ -88,9 +89,9 @@ def _shards(directory: Path, index_name: str) -> list[Path]:
 
 
 def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
-    """The floating-point tensors of a safetensors file, mapped; bfloat16 as uint16, which NumPy lacks.
+    """The floating-point tensors of a safetensors file, memory-mapped; bfloat16, which NumPy lacks, as uint16.
 
-    Raises DamagedData for a damaged file, UserError for one that, with `inside`, lies outside of that directory.
+    Raises DamagedData if the file is damaged, UserError if `inside` is given and the file lies outside that directory.
     """
     refuse_lfs_pointer(path)
     try:
@@ -116,7 +117,7 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
 def write_file(path: Path, tensors: dict[str, np.ndarray]) -> str:
     """Write float32 tensors as a safetensors file, and sync it; returns its SHA-256, in hexadecimal.
 
-    safetensors' own writer first copies all of it in memory, and holds Python's lock.
+    It replaces safetensors' own writer, which first copies all tensors in memory and holds the GIL.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0

@@ -1,4 +1,4 @@
-"""SavedModels: a checkpoint as TensorFlow Serving and tf.saved_model.load take it, with or without its tokenizer."""
+"""Writes a checkpoint as a SavedModel for TensorFlow Serving and tf.saved_model.load, with or without its tokenizer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +12,12 @@ from bert_horovod.interchange.serving_graph import Served
 from bert_horovod.interchange.text_graph import TextRows, TextTokens
 from bert_horovod.runtime.quiet import native_messages_held_back
 
-QUESTION_TOKENS, ANSWER_TOKENS = 64, 30  # of a question and of an answer, at most (google-research/bert)
+QUESTION_TOKENS, ANSWER_TOKENS = 64, 30  # tokens of a question, of an answer, at most (google-research/bert)
 TEXT_ARCHITECTURES = (CLASSIFICATION, ANSWERS)
 
 
 def write_saved_model(directory: Path, served: Served) -> None:
-    """Write the model with one signature, serving_default: INPUTS of serving_graph.py to its outputs."""
+    """Write the model with one signature, serving_default, which takes serving_graph.INPUTS."""
     _save(directory, served, {"serving_default": served.serve})
 
 
@@ -26,9 +26,9 @@ def write_text_model(directory: Path, served: Served, found: Pretrained) -> None
 
     A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label, or
     for a regression `score`; its signature `pairs` takes `text` and `text_pair`. For question answering `question` and
-    `context` give `answer`, a part of the context as it is written there, `score` (the sum of its start's and its
-    end's logit), `null_score` (the same of no answer) and `unread_words`. Texts beyond the model's length are cut at
-    their ends: there are no windows.
+    `context` give `answer`, a part of the context as it is written there, `score` (the sum of its start logit and its
+    end logit), `null_score` (the same sum for "no answer") and `unread_words`. Texts that are longer than the model's
+    length are cut at their ends: there are no windows.
 
     Raises UserError for other architectures.
     """
@@ -47,9 +47,9 @@ def write_text_model(directory: Path, served: Served, found: Pretrained) -> None
 
 def _save(directory: Path, served: Served, signatures: dict[str, Callable]) -> None:
     try:
-        with native_messages_held_back():  # it tells of its steps
+        with native_messages_held_back():  # tf.saved_model.save prints its steps
             tf.saved_model.save(served, str(directory), signatures)
-    except tf.errors.OpError as error:  # such as a disk without room
+    except tf.errors.OpError as error:  # such as a full disk
         raise RunError(f"TensorFlow cannot write {directory}: {str(error).splitlines()[0][:300]}") from error
 
 
@@ -101,7 +101,7 @@ def _answer(served: Served) -> Callable:
 
 
 def unread_words(whole: TextTokens, read: TextTokens, texts: tf.Tensor) -> tf.Tensor:
-    """How many words of texts, string [rows], are behind the tokens that were read: int32 [rows]; a cut one counts."""
+    """Number of words in `texts`, string [rows], after the tokens that were read: int32 [rows]; a cut word counts."""
     counts, kept = (tf.cast(tokens.ids.row_lengths(), tf.int32) for tokens in (whole, read))
     lost = kept < counts
     starts = tf.pad(whole.starts.to_tensor(0), [[0, 0], [0, 1]])
@@ -118,18 +118,18 @@ def best_answers(
 
     Args:
         starts, ends: logits, float32 [rows, length].
-        begins: the place of the context's first token, int32 [rows].
-        tokens: the context's.
+        begins: position of the context's first token, int32 [rows].
+        tokens: the context's tokens.
         contexts: string [rows].
 
     Returns:
-        answer, string [rows]; score and null_score, float32 [rows]. A context without tokens has an empty answer, whose
-        score is that of no answer.
+        answer, string [rows]; score and null_score, float32 [rows]. A context without tokens gets an empty answer, with
+        null_score as its score.
     """
     length, counts = tf.shape(starts)[1], tf.cast(tokens.ids.row_lengths(), tf.int32)
     place = tf.range(length)[None]
     inside = (place >= begins[:, None]) & (place < (begins + counts)[:, None])  # (rows, length)
-    span = place - tf.transpose(place)  # tokens from start to end, less one
+    span = place - tf.transpose(place)  # number of tokens from start to end, minus 1: (length, length)
     allowed = inside[:, :, None] & inside[:, None, :] & ((span >= 0) & (span < ANSWER_TOKENS))
     scores = tf.where(allowed, starts[:, :, None] + ends[:, None, :], float("-inf"))
     best = tf.argmax(tf.reshape(scores, [-1, length * length]), -1, tf.int32)

@@ -1,4 +1,4 @@
-"""What an exported model computes: token ids to outputs, under Hugging Face's names, from the textbook model."""
+"""The computation of an exported model, from token ids to outputs with Hugging Face's names; uses model/plain.py."""
 
 from collections.abc import Callable
 
@@ -18,13 +18,13 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # integers [batch, l
 
 
 class Served(tf.Module):
-    """An exported model's variables and function; batch and length are free, float32, no dropout, no XLA.
+    """An exported model's variables and function: any batch size and length, float32, no dropout, no XLA.
 
     Args:
-        architecture: which outputs there are.
+        architecture: decides the outputs.
         model: the sizes.
         parameters: the architecture's.
-        dtype: of the inputs.
+        dtype: dtype of the inputs.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Served(tf.Module):
         self.architecture, self.model = architecture, model
         self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
         self.signature = [tf.TensorSpec([None, None], dtype, name) for name in INPUTS]
-        # A lambda, because the signature has three inputs alone.
+        # A lambda, because the signature has only three inputs, and `outputs` has a fourth argument.
         self.serve: Callable = tf.function(
             lambda input_ids, attention_mask, token_type_ids: self.outputs(input_ids, attention_mask, token_type_ids),
             input_signature=self.signature,
@@ -48,9 +48,9 @@ class Served(tf.Module):
         token_type_ids: tf.Tensor,
         parameters: dict[str, tf.Tensor] | None = None,
     ) -> dict[str, tf.Tensor]:
-        """The outputs by Hugging Face's names; per-token outputs mean nothing at padding.
+        """The outputs by Hugging Face's names; outputs per token are meaningless at padding.
 
-        `parameters`: in place of the model's variables.
+        `parameters`: used instead of the model's variables.
         """
         ids, mask, types = (tf.cast(tensor, tf.int32) for tensor in (input_ids, attention_mask, token_type_ids))
         parameters = parameters or self.parameters
@@ -74,7 +74,7 @@ class Served(tf.Module):
 def trained_outputs(
     architecture: Architecture, model: Model, parameters: dict[str, np.ndarray], rows: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The same outputs by the path that training takes (encoder.py, heads.py), to compare an export with.
+    """The same outputs, computed with the code of training (encoder.py, heads.py), to compare an export with.
 
     `rows`: INPUTS, int32 [rows, length].
     """

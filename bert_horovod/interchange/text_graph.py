@@ -1,7 +1,7 @@
-"""The tokenizer as a part of an exported graph: strings in, the model's rows out; operations of TensorFlow Text.
+"""The tokenizer as part of an exported graph: from strings to the model's rows, with operations of TensorFlow Text.
 
-Ids are those of Hugging Face's BertTokenizer but for some characters of rare scripts, which are classed by another
-version of Unicode, and for words of more than 100 characters.
+Ids are those of Hugging Face's BertTokenizer, except for some characters of rare scripts, which TensorFlow Text classes
+by another version of Unicode, and for words of more than 100 characters.
 """
 
 from typing import NamedTuple
@@ -16,19 +16,19 @@ _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\p{Cf}\p{Co}\x{fffd}]"  # BertT
 
 
 class TextTokens(NamedTuple):
-    """Tokens of some texts, and where they stand in them: ragged int32 [texts, (tokens)] each."""
+    """Tokens of some texts, and their positions in the texts: ragged int32 [texts, (tokens)] each."""
 
     ids: tf.RaggedTensor
-    starts: tf.RaggedTensor  # in bytes, of the text as it was given
+    starts: tf.RaggedTensor  # byte positions in the original text
     ends: tf.RaggedTensor
 
     def cut(self, limits: tf.Tensor) -> "TextTokens":
-        """The first tokens of each text, so many: int32 [texts]."""
+        """The first tokens of each text, as many as `limits` says, int32 [texts]."""
         return TextTokens(*(_cut(part, limits) for part in self))
 
 
 class TextRows(tf.Module):
-    """Makes rows of texts.
+    """Makes the model's rows from texts.
 
     Args:
         vocabulary: tokens by id.
@@ -39,7 +39,7 @@ class TextRows(tf.Module):
     def __init__(self, vocabulary: list[str], lowercase: bool, length: int) -> None:
         super().__init__()
         self._special, self._lowercase, self.length = special_ids(vocabulary), lowercase, length
-        # Its own lower-casing takes compatibility characters apart, which BertTokenizer leaves alone.
+        # Do not use its own lower-casing: it decomposes compatibility characters, which BertTokenizer does not.
         self._tokenizer = tensorflow_text.FastBertTokenizer(
             vocabulary, max_bytes_per_word=_LONGEST_WORD_BYTES, token_out_type=tf.int32
         )
@@ -54,26 +54,27 @@ class TextRows(tf.Module):
         def given_bytes(made_bytes: tf.RaggedTensor) -> tf.RaggedTensor:
             """From bytes of the normalised text to bytes of the given text."""
             places = tf.cast(made_bytes.to_tensor(0), tf.int32)
-            # The last character that begins there: what became nothing, such as an accent, belongs to what is before.
+            # Take the last character that begins there: a character that was removed, such as an accent, belongs to the
+            # one before.
             found = tf.gather(given, tf.searchsorted(made, places, "right") - 1, batch_dims=1)
             return tf.RaggedTensor.from_tensor(found, ids.row_lengths())
 
         return TextTokens(ids, given_bytes(starts), given_bytes(ends))
 
     def single(self, tokens: TextTokens) -> dict[str, tf.Tensor]:
-        """Rows [CLS] text [SEP]; a long text is cut at its end. int32 [texts, length] each, by Hugging Face's names."""
+        """Rows [CLS] text [SEP], int32 [texts, length] each, by Hugging Face's names; a long text is cut at its end."""
         cut = tokens.cut(tf.fill([tokens.ids.nrows()], self.length - 2))
         return _rows(
             [self._column(cut, self._special.cls), cut.ids, self._column(cut, self._special.sep)], [], self._special.pad
         )
 
     def pairs(self, first: TextTokens, second: TextTokens) -> dict[str, tf.Tensor]:
-        """Rows [CLS] first [SEP] second [SEP] of pairs that have room; see `trimmed`."""
+        """Rows [CLS] first [SEP] second [SEP]; the pairs must fit into a row: see `trimmed`."""
         sep = self._column(first, self._special.sep)
         return _rows([self._column(first, self._special.cls), first.ids, sep], [second.ids, sep], self._special.pad)
 
     def trimmed(self, first: TextTokens, second: TextTokens) -> tuple[TextTokens, TextTokens]:
-        """A pair cut to a row's room: tokens go from the longer text, from the second on a tie (run_classifier.py)."""
+        """Cut pairs to a row's length: drop tokens of the longer text, on a tie of the second (run_classifier.py)."""
         room = self.length - 3
         one, other = (tf.cast(tokens.ids.row_lengths(), tf.int32) for tokens in (first, second))
         return (
@@ -94,7 +95,7 @@ class TextRows(tf.Module):
 
 
 def _ends_before(strings: tf.Tensor) -> tf.Tensor:
-    """Bytes before each of the strings of a row, and before its end: int32 [rows, strings + 1]."""
+    """Number of bytes before each string of a row, and in the whole row: int32 [rows, strings + 1]."""
     ends = tf.cumsum(tf.strings.length(strings), axis=1)
     return tf.pad(ends, [[0, 0], [1, 0]])
 

@@ -44,16 +44,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_vocabulary(directory: Path, vocab_size: int, config: str = "config.json") -> list[str] | None:
-    """Tokens by id, from vocab.txt, or from tokenizer.json where that is all there is; None without either.
+    """Tokens by id, from vocab.txt, or from tokenizer.json if there is no vocab.txt; None without both.
 
     Args:
-        directory: where these files are.
-        vocab_size: tokens that the model has.
-        config: the file that says so.
+        directory: the directory of these files.
+        vocab_size: the model's number of tokens.
+        config: name of the file with vocab_size, for messages.
 
     Raises:
-        UserError: the ids, those of added tokens included, are not exactly 0 to vocab_size - 1.
-        DamagedData: a file's content is no such thing.
+        UserError: the ids, including those of added tokens, are not exactly 0 to vocab_size - 1.
+        DamagedData: a file is damaged.
     """
     tokens: dict[int, str] = {}
     source = directory / "vocab.txt"
@@ -89,19 +89,19 @@ def read_vocabulary(directory: Path, vocab_size: int, config: str = "config.json
 
 
 def read_lowercase(directory: Path) -> bool:
-    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; True where neither does.
+    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; True if neither says it.
 
-    Raises DamagedData where what they say is no such thing.
+    Raises DamagedData if their value is neither true nor false.
     """
     return read_stated_casing(directory) is not False
 
 
 def read_casing(directory: Path, vocabulary: list[str] | None) -> tuple[bool | None, str]:
-    """Whether text is to be lower-cased for a checkpoint whose format says nothing of it, and what tells so.
+    """Whether text is lower-cased for a checkpoint whose format does not say so, and the source of this answer.
 
-    It is tokenizer_config.json or tokenizer.json where they are; else the directory's name, in the manner of Google's
-    own (uncased_L-12_H-768_A-12, cased_..., multi_cased_..., chinese_...); else the vocabulary: an uncased one has no
-    capitals (up to 1 % of its tokens, as odd characters are among them). None if that tells nothing either.
+    The sources are, in this order: tokenizer_config.json or tokenizer.json; the directory's name, if it is like
+    Google's (uncased_L-12_H-768_A-12, cased_..., multi_cased_..., chinese_...); the vocabulary: an uncased vocabulary
+    has no capitals (except in up to 1 % of its tokens, for unusual characters). None if no source gives an answer.
     """
     stated = read_stated_casing(directory)
     if stated is not None:
@@ -123,7 +123,7 @@ def read_casing(directory: Path, vocabulary: list[str] | None) -> tuple[bool | N
 
 
 def read_stated_casing(directory: Path) -> bool | None:
-    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; None where neither does."""
+    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; None if neither says it."""
     source = directory / "tokenizer_config.json"
     found = _optional(source).get("do_lower_case")
     if found is None:

@@ -1,4 +1,4 @@
-"""pytorch_model.bin: a pickle, which may hold code; read by PyTorch's unpickler of tensors alone, which runs none."""
+"""Reads pytorch_model.bin, a pickle, which may contain code; PyTorch's unpickler for tensors alone runs none."""
 
 import importlib.metadata
 import pickle
@@ -11,16 +11,16 @@ from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
 from bert_horovod.storage.reading import open_regular
 
-# Until 2.6.0 weights_only=True could be made to run code (CVE-2025-32434).
+# Before 2.6.0, a file could run code in spite of weights_only=True (CVE-2025-32434).
 _SAFE_SINCE = Version("2.6.0")
 
 
 def map_torch_file(path: Path) -> dict[str, np.ndarray]:
-    """The floating-point tensors of a file of torch.save, by name; bfloat16 as float32.
+    """The floating-point tensors of a file that torch.save wrote, by name; bfloat16 becomes float32.
 
     Raises:
-        UserError: there is no PyTorch, or one too old, to read it safely; it holds other things than tensors.
-        DamagedData: it is damaged.
+        UserError: PyTorch is missing or too old to read the file safely; the file holds other things than tensors.
+        DamagedData: the file is damaged.
     """
     refuse_lfs_pointer(path)
     otherwise = (
@@ -38,7 +38,7 @@ def map_torch_file(path: Path) -> dict[str, np.ndarray]:
         )
     import torch
 
-    with open_regular(path):  # a FIFO would block
+    with open_regular(path):  # refuses a FIFO, which would block torch.load
         pass
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)

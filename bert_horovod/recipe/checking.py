@@ -1,4 +1,4 @@
-"""Settings that are right alone and impossible together."""
+"""Checks combinations of settings: each value is allowed alone, but not together with another one."""
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking_exchange import check_exchange
@@ -68,6 +68,6 @@ def _check_optimizer(optimizer: Optimizer) -> None:
 
 
 def refuse_heads(recipe: Recipe, what: str) -> None:
-    """Raise UserError if the recipe wants several heads, which only a classification has."""
+    """Raise UserError if objective.heads is above 1, because only a classification can have several heads."""
     if recipe.objective.heads > 1:
         raise UserError(f"objective.heads = {recipe.objective.heads}: {what} has one head; expected 1")

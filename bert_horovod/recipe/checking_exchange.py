@@ -1,4 +1,4 @@
-"""Exchanges that do not fit the rest of a recipe: a function for each method that asks for more than its settings."""
+"""Checks that [exchange] fits the rest of a recipe; methods with further conditions have a function each."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from bert_horovod.recipe.sections import REDUCTIONS, ExchangeMethod, Recipe
 
 
 def check_exchange(recipe: Recipe) -> None:
-    """Raise UserError where the exchange's settings cannot work, alone or with the rest of the recipe."""
+    """Raise UserError if the exchange's settings cannot work, alone or with the rest of the recipe."""
     exchange, defaults = recipe.exchange, ExchangeMethod()
     for setting, methods in _METHODS_OF.items():
         value, default = getattr(exchange, setting), getattr(defaults, setting)
@@ -136,7 +136,10 @@ def _check_staged(recipe: Recipe) -> None:
 
 
 def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
-    """Elsewhere ranks differ: what is saved, evaluated or compared there would be one rank's own."""
+    """Raise UserError unless phases end, and states are saved, evaluated and compared, at steps where ranks are equal.
+
+    At other steps ranks differ, so that a checkpoint or an evaluation would be of one rank alone.
+    """
     exchange, agreement = recipe.exchange, recipe.exchange.agreement
     made_of = [name for name, methods in _INTERVALS.items() if exchange.method in methods]
     made_of = " and ".join(f"exchange.{name} = {getattr(exchange, name)}" for name in made_of)
@@ -154,14 +157,14 @@ def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
 
 _LOCAL = ("parameters", "mt_dao", "dreamddp")
 _SIGNS = ("onebit_adam", "onebit_lamb", "zero_one_adam")
-# By setting: the intervals that decide after which steps ranks are equal, and the methods that have it.
+# Settings that are intervals and decide after which steps ranks are equal; with the methods that use each.
 _INTERVALS = {
     "interval": ("parameters", "mt_dao", "zero_one_adam"),
     "momentum_interval": ("mt_dao",),
     "second_moment_interval": ("mt_dao",),
     "full_interval": ("dreamddp",),
 }
-# By setting: the methods that have it.
+# Each setting of [exchange], with the methods that use it.
 _METHODS_OF = _INTERVALS | {
     "interval": (*_LOCAL, "zero_one_adam"),
     "dense": ("largest_chunks", *_SIGNS),

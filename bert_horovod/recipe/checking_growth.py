@@ -1,11 +1,11 @@
-"""A model that grows from phase to phase, or of which a part trains: what fits together."""
+"""Checks the settings of phases with more layers than the phase before, or in which a part of the model trains."""
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
 
 
 def check_growth(recipe: Recipe) -> None:
-    """Raise UserError where a phase's num_hidden_layers, trained_layers or grow cannot work."""
+    """Raise UserError if a phase's num_hidden_layers, trained_layers or grow cannot work."""
     depths = [phase.num_hidden_layers or recipe.model.num_hidden_layers for phase in recipe.phase]
     for i, (phase, depth) in enumerate(zip(recipe.phase, depths, strict=True)):
         if phase.trained_layers > depth:
@@ -34,7 +34,7 @@ def check_growth(recipe: Recipe) -> None:
 
 
 def _check_border(recipe: Recipe, i: int, before: int | None, depth: int) -> None:
-    """Check what phase i does with the model of the phase before, which had so many layers; None: there is none."""
+    """Check how phase i changes the model's depth: from `before` layers (None: no phase before) to `depth` layers."""
     grow = recipe.phase[i].grow
     if before is None or depth == before:
         if grow != "none":

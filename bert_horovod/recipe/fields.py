@@ -1,4 +1,4 @@
-"""Sections of named settings: dataclasses whose fields have limits, read from tables and checked."""
+"""Sections of settings: dataclasses with limits for their fields; they are read from tables and checked."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 _MOST_DOTS = 1000  # in a line of TOML
-_MOST = 1 << 40  # of a whole number that states no limit: nothing that it may count is more, and products stay exact
+_MOST = 1 << 40  # limit of whole numbers whose field has none: large enough for any count; products stay exact
 _KIND_NAMES = {
     int: "a whole number",
     float: "a number",
@@ -45,8 +45,8 @@ def setting(
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text; raises ValueError, of which TOMLDecodeError is one."""
-    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):  # for which the parser takes minutes
+    """The table of a TOML text; raises ValueError (TOMLDecodeError is a subclass) if the text is not valid."""
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):  # the parser would take minutes
         raise ValueError(f"a line has more than {_MOST_DOTS:,} dots")
     try:
         return tomllib.loads(text)
@@ -63,7 +63,7 @@ def refuse_unknown(table: dict[str, Any], known: Iterable[str], prefix: str) -> 
 
 
 def section_from_table(kind: type, table: dict[str, Any], name: str) -> Any:
-    """A section, a dataclass `kind`, from its table; raises UserError that names key, value and what is allowed."""
+    """A section (dataclass `kind`) from its table; raises UserError that names key, value and allowed values."""
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
     refuse_unknown(table, fields, f"{name}.")
     hints = typing.get_type_hints(kind)
@@ -79,7 +79,7 @@ def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) 
             found = _KIND_NAMES.get(type(wrong[0]), type(wrong[0]).__name__)
             raise UserError(f"{name} = {shown(value)}: expected a list of whole numbers, found {found}")
         return tuple(_checked(name, item, int, limits) for item in value)
-    words = [word for part in typing.get_args(kind) for word in typing.get_args(part)]  # of int | Literal["auto"]
+    words = [word for part in typing.get_args(kind) for word in typing.get_args(part)]  # as in int | Literal["auto"]
     if words:
         if isinstance(value, str) and value in words:
             return value

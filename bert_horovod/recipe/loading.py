@@ -1,4 +1,4 @@
-"""Recipes read and written: TOML with overrides, checked; and what differs between two of them."""
+"""Reads recipes from TOML, applies overrides and checks them; writes recipes; lists differences of two recipes."""
 
 import dataclasses
 import errno
@@ -33,9 +33,9 @@ def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
     """Build a checked recipe from parsed TOML, with `key.path=value` overrides.
 
-    Raises UserError that names the key, the value and what is allowed.
+    Raises UserError that names the key, the value and the allowed values.
     """
-    # A copy as deep as overrides reach: tables may be nested deeper than Python can follow.
+    # Copy only the levels that overrides can change: copy.deepcopy would fail on a table with very deep nesting.
     table = {
         name: [dict(phase) if isinstance(phase, dict) else phase for phase in value]
         if isinstance(value, list)
@@ -78,16 +78,16 @@ def recipe_to_toml(recipe: Recipe) -> str:
 
 
 def what_hash(recipe: Recipe) -> str:
-    """SHA-256, in hexadecimal, of everything that decides the result."""
+    """SHA-256, in hexadecimal, of all settings that decide the result (WHAT_SECTIONS)."""
     table = recipe_to_table(recipe)
     what = {name: table[name] for name in WHAT_SECTIONS}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
-    """Names the *what* settings in which two recipes differ, as `key: old -> new`.
+    """Settings that decide the result (WHAT_SECTIONS) and differ between two recipes, as `key: old -> new`.
 
-    With optimizer.clipping = "bucket" two of [execution] are among them.
+    With optimizer.clipping = "bucket" these include micro_batch and bucket_bytes of [execution].
     """
     found = []
     for section in WHAT_SECTIONS:

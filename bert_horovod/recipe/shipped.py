@@ -1,4 +1,4 @@
-"""The recipes that come with the program: run/recipes/ of a clone, which setup.py installs as bert_horovod/recipes/."""
+"""The recipes that come with the program: run/recipes/ in a clone; setup.py installs them as bert_horovod/recipes/."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Their files by name, as in "bert-base"."""
+    """The recipes' files by name, as in "bert-base"."""
     installed, clone = _PACKAGE / "recipes", _PACKAGE.parent / "run" / "recipes"
     files = sorted((installed if installed.is_dir() else clone).glob("*.toml"))
     if not files:
@@ -28,6 +28,6 @@ def shipped_recipe(name: str) -> Path:
 
 
 def what_for(path: Path) -> str:
-    """What a recipe reproduces: the first line of the comment with which its file begins; "" if it has none."""
+    """The purpose of a recipe: the first line of its file, if that is a comment; else ""."""
     first = read_text(path).partition("\n")[0]
     return first.removeprefix("#").strip() if first.startswith("#") else ""

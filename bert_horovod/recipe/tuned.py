@@ -1,4 +1,4 @@
-"""A fragment of a recipe that holds settings of [execution] alone, as `bert-horovod tune` finds them for a machine."""
+"""Recipe fragments with settings of [execution] alone: `bert-horovod tune` writes them for a machine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +15,9 @@ _LIMIT_BYTES = 1 << 16
 
 
 def tuned_overrides(path: Path | None) -> list[str]:
-    """The settings of a fragment as `execution.key=value`, for --set; none without a path.
+    """The settings of a fragment as `execution.key=value`, for --set; an empty list if path is None.
 
-    Raises UserError where the file holds anything but settings of [execution], by the name of what is in the way.
+    Raises UserError, which names the key, if the file holds anything but settings of [execution].
     """
     if path is None:
         return []

@@ -1,13 +1,13 @@
-"""Checkpoints: whole or not there, and a Hugging Face directory each; how they are read (saving.py writes them).
+"""Reads checkpoints (saving.py writes them). A checkpoint is complete or absent, and is a Hugging Face directory.
 
     output_dir/checkpoints/step-00001000/
-        config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      what transformers loads
+        config.json  model.safetensors  vocab.txt  tokenizer_config.json ...      files that transformers loads
         training/optimizer.safetensors     slots, as slot/parameter
-        training/state.json                progress, recipe, store, versions
-        training/rank-00000.safetensors    what this rank keeps alone, where the exchange has such: runs/rank_parts.py
+        training/state.json                progress, position, recipe, store, version, time
+        training/rank-00000.safetensors    state of one rank alone, if the exchange has such state: runs/rank_parts.py
         training/hashes.json               SHA-256 of every other file
 
-Gradient accumulators are never stored: a checkpoint lies between optimizer steps.
+Gradient accumulators are never stored, because a checkpoint is taken between optimizer steps.
 """
 
 import itertools
@@ -38,13 +38,13 @@ from bert_horovod.tasks.base import Task
 HASHES = "training/hashes.json"
 STATE = "training/state.json"
 OPTIMIZER = "training/optimizer.safetensors"
-FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # of every checkpoint
+FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
 _NAME = re.compile(r"step-([0-9]{8,18})")
-_OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a name in the checkpoint, none that leads out of it
+_OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
 
 
 class _SavedBuckets(TypedDict):
-    """See overlap.py."""
+    """A saved plan of buckets; see training/overlap.py."""
 
     made_for: dict[str, int | str]
     buckets: list[list[str]]
@@ -66,7 +66,7 @@ class Checkpoint:
 
 
 def recorded_pair(directory: Path) -> str | None:
-    """The objective.pair that a checkpoint was trained with, as its state says; None if no run of ours wrote it."""
+    """The objective.pair of the checkpoint's recipe; None if this program did not write the checkpoint."""
     try:
         pair = _state(directory)["recipe"]["objective"]["pair"]
         return section_from_table(Objective, {"pair": pair}, "objective").pair
@@ -75,7 +75,7 @@ def recorded_pair(directory: Path) -> str | None:
 
 
 def recorded_recipe(directory: Path) -> Recipe | None:
-    """The recipe of the run that saved a checkpoint; None if no run of ours wrote it."""
+    """The recipe of the run that saved the checkpoint; None if this program did not write the checkpoint."""
     try:
         return recipe_from_table(_state(directory)["recipe"])
     except (OSError, ValueError, LookupError, TypeError, ReportedError):
@@ -83,7 +83,7 @@ def recorded_recipe(directory: Path) -> Recipe | None:
 
 
 def recorded_length(directory: Path) -> int | None:
-    """The sequence length of the phase that a checkpoint was saved in; None if no run of ours wrote it."""
+    """The sequence length of the phase in which the checkpoint was saved; None if this program did not write it."""
     try:
         record = _state(directory)
         length = record["recipe"]["phase"][record["position"]["phase"]]["sequence_length"]
@@ -93,7 +93,7 @@ def recorded_length(directory: Path) -> int | None:
 
 
 def saved_at(directory: Path) -> float:
-    """When a checkpoint was saved, in seconds since the epoch; 0 if it does not say."""
+    """The time at which the checkpoint was saved, in seconds since the epoch; 0 if it does not contain that."""
     try:
         return float(_state(directory)["time"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -101,10 +101,10 @@ def saved_at(directory: Path) -> float:
 
 
 def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
-    """The newest checkpoint that is whole: its hashes right, its content a state of the run that recipe.toml tells of.
+    """Load the newest undamaged checkpoint: its hashes are right, and its content is a state of recipe.toml's run.
 
-    Damaged ones are named on stderr. None if there is none. Raises DamagedData if there are checkpoints and all of
-    them are damaged.
+    Damaged checkpoints are named on stderr. Returns None if there are no checkpoints; raises DamagedData if all are
+    damaged.
     """
     for path in _whole(output_dir):
         try:
@@ -117,17 +117,17 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
 
 
 def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
-    """The checkpoint that a flag means, for read_pretrained: the path itself, or the newest whole one of a run's.
+    """The checkpoint that a flag's path means, for read_pretrained: the path itself, or a run's newest undamaged one.
 
-    Damaged ones of a run are named on stderr.
+    A run's damaged checkpoints are named on stderr.
 
     Raises:
-        UserError: it is neither.
-        DamagedData: a file of it is not as its hash says; or all checkpoints of the run are damaged.
+        UserError: the path is neither a checkpoint nor a run with checkpoints.
+        DamagedData: a file of the checkpoint does not match its hash, or all checkpoints of the run are damaged.
     """
     if is_pretrained(path):
         if (path / HASHES).is_file():
-            # A copy may lack what only training reads.
+            # A copy may lack training/, which only a resumed run reads.
             damaged = [name for name in _damaged_files(path) if not name.startswith("training/")]
             if damaged:
                 raise DamagedData(f"{flag} {path} is damaged: {', '.join(damaged)}; take another checkpoint")
@@ -141,11 +141,11 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
 
 
 def _whole(output_dir: Path) -> Iterator[Path]:
-    """The checkpoints whose files are as their hashes say, the newest first; says which are not."""
+    """The checkpoints whose files match their hashes, newest first; prints the names of the others."""
     for path in reversed(paths(output_dir)):
         try:
             damaged = _damaged_files(path)
-        except RunError as error:  # of a disk, which the user may not be able to mend
+        except RunError as error:  # an error of the disk, which the user may not be able to repair
             print(f"bert-horovod: {error}. Taking the checkpoint before {path.name}", file=sys.stderr)
             continue
         if damaged:
@@ -165,7 +165,7 @@ def _all_damaged(output_dir: Path) -> DamagedData:
 
 
 def path_of(output_dir: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """The directory of a step's checkpoint."""
     return paths_in(output_dir) / f"step-{step:08d}"
 
 
@@ -175,19 +175,19 @@ def paths_in(output_dir: Path) -> Path:
 
 
 def paths(output_dir: Path) -> list[Path]:
-    """The checkpoints that there are, oldest first; whatever else lies beside them, such as a copy, is the user's."""
+    """All checkpoints of the run, oldest first; ignores other entries of the directory, such as a user's copies."""
     found = {step: path for path in paths_in(output_dir).glob("step-*") if (step := step_of(path.name)) is not None}
     return [found[step] for step in sorted(found) if found[step].is_dir()]
 
 
 def step_of(name: str) -> int | None:
-    """The step of the checkpoint that has this name; None for a name that no checkpoint has."""
+    """The step in a checkpoint's name; None if this is no checkpoint's name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match and name == f"step-{int(match[1]):08d}" else None
 
 
 def _load(path: Path, task: Task) -> Checkpoint:
-    """Raises OSError, ValueError or ReportedError where the content, whose hashes are right, is not a run's state."""
+    """Load a checkpoint with right hashes; raises OSError, ValueError or ReportedError if it is not the run's state."""
     record = _state(path)
     check_type(record, dict[str, Any], "state.json")
     progress, table = record.get("progress"), record.get("recipe")
@@ -210,7 +210,7 @@ def _load(path: Path, task: Task) -> Checkpoint:
     for rank in range(progress.ranks_with_parts):
         kept = map_file(path / part_file(rank), inside=path)
         _check_tensors(part_file(rank), kept, {name: values.shape for name, values in kept.items()})
-    parameters = read_directory(path, task).parameters  # their shapes are config.json's
+    parameters = read_directory(path, task).parameters  # read_directory has checked shapes by config.json
     _check_tensors("model.safetensors", parameters, shapes)
     slots = {
         slot: {f"{slot}/{name}": shape for name, shape in of_slot.items()}
@@ -227,7 +227,7 @@ def _load(path: Path, task: Task) -> Checkpoint:
 
 
 def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless the tensors are those, float32 and finite."""
+    """Raise ValueError unless the tensors have these names and shapes, are float32 and finite."""
     if wrong := tensors.keys() ^ shapes.keys():
         raise ValueError(f"{file}: {min(wrong)[:200]} is {'missing' if min(wrong) in shapes else 'unknown'}")
     for name, values in tensors.items():
@@ -242,7 +242,7 @@ def _state(path: Path) -> dict[str, Any]:
 
 
 def _damaged_files(path: Path) -> list[str]:
-    """Names of files that are not as their hash says; those of a checkpoint that it does not tell of are missing."""
+    """Names of files that do not match their hashes, and of files that every checkpoint has but hashes.json lacks."""
     try:
         expected = read_json(path / HASHES, inside=path)
         check_type(expected, dict[str, str], "it")
@@ -254,7 +254,7 @@ def _damaged_files(path: Path) -> list[str]:
 
 
 def _refuse_unreadable(error: Exception, path: Path) -> None:
-    """Raise what `unreadable` makes: the file may be whole, and a run must not go back behind it unasked."""
+    """Raise the error of `unreadable`, if any: the file may be undamaged, so the run must not skip this checkpoint."""
     cause = error if isinstance(error, OSError) else error.__cause__
     if isinstance(cause, OSError) and (found := unreadable(cause, path)):
         raise found from error
@@ -265,7 +265,7 @@ def _is_whole(path: Path, name: str, digest: str) -> bool:
         if name not in FILES and not _OTHER_FILE.fullmatch(name):
             return False
         if name in (WEIGHTS_FILE, OPTIMIZER) or PART.fullmatch(name):
-            map_file(path / name, inside=path)  # before the hash: the file may have a hole of terabytes
+            map_file(path / name, inside=path)  # before hashing: a sparse file may be terabytes long
         elif (path / name).stat().st_size > TEXT_BYTES:
             return False
         return hash_file(path / name, inside=path) == digest

@@ -1,4 +1,4 @@
-"""The output directory: who may write to it, what run it belongs to, and the request to stop."""
+"""The output directory: its lock, the record of the run that it belongs to, and the request to stop."""
 
 import json
 import os
@@ -19,27 +19,27 @@ from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import lock, share_lock, write_atomically
 
 FORMAT = 1
-LOCK_PATIENCE_S = 10  # the time that the ranks of a run that was killed may take to end
-_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # or links to some, on a larger disk
-_ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # to a dev set's questions
+LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
+_DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # may be links to a larger disk
+_ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
 CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", STATUS, COMMAND, "stop", ".lock", *_ANSWERS, *_DIRECTORIES)
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What run.json says: which run the directory belongs to."""
+    """The content of run.json: the run that the directory belongs to."""
 
-    store: str  # SHA-256 of the data: of a token store, its manifest
+    store: str  # SHA-256 of the data (of a token store: of its manifest)
     format: int = FORMAT
 
 
 def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float = LOCK_PATIENCE_S) -> int:
-    """Take the directory for this run, new or resumed; rank 0 only. Returns the lock's descriptor, to be kept open.
+    """Lock the directory for this run, new or resumed; rank 0 only. Returns the lock's descriptor, to be kept open.
 
-    Waits so long for ranks of an earlier run to end.
+    Waits `patience_s` seconds for ranks of an earlier run to end.
 
-    Raises UserError if another process writes there, if it holds other things, or if it belongs to another recipe or
-    store; DamagedData if run.json is damaged; what file_error makes if the disk takes nothing.
+    Raises UserError if another process writes to the directory, if it holds other things, or if it belongs to another
+    recipe or store; DamagedData if run.json is damaged; the error of file_error if the disk cannot be written.
     """
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir {output_dir} is a file; give a directory")
@@ -73,16 +73,16 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
 
 
 def give_up(output_dir: Path) -> None:
-    """Take back what `claim` wrote, where the run cannot begin and none has begun here before."""
+    """Remove the files of `claim` if the run cannot begin and no run has begun in the directory before."""
     if not (output_dir / "metrics.jsonl").exists() and not (output_dir / "checkpoints").exists():
         for name in ("recipe.toml", "run.json", COMMAND):
             (output_dir / name).unlink(missing_ok=True)
 
 
 def share(output_dir: Path, claimed: int | None, world: World) -> int | None:
-    """Let all ranks that see the directory hold its lock, so that it falls with the last of them.
+    """Let all ranks that see the directory share its lock, so that the lock is released when the last of them ends.
 
-    `claimed` is what `claim` returned to rank 0. Returns the descriptor to be kept open, if any.
+    `claimed` is the descriptor that `claim` returned to rank 0. Returns the descriptor to be kept open, if any.
     """
     path = output_dir / ".lock"
     held = share_lock(path, claimed) if world.rank == 0 else None
@@ -93,9 +93,9 @@ def share(output_dir: Path, claimed: int | None, world: World) -> int | None:
 
 
 def _recipe_of_run(output_dir: Path) -> Recipe | None:
-    """The recipe of the run that is there: recipe.toml's, or the newest checkpoint's where a crash left that empty.
+    """The recipe of the run in the directory: recipe.toml, or the newest checkpoint's if a crash left the file empty.
 
-    None: neither tells. Raises ReportedError.
+    Returns None if recipe.toml is empty and no checkpoint has a recipe. Raises ReportedError.
     """
     path = output_dir / "recipe.toml"
     try:
@@ -112,32 +112,32 @@ def _recipe_of_run(output_dir: Path) -> Recipe | None:
                 file=sys.stderr,
             )
             return recipe
-    return None if path.exists() else load_recipe(path)  # which says that it is missing
+    return None if path.exists() else load_recipe(path)  # raises the error for a missing file
 
 
 class Followed:
-    """A directory that is found again where somebody moves it."""
+    """A directory whose present path is known, even after somebody moves it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        self.close = weakref.finalize(self, os.close, self._descriptor)  # follow it no longer
+        self.close = weakref.finalize(self, os.close, self._descriptor)  # stop following
 
     def now(self) -> Path | None:
-        """Where it is: the path that was given, or another; None: it was removed."""
+        """The directory's present path, the given one or another; None: the directory was removed."""
         for path in (self._path, Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))):
             try:
                 if os.path.samestat(os.stat(path), os.fstat(self._descriptor)):
                     return path
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except OSError:  # of a disk or a network, which may pass
+            except OSError:  # an error of the disk or network, which may be temporary
                 return self._path
         return None
 
 
 def not_where_it_was(output_dir: Path, now: Path | None, step: int) -> UserError:
-    """What ends a run whose output directory was moved or removed; `step`: that was saved where it is now."""
+    """The error for a run whose output directory was moved to `now` (None: removed); `step` was saved there."""
     if now is None:
         return UserError(
             f"--output_dir {output_dir} was removed while the run wrote to it, and its checkpoints with it: nothing "
@@ -150,7 +150,7 @@ def not_where_it_was(output_dir: Path, now: Path | None, step: int) -> UserError
 
 
 def stop_requested(output_dir: Path) -> bool:
-    """Whether somebody made the file `stop`."""
+    """Whether the file `stop` exists, which a user makes to stop the run."""
     return (output_dir / "stop").exists()
 
 
@@ -166,7 +166,7 @@ def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
 
 
 def _is_as_we_make_it(entry: Path) -> bool:
-    """Whether one of CONTENTS is the file or directory that a run makes of this name."""
+    """Whether an entry with a name in CONTENTS is of the kind, file or directory, that a run makes."""
     if entry.name in _DIRECTORIES:
         return entry.is_dir()
     return entry.name == "stop" or (entry.is_file() and not entry.is_symlink())

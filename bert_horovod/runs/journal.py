@@ -1,4 +1,4 @@
-"""metrics.jsonl and TensorBoard: what a run writes about itself."""
+"""Writes the metrics of a run to metrics.jsonl and TensorBoard."""
 
 import json
 import math
@@ -17,7 +17,7 @@ class Journal:
 
     Args:
         output_dir: the run's.
-        first_step: what was recorded after this step is dropped: the run goes on from there.
+        first_step: the run goes on from this step; lines of later steps are dropped.
         tensorboard: whether numbers go to output_dir/tensorboard too.
         say: prints a line for people.
     """
@@ -27,12 +27,12 @@ class Journal:
         if first_step and not self._path.exists():
             say(f"warning: {self._path} is missing: the lines of the steps before {first_step + 1} are lost")
         self._begin(first_step)
-        self._unwritten: list[str] = []  # lines for which there was no room
+        self._unwritten: list[str] = []  # lines that the full disk did not take
         self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
         self._say = say
 
     def record(self, metrics: dict[str, Any]) -> None:
-        """Append one object to metrics.jsonl (null for None and what is not finite) and its numbers to TensorBoard."""
+        """Append an object to metrics.jsonl (null for None, nan and inf) and its numbers to TensorBoard."""
         finite = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in metrics.items()
@@ -46,18 +46,18 @@ class Journal:
                         tf.summary.scalar(name, value)
 
     def incident(self, step: int, text: str) -> None:
-        """Print what went wrong, and append it to metrics.jsonl."""
+        """Print `text`, which says what went wrong, and append it to metrics.jsonl."""
         self._say(text)
         self.record({"step": step, "incident": text})
 
     def cut_back(self, step: int) -> None:
-        """Drop what was recorded after this step, from which the run goes on."""
+        """Drop the lines of later steps: the run goes on from this step."""
         self._file.close()
         self._begin(step)
         self._unwritten.clear()
 
     def close(self) -> None:
-        """Flush and close everything; lines for which there is still no room are lost, and it is said so."""
+        """Flush and close all files; prints a warning if lines are lost because the disk is still full."""
         self._write()
         if self._unwritten:
             self._say(f"warning: {len(self._unwritten)} lines of {self._path} could not be written")
@@ -68,10 +68,10 @@ class Journal:
     def _begin(self, step: int) -> None:
         _cut_back(self._path, step)
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (stays open as long as the run)
-        self._torn_at: int | None = None  # bytes before the lines of which a full disk took a part
+        self._torn_at: int | None = None  # file size before lines that were written in part
 
     def _write(self) -> None:
-        """Write all lines, or none for now: training does not end for want of room for its metrics."""
+        """Write all waiting lines, or keep them for the next call: a full disk must not end the training."""
         content = memoryview("".join(self._unwritten).encode())
         size = None
         try:
@@ -94,7 +94,7 @@ class Journal:
 
 
 def _cut_back(path: Path, step: int) -> None:
-    """Drop what was logged after the step from which a run resumes, and a line that a kill left half-written."""
+    """Drop the lines of steps after `step`, from which a run resumes, and a line that is incomplete after a kill."""
     if not path.exists():
         return
     kept = []

@@ -1,7 +1,7 @@
-"""What each rank keeps alone, as parts of a checkpoint: training/rank-00003.safetensors.
+"""Each rank's own state (TrainingState.per_rank) as parts of a checkpoint: training/rank-00003.safetensors.
 
-Each rank writes its own, in a thread, under a name that holds its hash; rank 0 takes them into the checkpoint. Where
-some rank does not see the output directory, rank 0 gets and writes the parts of all.
+Each rank writes its part in a thread, to a file whose name contains the hash; rank 0 moves the parts into the
+checkpoint. If some rank does not see the output directory, rank 0 gathers and writes the parts of all ranks.
 """
 
 import os
@@ -26,21 +26,21 @@ PART = re.compile(r"training/rank-\d{5}\.safetensors")
 _WAITING = re.compile(r"\.part-step-(\d{8,})-rank-(\d{5,})-([0-9a-f]{64})")
 _UNFINISHED = re.compile(r"\.part-(step-\d{8,}-rank-\d{5,}\.partial|seen-[0-9a-f]{32})")
 _POLL_S = 0.2
-_RETRY_S = 5  # from a failure to the next try
+_RETRY_S = 5  # seconds from a failure to the next try
 
 
 def part_file(rank: int) -> str:
-    """The part of a rank, in a checkpoint."""
+    """The file of a rank's part, in a checkpoint."""
     return f"training/rank-{rank:05d}.safetensors"
 
 
 def yield_to_training() -> None:
-    """Have this thread run where a core would be idle."""
+    """Give this thread the lowest priority, so that it takes time from training only if no core is idle."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 class PartWriter:
-    """Writes what this rank keeps alone; all ranks make one together.
+    """Writes this rank's part; all ranks construct a PartWriter together.
 
     Args:
         checkpoints: the directory of the run's checkpoints.
@@ -50,14 +50,14 @@ class PartWriter:
 
     def __init__(self, checkpoints: Path, world: World, say: Callable[[str], None]) -> None:
         self.checkpoints, self._world, self._say = checkpoints, world, say
-        self._buffers: list[dict[str, np.ndarray]] = []  # of the ranks whose parts are written here
+        self._buffers: list[dict[str, np.ndarray]] = []  # one per rank whose part this rank writes
         self._thread = ThreadPoolExecutor(1, "save part", yield_to_training)
         self._writing: Future | None = None
         self._newest_step = -1
         self._own = self._all_see()
 
     def write(self, step: int, variables: dict[str, tf.Variable]) -> None:
-        """Copy and begin to write; all ranks call it together. What was not yet written of a step before is left."""
+        """Copy the variables and begin to write them; all ranks call it together. Gives up parts of earlier steps."""
         self._newest_step = step
         if self._writing is not None:
             self._writing.result()
@@ -76,7 +76,7 @@ class PartWriter:
         self._writing = self._thread.submit(self._write, step, parts)
 
     def finish(self, wait: Callable[[], None]) -> None:
-        """Wait until all is written; calls `wait` meanwhile."""
+        """Wait until all parts are written; calls `wait` again and again meanwhile."""
         while self._writing is not None and not self._writing.done():
             wait()
             time.sleep(_POLL_S)
@@ -93,14 +93,14 @@ class PartWriter:
                 os.rename(partial, partial.with_name(f"{partial.stem}-{digest}"))
                 del parts[rank]
             except OSError as error:
-                if step != self._newest_step or not self.checkpoints.parent.is_dir():  # the run's, which was moved
+                if step != self._newest_step or not self.checkpoints.parent.is_dir():  # the output directory was moved
                     return
                 partial.unlink(missing_ok=True)
                 self._say(f"warning: cannot write {partial}: {error.strerror or error}. Trying again: make room")
                 time.sleep(_RETRY_S)
 
     def _all_see(self) -> bool:
-        """Whether every rank sees what rank 0 writes to the directory of checkpoints."""
+        """Whether every rank sees a file that rank 0 writes to the directory of checkpoints."""
         token = self.checkpoints / f".part-seen-{from_rank_0(uuid.uuid4().hex, self._world, 'token')}"
         if self._world.rank == 0:
             self.checkpoints.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ class PartWriter:
 
 
 def remove_waiting(checkpoints: Path, step: int | None = None) -> None:
-    """Remove parts that no checkpoint has taken: all that a killed run left, or those of other steps than this."""
+    """Remove parts that are in no checkpoint: those of steps before `step`, or (None) all that a killed run left."""
     for left in checkpoints.glob(".part-*"):
         waiting = _WAITING.fullmatch(left.name)
         of_a_killed_run = step is None and (waiting or _UNFINISHED.fullmatch(left.name))
@@ -122,9 +122,9 @@ def remove_waiting(checkpoints: Path, step: int | None = None) -> None:
 
 
 def take(checkpoints: Path, step: int, ranks: int, patience_s: float) -> dict[int, tuple[Path, str]]:
-    """The parts of a step when all ranks have written theirs: by rank the file and its SHA-256.
+    """Wait until all ranks have written their parts of a step; returns by rank the file and its SHA-256.
 
-    Raises RunError where one does not come in that time.
+    Raises RunError if a part is still missing after `patience_s` seconds.
     """
     end = time.monotonic() + patience_s
     while True:
@@ -143,16 +143,19 @@ def take(checkpoints: Path, step: int, ranks: int, patience_s: float) -> dict[in
 def restore(
     checkpoint: Path, saved: Layout, layout: Layout, shapes: dict[str, tuple[int, ...]], world: World
 ) -> dict[str, np.ndarray]:
-    """What this rank keeps alone, by variable, float32: as it was, or its share of what all owed together.
+    """Read this rank's own state from a checkpoint, float32 by variable.
+
+    With the saved layout each rank gets the part that it saved. With another layout each rank gets an equal share of
+    the sum that all ranks owed (exchange/owed.py).
 
     Args:
         checkpoint: its directory; ranks other than 0 need not see it.
-        saved: how it was when that was saved.
-        layout: how it is now.
-        shapes: of the parameters.
+        saved: layout of ranks and buckets when the checkpoint was saved.
+        layout: present layout.
+        shapes: shapes of the parameters.
         world: the ranks.
 
-    Raises DamagedData, on rank 0, where a part does not fit the checkpoint's own layout.
+    Raises DamagedData, on rank 0, if a part does not fit the checkpoint's own layout.
     """
     if saved == layout and _all_see_theirs(checkpoint, world):
         return {name: np.array(values) for name, values in map_file(checkpoint / part_file(world.rank)).items()}

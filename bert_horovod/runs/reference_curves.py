@@ -1,17 +1,17 @@
-"""Loss curves of earlier runs of a recipe, against which a run is held: is this loss normal?
+"""Loss curves of earlier runs of a recipe, to check whether a run's loss is normal.
 
-Each file of references/ is about one recipe: the band of several seeds, window by window of steps, as measured by
-benchmarks/reference_curve.py, or values at the end of training that others published, as marks. It counts for a run
-that has the file's settings; a band does so only for a run whose other settings are defaults. data.seed and [execution]
-may be others.
+Each file of references/ is about one recipe. It has a band of losses of several seeds for each window of steps, as
+measured by benchmarks/reference_curve.py, or marks: values at the end of training that others published. A file is used
+for a run that has the file's settings; a band is used only if all other settings of the run are defaults. data.seed and
+[execution] may differ.
 
 The mean of a run's losses over k steps of a window is normal within
 
     mean +- 4 sqrt(spread^2 (1 + 1 / seeds) + noise^2 (1 / k - 1 / window))
 
-where mean is that of the seeds' means over the window, spread their standard deviation (pooled over neighbouring
-windows), and noise the standard deviation of single steps' losses within a window. If losses are normally distributed,
-one window in 16,000 is outside by chance.
+where mean is the mean of the seeds' means over the window, spread the standard deviation of these means (pooled over
+neighbouring windows), and noise the standard deviation of single steps' losses within a window. If losses are normally
+distributed, one window in 16,000 is outside by chance.
 """
 
 import json
@@ -29,7 +29,7 @@ _SEED = "data.seed"
 
 
 class Bounds(NamedTuple):
-    """Between which a loss is normal, in nats."""
+    """The limits of a normal loss, in nats."""
 
     low: float
     high: float
@@ -37,7 +37,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Mark:
-    """A value at the end of training that somebody published."""
+    """A published value of a metric at the end of training."""
 
     metric: str
     low: float
@@ -50,18 +50,18 @@ class Reference:
     """A file of references/."""
 
     name: str
-    runs: str  # what was run, on which data, in words
+    runs: str  # description of the runs and their data
     command: str
-    settings: dict[str, Any]  # by section.key, of a run that this is about
+    settings: dict[str, Any]  # settings of the runs, by section.key
     seeds: int = 0  # 0: there is no band
     window: int = 1  # steps; window i holds steps from i * window + 1 to (i + 1) * window
-    means: tuple[float, ...] = ()  # of losses in nats, by window
+    means: tuple[float, ...] = ()  # means of losses in nats, by window
     spreads: tuple[float, ...] = ()
     noises: tuple[float, ...] = ()
     marks: tuple[Mark, ...] = ()
 
     def bounds(self, window: int, losses: int | None = None) -> Bounds | None:
-        """The band of the mean of so many losses of a window, or of all of its steps'; None where there is no band."""
+        """The band for the mean of `losses` losses of a window (None: of all its steps); None if there is no band."""
         if not 0 <= window < len(self.means):
             return None
         chance = self.noises[window] ** 2 * (1 / (losses or self.window) - 1 / self.window)
@@ -69,7 +69,7 @@ class Reference:
         return Bounds(self.means[window] - reach, self.means[window] + reach)
 
     def judge(self, step: int, losses: list[float]) -> str | None:
-        """What to say of losses of a window that ends with `step`; None where they are normal, or nothing is known."""
+        """A message if the losses of the window that ends with `step` are not normal; None if normal or unknown."""
         bounds = self.bounds((step - 1) // self.window, len(losses))
         if bounds is None or not losses:
             return None
@@ -88,7 +88,7 @@ class Reference:
 
 
 def references_of(recipe: Recipe) -> list[Reference]:
-    """The references that are about a recipe's runs: at most one with a band, and perhaps some with marks."""
+    """The references for a recipe's runs: at most one with a band, and any number with marks."""
     settings = what_settings(recipe)
     chosen = dict(settings.items() - what_settings(Recipe(phase=(Phase(),) * len(recipe.phase))).items())
     found = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]
@@ -100,7 +100,7 @@ def references_of(recipe: Recipe) -> list[Reference]:
 
 
 def what_settings(recipe: Recipe) -> dict[str, Any]:
-    """What decides a run's result but for its seed, by section.key; hashable values."""
+    """All settings that decide a run's result, except data.seed, by section.key; values are hashable."""
     found = {}
     for section in WHAT_SECTIONS:
         values = recipe_to_table(recipe)[section]
@@ -112,7 +112,7 @@ def what_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def read_reference(path: Path) -> Reference:
-    """A file of the package."""
+    """Read a file of references/."""
     values = json.loads(path.read_text(encoding="utf-8"))
     values["marks"] = tuple(Mark(**mark) for mark in values.get("marks", ()))
     for name in ("means", "spreads", "noises"):
@@ -121,5 +121,5 @@ def read_reference(path: Path) -> Reference:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON holds it, but for lists: these are words."""
+    """A hashable form of a value: lists as JSON text, other values unchanged."""
     return json.dumps(value) if isinstance(value, list | tuple) else value

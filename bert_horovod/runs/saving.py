@@ -1,6 +1,6 @@
-"""Writes checkpoints in the background, so that a step waits for a snapshot in memory only.
+"""Writes checkpoints in the background, so that a step waits only for a snapshot in memory.
 
-runs/checkpoint.py says what a checkpoint is, and reads it.
+runs/checkpoint.py describes and reads checkpoints.
 """
 
 import json
@@ -30,26 +30,26 @@ from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import sync
 from bert_horovod.tasks.base import Task
 
-RETRY_S = 60  # from a failure to the next try
-PARTS_PATIENCE_S = 60  # in which all ranks' parts of a checkpoint must have come
+RETRY_S = 60  # seconds from a failure to the next try
+PARTS_PATIENCE_S = 60  # seconds in which all ranks must have written their parts of a checkpoint
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state as it was after a step."""
+    """A copy of the state after a step."""
 
     step: int
     arrays: dict[str, np.ndarray]  # parameters by name, slots by slot/name
-    record: dict[str, Any]  # what becomes state.json
+    record: dict[str, Any]  # content of state.json
 
     @property
     def ranks_with_parts(self) -> int:
-        """Of how many ranks the checkpoint is to have a part."""
+        """Number of ranks whose parts the checkpoint needs."""
         return self.record["progress"]["ranks_with_parts"]
 
 
 def buffers_for(state: TrainingState) -> dict[str, np.ndarray]:
-    """Memory for a snapshot, already taken from the system: that takes longer than the copy."""
+    """Arrays for a snapshot, filled so that the system allocates their memory now: that takes longer than the copy."""
     arrays = {name: np.empty(variable.shape, np.float32) for name, variable in state.variables().items()}
     for array in arrays.values():
         array.fill(0)
@@ -59,10 +59,10 @@ def buffers_for(state: TrainingState) -> dict[str, np.ndarray]:
 def take_snapshot(
     state: TrainingState, buffers: dict[str, np.ndarray], recipe: Recipe, data_hash: str, position: dict[str, int]
 ) -> Snapshot:
-    """The state as it is now, copied to the buffers.
+    """Copy the present state to the buffers.
 
     Args:
-      position: where the run is in its data (phase, epoch, row), for people; it follows from the step.
+      position: the run's place in its data (phase, epoch, row), for people; it follows from the step.
     """
     record = {
         "progress": asdict(state.progress),
@@ -77,18 +77,18 @@ def take_snapshot(
 
 
 def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, dataset: Dataset) -> Path:
-    """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest ones.
+    """Write a checkpoint under a temporary name, sync and hash it, rename it; then remove the oldest checkpoints.
 
     Raises:
-      RunError: no room, or another error of the disk; older checkpoints stay as they are.
+      RunError: the disk is full or has another error; older checkpoints are unchanged.
     """
     final = path_of(output_dir, snapshot.step)
     temporary = final.with_name(f".{final.name}.partial")
     try:
-        for left in final.parent.glob(".step-*.partial"):  # by a kill
+        for left in final.parent.glob(".step-*.partial"):  # left by a killed run
             if step_of(left.name[1 : -len(".partial")]) is not None:
                 shutil.rmtree(left, ignore_errors=True)
-        final.parent.mkdir(exist_ok=True)  # not its parent: a run's directory that was moved is not made anew
+        final.parent.mkdir(exist_ok=True)  # no parents: never make a moved output directory anew
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
         slots = {name: array for name, array in snapshot.arrays.items() if "/" in name}
@@ -108,7 +108,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
         text = json.dumps(snapshot.record, indent=1) + "\n"
         (temporary / "training" / "state.json").write_text(text, encoding="utf-8")
         (temporary / HASHES).write_text(json.dumps(_add_hashes(hashes, temporary), indent=1) + "\n", encoding="utf-8")
-        for rank, (path, _) in parts.items():  # last, because what fails from here on loses them
+        for rank, (path, _) in parts.items():  # last, because a failure after this loses the parts
             os.rename(path, temporary / part_file(rank))
         for path in [*temporary.rglob("*"), temporary]:
             sync(path)
@@ -126,11 +126,11 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
 
 
 class Saver:
-    """Writes one checkpoint at a time in a thread of its own; what cannot be written is tried again.
+    """Writes one checkpoint at a time in a separate thread; tries again if one cannot be written.
 
     Args:
-      state: of which snapshots will be taken.
-      output_dir: the run's, wherever it is moved.
+      state: the state for whose snapshots buffers are made.
+      output_dir: the run's, even after it is moved.
       recipe, task, dataset: the run's.
       say: prints a line for people.
     """
@@ -145,24 +145,24 @@ class Saver:
         say: Callable[[str], None],
     ) -> None:
         self._directory, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
-        self._thread = ThreadPoolExecutor(1, "save", yield_to_training)  # Python waits for it before it ends
+        self._thread = ThreadPoolExecutor(1, "save", yield_to_training)  # Python waits for this thread before it exits
         self.make_room(state)
-        self._snapshot: Snapshot | None = None  # the last, until it is written
+        self._snapshot: Snapshot | None = None  # the last snapshot, until it is written
         self._writing: Future | None = None
         self._last_good = time.monotonic()
         self._retry_at: float | None = None
 
     def make_room(self, state: TrainingState) -> None:
-        """Begin to make the buffers for the snapshots of this state, which may have other tensors than the last one."""
+        """Begin to make buffers for snapshots of this state, which may have other tensors than the state before."""
         self._buffers = self._thread.submit(buffers_for, state)
 
     def save(self, state: TrainingState, position: dict[str, int]) -> None:
-        """Take a snapshot and begin to write it; waits for the one before, if that is not written yet."""
+        """Take a snapshot and begin to write it; first waits until the snapshot before is written."""
         self._settle()
         self._begin(take_snapshot(state, self._buffers.result(), self._recipe, self._dataset.hash, position))
 
     def retry_due(self) -> bool:
-        """Whether it is time to save again because the last time failed; says so when it does.
+        """Whether it is time to save again because the last save failed; prints a warning when a save has failed.
 
         Raises RunError if the last good checkpoint is older than execution.max_unsaved_hours.
         """
@@ -175,7 +175,7 @@ class Saver:
         self._begin(self._snapshot)
 
     def finish(self, wait: Callable[[], None]) -> None:
-        """Wait until the last snapshot is written, however often that has to be tried; calls `wait` meanwhile.
+        """Wait until the last snapshot is written, with as many tries as needed; calls `wait` between tries.
 
         Raises RunError as retry_due does.
         """
@@ -189,7 +189,7 @@ class Saver:
             self._settle()
 
     def close(self) -> None:
-        """Wait for what is being written, whatever becomes of it: the run ends, for another reason."""
+        """Wait for the write in progress and ignore its result: the run ends for another reason."""
         self._thread.shutdown()
 
     def _begin(self, snapshot: Snapshot) -> None:
@@ -203,7 +203,7 @@ class Saver:
         return write(output_dir, snapshot, self._recipe, self._task, self._dataset)
 
     def _settle(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the write in progress, if any. If it failed, plan a retry; RunError after max_unsaved_hours."""
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
@@ -223,15 +223,15 @@ class Saver:
 
 
 def _add_hashes(known: dict[str, str], directory: Path) -> dict[str, str]:
-    """The SHA-256 of every file of a checkpoint; those that are known are not read again."""
+    """The SHA-256 of every file of a checkpoint; files with known hashes are not read again."""
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path != directory / HASHES]
     names = [str(path.relative_to(directory)) for path in files]
     return known | {name: known.get(name) or hash_file(path) for name, path in zip(names, files, strict=True)}
 
 
 def _prune(output_dir: Path, newest: Path, count: int, every_s: float) -> None:
-    """Remove checkpoints but for the last `count`, and of the older ones one every so many seconds (0: none)."""
-    # Later ones are damaged, else the run would have resumed from them: they do not count.
+    """Remove all checkpoints except the last `count` and, of the older ones, one per `every_s` seconds (0: none)."""
+    # Checkpoints newer than `newest` are damaged (the run would have resumed from them) and do not count.
     older = [path for path in paths(output_dir) if step_of(path.name) <= step_of(newest.name)][:-count]
     last_kept = -np.inf
     for path in older:
@@ -242,7 +242,7 @@ def _prune(output_dir: Path, newest: Path, count: int, every_s: float) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Take a checkpoint away whole; what cannot be deleted now goes with the next one."""
+    """Rename a checkpoint, then delete it, so that no part of it looks whole; the next save deletes any rest."""
     temporary = path.with_name(f".{path.name}.partial")
     os.rename(path, temporary)
     shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Everything that a run carries from one optimizer step to the next."""
+"""The state of a run between optimizer steps: parameters, slots and progress."""
 
 import hashlib
 import math
@@ -17,24 +17,24 @@ from bert_horovod.recipe.sections import Numerics
 
 @dataclass
 class Progress:
-    """The scalars of the state; equal on all ranks."""
+    """The state besides tensors: counters, scalars and small tables; equal on all ranks."""
 
     step: int = 0  # optimizer steps done over all phases, skipped ones included
-    updates: int = 0  # updates applied: the optimizer's t
+    updates: int = 0  # applied updates: the optimizer's t
     loss_scale: float = 1.0
     good_steps: int = 0  # since the loss scale last changed
     skipped_steps: int = 0  # updates skipped so far
     skipped_in_a_row: int = 0
     mean_loss: float | None = None  # moving mean; see training/hooks/divergence.py
-    passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches that no step takes
+    passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches skipped after rollbacks
     wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
-    exchange: dict[str, Any] = field(default_factory=dict)  # what the exchange method remembers: see its file
+    exchange: dict[str, Any] = field(default_factory=dict)  # state of the exchange method: see its file
     task: dict[str, list[float]] = field(default_factory=dict)  # vectors that the task's loss reads: see its file
-    ranks_with_parts: int = 0  # ranks of which the checkpoint has what each keeps alone: see runs/rank_parts.py
+    ranks_with_parts: int = 0  # ranks with a part of their own in the checkpoint: see runs/rank_parts.py
 
     def count(self, finite: bool, numerics: Numerics) -> float:
-        """Count a step that was applied, or skipped for not being finite; returns the loss scale that it used."""
+        """Count a step that was applied, or skipped because it was not finite; returns the step's loss scale."""
         scale = self.loss_scale
         self.step += 1
         self.updates += finite
@@ -50,10 +50,11 @@ class Progress:
 class TrainingState:
     """Parameters and optimizer slots as float32 variables by Hugging Face's names, and the progress.
 
-    `trained` are the parameters that train (None: all do); the others never change and have no slots.
+    `trained`: names of the parameters that train (None: all); the others never change and have no slots. `slot_shapes`:
+    as optimizers.base.slot_shapes returns them.
 
-    These are replicated: equal on all ranks, checked, saved; `slot_shapes` are those of optimizers.base.slot_shapes.
-    `per_rank` holds what an exchange keeps on each rank alone, by name; the exchange makes it (exchange/base.py).
+    Parameters, slots and progress are replicated: equal on all ranks, checked, saved. `per_rank` holds the variables
+    that an exchange keeps on each rank alone, by name; the exchange makes them (exchange/base.py).
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class TrainingState:
         }
         self.progress = progress
         self.per_rank: dict[str, tf.Variable] = {}
-        self.restored: dict[str, np.ndarray] = {}  # what `own` will be given of a checkpoint
+        self.restored: dict[str, np.ndarray] = {}  # values of a checkpoint for `own`
 
     def own(self, name: str, shape: tuple[int, ...]) -> tf.Variable:
-        """A float32 variable of this rank alone, by name: as `restored` has it, with zeros behind, else of zeros."""
+        """A float32 variable of this rank alone, by name: its value in `restored`, padded with zeros, or all zeros."""
         if name not in self.per_rank:
             value = np.zeros(math.prod(shape), np.float32)
             if (before := self.restored.pop(name, None)) is not None:
@@ -94,10 +95,10 @@ class TrainingState:
     def copy_to(self, arrays: dict[str, np.ndarray]) -> None:
         """Copy all `variables` to arrays of their names and shapes, float32."""
         for name, variable in self.variables().items():
-            np.copyto(arrays[name], np.asarray(variable.read_value()))  # on a CPU the only copy
+            np.copyto(arrays[name], np.asarray(variable.read_value()))  # on a CPU this is the only copy
 
     def broadcast(self, world: World) -> None:
-        """Give every rank rank 0's parameters and slots."""
+        """Copy rank 0's parameters and slots to every rank."""
         if world.size > 1:
             for group, variables in {"parameters": self.parameters, **self.slots}.items():
                 for name, variable in variables.items():

@@ -1,5 +1,7 @@
-"""What a run leaves in its directory for other processes: status.json, a sign of life, and command.json, how it was
-started. Imports no TensorFlow, and nothing here ends a run: a sign that cannot be written is left out."""
+"""Files in a run's directory for other processes: status.json, a sign of life, and command.json, the run's command.
+
+Imports no TensorFlow. A sign of life that cannot be written is left out, so that it never ends a run.
+"""
 
 import contextlib
 import json
@@ -15,8 +17,8 @@ from bert_horovod.storage.typed import check_type
 from bert_horovod.storage.writing import write_atomically
 
 STATUS, COMMAND = "status.json", "command.json"
-BEAT_S = 10.0  # between two signs of life
-LAUNCHED_BY = "BERT_HOROVOD_COMMAND"  # in which `launch` tells its ranks the whole command line, as JSON
+BEAT_S = 10.0  # seconds between two signs of life
+LAUNCHED_BY = "BERT_HOROVOD_COMMAND"  # environment variable in which `launch` gives ranks its command line, as JSON
 
 
 @dataclass(frozen=True)
@@ -24,30 +26,30 @@ class Sign:
     """A run's sign of life."""
 
     step: int  # optimizer steps that are done
-    last_step: int  # at which this run ends
-    doing: str  # what rank 0 does
-    doing_since: float  # seconds since the epoch, as `started` and `time`
+    last_step: int  # the step at which this run ends
+    doing: str  # rank 0's activity
+    doing_since: float  # seconds since the epoch, like `started` and `time`
     started: float
     time: float
     ranks: int
-    waits: list[str] = field(default_factory=list)  # lines that say which rank waits for which, if one thing takes long
-    ended: str = ""  # how; empty: it lives
+    waits: list[str] = field(default_factory=list)  # which rank waits for which, if an activity takes long
+    ended: str = ""  # how the run ended; empty: it still runs
     host: str = field(default_factory=socket.gethostname)
     process: str = field(default_factory=lambda: process_identity(os.getpid()))
 
     def write(self, output_dir: Path) -> None:
-        """Put it in the place of the one before, whole, but not synced: it is worth nothing after a power cut."""
+        """Replace status.json atomically, without a sync: after a power cut the file would be of no use anyway."""
         temporary = output_dir / f".{STATUS}.partial"
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
             os.replace(temporary, output_dir / STATUS)
 
     def is_young(self) -> bool:
-        """Whether so little time has passed since that its run is taken to live."""
+        """Whether the sign is so recent that its run is taken to be alive."""
         return time.time() - self.time < 6 * BEAT_S
 
     def is_gone(self) -> bool:
-        """Whether its process is known to have ended, which can only be known where it ran."""
+        """Whether the run's process has surely ended; only a process on the same host can know that."""
         place, process, _ = self.process.split()
         return place == _place() and process_identity(int(process)) != self.process
 
@@ -56,19 +58,19 @@ class Sign:
 class Command:
     """How a run was started."""
 
-    words: list[str]  # of bert-horovod
+    words: list[str]  # arguments of bert-horovod
     directory: str  # the working directory
     output_dir: str
-    launcher: str | None  # horovodrun, mpirun or srun, whose own words are not known; None: none, or `launch`
+    launcher: str | None  # horovodrun, mpirun or srun, with unknown arguments; None: no launcher, or `launch`
     ranks: int
 
     def write(self, output_dir: Path) -> None:
-        """Write it; raises what file_error makes."""
+        """Write command.json; raises the errors of write_atomically."""
         write_atomically(output_dir / COMMAND, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def read_sign(output_dir: Path) -> Sign | None:
-    """The run's last sign of life, if there is one that can be read."""
+    """The run's last sign of life; None if there is none or it cannot be read."""
     try:
         content = read_json(output_dir / STATUS, inside=output_dir)
         check_type(content, Sign, "it")
@@ -81,7 +83,7 @@ def read_sign(output_dir: Path) -> Sign | None:
 
 
 def read_command(output_dir: Path) -> Command:
-    """How the run was started; raises ReportedError where that is not known."""
+    """The command that started the run; raises ReportedError if it is unknown."""
     try:
         content = read_json(output_dir / COMMAND, inside=output_dir)
         check_type(content, Command, "it")
@@ -98,14 +100,14 @@ def read_command(output_dir: Path) -> Command:
 
 
 def record_command(output_dir: Path, words: list[str], launcher: str | None, ranks: int) -> None:
-    """Write how this run was started: by `words`, or by `launch`, which has said so in the environment."""
+    """Write this run's command: the one in the environment, if `launch` started the run, else `words`."""
     by_launch = os.environ.get(LAUNCHED_BY)
     words, launcher = (json.loads(by_launch), None) if by_launch else (words, launcher)
     Command(words, os.getcwd(), str(output_dir.absolute()), launcher, ranks).write(output_dir)
 
 
 def process_identity(process: int) -> str:
-    """Names a process among those of all hosts: the booted system and its space of ids, the id, when it was started."""
+    """A unique name of a process over all hosts: boot id and PID namespace, PID, start time."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         started = stat.rpartition(")")[2].split()[19]
@@ -118,5 +120,5 @@ def _place() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # not Linux: nothing can be known
+    except OSError:  # not Linux: a value that equals no other
         return f"unknown/{time.time()}"

@@ -1,4 +1,4 @@
-"""What a line of metrics.jsonl holds: the schema that log, TensorBoard, report and docs read. No TensorFlow."""
+"""The schema of a line of metrics.jsonl, for log, TensorBoard, report and docs. Imports no TensorFlow."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +10,10 @@ def _metric(unit: str, part_of: str = "") -> Any:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """A line of metrics.jsonl that tells of a step; the task's own metrics stand behind the loss.
+    """A line of metrics.jsonl about a step; the task's own metrics come after the loss.
 
-    Those up to skipped_steps are the step's own: global, and equal in a resumed run. The others are over the interval
-    since the line before; throughput is over wall time, input included.
+    The metrics up to skipped_steps are of the step alone: global, and equal in a resumed run. The others are over the
+    interval since the line before; throughput is per wall time, including the wait for input.
     """
 
     step: int = _metric("optimizer steps of the run")

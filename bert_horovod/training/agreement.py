@@ -1,9 +1,9 @@
-"""All ranks do the same work: what they compare before their first collective of a run.
+"""Ranks compare recipe, flags, program and packages before the first collective of a run.
 
-A rank with a stale copy of the recipe would train along, with other losses and without an error; with another
-[execution] or program its collectives would not match. Why ranks compare recipes and are not given rank 0's: Horovod
-needs settings of [execution] before a rank can be given anything, and a host with a stale recipe often has a stale
-program or stale data too, of which its user should know.
+A rank with an old copy of the recipe would train with other losses, without an error; with another [execution] or
+program its collectives would not match those of the other ranks. Rank 0 does not broadcast its recipe instead, because
+Horovod needs settings of [execution] before any broadcast, and because a host with an old recipe often has an old
+program or old data too, and its user should know that.
 """
 
 import platform
@@ -23,19 +23,20 @@ from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.runtime.children import installed_version, source_hash
 from bert_horovod.training.job import Job
 
-# Settings of [execution] that steer no collective and no number: hosts may differ in them, or rank 0 alone uses them.
+# Settings of [execution] that may differ between hosts: they affect no collective and no result, or rank 0 alone uses
+# them.
 OF_A_HOST = (
     *("threads", "stall_s", "cycle_time_ms", "tensorboard"),
     *("keep_checkpoints", "keep_every_hours", "max_unsaved_hours"),
 )
-_SHOWN = 5  # keys in a message
-_SUBJECT = "work"  # of what ranks announce
+_SHOWN = 5  # keys in a message, at most
+_SUBJECT = "work"  # subject of the entries in the rendezvous store
 
 
 def require_agreement(jobs: Sequence[Job], world: World) -> None:
-    """Raise UserError, on all ranks, that names rank, host, key and both values, if ranks are to do different work.
+    """Raise UserError on all ranks if a rank's jobs differ from rank 0's; it names rank, host, key and both values.
 
-    One all-gather of bytes, whose number may differ from rank to rank: it cannot mismatch.
+    The ranks exchange one all-gather of bytes, which works even if ranks differ: each may send another number of bytes.
     """
     if world.size == 1:
         return
@@ -45,16 +46,16 @@ def require_agreement(jobs: Sequence[Job], world: World) -> None:
 
 
 def announce(jobs: Sequence[Job], launched: Launch) -> None:
-    """Tell the other ranks what this one is to do, before Horovod starts: for `why_not_joined`."""
+    """Write this rank's jobs to the rendezvous store before Horovod starts; `why_not_joined` reads them."""
     if launched.size > 1:
         RendezvousBoard(_SUBJECT).write(launched.rank, [socket.gethostname(), described(jobs)])
 
 
 def why_not_joined(launched: Launch) -> UserError:
-    """What to raise where Horovod refused to start, as it does where ranks ask for other groups of ranks."""
+    """The error to raise if Horovod did not start, for example because ranks ask for different process sets."""
     board = RendezvousBoard(_SUBJECT)
     everyone = [board.read(rank) for rank in range(launched.size)]
-    known = [entry or everyone[0] for entry in everyone]  # of a rank that has said nothing yet, nothing is known
+    known = [entry or everyone[0] for entry in everyone]  # a rank without an entry is taken to agree
     return UserError(
         (everyone[0] and disagreement(known))
         or "Horovod could not be initialised; its own words are above. Where they are of process sets, recipes differ "
@@ -63,7 +64,7 @@ def why_not_joined(launched: Launch) -> UserError:
 
 
 def described(jobs: Sequence[Job]) -> dict[str, Any]:
-    """All that ranks must have in common, by key."""
+    """All values that must be equal on all ranks, by key."""
     found = {
         "program": source_hash()[:12],
         "Python": platform.python_version(),
@@ -82,7 +83,10 @@ def described(jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def disagreement(everyone: list[tuple[str, dict[str, Any]]]) -> str | None:
-    """What to say of ranks, each a host and what it described, where one is not like rank 0; None: all are."""
+    """A message about the ranks that differ from rank 0; None if none does.
+
+    `everyone`: for each rank its host and the result of `described`.
+    """
     (first_host, first), *others = everyone
     differing = [rank for rank, (_, theirs) in enumerate(others, 1) if theirs != first]
     if not differing:
@@ -99,7 +103,7 @@ def disagreement(everyone: list[tuple[str, dict[str, Any]]]) -> str | None:
 
 
 def _flat(table: Any, prefix: str = "") -> dict[str, Any]:
-    """A table's values by their keys with dots between."""
+    """The values of a nested table, by their keys joined with dots."""
     if isinstance(table, list) and table and isinstance(table[0], dict):
         table = dict(enumerate(table))
     if not isinstance(table, dict):

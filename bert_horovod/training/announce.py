@@ -1,4 +1,4 @@
-"""What a run says before its first step."""
+"""Prints the derived numbers and the warnings of a run before its first step."""
 
 import sys
 
@@ -13,7 +13,7 @@ from bert_horovod.training.step import compute_policy
 
 
 def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
-    """Print the derived numbers and warnings; returns the peak FLOP/s of all ranks' matrix products, if known."""
+    """Print the derived numbers and warnings; returns all ranks' peak FLOP/s of matrix products (None: unknown)."""
     precision = recipe.numerics.precision
     for warning in (precision_advice(precision), advice.for_one_rank(recipe, world.size)):
         if warning:

@@ -1,4 +1,4 @@
-"""What people see of a run: lines, or a bar on a terminal, with the time left."""
+"""The output of a run for people: lines, or a progress bar on a terminal, with the time left."""
 
 import sys
 import time
@@ -7,12 +7,12 @@ from tqdm import tqdm
 
 
 class Console:
-    """Prints for rank 0; the other ranks' prints nothing.
+    """Prints on rank 0; on the other ranks it prints nothing.
 
     Args:
         shown: whether anything is printed.
-        first_step: of which the run has done so many.
-        last_step: at which it ends.
+        first_step: number of steps that the run has done before it starts or resumes.
+        last_step: the step at which the run ends.
     """
 
     def __init__(self, shown: bool, first_step: int, last_step: int) -> None:
@@ -24,7 +24,7 @@ class Console:
         self._first_step = first_step
 
     def say(self, text: str) -> None:
-        """Print a line, above the bar where there is one."""
+        """Print a line, above the bar if there is one."""
         if not self._shown:
             return
         if self._bar is not None:
@@ -38,7 +38,7 @@ class Console:
             self._bar.update(step - self._bar.n)
 
     def show(self, step: int, figures: str) -> None:
-        """Show figures of a step: beside the bar, or in a line with the time left."""
+        """Show a step's figures: beside the bar, or without a bar in a line with the time left."""
         if self._bar is not None:
             self._bar.set_postfix_str(figures)
             return
@@ -47,12 +47,12 @@ class Console:
         self.say(f"step {step}/{self._total}  {figures}  {duration(left_s)} left")
 
     def back_to(self, step: int) -> None:
-        """The run goes on from an earlier step."""
+        """Set the bar back to `step`, from which the run goes on."""
         if self._bar is not None:
             self._bar.n = step
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Close the bar; it stays on the terminal."""
         if self._bar is not None:
             self._bar.close()
 

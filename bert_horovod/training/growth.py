@@ -1,12 +1,12 @@
-"""A model that grows: what happens to the state where a phase has more layers, or trains others, than the one before.
+"""Makes the state of a phase that has more layers than the phase before, or trains other layers.
 
     new layers          copies of old ones: model.parameters.grown_from
     all other tensors   stay as they are
     m, v and t          zero, for every tensor that trains
 
-m and v start anew for all tensors, because the optimizer counts one t for all of them, and t must be that of the new
-ones: the published code of progressive stacking does so too (Gong et al. 2019). With the rules for new layers alone
-(Yang et al. 2020, arXiv 2011.13635) only the heads could keep theirs, and the phase's warm-up is there to settle them.
+m and v start at zero for all tensors, because the optimizer has one t for all of them, and t must start at zero for the
+new layers. The published code of progressive stacking does the same (Gong et al. 2019). If only the new layers train
+(Yang et al. 2020, arXiv 2011.13635), only the heads could keep their m and v; the phase's warm-up lets them settle.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def grow(run: "Run") -> None:
-    """Give the run the state that its open phase begins with, if the phase has not begun; on all ranks alike."""
+    """Make the state with which the run's open phase begins, unless the phase has begun; the same on all ranks."""
     phase, state, recipe = run.phase, run.state, run.phase.recipe
     if phase.number == run.recipe.phase_at(state.progress.step):
         return
@@ -31,7 +31,7 @@ def grow(run: "Run") -> None:
         return
     if run.exchange is not None:
         run.exchange.remember()
-        run.exchange = None  # it holds the variables of the phase before
+        run.exchange = None  # the exchange holds the variables of the phase before
     before = run.recipe.in_phase(run.recipe.phase[phase.number - 1]).model.num_hidden_layers
     copied = {name: grown_from(name, before, model.num_hidden_layers, phase.settings.grow) for name in shapes}
     state.progress.updates, state.progress.mean_loss = 0, None

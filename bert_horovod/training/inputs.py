@@ -1,4 +1,4 @@
-"""What optimizer steps read: a rank's micro-batches as tensors, made ahead of the step in the background."""
+"""The inputs of optimizer steps: a rank's micro-batches as tensors, made in the background ahead of each step."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,28 +20,28 @@ from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepInputs, as_tensors
 
-# A stream of the recipe's seed, apart from those of batches/rows.py.
+# The dropout stream of the recipe's seed; batches/rows.py uses other stream numbers.
 _DROPOUT_STREAM = 101
 
 
 class StepBatch(NamedTuple):
     """This rank's part of a global batch."""
 
-    number: int  # of the global batch, in the phase
+    number: int  # number of the global batch in the phase
     micro_batches: list[dict[str, tf.Tensor]]
-    first_rows: list[int]  # each micro-batch's first row's place in the global batch
-    counts: dict[str, int]  # the task's, of these rows
-    tokens: int  # real ones, no padding
+    first_rows: list[int]  # for each micro-batch, the place of its first row in the global batch
+    counts: dict[str, int]  # the task's counts of these rows
+    tokens: int  # real tokens, without padding
 
 
 def step_batches(run: Run) -> Iterator[tuple[StepBatch, float]]:
-    """The global batches of the run's phase from its progress on, with the seconds that the step waited for each.
+    """The phase's remaining global batches, after the run's progress, with the seconds that the step waited for each.
 
-    All that the host does for an input is done in the background thread, the making of tensors and the copy to a GPU
-    too. (Eagerly made int32 tensors stay in the host's memory: TensorFlow copies those when the step takes them.)
+    A background thread does all work of the host for an input, including the making of tensors and the copy to a GPU.
+    (Eager int32 tensors stay in the host's memory: TensorFlow copies them to the GPU when the step uses them.)
 
     Raises:
-        DamagedData: the data hold an id that the model has not.
+        DamagedData: the data hold an id that is not in the model's vocabulary.
     """
     phase, job = run.phase, run.job
 
@@ -56,7 +56,7 @@ def step_batches(run: Run) -> Iterator[tuple[StepBatch, float]]:
 def make_batch(
     number: int, rows: int, source: Source, dataset: Dataset, task: Task, recipe: Recipe, world: World
 ) -> StepBatch:
-    """This rank's part of the global batch of this number, of so many rows over all ranks.
+    """This rank's part of global batch `number`, which has `rows` rows over all ranks.
 
     Raises DamagedData as step_batches does.
     """
@@ -82,16 +82,16 @@ def step_inputs(
     learning_rate: float,
     micro_batches_of_all: int,
 ) -> StepInputs:
-    """What the micro-batches of the next step share.
+    """The inputs that all micro-batches of the next step share.
 
     Args:
         recipe: the run's.
-        progress: before the step.
-        counts: the task's, over all ranks.
-        learning_rate: of the step.
-        micro_batches_of_all: ranks times K.
+        progress: the progress before the step.
+        counts: the task's counts, over all ranks.
+        learning_rate: the step's.
+        micro_batches_of_all: micro-batches of all ranks: ranks times K.
     """
-    # In float16 backward runs at the magnitude of a micro-batch mean times the loss scale.
+    # In float16, scale the loss so that backward has the magnitude of (mean over a micro-batch) * (loss scale).
     half = recipe.numerics.precision == "float16"
     scale = progress.loss_scale * micro_batches_of_all if half else 1.0
     key = keyed_hash(recipe.data.seed, _DROPOUT_STREAM, index=np.array([progress.step], np.uint64))

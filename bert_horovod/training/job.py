@@ -1,4 +1,4 @@
-"""What a user asks a run to do."""
+"""A job: a user's request to train a recipe on a task and a dataset."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from bert_horovod.tasks.pretraining import Pretraining
 
 @dataclass(frozen=True)
 class Job:
-    """A run: what is learned, on what, and where it goes."""
+    """The request for a run: recipe, task, dataset, output directory and options."""
 
     recipe: Recipe
     task: Task
     dataset: Dataset
     output_dir: Path
     init_checkpoint: Path | None = None
-    max_steps: int | None = None  # counted from the run's beginning; the schedule does not notice
-    stop_at: float | None = None  # in seconds since the epoch; rank 0's counts
-    evaluator: Callable[..., Any] | None = None  # made of the Run; None: the task's means (hooks/evaluation.py)
-    hooks: tuple[Callable[..., Any], ...] = ()  # made of the Run, beside its own (hooks.base.Hook)
+    max_steps: int | None = None  # counted from the run's beginning; the schedule does not change
+    stop_at: float | None = None  # when the run stops, in seconds since the epoch; set on rank 0 only
+    evaluator: Callable[..., Any] | None = None  # called with the Run; None: the task's means (hooks/evaluation.py)
+    hooks: tuple[Callable[..., Any], ...] = ()  # further hooks, each called with the Run (hooks.base.Hook)
 
 
 def pretraining_job(recipe: Recipe, store: Store, output_dir: Path, index_dir: Path | None = None, **options) -> Job:

@@ -27,8 +27,8 @@ from bert_horovod.training.rollback import roll_back
 from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.step import TrainStep
 
-# In the order in which they hear of a step: what may stop the run comes before what writes about it, and what saves
-# comes last.
+# In the order in which the loop calls them: hooks that may stop the run come before those that write about it, and the
+# hook that saves checkpoints comes last.
 HOOKS: tuple[Callable[[Run], Hook], ...] = (
     SignHook,
     WatchdogHook,
@@ -44,7 +44,7 @@ HOOKS: tuple[Callable[[Run], Hook], ...] = (
 
 
 def train(job: Job, world: World) -> None:
-    """Train until the recipe's end, `max_steps`, or a request to stop; resumes what output_dir holds."""
+    """Train until the recipe's end, `max_steps`, or a request to stop; resumes the run in output_dir, if any."""
     with contextlib.closing(Run(job, world, HOOKS)) as run:
         while True:
             try:
@@ -53,7 +53,8 @@ def train(job: Job, world: World) -> None:
             except Diverged as error:
                 roll_back(run, error)
         _require_directory(run)
-        for hook in reversed(run.hooks):  # the watchdog last: rank 0 may wait long for room for its checkpoint
+        # Reversed: checkpoints finish first, then the watchdog ends, because rank 0 may wait long for disk space.
+        for hook in reversed(run.hooks):
             hook.finish()
         run.summarise()
     world.barrier()  # no rank leaves while rank 0 still writes
@@ -73,8 +74,8 @@ def _train_phase(run: Run) -> bool:
     """Train the rest of the open phase; False if the run was asked to stop."""
     progress, phase = run.state.progress, run.phase
     step: TrainStep | None = None
-    compiled: set[bool] = set()  # with times or without
-    compiled_after = progress.step + run.recipe.exchange.agreement  # by when ranks have done all that they do together
+    compiled: set[bool] = set()  # values of with_times for which the step is compiled
+    compiled_after = progress.step + run.recipe.exchange.agreement  # by then each kind of exchange has run once
     with contextlib.closing(step_batches(run)) as batches:
         while progress.step < phase.end:
             first_s = FIRST_STEP_S if step is None else 0.0
@@ -112,7 +113,7 @@ def _train_phase(run: Run) -> bool:
 
 
 def _require_directory(run: Run) -> None:
-    """Raise UserError, on all ranks, if the output directory is not where it was; save the state where it is now."""
+    """Raise UserError, on all ranks, if the output directory was moved (after saving to its new place) or removed."""
     moved, now = run.moved()
     if not moved:
         return
@@ -124,11 +125,11 @@ def _require_directory(run: Run) -> None:
 
 
 def _agree(run: Run, batch: StepBatch) -> dict[str, float] | None:
-    """The step's counts over all ranks, or None if any rank was asked to stop: one small all-reduce."""
+    """The step's counts over all ranks, or None if any rank was asked to stop; takes one small all-reduce."""
     mine = [*batch.counts.values(), float(run.must_stop())]
     *counts, stop = run.world.all_reduce(tf.constant(mine, tf.float64), "counts").numpy().tolist()
-    # Where ranks differ after this step, none may save: the request waits for the next step after which they agree.
+    # If the ranks' states differ after this step, none may save: the request waits for a step after which they agree.
     if stop and (run.exchange is None or run.exchange.agrees_after(run.state.progress.step)):
         return None
-    # What is counted may be missing from a small global batch: its loss is 0 then, not 0 / 0.
+    # A count can be 0 in a small global batch. It becomes 1, so that the loss is 0 and not 0 / 0.
     return dict(zip(run.task.counts, np.maximum(counts, 1).tolist(), strict=True))

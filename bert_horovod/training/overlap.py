@@ -1,6 +1,6 @@
-"""Before a phase's first step: when backward makes which gradient, what the link carries, and so which buckets.
+"""Plans the buckets of a phase before its first step, from measured times of backward and of the link between ranks.
 
-And which way to sum them over ranks, where the recipe leaves that open.
+Also chooses the way to sum gradients over ranks, if the recipe leaves it open.
 """
 
 import dataclasses
@@ -31,20 +31,20 @@ from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepInputs, TrainStep, build_step
 
-_MEASURED = 2  # micro-batches, after one that compiles
+_MEASURED = 2  # micro-batches that are measured, after one that compiles
 
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
-    """What a plan should come to; equal on all ranks."""
+    """The predicted times of a plan; equal on all ranks."""
 
     plan: BucketPlan
     profile: BackwardProfile
     link: Link
     bucket_bytes: list[float]  # payload of each bucket
-    exposed_s: float  # of a step's communication, what backward does not hide
-    floor_s: float  # what no plan could hide: what is final only when backward ends
-    others: tuple["Expectation", ...] = ()  # those of other ways to sum, which are expected to take longer
+    exposed_s: float  # predicted exposure: seconds of a step's communication that backward does not hide
+    floor_s: float  # seconds that no plan can hide: all-reduces of gradients that are final only when backward ends
+    others: tuple["Expectation", ...] = ()  # expectations of other ways to sum, which should take longer
 
     def describe(self, wire_bytes: float) -> str:
         """A line for people."""
@@ -63,7 +63,7 @@ class Expectation:
 def expect(
     plan: BucketPlan, shapes: dict[str, tuple[int, ...]], wire: str, profile: BackwardProfile, link: Link
 ) -> Expectation:
-    """What a plan should come to by a profile and a link."""
+    """Predict the times of a plan from a measured backward and a measured link."""
     width = NUMBER_BYTES[wire]
     exposed = buckets.seconds(plan, shapes, width, profile, link) - profile.end_s
     late = [link.seconds(buckets.rows_bytes(table, shapes, width, profile)) for table in profile.rows]
@@ -72,14 +72,14 @@ def expect(
 
 
 def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
-    """The step of the run's phase, with buckets as execution.bucket_bytes says; becomes the run's exchange too.
+    """Build the step of the run's phase, with buckets as execution.bucket_bytes says; sets run.exchange.
 
-    The plan is remembered in the progress, so that a resumed run has the same buckets.
+    The progress stores the plan, so that a resumed run has the same buckets.
 
     Args:
-        run: its phase is open.
-        batch: a global batch's part of the phase.
-        inputs: those of a step.
+        run: a run with an open phase.
+        batch: this rank's part of a global batch of the phase, for measurements.
+        inputs: inputs of a step, for measurements.
     """
     recipe, state, world = run.phase.recipe, run.state, run.world
     shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
@@ -92,7 +92,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
         "wire": wire,
         "reduction": recipe.execution.reduction,
     }
-    if run.exchange is not None:  # the phase before, with what ranks owed in it
+    if run.exchange is not None:  # of the phase before: what its ranks owe is dropped
         run.exchange.remember()
         state.per_rank.clear()
 
@@ -117,7 +117,7 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
                 "anew; with this exchange the number of ranks changes later losses more than by rounding"
             )
     step = build_step(recipe, run.task, state, world, plan, run.phase.micro_batches)
-    # The exchange's, which may sum another way than a plan by size says.
+    # The exchange's plan: the exchange may sum in another way than a plan by size says.
     state.progress.plan = {"made_for": made_for, **dataclasses.asdict(step.exchange.plan)}
     run.exchange = step.exchange
     run.exchange.begin(run.phase.begin + 1, run.phase.begin + run.phase.settings.steps)
@@ -132,15 +132,15 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
 
 
 def plan_is_measured(recipe: Recipe, world: World) -> bool:
-    """Whether the buckets follow from a measurement, and not from their size alone."""
+    """Whether a measurement decides the buckets, not their size alone."""
     return world.size > 1 and measured_buckets(recipe)
 
 
 def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None) -> str:
-    """A warning if sending less than float16 gradients gains nothing in the open phase, or ""; all ranks call it.
+    """A warning if an exchange that sends less than float16 gradients saves no time in the open phase; else "".
 
-    Without an expectation the link is measured, in about a second at most, and computation is estimated, where the
-    device's peak is known.
+    All ranks call it together. Without an expectation it measures the link, in about a second at most, and estimates
+    the computation from the device's peak; if the peak is unknown, it returns "".
     """
     recipe, world, phase = run.phase.recipe, run.world, run.phase
     if world.size == 1 or not advice.sends_less(recipe):
@@ -155,7 +155,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
         return ""
     rate, settings = PRODUCT_SHARE * peak / world.size, phase.settings
     profile = computed_profile(recipe, settings.sequence_length, world.size, rate, settings.trained_layers)
-    # Backward begins with a task's heads, which may be others than those of pre-training.
+    # The profile is of pre-training. Other heads get the end of forward, because backward begins with the heads.
     ready_s = {name: profile.ready_s.get(name, profile.forward_s) for name in shapes}
     profile = dataclasses.replace(profile, ready_s=ready_s)
     payload_bytes = int(NUMBER_BYTES["float16"] * sum(map(math.prod, shapes.values())))
@@ -167,9 +167,9 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
 def plan_by_measurement(
     recipe: Recipe, step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World
 ) -> Expectation:
-    """Of the plan that execution's bucket_bytes and reduction ask for, by a link and a backward that are measured now.
+    """Measure the link and backward, and make the plan that execution.bucket_bytes and execution.reduction ask for.
 
-    Rank 0's times decide for all.
+    All ranks use rank 0's times. Returns the expectation of the best plan.
     """
     wire = recipe.numerics.wire
     profile = measure_profile(step, batch, inputs, world)
@@ -187,7 +187,7 @@ def plan_by_measurement(
 
 
 def measure_reduction(world: World, wire: str, reduction: str, largest: int = LARGEST) -> Link:
-    """The link of sums of what the wire takes, by a way to sum; equal on all ranks. `largest`: see measure_link."""
+    """Measure the link with sums by `reduction` on this wire; equal on all ranks. `largest`: see measure_link."""
 
     def two_step(numbers: tf.Tensor) -> tf.Tensor:
         return TwoStep(world, numbers.shape[0], "link").sum_encoded(numbers, ENCODINGS[wire])[0]
@@ -198,16 +198,16 @@ def measure_reduction(world: World, wire: str, reduction: str, largest: int = LA
 
 
 def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World) -> BackwardProfile:
-    """Run forward and backward of a micro-batch with a clock at each gradient; rank 0's times, on every rank.
+    """Run forward and backward of a micro-batch with a clock at each gradient; returns rank 0's times on every rank.
 
-    Nothing is updated. `rows` counts what any rank looked up in its own `batch`.
+    No parameter is updated. `rows` counts the rows of each table that any rank looked up in its own `batch`.
     """
     names = list(step.shapes)
 
     def timed(batch: dict[str, tf.Tensor], inputs: StepInputs) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         begin = clock([batch["input_ids"]])
         gradients, lookups, sums = step.forward_backward(batch, tf.constant(0, tf.uint64), inputs)
-        # A clock waits for a number of the gradient: what nothing reads, an optimizer of graphs does not wait for.
+        # Each clock reads a number of its gradient, and the function returns it: Grappler removes unused computations.
         read = [tf.cast(tf.reshape(gradients[name], [-1])[0], tf.float32) for name in names]
         read += [tf.cast(tf.reshape(part.values, [-1])[0], tf.float32) for part in lookups.values()]
         ready = [clock([number]) for number in [sums, *read]]
@@ -220,13 +220,13 @@ def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepIn
     for _ in range(_MEASURED):
         times, _, lookups = function(batch, inputs)
         runs.append(times.numpy())
-    times = min(runs, key=max)  # of the run that was disturbed least
+    times = min(runs, key=max)  # the fastest run: other processes disturbed it least
     rows = {}
     for name, ids in lookups.items():
         mine = np.zeros(step.shapes[name][0], np.uint8)
         mine[ids.numpy().reshape(-1)] = 1
         rows[name] = int(world.all_reduce_max(tf.constant(mine), "touched.profile").numpy().sum())
     forward, *ready = times.tolist()
-    ready_s = dict(zip(names, ready, strict=False))  # the looked-up rows' come behind
+    ready_s = dict(zip(names, ready, strict=False))  # the times of looked-up rows come after these
     found = {"forward_s": forward, "ready_s": ready_s, "end_s": max(ready), "rows": rows}
     return BackwardProfile(**from_rank_0(found, world, "profile"))

@@ -1,4 +1,4 @@
-"""What this rank's device can do at its best: the peak rate of matrix products, and which precision it accelerates."""
+"""The abilities of this rank's device: the peak rate of its matrix products, and the precisions that it accelerates."""
 
 import time
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.devices import gpu_details
 
 _MEASURED_ROWS = 2048
-_MEASURE_S = 0.4  # of products, after the first ones
+_MEASURE_S = 0.4  # seconds of measured products, after the first ones
 _LONGEST_PRODUCT_S = 0.1  # a product that would take longer is measured on fewer rows
 
 
 class Peak(NamedTuple):
-    """The best rate of matrix products that a rank can hope for."""
+    """The highest rate of matrix products that a rank can reach."""
 
-    flops_per_s: float | None  # of one rank; None: unknown
-    source: str  # where the number is from, or why there is none
+    flops_per_s: float | None  # operations per second of one rank; None: unknown
+    source: str  # source of the number, or the reason why it is unknown
 
 
 def peak_flops(precision: str, model: Model = Model()) -> float | None:  # noqa: B008 (frozen)
@@ -26,19 +26,19 @@ def peak_flops(precision: str, model: Model = Model()) -> float | None:  # noqa:
 
     Args:
         precision: "float32", "bfloat16" or "float16", as in numerics.precision.
-        model: on a CPU, the sizes of the product that is measured.
+        model: gives the sizes of the product that is measured on a CPU.
 
-    A GPU's is its maker's (`GPU_PEAKS`). A CPU's is measured, in less than a second: the best rate of a product of
-    2048 rows with the feed-forward layer's weight, with the threads that this rank has. Where several ranks share a
-    host, rank 0 alone measures, while the others wait: the peak of the world is taken to be this times the world
-    size, as if no rank slowed another down and all hosts were alike. So what ranks on one host lose to each other
-    (memory bandwidth, clock) is missing from the share that they reach, as it should be.
+    A GPU's peak is from its maker (`GPU_PEAKS`). A CPU's peak is measured in less than a second: the best rate of a
+    product of 2048 rows with the feed-forward layer's weight, with this rank's threads. Rank 0 alone measures, while
+    the other ranks wait. The peak of all ranks is this times the world size, as if ranks did not slow each other down
+    and all hosts were equal. So if ranks on one host slow each other down (memory bandwidth, clock), their share of the
+    peak is lower, as it should be.
     """
     return find_peak(precision, model).flops_per_s
 
 
 def find_peak(precision: str, model: Model) -> Peak:
-    """As peak_flops, with the source of the number."""
+    """The same as peak_flops, with the source of the number."""
     details = gpu_details()
     if details is None:
         rate = measured_peak(precision, model.hidden_size, model.intermediate_size)
@@ -85,7 +85,7 @@ def measured_peak(precision: str, hidden_size: int, intermediate_size: int) -> f
 
 
 def precision_advice(precision: str) -> str | None:
-    """Which other numerics.precision suits this rank's device better, in one line; None: none does."""
+    """One line that recommends another numerics.precision for this rank's device; None if none is better."""
     details = gpu_details()
     if details is not None:
         return gpu_advice(precision, details.get("compute_capability"))
@@ -109,7 +109,7 @@ def gpu_advice(precision: str, capability: tuple[int, int] | None) -> str | None
 
 
 def cpu_advice(precision: str, flags: set[str]) -> str | None:
-    """Advice for a CPU with these instruction flags, named as in /proc/cpuinfo; none where nothing is known."""
+    """Advice for a CPU with these instruction flags, named as in /proc/cpuinfo; None if the flags are unknown."""
     needed = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "float16": {"avx512_fp16", "amx_fp16"}}
     if not flags or precision == "float32" or needed[precision] & flags:
         return None

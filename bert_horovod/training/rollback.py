@@ -1,14 +1,14 @@
-"""Going back to a checkpoint after a divergence."""
+"""Takes a run back to its last checkpoint after a divergence."""
 
 from bert_horovod.errors import UserError
 from bert_horovod.training.hooks.divergence import Diverged, pass_over
 from bert_horovod.training.run import Run
 
-MOST_ROLLBACKS = 3  # to one checkpoint
+MOST_ROLLBACKS = 3  # to the same checkpoint
 
 
 def roll_back(run: Run, error: Diverged) -> None:
-    """Go on from the last checkpoint with rows that no step has taken.
+    """Load the last checkpoint and go on with rows that no step has used yet.
 
     Raises:
         UserError: numerics.on_divergence says to stop, or the run has gone back to that checkpoint often enough.

@@ -1,4 +1,4 @@
-"""A run in memory: what is trained, on what, by whom, and who watches."""
+"""A run in memory: state, open phase, ranks, and the hooks that watch it."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -25,43 +25,45 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.start import first_state, open_source_once, require_same_data, require_same_state
 from bert_horovod.training.step import compute_policy
 
-# Beyond execution.stall_s, for each thing up to the end of a phase's first step, and for what compiles later.
+# Seconds that are allowed in addition to execution.stall_s, for each action until the end of a phase's first step, and
+# for later compilations.
 FIRST_STEP_S = 600.0
-_INDEXED_PER_S = 1e6  # tokens of a dataset, if disk and processor are slow
+_INDEXED_PER_S = 1e6  # tokens of a dataset that are indexed per second with a slow disk and processor
 
 
 @dataclass(frozen=True)
 class OpenPhase:
-    """The phase that is trained."""
+    """The phase in training."""
 
     number: int
     settings: Phase
-    recipe: Recipe  # the run's, with the model as deep as it is in this phase
-    begin: int  # its first step's number, from 0, in the run
+    recipe: Recipe  # the run's recipe, with the model's depth in this phase
+    begin: int  # number of the phase's first step in the run, from 0
     end: int  # one past the last step to be trained
     source: Source
     held_out: Source
     micro_batches: int  # K, per rank
-    flops_per_row: float  # of matrix products, forward and backward
+    flops_per_row: float  # operations of matrix products, forward and backward
 
 
 class Run:
-    """A run, from its start to its end; `close` it.
+    """A run from its start to its end; call `close` at the end.
 
-    `hooks` make what watches it (hooks.base.Hook), in the order in which they hear of a step; a job's own come first.
+    `hooks`: functions that make the run's hooks (hooks.base.Hook), in the order in which the loop calls the hooks. The
+    job's own hooks come first.
     """
 
     def __init__(self, job: Job, world: World, hooks: Iterable[Callable[["Run"], Any]]) -> None:
         self.job, self.world, self.recipe, self.task = job, world, job.recipe, job.task
         self.last_step = min(self.recipe.total_steps, job.max_steps or self.recipe.total_steps)
-        self.exchange: Exchange | None = None  # of the phase that is trained, from its first step on
+        self.exchange: Exchange | None = None  # the open phase's, from its first step on
         self.phase: OpenPhase | None = None
-        self.journal: Journal | None = None  # rank 0's
-        self.peak_flops_per_s: float | None = None  # of all ranks; rank 0's to know
-        self.held_out: dict[str, float] = {}  # the last evaluation's means
-        self.rollbacks = (-1, 0)  # the step that was gone back to, and how often
-        self.directory: Followed | None = None  # rank 0's output directory
-        self.output_dir = job.output_dir  # where it is now
+        self.journal: Journal | None = None  # on rank 0 only
+        self.peak_flops_per_s: float | None = None  # of all ranks together; on rank 0 only
+        self.held_out: dict[str, float] = {}  # means of the last evaluation
+        self.rollbacks = (-1, 0)  # step of the last rollback's checkpoint, and the number of rollbacks to it
+        self.directory: Followed | None = None  # the output directory; on rank 0 only
+        self.output_dir = job.output_dir  # the output directory's present path
         self._takes_signals = False
         agreement = self.recipe.exchange.agreement
         if self.last_step % agreement:
@@ -79,7 +81,7 @@ class Run:
             raise
 
     def load(self) -> None:
-        """Take the newest checkpoint, or start from the beginning."""
+        """Load the newest checkpoint, or make the state of a new run."""
         self.doing("loading the state", FIRST_STEP_S)
         self.state, self.resumed_from = first_state(self.job, self.world)
 
@@ -101,7 +103,7 @@ class Run:
         self._takes_signals = True
 
     def open_phase(self, number: int, begin: int) -> None:
-        """Open the rows of a phase, on all ranks alike."""
+        """Open a phase's rows and make its state; all ranks call it together."""
         settings, job, world = self.recipe.phase[number], self.job, self.world
         self.doing("opening the rows", FIRST_STEP_S + job.dataset.tokens / _INDEXED_PER_S)
         sources = [open_source_once(job.dataset, number, split, world) for split in ("train", "held_out")]
@@ -133,12 +135,12 @@ class Run:
         self.console.say(text)
 
     def doing(self, what: str, more_s: float = 0) -> None:
-        """Tell the hooks what the run does from now on."""
+        """Tell the hooks the run's present activity; it may take `more_s` seconds longer than execution.stall_s."""
         for hook in self.hooks:
             hook.doing(what, more_s)
 
     def position(self) -> dict[str, int]:
-        """Where the run is in its data; it follows from the progress."""
+        """The run's place in its data, computed from the progress."""
         phase, progress = self.phase, self.state.progress
         batches = progress.step - phase.begin + progress.passed_over.get(str(phase.number), 0)
         epoch, row = divmod(batches * phase.settings.global_batch, phase.source.count)
@@ -149,16 +151,16 @@ class Run:
         return step % self.recipe.execution.checkpoint_steps == 0 or step == self.phase.end
 
     def must_stop(self) -> bool:
-        """Whether this rank was asked to stop, at a step after which ranks agree."""
+        """Whether this rank was asked to stop, or must stop because of stop_at or a moved output directory."""
         late = self.job.stop_at is not None and time.time() >= self.job.stop_at
         if self.directory is not None:
             late |= stop_requested(self.job.output_dir) or self.directory.now() != self.job.output_dir
         return STOP.asked or late
 
     def moved(self) -> tuple[bool, Path | None]:
-        """Whether rank 0's output directory is not where it was, and where it is; None: it was removed.
+        """Whether rank 0's output directory was moved or removed, and its new path; None: it was removed.
 
-        Equal on all ranks, which call it together; they may see the directory under another path.
+        All ranks call it together and get the same answer. The path is rank 0's; other ranks may have another path.
         """
         now = self.directory.now() if self.directory is not None else None
         mine = [now != self.job.output_dir, str(now or "")]
@@ -166,7 +168,7 @@ class Run:
         return moved, Path(where) if where else None
 
     def summarise(self) -> None:
-        """Say where the run is, its last evaluation and its checkpoint; nothing if it did no step."""
+        """Print the run's step, last evaluation and checkpoint; nothing if the run did no step."""
         progress = self.state.progress
         steps = progress.step - self.first_step
         if not steps:
@@ -179,7 +181,7 @@ class Run:
         self.say(f"checkpoint: {path_of(self.job.output_dir, progress.step)}")
 
     def close(self) -> None:
-        """End all that watches."""
+        """Close hooks, journal, console and directory, and handle signals no longer."""
         for hook in reversed(self.hooks):
             hook.close()
         if self.journal is not None:

@@ -1,4 +1,4 @@
-"""How a run starts: what is checked before Horovod starts, so that a user's mistake is one clear message; its state."""
+"""The start of a run: checks before Horovod starts, so that a user's mistake gives one clear message; the state."""
 
 import importlib.metadata
 import os
@@ -27,14 +27,14 @@ from bert_horovod.training.job import Job
 
 
 def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
-    """Raise UserError where the recipe does not fit the store, the number of ranks or this host's memory."""
+    """Raise UserError if the recipe does not fit the store, the number of ranks or this host's memory."""
     check_vocabulary(recipe, store)
     check_size(recipe, Pretraining(recipe.objective.pairs), world_size)
 
 
 def check_size(recipe: Recipe, task: Task, world_size: int) -> None:
-    """Raise UserError where the ranks cannot share a batch, or the task's parameters do not fit this host."""
-    for phase in recipe.phase:  # the last has most parameters
+    """Raise UserError if the ranks cannot share a batch, or the task's parameters do not fit this host's memory."""
+    for phase in recipe.phase:  # the last phase has the most parameters
         parameters = derive(recipe, phase, world_size, parameters=task.parameters).parameters
         share = world_size * recipe.execution.micro_batch
         if recipe.optimizer.clipping == "bucket" and phase.global_batch % share:
@@ -53,9 +53,9 @@ def check_size(recipe: Recipe, task: Task, world_size: int) -> None:
 
 
 def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) -> dict[str, np.ndarray]:
-    """Parameters of a checkpoint of any format to start from; heads that it lacks are left to be initialised.
+    """The parameters of a checkpoint of any format, to start from; heads that the checkpoint lacks are left out.
 
-    Raises UserError where its sizes or its vocabulary are not the run's.
+    Raises UserError if the checkpoint's sizes or vocabulary differ from the run's.
     """
     found = read_pretrained(directory, task)
     if found.model.albert != model.albert:
@@ -91,7 +91,7 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
             f"--init_checkpoint {directory} has {found.model.layer_groups} layers with parameters, the recipe has "
             f"model.shared_layers = {model.shared_layers}; set [model] as in its configuration"
         )
-    for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # what no shape tells of
+    for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # no shape shows these
         theirs, ours = getattr(found.model, key), getattr(model, key)
         if theirs != ours:
             raise UserError(
@@ -102,7 +102,10 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
 
 
 def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
-    """Rank 0's newest checkpoint (then its path too), initial checkpoint or fresh parameters, given to every rank."""
+    """The first state, equal on all ranks, and the path of the checkpoint that the run resumes from, if any.
+
+    It is from rank 0's newest checkpoint, else from job.init_checkpoint, else of fresh parameters.
+    """
     recipe = job.recipe
     found = checkpoint.load_newest(job.output_dir, job.task) if world.rank == 0 else None
     half = recipe.numerics.precision == "float16"
@@ -128,7 +131,7 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
 
 
 def require_same_data(dataset: Dataset, world: World) -> None:
-    """Raise UserError, on all ranks, if the data are not the same on all."""
+    """Raise UserError, on all ranks, if the data differ between ranks."""
     others = ranks_that_differ(world, bytes.fromhex(dataset.hash), "data")
     if others:
         raise UserError(
@@ -138,7 +141,7 @@ def require_same_data(dataset: Dataset, world: World) -> None:
 
 
 def require_same_state(state: TrainingState, world: World) -> None:
-    """Raise RunError, on all ranks, if parameters or slots are not the same on all."""
+    """Raise RunError, on all ranks, if parameters or slots differ between ranks."""
     others = ranks_that_differ(world, state.hash(), "state")
     if others:
         raise RunError(
@@ -148,7 +151,7 @@ def require_same_state(state: TrainingState, world: World) -> None:
 
 
 def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> Source:
-    """A phase's rows: one process a host makes what opening needs, such as an index on the disk; the others use it."""
+    """Open a phase's rows. One process per host builds the index on disk or the like; the others then only read it."""
     if world.local_rank == 0:
         dataset.open(phase, split)
     world.barrier()
@@ -156,7 +159,7 @@ def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> 
 
 
 def untested_versions() -> list[str]:
-    """Installed packages outside the ranges that were tested, as `package found, expected range`."""
+    """Installed packages outside the tested version ranges, as `package version, expected range`."""
     try:
         requirements = [Requirement(text) for text in importlib.metadata.requires("bert_horovod") or []]
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed

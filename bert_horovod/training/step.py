@@ -1,9 +1,9 @@
 """One optimizer step: K micro-batches, one exchange, one update.
 
 A task's losses are sums over a micro-batch divided by *global* counts, so that the gradient does not depend on how a
-global batch is split over micro-batches and ranks. The first K - 1 micro-batches only accumulate, in float32; in the
-last one each bucket of gradients goes to the exchange as soon as backward has made it. What earlier micro-batches
-looked up leaves with the dense gradients; only the last one's looked-up rows are late.
+global batch is split over micro-batches and ranks. The first K - 1 micro-batches only accumulate gradients, in float32;
+in the last one each bucket of gradients goes to the exchange as soon as backward has computed it. The sparse embedding
+gradients of the earlier micro-batches are added to the dense accumulators; only those of the last one are still sparse.
 """
 
 from collections.abc import Callable
@@ -27,41 +27,41 @@ from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
 
-FLOAT_BATCH = ("masked_weights", "sequence_weights", "weights", "targets")  # float32; a batch's other arrays are int32
+FLOAT_BATCH = ("masked_weights", "sequence_weights", "weights", "targets")  # float32; other arrays of a batch are int32
 
 
 class StepInputs(NamedTuple):
-    """What all micro-batches of an optimizer step share, as tensors: a Python number would retrace the graph."""
+    """The inputs that all micro-batches of a step share; tensors, because a Python number would retrace the graph."""
 
-    counts: dict[str, tf.Tensor]  # the task's, over all ranks: float32 scalars
-    backward_scale: tf.Tensor  # float32 scalar: backward runs on the loss times this; gradients are divided by it
+    counts: dict[str, tf.Tensor]  # the task's counts over all ranks: float32 scalars
+    backward_scale: tf.Tensor  # float32 scalar: multiplies the loss before backward; gradients are divided by it
     dropout_key: tf.Tensor  # uint64 [1]
-    task: dict[str, tf.Tensor]  # Progress.task, float32: the task's loss finds them in each micro-batch
+    task: dict[str, tf.Tensor]  # Progress.task, float32: added to each micro-batch for the task's loss
     update: UpdateInputs
 
 
 class StepTimes(NamedTuple):
-    """When things happened on this rank, in seconds since the epoch."""
+    """Times of events in a step on this rank, in seconds since the epoch."""
 
     micro_batches: list[tuple[float, float]]  # begin and end of forward and backward
-    all_reduces: list[tuple[float, float]]  # of each of the exchange's: what it sends exists, its sum does
-    reduced: float  # all sums are there
-    updated: float
+    all_reduces: list[tuple[float, float]]  # for each all-reduce: its input is ready, its sum is ready
+    reduced: float  # all sums are ready
+    updated: float  # the parameters are updated
 
     @property
     def reduce_wait_s(self) -> float:
-        """From the last gradient's arrival to the last sum's."""
+        """Seconds from the last gradient to the last sum."""
         return self.reduced - self.micro_batches[-1][1]
 
 
 class StepResult(NamedTuple):
-    """What one optimizer step did; equal on all ranks but for the times."""
+    """The result of one optimizer step; equal on all ranks except `times`."""
 
-    sums: dict[str, float]  # the task's, over the global batch
-    gradient_norm: float  # global L2 norm after reduction, before clipping, but after clipping of buckets
+    sums: dict[str, float]  # the task's loss sums over the global batch
+    gradient_norm: float  # global L2 norm after reduction: before global clipping, after clipping of buckets
     finite: bool  # False: the update was skipped
-    rows: int  # looked-up rows that were reduced alone
-    times: StepTimes | None  # None: nobody asked
+    rows: int  # looked-up rows that were reduced apart from the dense gradients
+    times: StepTimes | None  # None: not asked for
 
 
 class TrainStep:
@@ -69,10 +69,10 @@ class TrainStep:
 
     Args:
         recipe: the run's.
-        task: what is learned.
-        state: what is trained.
-        exchange: how ranks agree on an update of that state.
-        cast: the weights that products read; they follow the state's parameters.
+        task: gives the loss.
+        state: the parameters, slots and progress to train.
+        exchange: sums gradients over ranks and updates the state.
+        cast: the cast weights that matrix products read; they follow the state's parameters.
         world: sums losses over ranks.
         micro_batches: K, per rank.
     """
@@ -103,7 +103,7 @@ class TrainStep:
                 name: tf.Variable(tf.zeros(shape), trainable=False) for name, shape in self.shapes.items()
             }
         self._sums = tf.Variable(tf.zeros([len(task.sum_names)], tf.float64), trainable=False)
-        # By whether times are asked for; traced when first called.
+        # By with_times; each graph is traced at its first call.
         self._accumulate = {asked: _graph(self._accumulate_micro_batch, asked) for asked in (False, True)}
         self._finish = {asked: _graph(self._finish_step, asked) for asked in (False, True)}
         self._look = tf.function(self._finite_parts, autograph=False)
@@ -125,7 +125,7 @@ class TrainStep:
             else:
                 *result, span = self._finish[with_times](*arguments)
             spans.append(span)
-        scalars, ready_s, done_s = (part.numpy() for part in result)  # here the host waits for the device
+        scalars, ready_s, done_s = (part.numpy() for part in result)  # the host waits for the device here
         *sums, norm, finite, rows, reduced_s, updated_s = scalars.tolist()
         times = None
         if with_times:
@@ -138,15 +138,15 @@ class TrainStep:
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
-        """This micro-batch's share of the gradient, as parameter_gradients has it, and its loss sums, float64 vector.
+        """This micro-batch's share of the gradient, as parameter_gradients returns it, and loss sums, float64 [sums].
 
-        Gradients are of the dtype that they were computed in; in float16 of float32, as they leave the loss scale.
+        Gradients have the dtype of the computation; in float16 they become float32 and lose the loss scale.
         """
         weights = self._cast.values(self._state.parameters)
         forward = Forward(self._model, weights, self._policy, DropoutState(inputs.dropout_key, first_row))
         trained = {name: weights[name] for name in self._trained_weights}
         with tf.GradientTape() as tape:
-            tape.watch(trained)  # layers below, which read no watched weight, are not recorded: nothing of them is kept
+            tape.watch(trained)  # the tape records nothing of the layers below: they read no watched weight
             sums = self._task.sums(forward, batch | inputs.task)
             loss = self._task.loss(sums, inputs.counts) * inputs.backward_scale
         gradients, lookups = parameter_gradients(tape.gradient(loss, trained), self.shapes)
@@ -159,10 +159,11 @@ class TrainStep:
     def not_finite(
         self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs
     ) -> list[tuple[int, list[str]]]:
-        """Run forward and backward of a skipped step's micro-batches again and look where they are not finite.
+        """Run forward and backward of a skipped step's micro-batches again, to find values that are not finite.
 
-        Returns: numbers of micro-batches, each with the parameters that hold what is not finite, or else with those
-        whose gradients do, in backward's order; none if only the sum over ranks or its wire overflowed.
+        Returns: the numbers of the micro-batches with such values, each with the names of the parameters that are not
+        finite, or, if all parameters are, of those whose gradients are not, in backward's order. The list is empty if
+        only the sum over ranks or its wire overflowed.
         """
         found = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
@@ -191,14 +192,17 @@ class TrainStep:
 
     @property
     def traces(self) -> int:
-        """How many graphs of the step were traced so far: stays the same after a phase's first step."""
+        """Number of traces of the step's graphs so far; it stays the same after a phase's first step."""
         graphs = (*self._accumulate.values(), *self._finish.values())
         return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
     def _accumulate_micro_batch(
         self, clock: Clock, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs, first: tf.Tensor
     ) -> tuple[tf.Tensor]:
-        """Begin and end, float64 [2]; a step's `first` micro-batch needs no accumulators of zeros."""
+        """Add a micro-batch's gradients to the accumulators; returns its begin and end, float64 [2].
+
+        The `first` micro-batch of a step overwrites the accumulators, so that nothing has to set them to zero.
+        """
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
@@ -217,7 +221,11 @@ class TrainStep:
     def _finish_step(
         self, clock: Clock, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """StepResult in float64 tensors: its scalars, the all-reduces' begins and ends, the micro-batch's own."""
+        """Run the last micro-batch, exchange and update.
+
+        Returns: float64 tensors for StepResult: its scalars, the all-reduces' begins, their ends, and begin and end of
+            the micro-batch.
+        """
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
@@ -239,7 +247,7 @@ class TrainStep:
 
 
 def _assign_or_add(variable: tf.Variable, value: tf.Tensor, assign: tf.Tensor) -> tf.Tensor:
-    """Assign the value where `assign` is true, else add it; returns a scalar that exists after that."""
+    """Assign the value to the variable if `assign` is true, else add it; returns a scalar that is ready after that."""
 
     def after(changed: tf.Variable) -> tf.Tensor:
         with tf.control_dependencies([changed]):
@@ -259,10 +267,10 @@ def build_step(
     updater_type: Callable[..., Updater] = Updater,
     **options: Any,
 ) -> TrainStep:
-    """A step with the recipe's exchange and its cast weights; `options` are the exchange's own.
+    """A step with the recipe's exchange and cast weights; `options` go to the exchange.
 
-    The recipe's model is as deep as the state's (Recipe.in_phase).
-    A benchmark may replace what computes (`step_type`) and what updates (`updater_type`).
+    The recipe's model must have the depth of the state's (Recipe.in_phase). Benchmarks may replace the class that
+    computes (`step_type`) and the class that updates (`updater_type`).
     """
     policy = compute_policy(recipe)
     cast = CastWeights(state.parameters, policy.dtype)
@@ -272,7 +280,7 @@ def build_step(
 
 
 def compute_policy(recipe: Recipe) -> ComputePolicy:
-    """How this rank's device computes: the recipe's, where XLA's "auto" is decided by the device."""
+    """The recipe's compute policy for this rank's device, which decides execution.xla = "auto"."""
     xla = recipe.execution.xla
     if xla == "auto":
         xla = "layers" if has_gpu() else "elementwise"
@@ -280,11 +288,11 @@ def compute_policy(recipe: Recipe) -> ComputePolicy:
 
 
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    """A micro-batch's arrays as tensors of the dtypes that the graphs take."""
+    """A micro-batch's arrays as tensors, float32 or int32 as the graphs expect them."""
     return {name: tf.constant(array, tf.float32 if name in FLOAT_BATCH else tf.int32) for name, array in batch.items()}
 
 
 def _graph(work, with_times: bool):
-    """The part of the step as a graph, with a clock or without."""
+    """Method `work` of the step as a graph, with a clock or without."""
     told = clock if with_times else no_clock
     return tf.function(lambda *inputs: work(told, *inputs), autograph=False)

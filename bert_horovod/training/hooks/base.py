@@ -1,4 +1,4 @@
-"""What a hook is: it watches a run, and may stop it by raising; it never changes numbers."""
+"""The interface of hooks. A hook watches a run and may stop it by raising an error; it never changes numbers."""
 
 from typing import NamedTuple
 
@@ -8,54 +8,54 @@ from bert_horovod.training.step import StepInputs, StepResult, TrainStep
 
 
 class StepEvent(NamedTuple):
-    """An optimizer step that is done and counted."""
+    """An optimizer step that is done and counted in the progress."""
 
-    step: int  # its number in the run, from 1
-    train_step: TrainStep  # that did it
+    step: int  # number in the run, from 1
+    train_step: TrainStep  # the compiled step
     result: StepResult
-    counts: dict[str, float]  # the task's, over all ranks
+    counts: dict[str, float]  # the task's counts, over all ranks
     loss: float  # nats
-    loss_scale: float  # that the step used; 1 without one
+    loss_scale: float  # used by this step; 1 without loss scaling
     learning_rate: float
-    batch: StepBatch  # this rank's
+    batch: StepBatch  # this rank's part
     inputs: StepInputs
-    waited_s: float  # for the batch
+    waited_s: float  # seconds that the step waited for the batch
 
 
 class Hook:
-    """Every method does nothing; a hook overrides those that it needs. `training/run.py` lists hooks in their order."""
+    """Each method does nothing; a hook overrides those that it needs. `training/loop.py` lists hooks in their order."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def phase(self) -> None:
-        """A phase begins: `run.phase` is open."""
+        """Called when a phase begins: `run.phase` is open."""
 
     def doing(self, what: str, more_s: float = 0) -> None:
-        """The loop does this from now on; it may take so much longer than usual."""
+        """Called when the loop begins activity `what`; it may take `more_s` seconds longer than usual."""
 
     def wants_times(self, step: int) -> bool:
-        """Whether this step must tell times, which costs calls of Python in the graph."""
+        """Whether this step must measure times, which needs calls of Python in the graph."""
         return False
 
     def begin(self, step: int) -> None:
-        """Optimizer step `step` begins."""
+        """Called when optimizer step `step` begins."""
 
     def step(self, event: StepEvent) -> None:
-        """It is done."""
+        """Called when an optimizer step is done."""
 
     def stopping(self) -> None:
-        """The run was asked to stop, before its next step."""
+        """Called when the run was asked to stop, before its next step."""
 
     def settle(self) -> None:
-        """Finish what is under way in the background."""
+        """Wait for this hook's background work, such as writing a checkpoint."""
 
     def rolled_back(self) -> None:
-        """The run has gone back to a checkpoint: `run.state` is another one."""
+        """Called when the run has gone back to a checkpoint: `run.state` is a new object."""
 
     def finish(self) -> None:
-        """The last step is done, in order."""
+        """Called when the run ends without an error, after the last step."""
         self.settle()
 
     def close(self) -> None:
-        """The run ends, in whatever way."""
+        """Called when the run ends, also after an error."""

@@ -13,13 +13,13 @@ class CheckpointHook(Hook):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._saver: Saver | None = None  # rank 0's
-        self._parts: PartWriter | None = None  # where ranks keep something alone
+        self._parts: PartWriter | None = None  # only if ranks have state of their own (state.per_rank)
         self._saved_step = -1
 
     def phase(self) -> None:
         run, job = self.run, self.run.job
         if run.phase.begin and run.state.progress.step == run.phase.begin:
-            # The checkpoint of this step is there, as the phase before left the model: it may have grown since.
+            # The phase before has saved this step. Do not save it again: the model may have grown since.
             self._saved_step = run.phase.begin
         if run.world.rank == 0 and self._saver is None:
             self._saver = Saver(run.state, run.directory, run.recipe, job.task, job.dataset, run.say)
@@ -32,7 +32,7 @@ class CheckpointHook(Hook):
         retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.agrees_after(event.step)
         if self.run.save_due(event.step):
             self._save()
-        elif retry and self._parts is not None:  # other ranks do not know of it: their parts are those of that step
+        elif retry and self._parts is not None:  # other ranks do not know of it: their parts are of the failed step
             self._saver.again()
         elif retry:
             self._save()
@@ -69,7 +69,7 @@ class CheckpointHook(Hook):
         self._saved_step = progress.step
 
     def _write_part(self) -> None:
-        """Begin to write what this rank keeps alone; ranks have such either all or none."""
+        """Begin to write this rank's own state (state.per_rank); either all ranks have such state or none has."""
         run = self.run
         own = run.state.per_rank if run.world.size > 1 else {}
         run.state.progress.ranks_with_parts = run.world.size if own else 0

@@ -1,4 +1,4 @@
-"""Compares the state over ranks while training: a flipped bit on one of them would else spread unseen."""
+"""Compares the state over ranks during training, because a flipped bit on one rank would otherwise spread unnoticed."""
 
 import tensorflow as tf
 
@@ -31,7 +31,7 @@ class Consistency:
         self._checksums = tf.function(lambda: tf.stack([checksum(v) for v in variables.values()]), autograph=False)
 
     def check(self, step: int) -> None:
-        """Raise RunError, on all ranks, that names tensors and ranks, if the state is not the same on all."""
+        """Raise RunError, on all ranks, if the state differs between ranks; it names tensors and ranks."""
         if self._world.size == 1:
             return
         mine = self._checksums()
@@ -45,7 +45,8 @@ class Consistency:
             values, ranks = {}, everyone[:, i].tolist()
             for rank, value in enumerate(ranks):
                 values.setdefault(value, []).append(rank)
-            groups = sorted(values.values(), key=lambda group: (len(group), 0 in group))  # the right one last
+            # The last group counts as right: the largest, or on a tie rank 0's.
+            groups = sorted(values.values(), key=lambda group: (len(group), 0 in group))
             odd = [str(rank) for group in groups[:-1] for rank in group]
             found.append(f"{self._names[i]} of rank {', '.join(odd)} is not that of rank {groups[-1][0]}")
         more = f" and {len(differ) - 10} more tensors" if len(differ) > 10 else ""
@@ -57,7 +58,7 @@ class Consistency:
 
 
 def checksum(values: tf.Tensor) -> tf.Tensor:
-    """Int64 scalar, of float32 values of any shape: the sum of their bits in pairs; any one flipped bit changes it."""
+    """Checksum of float32 values of any shape: the sum of their bits in pairs, int64; one flipped bit changes it."""
     flat = tf.reshape(values, [-1])
     if flat.shape[0] % 2:
         flat = tf.pad(flat, [[0, 1]])

@@ -1,4 +1,4 @@
-"""Training that no longer converges: how it is noticed, and where what is not finite came from."""
+"""Detects divergence of the training, and finds the micro-batches whose values are not finite."""
 
 from typing import NamedTuple
 
@@ -12,27 +12,27 @@ from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.state import Progress
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
-MEAN_DECAY = 0.95  # of the moving mean of losses
-_SHOWN = 5  # micro-batches of a step that are named as not finite
-SETTLED = 20  # updates until a loss is compared with that mean: the first ones may well go the wrong way
+MEAN_DECAY = 0.95  # decay of the moving mean of losses
+_SHOWN = 5  # micro-batches of a step that are reported as not finite, at most
+SETTLED = 20  # updates before losses are compared with the moving mean: early losses may rise
 
 
 class Diverged(UserError):
-    """Raised on all ranks alike."""
+    """The training has diverged; raised on all ranks."""
 
 
 class BadBatch(NamedTuple):
-    """A micro-batch whose forward or backward is not finite."""
+    """A micro-batch whose forward or backward gives values that are not finite."""
 
     rank: int
     epoch: int
-    row: int  # the first, in the epoch
+    row: int  # number of its first row in the epoch
     rows: int
-    tensor: str  # the parameter itself, or the first one in backward's order whose gradient is not finite
-    more: int  # further such tensors
+    tensor: str  # first parameter that is not finite, or else the first in backward's order whose gradient is not
+    more: int  # number of further such tensors
 
     def describe(self, flags: str) -> str:
-        """For people; `flags` are those of inspect that choose the run and the phase."""
+        """A message for people; `flags`: the flags of `bert-horovod inspect` that choose the run and the phase."""
         more = f" (and in {self.more} more)" if self.more else ""
         return (
             f"rank {self.rank} found numbers that are not finite in {self.tensor} or its gradient{more}. Its rows: "
@@ -41,7 +41,7 @@ class BadBatch(NamedTuple):
 
 
 class DivergenceHook(Hook):
-    """Looks at every step; all ranks see the same and raise alike."""
+    """Checks every step; all ranks check the same numbers, so all raise the same error."""
 
     def step(self, event: StepEvent) -> None:
         run, numerics = self.run, self.run.recipe.numerics
@@ -67,17 +67,17 @@ class DivergenceHook(Hook):
 
 
 def check(progress: Progress, numerics: Numerics, loss: float, finite: bool, loss_scale: float) -> None:
-    """Look at a step that is done, and keep the moving mean of losses in `progress`.
+    """Check a step that is done, and update the moving mean of losses in `progress`.
 
     Args:
-        progress: after the step.
+        progress: the progress after the step.
         numerics: the recipe's.
         loss: the step's.
-        finite: whether it was applied.
-        loss_scale: what the step used; 1 where there is none.
+        finite: whether the update was applied.
+        loss_scale: the loss scale that the step used; 1 without loss scaling.
 
     Raises:
-        Diverged: many steps in a row were skipped, the loss scale can fall no further, or the loss has jumped.
+        Diverged: many updates in a row were skipped, the loss scale cannot fall further, or the loss has jumped.
     """
     if progress.skipped_in_a_row >= numerics.max_skipped_steps:
         raise Diverged(
@@ -104,7 +104,7 @@ def check(progress: Progress, numerics: Numerics, loss: float, finite: bool, los
 
 
 def pass_over(progress: Progress, diverged: Progress, phases: tuple[Phase, ...]) -> None:
-    """Let a run that has gone back from `diverged` to `progress` take no batch a second time."""
+    """After a rollback from `diverged` to `progress`, let the run skip the batches that it has used since then."""
     progress.passed_over, progress.skipped_in_a_row = dict(diverged.passed_over), 0
     begin = 0
     for i, phase in enumerate(phases):
@@ -122,12 +122,12 @@ def bad_batches(
     rows_per_epoch: int,
     world: World,
 ) -> list[BadBatch]:
-    """What all ranks found in a step, on every rank.
+    """The bad micro-batches of all ranks in a step; equal on all ranks, which call it together.
 
     Args:
-        found: of this rank, numbers of micro-batches and their tensors that are not finite.
-        batch: which global batch of the phase the step took.
-        global_batch: its rows.
+        found: this rank's numbers of micro-batches, with the tensors that are not finite in each.
+        batch: number of the step's global batch in the phase.
+        global_batch: rows of a global batch.
         micro_batch: rows of a micro-batch.
         rows_per_epoch: the phase's.
         world: the ranks.

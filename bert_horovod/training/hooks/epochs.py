@@ -1,17 +1,17 @@
-"""Says how often a run reads its token store, and warns where that is too often to learn from."""
+"""Prints how many epochs of the token store a run trains, and warns if these are too many to learn from."""
 
 import sys
 
 from bert_horovod.recipe.sections import Phase
 from bert_horovod.training.hooks.base import Hook
 
-# BERT was published with 40 epochs. Repeated text is worth little after 16 (Muennighoff et al. 2023, arXiv 2305.16264),
-# but masks are fresh in each epoch.
+# BERT was published with 40 epochs. Repeated text helps little after 16 epochs (Muennighoff et al. 2023, arXiv
+# 2305.16264), but here each epoch has new masks.
 MANY_EPOCHS = 40
 
 
 class EpochHook(Hook):
-    """Speaks as a phase begins, on rank 0; warns once."""
+    """Prints on rank 0 when a phase begins; warns once."""
 
     _warned = False
 

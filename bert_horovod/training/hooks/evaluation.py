@@ -1,4 +1,4 @@
-"""Metrics of held-out rows."""
+"""Evaluates the model on held-out rows."""
 
 import numpy as np
 import tensorflow as tf
@@ -16,16 +16,16 @@ from bert_horovod.training.step import as_tensors, compute_policy
 
 
 class Evaluator:
-    """Evaluates a task on the first `count` held-out rows, the same ones with the same masks every time.
+    """Evaluates a task on the first `count` held-out rows, each time the same rows with the same masks.
 
     Args:
-        task: what is evaluated.
+        task: the task to evaluate.
         model: the sizes.
-        policy: how the model computes.
+        policy: the compute policy.
         source: the rows.
-        count: of rows, at most.
-        micro_batch: rows at once.
-        world: every rank takes a contiguous share of the rows.
+        count: number of rows, at most.
+        micro_batch: rows that are processed at once.
+        world: the ranks; each takes a contiguous share of the rows.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Evaluator:
             total += [*self._sums(parameters, as_tensors(batch)).numpy(), *counts.values()]
         total = self._world.all_reduce(tf.constant(total), "evaluation").numpy().tolist()
         found = dict(zip(names, total, strict=True))
-        counts = {name: max(1.0, found[name]) for name in self._task.counts}  # few rows may hold single segments alone
+        counts = {name: max(1.0, found[name]) for name in self._task.counts}  # 0 if, say, all rows are single segments
         return self._task.metrics({name: found[name] for name in self._task.sum_names}, counts)
 
 
 class EvaluationHook(Hook):
-    """Evaluates every execution.evaluate_steps steps and at a phase's end, by the job's evaluator if it has one."""
+    """Evaluates every execution.evaluate_steps steps and at a phase's end, with the job's evaluator if it has one."""
 
     def phase(self) -> None:
         run, execution = self.run, self.run.recipe.execution

@@ -1,4 +1,4 @@
-"""Whether the loss is what runs of the same recipe had, said while the run goes on."""
+"""Compares the loss with that of earlier runs of the same recipe, while the run goes on."""
 
 from bert_horovod.runs.reference_curves import references_of
 from bert_horovod.training.hooks.base import Hook, StepEvent
@@ -6,7 +6,7 @@ from bert_horovod.training.run import Run
 
 
 class ExpectedLossHook(Hook):
-    """Says once that the loss has left the band of earlier runs, and once that it is back; rank 0."""
+    """Prints on rank 0 when the loss leaves the band of earlier runs, and when it is back in the band."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

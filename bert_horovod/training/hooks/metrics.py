@@ -1,4 +1,4 @@
-"""The metrics of a run: what a line of metrics.jsonl holds, and when it is written."""
+"""Collects the metrics of a run and writes them as lines of metrics.jsonl."""
 
 import time
 from dataclasses import asdict
@@ -11,22 +11,22 @@ from bert_horovod.runtime.devices import peak_memory_bytes
 from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
-_BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # what a run says that it does between steps
+_BESIDE = ("saving", "evaluating", "waiting for room", "probing")  # activities between steps, see Hook.doing
 
 
 class Interval:
-    """What adds up on this rank between two log steps."""
+    """The sums that this rank collects between two log steps."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._steps = self._rows = 0
         self._input_wait_s = 0.0
         self._reduce_waits_s: list[float] = []
-        self.saving_s = 0.0  # and evaluating: what a step's time holds beside the step
-        self.tokens = 0.0  # real tokens of this rank, no padding
+        self.saving_s = 0.0  # seconds of saving, evaluating and other activities between steps
+        self.tokens = 0.0  # real tokens of this rank, without padding
 
     def add(self, rows: int, input_wait_s: float, reduce_wait_s: float | None, tokens: float) -> None:
-        """Count a step: rows of all ranks, the rest of this one."""
+        """Count a step; `rows` are those of all ranks, the other arguments are this rank's."""
         self._steps += 1
         self._rows += rows
         self._input_wait_s += input_wait_s
@@ -38,9 +38,9 @@ class Interval:
         """Throughput of all ranks, and means per step in seconds.
 
         Args:
-            tokens: the sum over ranks.
-            flops_per_row: operations of matrix products.
-            peak_flops_per_s: of all ranks together, of which flops_share is a share; None: unknown, as the share is.
+            tokens: real tokens of all ranks.
+            flops_per_row: operations of matrix products per row.
+            peak_flops_per_s: peak of all ranks together; None: unknown, then flops_share is None too.
         """
         seconds = time.monotonic() - self._started
         flops_per_s = self._rows * flops_per_row / seconds
@@ -60,7 +60,7 @@ class Interval:
 class MetricsHook(Hook):
     """Writes a line of metrics each execution.log_steps steps, after the run's first step, and at a phase's end."""
 
-    _beside_since: float | None = None  # when what is no part of the step began
+    _beside_since: float | None = None  # time at which an activity between steps began
 
     def doing(self, what: str, more_s: float) -> None:
         now = time.monotonic()
@@ -119,7 +119,7 @@ class MetricsHook(Hook):
 
 
 def _with_task_metrics(line: dict[str, Any], of_task: dict[str, float]) -> dict[str, Any]:
-    """The task's metrics behind the loss."""
+    """The line with the task's metrics inserted after the loss."""
     found = {}
     for name, value in line.items():
         found[name] = value

@@ -9,7 +9,7 @@ from bert_horovod.training.run import Run
 class ProfileHook(Hook):
     """Traces rank 0's steps of a range to output_dir/tensorboard; does nothing for an empty range.
 
-    The first step that is in the range opens the trace, so that a run resumed inside it traces the rest.
+    The first step inside the range opens the trace, so a run that resumes inside the range traces the rest of it.
     """
 
     def __init__(self, run: Run) -> None:
@@ -36,7 +36,7 @@ class ProfileHook(Hook):
             self.finish()
 
     def finish(self) -> None:
-        """Write an open trace."""
+        """Write the trace, if one is open."""
         if self._begun:
             begun, self._begun = self._begun, 0
             tf.profiler.experimental.stop()

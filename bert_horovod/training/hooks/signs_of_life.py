@@ -13,14 +13,14 @@ from bert_horovod.training.run import Run
 
 
 class SignHook(Hook):
-    """Rank 0 leaves a sign of life every BEAT_S, what it does and whom it waits for, by a thread of its own."""
+    """Rank 0 writes a sign of life every BEAT_S seconds in a thread: its activity, and the ranks that it waits for."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._started = time.time()
         self._doing = ("starting", self._started)
         self._ended = ""
-        self._answers: dict[int, Any] = {}  # of the other ranks, at the last beat
+        self._answers: dict[int, Any] = {}  # each other rank's status at the last beat
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         if run.world.rank == 0:
@@ -49,7 +49,7 @@ class SignHook(Hook):
 
     def _write(self) -> None:
         run, (doing, since) = self.run, self._doing
-        state = getattr(run, "state", None)  # there is none while it is loaded
+        state = getattr(run, "state", None)  # none until it is loaded
         step, now = state.progress.step if state else 0, time.time()
         waits = [] if self._ended or now - since < BEAT_S else self._waits(doing, step)
         last_step, started = run.last_step, self._started

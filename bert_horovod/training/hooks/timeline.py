@@ -1,4 +1,4 @@
-"""A Chrome trace of some optimizer steps (execution.timeline): computing, all-reduces, and Horovod's own beside."""
+"""A Chrome trace of some optimizer steps (execution.timeline): computation, all-reduces, and Horovod's own events."""
 
 import json
 import time
@@ -13,8 +13,9 @@ from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
 from bert_horovod.training.step import StepTimes
 
-OURS, HOROVODS = 0, 1000  # process numbers in the trace: ours, and what is added to Horovod's, of which a tensor is one
-_WRITTEN_S = 10.0  # until Horovod must have written its own
+# Process numbers in the trace: ours, and the offset that is added to Horovod's, which has one number per tensor.
+OURS, HOROVODS = 0, 1000
+_WRITTEN_S = 10.0  # seconds in which Horovod must have written its timeline
 
 
 class TimelineHook(Hook):
@@ -45,13 +46,13 @@ class TimelineHook(Hook):
 
 
 class StepTimeline:
-    """Records the steps of a range on every rank, and writes rank 0's; does nothing for an empty range.
+    """Records the steps of a range on every rank and writes rank 0's record; does nothing for an empty range.
 
     Args:
-        directory: where the trace goes; made when it is written.
+        directory: for the trace; made when recording begins.
         steps: (first, last), counted from 1 as in metrics.jsonl, or ().
-        world: whose collectives are recorded.
-        say: prints a line for people; rank 0's.
+        world: the ranks, whose collectives are recorded.
+        say: prints a line for people, on rank 0.
     """
 
     def __init__(self, directory: Path, steps: tuple[int, ...], world: World, say: Callable[[str], None]) -> None:
@@ -60,10 +61,10 @@ class StepTimeline:
         self._world = world
         self._say = say
         self._events: list[dict[str, Any]] = []
-        self._begun = 0  # the step at which recording began; 0: it has not
+        self._begun = 0  # the step at which recording began; 0: no recording
 
     def begin(self, number: int) -> None:
-        """Before optimizer step `number`."""
+        """Begin to record if optimizer step `number`, which follows, is the first one inside the range."""
         if self._first <= number <= self._last and not self._begun:
             self._begun = number
             if self._world.rank == 0:
@@ -72,14 +73,14 @@ class StepTimeline:
             self._world.record_timeline(self._horovods)
 
     def end(self, number: int, times: StepTimes, plan: BucketPlan) -> None:
-        """After it; the range's last step writes the trace."""
+        """Record optimizer step `number`, which is done; the range's last step writes the trace."""
         if self._begun:
             self._events += events(number, times, plan)
             if number == self._last:
                 self.close(number)
 
     def close(self, number: int) -> None:
-        """Write what was recorded up to step `number`."""
+        """Write the trace of the steps up to `number`, if any were recorded."""
         begun, self._begun = self._begun, 0
         if not begun:
             return
@@ -121,7 +122,7 @@ def _metadata(kind: str, process: int, arguments: dict[str, Any]) -> dict[str, A
 
 
 def _horovods_events(path: Path) -> list[dict[str, Any]]:
-    """Horovod's own events, which it writes in the background, on our clock and beside our process."""
+    """Horovod's events, with times and process numbers that fit our events; waits until Horovod has written them."""
     end = time.monotonic() + _WRITTEN_S
     while time.monotonic() < end:
         try:

@@ -1,4 +1,4 @@
-"""Ends a rank that waits too long for one thing, with the stacks of its threads and the names of whom it waits for."""
+"""Ends a rank if one activity takes too long; prints the stacks of its threads and the ranks that it waits for."""
 
 import faulthandler
 import os
@@ -14,9 +14,9 @@ from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.run import Run
 
 EXIT_CODE = 3
-BEAT_S = 2.0  # between signs of life
-_STDERR = 2  # the descriptor, whatever sys.stderr is
-_PATIENCE_S = 15.0  # of a rank that leaves the report to another
+BEAT_S = 2.0  # seconds between two signs of life
+_STDERR = 2  # file descriptor; sys.stderr may be replaced
+_PATIENCE_S = 15.0  # seconds that a rank waits while a lower rank prints the report
 
 
 class Status(NamedTuple):
@@ -26,40 +26,40 @@ class Status(NamedTuple):
     host: str
     step: int
     doing: str
-    waits: bool  # for other ranks
+    waits: bool  # whether it waits for other ranks
 
 
 class _Work(NamedTuple):
     doing: str
     step: int
-    since: float  # of the monotonic clock
-    more_s: float  # beyond the limit
+    since: float  # time.monotonic() at its begin
+    more_s: float  # seconds that it may take beyond the limit
 
 
 class WatchdogHook(Hook):
-    """Ends this rank where one thing takes longer than execution.stall_s."""
+    """Ends this rank if one activity takes longer than execution.stall_s."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._watchdog = Watchdog(run.world, run.recipe.execution.stall_s)
 
     def doing(self, what: str, more_s: float = 0) -> None:
-        state = getattr(self.run, "state", None)  # there is none while it is loaded
+        state = getattr(self.run, "state", None)  # none until it is loaded
         self._watchdog.begin(what, state.progress.step + 1 if state else 0, more_s)
 
     def finish(self) -> None:
-        self._watchdog.close()  # the other ranks wait for rank 0's last checkpoint, which may wait long for room
+        self._watchdog.close()  # other ranks wait for rank 0's last checkpoint, which may wait long for disk space
 
     def close(self) -> None:
         self._watchdog.close()
 
 
 class Watchdog:
-    """A thread that looks whether this rank gets on with its work.
+    """A thread that checks whether this rank makes progress.
 
     Args:
       world: the ranks.
-      limit_s: longest time for one piece of work.
+      limit_s: longest time for one activity, in seconds.
     """
 
     def __init__(self, world: World, limit_s: float) -> None:
@@ -72,23 +72,23 @@ class Watchdog:
         self._thread.start()
 
     def begin(self, doing: str, step: int, more_s: float = 0) -> None:
-        """Say what this rank does from now on, for the step with this number; it may take so much longer."""
+        """Begin activity `doing` of step number `step`; it may take `more_s` seconds beyond the limit."""
         self._work = _Work(doing, step, time.monotonic(), more_s)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop the thread."""
         self._closed.set()
         self._thread.join()
         faulthandler.cancel_dump_traceback_later()
 
     def _watch(self) -> None:
         while not self._closed.wait(BEAT_S):
-            # Runs without Python's lock: it ends a process of which a disk or a library holds that for too long.
+            # faulthandler needs no GIL: it ends the process even if a library or a slow disk holds the GIL too long.
             faulthandler.dump_traceback_later(self._limit_s + _PATIENCE_S, exit=True, file=_STDERR)
             heard = self._tell()
             if self._late():
                 others = self._others() if heard else {}
-                if self._late():  # still
+                if self._late():  # still late after the ranks were asked
                     self._end(others, heard)
 
     def _late(self) -> bool:
@@ -111,7 +111,7 @@ class Watchdog:
         alive = [rank for rank, (_, answers) in others.items() if answers]
         faulthandler.dump_traceback(_STDERR)
         if alive and min(alive) < self._world.rank:
-            self._closed.wait(_PATIENCE_S)  # that rank reports, and its end ends this one
+            self._closed.wait(_PATIENCE_S)  # the lower rank reports, and its end ends this rank
             os._exit(EXIT_CODE)
         more = f" and {work.more_s:.0f} more" if work.more_s else ""
         lines = [
@@ -124,7 +124,7 @@ class Watchdog:
         os._exit(EXIT_CODE)
 
     def _others(self) -> dict[int, tuple[Status | None, bool]]:
-        """The other ranks' last words, and whether they still speak."""
+        """Each other rank's last status, and whether the rank still gives signs of life."""
         ranks = [rank for rank in range(self._world.size) if rank != self._world.rank]
         before = {rank: self._board.read(rank) for rank in ranks}
         end = time.monotonic() + 3 * BEAT_S
@@ -136,14 +136,14 @@ class Watchdog:
 def explain(
     rank: int, mine: Status, others: dict[int, tuple[Status | None, bool]], size: int, heard: bool
 ) -> list[str]:
-    """Lines that say who waits for whom.
+    """Lines that say which rank waits for which.
 
     Args:
-      rank: this one.
-      mine: its status.
+      rank: this rank.
+      mine: this rank's status.
       others: by rank, the last status and whether that rank still gives signs of life.
-      size: of the world.
-      heard: whether the server that ranks tell each other by could be reached.
+      size: the world size.
+      heard: whether the server of the rendezvous store answered.
     """
     if size == 1:
         return []
