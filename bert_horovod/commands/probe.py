@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output_dir", type=Path, metavar="DIR", help="of the fine-tunings and scores.json (default: RUN/probe/TASK)"
     )
     add_overrides(parser)
-    parser.set_defaults(max_steps=None, stop_before=None)
+    parser.set_defaults(max_steps=None, stop_before=None, tuned=None)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ def computed_profile(
     """
     model, pairs, rows = recipe.model, recipe.objective.pairs, recipe.execution.micro_batch
     slots = full_row_slots(recipe.objective, length)
-    embeddings = head = frozen = whole = last = again = 0.0
+    embeddings = head = frozen = whole = last = again = last_again = 0.0
     trained = trained_shapes(pretraining_shapes(model, pairs), model, trained_layers)
     for product in matrix_products(model, rows, length, slots, 1, pairs):
         flops = product.flops / product.count
@@ -46,16 +46,19 @@ def computed_profile(
             frozen += flops if product.name == VOCABULARY and WORD_EMBEDDINGS not in trained else 0.0
         elif product.name.startswith(EMBEDDINGS):
             embeddings += flops
-        elif product.name.startswith(LAST_LAYER):
-            last += flops
         else:
-            whole += flops
-            kept = {"none": True, "attention": product.name != "scores", "layer": False}[recipe.execution.recompute]
-            again += 0.0 if kept else flops
+            scores = product.name.removeprefix(LAST_LAYER) == "scores"
+            kept = {"none": True, "attention": not scores, "layer": False}[recipe.execution.recompute]
+            recomputed = 0.0 if kept else flops
+            if product.name.startswith(LAST_LAYER):
+                last, last_again = last + flops, last_again + recomputed
+            else:
+                whole, again = whole + flops, again + recomputed
     others = model.num_hidden_layers - 1
     layers = [0.0] * model.layer_groups  # FLOPs of backward by group of layers, from the first
     for layer in range(model.num_hidden_layers):
-        layers[layer_with_parameters(model, layer)] += 2 * last if last and layer == others else 2 * whole + again
+        backward = 2 * last + last_again if last and layer == others else 2 * whole + again
+        layers[layer_with_parameters(model, layer)] += backward
     at = forward_s = (head + (last or whole) + others * whole + embeddings) / flops_per_s
     ready_s: dict[str, float] = {}
     blocks = backward_blocks(list(trained))

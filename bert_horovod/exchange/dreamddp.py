@@ -138,8 +138,10 @@ class DreamDdpExchange(LocalExchange):
 
     def _judge_interval(self, now: float) -> str:
         """Once a phase, a line of the log that says whether steps are long enough to hide a part's average; else ""."""
+        if len(self._times) == _UNTIMED + _TIMED:
+            return ""
         self._times.append(now)
-        if len(self._times) != _UNTIMED + _TIMED:
+        if len(self._times) < _UNTIMED + _TIMED:
             return ""
         times = self._times[_UNTIMED - 1 :]
         step_s = statistics.median(b - a for a, b in itertools.pairwise(times))

@@ -90,7 +90,7 @@ class StagedExchange(Exchange):
                 f"step {step}: the loss is {loss:.4g}, and was {mean:.4g} in the mean of the steps before: "
                 f"{stages.memory} steps with dense gradients"
             )
-        if stages.looks_at_v(step):
+        if stages.looks_at_v(step) and self._state.progress.updates:  # while all steps are skipped there is no v
             v_sum = (
                 tf.reduce_sum([tf.reduce_sum(v) for v in self._state.slots["v"].values()]) / self._corrections()["v"]
             )

@@ -50,7 +50,6 @@ class PartWriter:
 
     def __init__(self, checkpoints: Path, world: World, say: Callable[[str], None]) -> None:
         self.checkpoints, self._world, self._say = checkpoints, world, say
-        self._buffers: list[dict[str, np.ndarray]] = []  # one per rank whose part this rank writes
         self._thread = ThreadPoolExecutor(1, "save part", yield_to_training)
         self._writing: Future | None = None
         self._newest_step = -1

@@ -48,6 +48,7 @@ class Console:
 
     def back_to(self, step: int) -> None:
         """Set the bar back to `step`, from which the run goes on."""
+        self._started, self._first_step = time.monotonic(), step
         if self._bar is not None:
             self._bar.n = step
 

@@ -105,7 +105,10 @@ def test_a_checkpoint_of_other_origin_is_measured_at_128(tmp_path, toys, capsys)
         (("--micro_batch", "0"), "--micro_batch 0: expected at least 1"),
         (("--sequence_length", "33"), "--sequence_length 33: expected 8 to 32"),
         (("--sequence_length", "7"), "--sequence_length 7: expected 8 to 32"),
-        (("--checkpoint", "none"), "--checkpoint: there is none at none; expected a Hugging Face BERT directory"),
+        (
+            ("--checkpoint", "none"),
+            "--checkpoint: there is none at none; expected a Hugging Face directory",
+        ),
         (("--data_dir", "none"), "none is not a token store"),
     ],
 )

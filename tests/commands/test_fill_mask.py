@@ -74,6 +74,6 @@ def test_a_checkpoint_without_vocabulary_is_refused(toys, capsys):
 def test_there_must_be_a_checkpoint(tmp_path, capsys):
     assert command(tmp_path / "none", "The [MASK] sat.") == 2
     assert (
-        "expected a Hugging Face BERT directory, a TF1 checkpoint of Google's, or the output_dir of a run"
+        "expected a Hugging Face directory of BERT or ALBERT, a TF1 checkpoint of Google's, or the output_dir of a run"
         in capsys.readouterr().err
     )

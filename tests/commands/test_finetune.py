@@ -63,7 +63,11 @@ def refuse(files: dict[str, Path], output_dir: Path, match: str, *more: str) -> 
 def test_mistakes_are_refused_before_anything_is_written(files, tmp_path):
     output_dir = tmp_path / "out"
     refuse(files | {"data_dir": tmp_path}, output_dir, r"has no train\.tsv or train\.tsv\.gz")
-    refuse(files | {"checkpoint": tmp_path}, output_dir, "expected a Hugging Face BERT directory, a TF1 checkpoint of")
+    refuse(
+        files | {"checkpoint": tmp_path},
+        output_dir,
+        "expected a Hugging Face directory of BERT or ALBERT",
+    )
     refuse(files, output_dir, "--max_steps 0: expected at least 1", "--max_steps", "0")
     refuse(files, output_dir, "--epochs 0: expected more than 0", "--epochs", "0")
     refuse(files, output_dir, "unknown key phase.0.rate", "--set", "phase.0.rate=1")

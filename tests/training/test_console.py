@@ -18,6 +18,16 @@ def test_without_a_terminal_a_plain_line_shows_step_loss_and_the_time_left(capsy
     assert capsys.readouterr() == ("step 50/100  loss 7.2500  mlm_accuracy 0.125  33.0 rows/s  2 min 30 s left\n", "")
 
 
+def test_a_run_that_went_back_counts_from_there(capsys, monkeypatch):
+    clock = iter([100.0, 200.0, 230.0])
+    monkeypatch.setattr("bert_horovod.training.console.time.monotonic", lambda: next(clock))
+    console = Console(True, 40, 100)
+    console.back_to(30)
+    console.show(40, FIGURES)  # 10 steps took 30 s, and 60 are left
+    console.close()
+    assert capsys.readouterr().out.endswith("  3 min 00 s left\n")
+
+
 def test_on_a_terminal_a_bar_shows_the_same(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     console = Console(True, 40, 100)
