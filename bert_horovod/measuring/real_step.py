@@ -122,7 +122,7 @@ def whole_step(
     Args:
         times: of the timed step.
         begin, end: of the timed step, in seconds since the epoch.
-        waited_s: seconds that the timed step waited for its rows, at its begin; the whole step waits in proportion.
+        waited_s: seconds that the timed step waited for its rows, at its beginning; the whole step waits in proportion.
         made, micro_batches: see above.
     """
     begins = [first for first, _ in times.micro_batches]
