@@ -2,7 +2,7 @@
 
 bert-horovod tune --recipe F --data_dir D --output tuned.toml                     one process
 bert-horovod tune --recipe F --data_dir D -np 8 -hostfile hosts                   many ranks, which it starts itself
-bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml ...              a run with what was found
+bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml ...              a run with these settings
 
 It tries values of micro_batch, xla, recompute, threads and, if ranks wait for sums, bucket_bytes, reduction,
 hierarchical_allreduce and cycle_time_ms. Candidates that cannot fit into memory or cannot win are not tried. If a

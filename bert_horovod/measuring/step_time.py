@@ -38,7 +38,7 @@ class TimedStep:
     """The step of a recipe's first phase, one micro-batch an optimizer step.
 
     Args:
-      recipe: model, objective, optimizer, numerics, execution.xla and execution.micro_batch are what is measured.
+      recipe: its model, objective, optimizer, numerics, execution.xla and execution.micro_batch are measured.
       state: parameters and slots; fresh ones if None.
     """
 
