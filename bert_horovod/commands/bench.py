@@ -9,7 +9,7 @@ from bert_horovod.commands.shared.parser import Parser
 
 
 def benchmark_names() -> list[str]:
-    """The benchmarks that there are: the modules of `bert_horovod.commands.benchmarks`."""
+    """The names of the benchmarks: the modules of `bert_horovod.commands.benchmarks`."""
     return sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
 
 

@@ -1,8 +1,8 @@
-"""Look at the hosts of a run before the run: ssh, versions, names, network, clocks, disks, GPUs, all-reduce.
+"""Check the hosts of a run before the run: ssh, versions, names, network, clocks, disks, GPUs, all-reduce.
 
-Every check is one line: ok, warning or FAILED, what was found and what was expected; under it, what mends it. Where
-nothing has failed, the line that starts a run comes last. Without hosts, outside of a scheduler's job: this host alone.
-Exit code: 0 if nothing failed, 1 otherwise.
+Every check prints one line: ok, warning or FAILED, the value found and the value expected; under it, how to mend it.
+If nothing has failed, the last line is the command that starts a run. Without hosts, outside of a scheduler's job, only
+this host is checked. Exit code: 0 if nothing failed, 1 otherwise.
 """
 
 import argparse

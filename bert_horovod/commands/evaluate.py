@@ -1,8 +1,7 @@
-"""Measure a checkpoint on held-out rows, beside what word frequencies alone would reach.
+"""Measure a checkpoint on held-out rows, beside the loss that word frequencies alone reach.
 
-The rows and their masks are the same for every checkpoint: those that a run evaluates on when its recipe has
-data.seed = 0, data.packing = true, objective.masked_fraction = 0.15 and objective.whole_word_masking = false, the
-defaults.
+The rows and their masks are the same for every checkpoint: those on which a run evaluates if its recipe has the
+defaults data.seed = 0, data.packing = true, objective.masked_fraction = 0.15 and objective.whole_word_masking = false.
 """
 
 import argparse
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store
     from bert_horovod.interchange.huggingface import Pretrained
 
-DEFAULT_LENGTH = 128  # of rows, where nothing says what the checkpoint was trained at
+DEFAULT_LENGTH = 128  # of rows, if the checkpoint does not record the length that it was trained at
 _WHY_LENGTH = {
     "flag": "",
     "checkpoint": " (as it was trained)",
@@ -85,14 +84,14 @@ def evaluate(
     """Evaluate a checkpoint on a token store's held-out rows; the arguments are those of the command.
 
     Returns:
-        checkpoint, sequence_length, sequence_length_from ("flag", "checkpoint" or "default"), rows (as many as there
-        were), pair (the run's objective.pair; next_sentence for a checkpoint of other origin with a sentence-pair
-        head); held_out_mlm_loss and, with that head, held_out_nsp_loss in nats, held_out_mlm_accuracy and
-        held_out_nsp_accuracy as fractions (held_out_sop_... where pair is sentence_order); unigram_cross_entropy of
-        the held-out tokens, and gain: by how many nats the masked-token loss is lower.
+        checkpoint, sequence_length, sequence_length_from ("flag", "checkpoint" or "default"), rows (the number of
+        evaluated rows), pair (the run's objective.pair; next_sentence for a checkpoint of other origin with a
+        sentence-pair head); held_out_mlm_loss and, with that head, held_out_nsp_loss in nats, held_out_mlm_accuracy and
+        held_out_nsp_accuracy as fractions (held_out_sop_... if pair is sentence_order); unigram_cross_entropy of the
+        held-out tokens in nats, and gain: unigram_cross_entropy minus held_out_mlm_loss.
 
     Raises:
-        ReportedError: checkpoint, store or an argument is not what it should be, or they do not fit together.
+        ReportedError: the checkpoint, the store or an argument is wrong, or they do not fit together.
     """
     for name, value in (("rows", rows), ("micro_batch", micro_batch)):
         if value < 1:
@@ -109,7 +108,7 @@ def evaluate(
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
 
-    store = verify(data_dir)  # a damaged byte would else count in the loss
+    store = verify(data_dir)  # otherwise a damaged byte would change the loss
     directory = find_checkpoint(checkpoint)
     found = read_masked_model(directory)
     _refuse_another_vocabulary(directory, found, store)

@@ -1,6 +1,6 @@
 """Export a checkpoint as a SavedModel (TensorFlow Serving) or an ONNX file (onnxruntime), for any batch and length.
 
-The directory that is made holds the model in float32, config.json and the tokenizer's files. Inputs are input_ids,
+The new directory holds the model in float32, config.json and the tokenizer's files. Inputs are input_ids,
 attention_mask and token_type_ids; outputs have Hugging Face's names:
 
     BertForSequenceClassification   logits
@@ -9,10 +9,10 @@ attention_mask and token_type_ids; outputs have Hugging Face's names:
     BertForMaskedLM                 logits
     BertModel                       last_hidden_state, pooler_output
 
-An ALBERT's classes have the same, as AlbertForMaskedLM.
+ALBERT's classes, such as AlbertForMaskedLM, have the same outputs.
 
-Before the command says that it is done, a fresh process has loaded the export and computed, on padded rows, what the
-checkpoint computes; else nothing is left of it.
+Before the command ends, a fresh process loads the export and compares its outputs on padded rows with those of the
+checkpoint; if they differ, nothing is left of the export.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int | None:
-    """Export, check and say what was made."""
+    """Export, check and print a summary."""
     import_tensorflow()
     import tensorflow as tf
 

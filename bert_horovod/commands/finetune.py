@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bert_horovod.training.job import Job
 
 OWN = ("classification", "regression")
-SQUAD = "squad"  # of both versions: the data say which
+SQUAD = "squad"  # 1.1 and 2.0: the data tell the version
 SQUAD_ONLY = ("doc_stride", "null_score_threshold", "index_dir")
 
 
@@ -143,7 +143,7 @@ def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
 
 
 def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
-    """Train the runs of several seeds and rates, and say how they compare."""
+    """Train the runs of several seeds and learning rates, and print a table that compares them."""
     from bert_horovod.finetuning.sweep import cells, summary, train_all, variants, write_summary
     from bert_horovod.measuring.tables import lines
 

@@ -1,4 +1,4 @@
-"""Print a hostfile for the SLURM, PBS, LSF or Grid Engine job that this runs in.
+"""Print a hostfile for the SLURM, PBS, LSF or Grid Engine job in which this command runs.
 
 bert-horovod hosts --output hosts && horovodrun -np 32 -hostfile hosts python run/run_pretraining.py ...
 """
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the hosts, and on standard error what they were read from."""
+    """Print the hosts, and on standard error the variable or file that they were read from."""
     from bert_horovod.cluster.launching.hostfiles import MAXIMUM_SLOTS, format_hostfile, from_scheduler
     from bert_horovod.errors import UserError
     from bert_horovod.storage.writing import write_atomically

@@ -1,8 +1,8 @@
 """Turn a checkpoint of other origin into a Hugging Face directory, as pretrain writes it.
 
-Google's TF1 checkpoints (google-research/bert), Hugging Face's directories (pytorch_model.bin too, where PyTorch is
-installed) and a run's output_dir are read. Every other command takes these as they are; what import adds is one
-directory that needs nothing beside it and that transformers loads.
+It reads Google's TF1 checkpoints (google-research/bert), Hugging Face's directories (pytorch_model.bin too, if PyTorch
+is installed) and a run's output_dir. Every other command reads these directly too; import makes one directory that is
+complete in itself and that transformers loads.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int | None:
-    """Read, write and print what became of it."""
+    """Read, write and print a summary."""
     import_tensorflow()
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int | None:
 
 
 def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) -> str:
-    """What was read and what was left out, for people."""
+    """A summary for people: the parts that were read, and the tensors that were left out."""
     model, kept = contents.model, architecture.parameters(contents.model)
     copies = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
     others = sorted(contents.shapes.keys() - kept.keys() - set(copies))

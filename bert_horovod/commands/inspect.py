@@ -1,4 +1,4 @@
-"""Look into a token store: what it holds and what looks wrong, or rows as training sees them.
+"""Look into a token store: print its totals and warnings, or rows as training sees them.
 
 bert-horovod inspect --data_dir D                           totals, lengths, unknown tokens by source, warnings
 bert-horovod inspect --data_dir D --row 0 --recipe F        the first row of the recipe's first phase, masked
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int | None:
-    """Print what was asked for."""
+    """Print the report, or the rows."""
     from bert_horovod.corpus.store import open_store
 
     store = open_store(arguments.data_dir)

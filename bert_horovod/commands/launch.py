@@ -5,11 +5,11 @@ Many hosts:   bert-horovod launch -np 32 -hostfile hosts -- pretrain --recipe R 
 In a job of SLURM, PBS or LSF the hosts are the job's: bert-horovod launch -- pretrain ...
 
 SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 make the ranks save at the same step and end, with exit code 0; the same
-command resumes. A second one kills them.
-With --restarts N a run that failed is started again, at most N times, and resumes from its last checkpoint; hosts that
-do not pass the doctor's checks are left out, and the world is smaller then, while the global batch stays.
-Exit code: 0 at the run's end and after such a stop, 2 for a mistake in what was given, 128 + n if killed by signal n,
-1 for every other failure.
+command resumes. A second signal kills the ranks.
+With --restarts N a run that failed is started again, at most N times, and resumes from its last checkpoint. Hosts that
+fail the checks of `doctor` are left out; then there are fewer ranks, and the global batch stays the same.
+Exit code: 0 at the run's end and after such a stop, 2 for a mistake in flags, recipe or hosts, 128 + n if killed by
+signal n, 1 for every other failure.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a variable that ranks get too, beside those that every run may need; its value is seen in command lines",
     )
     command = parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="of bert-horovod")
-    command.required = True  # Python 3.12 changed its mind about this in the middle
+    command.required = True  # set here, because releases of Python 3.12 differ in the default
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command or command[0] == "launch":
         raise UserError("expected a command to run, as in: bert-horovod launch -np 2 -- pretrain --recipe ...")
-    parsed = parse(["bert-horovod", *command])  # a mistake in the flags is seen here, once
+    parsed = parse(["bert-horovod", *command])  # finds a mistake in the flags here, once, before any rank starts
     if arguments.ranks is not None and arguments.ranks < 1:
         raise UserError(f"-np {arguments.ranks}: expected at least 1")
     if arguments.restarts < 0:

@@ -1,16 +1,19 @@
-"""Compute what a recipe will take: time of a step and its parts, memory, efficiency, days, cost, by number of ranks.
+"""Compute a recipe's step time and its parts, memory, efficiency, days and cost, by number of ranks.
 
 bert-horovod plan --recipe F --cluster run/clusters/a100-25gbit.toml         1, 2, 4, ... ranks of that cluster
 bert-horovod plan --recipe F --cluster C --compute bench.json --link doctor.json     measurements for data sheets
 bert-horovod plan --recipe F --device A100 --link 25Gb/s                     one quick look: hosts of one GPU
 bert-horovod plan --recipe F --world_size 8 32 --tflops 125 --memory 16GiB --link 1Gb/s
 
-Nothing runs, and no GPU is needed. What exchange.method sends is planned in each stage of a phase; the tables have the
-mean over the phase's steps. Below them: the largest micro-batch that fits; the knee (where efficiency times speed-up is
-largest) and the last number of ranks that is worth it (until there each rank added brings half of a lone rank's rows/s
-at least); what reaches --efficiency, from what costs learning least; and the link's rate below which int8 gradients pay
-over float16 ones: where float16's exposed communication is more than 5 % of its step, and int8's step at least 2 %
-shorter. What a method costs in learning no plan knows: docs/results.md. docs/plan.md says more.
+Nothing runs, and no GPU is needed. Where exchange.method sends different data in different stages of a phase, each
+stage is planned, and the tables show the mean over the phase's steps. Below the tables stand
+- the largest micro-batch that fits into memory,
+- the knee, which is the number of ranks with the largest efficiency times speed-up,
+- the last number of ranks that is worth it: up to there each added rank brings at least half of a lone rank's rows/s,
+- settings that reach --efficiency, first those that harm learning least,
+- the link rate below which int8 gradients pay over float16 ones: the exposed communication of float16 is more than 5 %
+  of its step, and the step of int8 is at least 2 % shorter.
+A plan does not know how much a method harms learning: see docs/results.md. docs/plan.md says more.
 """
 
 import argparse
@@ -21,7 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.costs.choices import alternatives, choices, int8_pays_below, knee, largest_micro_batches, worth_until
+from bert_horovod.costs.choices import (
+    alternatives,
+    choices,
+    doubling,
+    int8_pays_below,
+    knee,
+    largest_micro_batches,
+    worth_until,
+)
 from bert_horovod.costs.clusters import Bill, Cluster, DeviceSheet, bill, device_of, parse_rate, read_cluster
 from bert_horovod.costs.measurements import measured_device, measured_network
 from bert_horovod.costs.planner import (
@@ -39,8 +50,8 @@ from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text
 
-_MOST_RANKS = 32  # without a cluster
-# Flags for one quick look, and their defaults; a cluster file says the same.
+_MOST_RANKS = 32  # that are planned without a cluster file
+# Flags for one quick look, with their defaults; with --cluster the cluster file has these values.
 _QUICK = {
     "device": None,
     "tflops": None,
@@ -110,7 +121,7 @@ def run(arguments: argparse.Namespace) -> None:
     cluster = _cluster(arguments)
     device, network = _device(arguments, cluster, recipe), _network(arguments, cluster)
     rows = min(phase.global_batch for phase in recipe.phase)
-    ranks = sorted(set(arguments.world_size or _ranks(min(rows, cluster.ranks if cluster else _MOST_RANKS))))
+    ranks = sorted(set(arguments.world_size or doubling(min(rows, cluster.ranks if cluster else _MOST_RANKS))))
     if ranks[0] < 1:
         raise UserError(f"--world_size {ranks[0]}: expected at least 1")
     if cluster and ranks[-1] > cluster.ranks:
@@ -128,11 +139,6 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(_finite(_table(device, network, plans, bills, advice))))
     else:
         print(plan_text(recipe, device, network, plans, bills, prices, advice))
-
-
-def _ranks(most: int) -> list[int]:
-    """1, 2, 4, ... and the most."""
-    return [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster | None:
@@ -158,7 +164,7 @@ def _device(arguments: argparse.Namespace, cluster: Cluster | None, recipe: Reci
         if tflops is not None and not 0 < tflops < math.inf:
             raise UserError(f"--tflops {tflops:g}: expected a number above 0")
         if tflops is None and arguments.device is None:
-            tflops = 1.0  # --compute says it
+            tflops = 1.0  # replaced by the measurement in the file of --compute
         sheet = DeviceSheet(
             arguments.device or "",
             tflops or 0.0,
@@ -231,7 +237,7 @@ def _table(
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for what is no number of JSON, such as the rate of a link that no rank uses."""
+    """The value, with None for floats that JSON cannot hold, such as the infinite rate of a link that no rank uses."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -3,8 +3,9 @@
 bert-horovod predict --checkpoint RUN --input texts.csv --output answers.csv
 echo "a fine film" | bert-horovod predict --checkpoint RUN --input -
 
-Question answering takes SQuAD's files (.json) and tables with the columns question and context. An output that ends
-in .json gets texts by the questions' ids, to be scored; a directory gets the files that fine-tuning writes.
+Question answering takes SQuAD's files (.json) and tables with the columns question and context. If the name of the
+output ends in .json, it gets the answers' texts by question id, for `score`; a directory gets the files that
+fine-tuning writes.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int | None:
         for line in sys.stdin:
             print(predictor.predict_line(line.rstrip("\r\n")), flush=True)
         return
-    bars: list[tqdm] = []  # one, from the first row on: a mistake in the file is a message alone
+    bars: list[tqdm] = []  # one, made at the first row, so that a mistake in the file prints no bar
 
     def progress(done: int, of: int) -> None:
         if not bars:

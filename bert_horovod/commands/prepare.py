@@ -1,7 +1,7 @@
-"""Turn text into a token store, which is what pretrain reads.
+"""Turn text into a token store, for pretrain to read.
 
-Plain text, JSON Lines or Wikipedia dumps (.xml, pages-articles), each plain or .gz, .bz2, .xz or .zst; Parquet; a
-directory that `datasets` saved (Arrow). Running the same command again on a finished store checks it.
+It reads plain text, JSON Lines or Wikipedia dumps (.xml, pages-articles), each plain or .gz, .bz2, .xz or .zst;
+Parquet; a directory that `datasets` saved (Arrow). Running the same command again on a finished store checks it.
 """
 
 import argparse
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that say which text is read and how."""
+    """Declare the arguments for the text and its format."""
     parser.add_argument(
         "--input",
         action="append",
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Prepare the store and print what became of the text."""
+    """Prepare the store and print a summary."""
     launched = launch()
     if launched.size > 1:
         if launched.launcher == "horovodrun":
@@ -119,7 +119,7 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
 
 
 def _tokenizer(vocab: str, cased: bool) -> tuple[Path, bool]:
-    """The vocab.txt that --vocab means, and whether text is lower-cased."""
+    """The path of the vocab.txt that --vocab names, directly or by a checkpoint, and whether text is lower-cased."""
     path = Path(vocab)
     if not (path.is_dir() or path.with_name(f"{path.name}.index").is_file()):
         return path, not cased

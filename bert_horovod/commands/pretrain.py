@@ -56,9 +56,9 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
             f"execution.probe = {recipe.execution.probe!r} and --probe_dir {arguments.probe_dir or 'missing'}: "
             "expected both, a task and its files, or neither"
         )
-    if start and launched.rank == 0:  # the others are given what rank 0 reads
+    if start and launched.rank == 0:  # rank 0 sends its parameters to the others
         start = find_checkpoint(start, "--init_checkpoint")
-    # One process a host reads its host's copy once: a damaged byte would else be trained on.
+    # One process on each host verifies the host's copy, because training would use a damaged byte.
     store = (verify if launched.local_rank == 0 else open_store)(arguments.data_dir)
     check_recipe(recipe, store, launched.size)
     job = pretraining_job(

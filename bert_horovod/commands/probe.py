@@ -1,12 +1,12 @@
-"""How good is each checkpoint of a run for a task? Each is fine-tuned on a copy; again to resume.
+"""Score each checkpoint of a run on a task: fine-tune a copy of it; the same command resumes.
 
-A fine-tuning takes 3 epochs, or 300 steps if that is less. The scores on the dev set are printed as a table, and stand
-in scores.json.
+A fine-tuning takes 3 epochs, or 300 steps if that is less. The scores on the dev set are printed as a table and written
+to scores.json.
 
 One process:     bert-horovod probe RUN --task sst2 --data_dir GLUE/SST-2
 Several hosts:   bert-horovod launch -np 8 -hostfile hosts -- probe RUN --task sst2 --data_dir GLUE/SST-2
 
-The curve tells when more pre-training stops paying. While a run trains, execution.probe does the same.
+The scores show when more pre-training stops helping the task. execution.probe does the same while a run trains.
 """
 
 import argparse

@@ -4,8 +4,9 @@ bert-horovod recipes                        all of them, and how long one A100 t
 bert-horovod recipes --device V100          the same for another device
 bert-horovod recipes bert-base > my.toml    print one, to be changed and trained: pretrain --recipe my.toml
 
-Nothing runs: the times are those of `plan` on a single device, without memory's limits: work for several to share.
-`plan --recipe FILE` says what they lose to communication. Tokens are positions, what packing leaves empty included.
+Nothing runs: the times are those of `plan` on a single device, without a limit of memory. Several devices can share the
+work; `plan --recipe FILE` computes the time that they lose to communication. Tokens are positions, with those that
+packing leaves empty.
 """
 
 import argparse
@@ -72,9 +73,9 @@ def _entry(name: str, device_name: str) -> dict[str, Any]:
 
 
 def _on_device(recipe: Recipe, name: str) -> tuple[Recipe, Device]:
-    """A device of this name, and the recipe with a precision that it accelerates; raises UserError if it is not known.
+    """The recipe with a precision that the device accelerates, and the device; raises UserError if it is not known.
 
-    Volta and Turing have no bfloat16: there such a recipe trains in float16.
+    Volta and Turing have no bfloat16: on these a recipe in bfloat16 is planned in float16.
     """
     precision = recipe.numerics.precision
     if precision == "bfloat16" and gpu_peak(name, "float16", True) and not gpu_peak(name, precision, True):
@@ -101,7 +102,7 @@ def _text(entries: list[dict[str, Any]], device: str) -> str:
 
 
 def _short(number: int) -> str:
-    """Three digits at most: 110 M, 29.5 G; powers of two as they are called: 64 K rows."""
+    """At most three digits: 110 M, 29.5 G; multiples of 1,024 in units of 1,024: 64 K rows."""
     for unit, letter in _UNITS:
         if number >= unit:
             value = number / unit
@@ -112,7 +113,7 @@ def _short(number: int) -> str:
 
 
 def _duration(days: float) -> str:
-    """In the largest unit of which there is one, from minutes on: of less, data sheets tell nothing."""
+    """In the largest unit that gives 1 or more, minutes at least, because data sheets do not tell shorter times."""
     if days >= 1:
         return f"{days:,.1f} days"
     hours = 24 * days

@@ -1,4 +1,4 @@
-"""Run the command again that made a run, as it was recorded: the run goes on from its last checkpoint.
+"""Run the recorded command of a run again: the run goes on from its last checkpoint.
 
 bert-horovod resume RUN
 """
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Become that command, in its working directory."""
+    """Replace this process by the recorded command, in the command's working directory."""
     from bert_horovod.runs.status_files import read_command, read_sign
 
     place, command = arguments.RUN.absolute(), read_command(arguments.RUN)

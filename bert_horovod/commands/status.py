@@ -1,4 +1,4 @@
-"""Say of a run whether it is running, where, since when, how far it is and what it waits for.
+"""Print the status of a run: running or not, host, start, step, time left, last checkpoint, waits.
 
 bert-horovod status RUN         from any shell or host that sees the directory; the run is not disturbed
 """
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what the directory tells."""
+    """Read the run's directory and print the status."""
     from bert_horovod.reporting.run_status import run_status
     from bert_horovod.training.console import duration
 

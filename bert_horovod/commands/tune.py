@@ -2,13 +2,14 @@
 
 bert-horovod tune --recipe F --data_dir D --output tuned.toml                     one process
 bert-horovod tune --recipe F --data_dir D -np 8 -hostfile hosts                   many ranks, which it starts itself
-bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml ...              a run with what was found
+bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml ...              a run with these settings
 
-Tried are the micro-batch, what XLA compiles, recomputation, threads and, where ranks wait for sums, buckets, the way to
-sum and Horovod's cycle time. What cannot fit into memory or cannot win is passed over; a candidate that runs out of
-memory, crashes or takes too long is an answer, not an end. The best ones are measured again in turns. What was measured
-is kept beside the row index: the same command goes on after it was stopped, and answers at once when it is done. The
-phase that takes longest is measured; the others must work. Numbers stay as they are, to rounding. docs/tune.md.
+It tries values of micro_batch, xla, recompute, threads and, if ranks wait for sums, bucket_bytes, reduction,
+hierarchical_allreduce and cycle_time_ms. Candidates that cannot fit into memory or cannot win are not tried. If a
+candidate runs out of memory, crashes or takes too long, the search goes on without it. The best ones are measured again
+in turns. Measurements are kept beside the row index: the same command goes on after a stop, and answers at once when it
+is done. The phase that takes longest is measured; the settings must work in the other phases too. They change the
+numbers of a run by rounding at most. docs/tune.md says more.
 """
 
 import argparse
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from bert_horovod.measuring.tuning.search import Found
     from bert_horovod.measuring.tuning.tuner import Question
 
-_MEMORY_SHARE = 0.95  # of what the kernel would give, that ranks may take on a CPU
-_GPU_SHARE = 0.92  # of a GPU's memory, that TensorFlow can allocate
-# Of [execution], what may decide the time of a step, beside what is always tried.
+_MEMORY_SHARE = 0.95  # of the memory that the kernel has available: ranks on a CPU may take so much
+_GPU_SHARE = 0.92  # of a GPU's memory: TensorFlow can allocate so much
+# Settings of [execution] that may change the time of a step, beside those that are always tried.
 _OF_SPEED = (
     "threads",
     "bucket_bytes",
@@ -85,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Search, tell of each trial on standard error, print the settings."""
+    """Search, print a line for each trial on standard error, then print the settings."""
     from bert_horovod.batches.special_tokens import check_vocabulary
     from bert_horovod.corpus.store import open_store
     from bert_horovod.costs.derived import derive
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.phase is not None and not 0 <= arguments.phase < len(recipe.phase):
         raise UserError(f"--phase {arguments.phase}: the recipe has phases 0 to {len(recipe.phase) - 1}")
     for phase in recipe.phase:
-        derive(recipe, phase, machine.world_size)  # refuses what the ranks cannot share, before anything is run
+        derive(recipe, phase, machine.world_size)  # refuses a batch that the ranks cannot share, before anything runs
     store = open_store(arguments.data_dir)
     check_vocabulary(recipe, store)
     question = Question(
@@ -142,7 +143,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _comments(question: "Question", found: "Found", facts: dict[str, Any]) -> list[str]:
-    """What the fragment says of itself."""
+    """The comment lines at the top of the TOML fragment."""
     machine = question.machine
     devices = facts["gpus"][0] if facts["gpus"] else f"{facts['processor']}, {machine.cores} cores"
     gain = f"{found.gain:.3f} times those of the recipe as it was" if found.gain else "the recipe as it was gave none"
@@ -172,7 +173,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 
 
 def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
-    """The host, and what tells it from others."""
+    """The host, and facts that identify it: processor, GPUs, hosts of the run, memory."""
     from bert_horovod.cluster.doctor.facts import gpus
     from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
     from bert_horovod.measuring.tuning.candidates import Machine
@@ -202,7 +203,7 @@ def _host_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _decided_by(question: "Question", store: "Store", facts: dict[str, Any]) -> dict[str, Any]:
-    """What the time of a step depends on beside the settings that are tried."""
+    """All that the time of a step depends on, beside the settings that are tried."""
     from bert_horovod import __version__
     from bert_horovod.measuring.tuning.candidates import first_settings
     from bert_horovod.runtime.children import installed_version, source_hash
@@ -222,7 +223,7 @@ def _decided_by(question: "Question", store: "Store", facts: dict[str, Any]) -> 
 
 
 def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", gpus: list[str]) -> int | None:
-    """What a rank may take; None: unknown."""
+    """Memory that a rank may take; None: unknown."""
     from bert_horovod.cluster.doctor.facts import available_memory_bytes
     from bert_horovod.costs.gpus import gpu_memory
     from bert_horovod.measuring.largest_micro_batch import parse_bytes

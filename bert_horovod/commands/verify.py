@@ -1,6 +1,6 @@
 """Check a token store: every hash, every offset, every token id.
 
-Exits with 2 and says which shards are damaged, if any are.
+If shards are damaged, it names them and exits with 1.
 """
 
 import argparse

@@ -31,6 +31,11 @@ class Choice:
     price: str = ""  # its disadvantage for learning, for people
 
 
+def doubling(most: int) -> list[int]:
+    """Numbers of ranks to look at: 1, 2, 4, ... and the most."""
+    return [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]
+
+
 def knee(plans: Sequence[PhasePlan]) -> int:
     """The world size, among the plans, at which efficiency times speed-up is largest."""
     return max(plans, key=lambda plan: plan.efficiency**2 * plan.world_size).world_size

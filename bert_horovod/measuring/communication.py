@@ -1,6 +1,6 @@
-"""The optimizer step with its communication off, overlapped with backward, and held back until backward's end.
+"""Time the optimizer step with its communication off, overlapped with backward, and held back until backward ends.
 
-With an exchange that does not send the same in every step a step's time is a mean, what it does between steps included.
+If the exchange sends different data in different steps, the step time is a mean and includes its work between steps.
 """
 
 import statistics
@@ -21,7 +21,7 @@ from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.overlap import plan_by_measurement
 from bert_horovod.training.step import StepTimes, as_tensors
 
-WARM_UP = 1  # step of each kind, which compiles
+WARM_UP = 1  # untimed step of each kind, because it compiles
 
 
 def measure(
@@ -32,18 +32,18 @@ def measure(
     timeline: Path | None = None,
     warm_up: int = WARM_UP,
 ) -> dict[str, Any]:
-    """Time the step of the recipe's first phase on synthetic rows, the kinds in turn; medians.
+    """Time the step of the recipe's first phase on synthetic rows, each kind of step in turn; the times are medians.
 
     Args:
       recipe: its global batch is shared by the ranks.
-      world: the ranks; in a world of one there is nothing but the step.
-      steps: timed, of each kind.
-      delays: see delayed.py; sleep instead of computing.
+      world: the ranks; one rank alone times only the step without communication.
+      steps: number of timed steps of each kind.
+      delays: seconds to sleep instead of computing, see delayed.py; None: compute.
       timeline: a directory for a trace of one overlapped step.
       warm_up: steps of each kind that are not timed.
 
     Returns:
-      What `bert-horovod bench comm --json` prints; equal on all ranks but for the times.
+      The JSON object of `bert-horovod bench comm --json`; all of it but the times is equal on all ranks.
     """
     phase = recipe.phase[0]
     micro_batches = derive(recipe, phase, world.size).micro_batches
@@ -76,7 +76,7 @@ def measure(
     def median(kind: str, seconds) -> float:
         return statistics.median(seconds(result.times) for result in found[kind])
 
-    alike = recipe.exchange.interval == 1  # all steps
+    alike = recipe.exchange.interval == 1  # all steps send the same
     step_s = {name: median(name, _step_s) if alike else taken_s[name] / steps for name in kinds}
     update_s = median("off", lambda times: times.updated - times.reduced)
     result = {
@@ -101,7 +101,7 @@ def measure(
                 "latency_s": expectation.link.latency_s,
                 "bytes_per_s": expectation.link.bytes_per_s(world.size),
             },
-            # Of gradients, bucket by bucket; other methods send something else.
+            # The prediction is for gradients, sent bucket by bucket; other methods send other tensors.
             "predicted_s": step_s["off"] + expectation.exposed_s if recipe.exchange.method == "gradients" else None,
             "floor_s": expectation.floor_s,
             "reduction": expectation.plan.reduction,
@@ -112,7 +112,7 @@ def measure(
 
 
 def hidden_share(times: StepTimes) -> float:
-    """The share of the time in which an all-reduce was under way that lies before backward's end."""
+    """Seconds with an all-reduce under way before backward's end, over all such seconds; 1 without all-reduces."""
     end = times.micro_batches[-1][1]
     covered, hidden, until = 0.0, 0.0, float("-inf")
     for begin, done in sorted(times.all_reduces):

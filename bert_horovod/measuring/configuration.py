@@ -1,4 +1,4 @@
-"""What a benchmark of the step runs: the usual models at the usual batches, as recipes."""
+"""Recipes for benchmarks of the step: models of the usual sizes, each with a default batch."""
 
 import dataclasses
 from dataclasses import replace
@@ -11,9 +11,9 @@ from bert_horovod.recipe.sections import Execution, Recipe
 
 
 class Size(NamedTuple):
-    """A model, and the batch at which it is measured unless flags say otherwise."""
+    """A model size, and the batch that is measured unless flags give another."""
 
-    model: dict[str, int]  # what differs from the recipe's defaults
+    model: dict[str, int]  # settings that differ from the recipe's defaults
     rows: int
     length: int
 
@@ -35,7 +35,7 @@ XLA_CHOICES = next(entry for entry in dataclasses.fields(Execution) if entry.nam
 
 
 def size_recipe(name: str, overrides: list[str], rows: int | None = None, length: int | None = None) -> Recipe:
-    """The recipe of one of SIZES, its rows and length perhaps others; raises UserError as recipe_from_table does."""
+    """The recipe of one of SIZES; `rows` and `length` replace its own. Raises UserError as recipe_from_table does."""
     size = SIZES[name]
     table = {
         "model": size.model,
@@ -46,9 +46,9 @@ def size_recipe(name: str, overrides: list[str], rows: int | None = None, length
 
 
 def step_products(recipe: Recipe, layers: int = 0) -> list[Product]:
-    """The products of a forward pass over one micro-batch of the first phase, each row filled by one sequence.
+    """The matrix products of a forward pass over one micro-batch of the first phase; one sequence fills each row.
 
-    `layers`: of the uppermost so many layers, and the heads, alone; 0: of all.
+    `layers`: products of this many upper layers and the heads only; 0: of all layers.
     """
     length = recipe.phase[0].sequence_length
     slots = full_row_slots(recipe.objective, length)
@@ -57,7 +57,7 @@ def step_products(recipe: Recipe, layers: int = 0) -> list[Product]:
 
 
 def step_flops(recipe: Recipe) -> float:
-    """Floating point operations of the products of forward and backward over that micro-batch."""
+    """Floating point operations of the matrix products, forward and backward, of the micro-batch of step_products."""
     return training_flops(
         lambda model: step_products(recipe, model.num_hidden_layers), recipe.model, recipe.phase[0].trained_layers
     )

@@ -1,4 +1,4 @@
-"""A step whose compute is sleep: for measuring communication where hosts share a processor."""
+"""A step that sleeps instead of computing: it measures communication where hosts share a processor."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from bert_horovod.training.step import StepInputs, TrainStep
 
 
 def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | list[float]]:
-    """Seconds of a step's parts as --delay takes them; layers_s from the last layer on."""
+    """Seconds of a step's parts in the format of --delay; layers_s begins with the last layer."""
     ends = [profile.forward_s]
     for names in backward_blocks(list(profile.ready_s))[:-1]:
         ends.append(max(ends[-1], *(profile.ready_s[name] for name in names)))
@@ -33,7 +33,7 @@ def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | li
 
 
 def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
-    """The file of --delay; raises ReportedError where it is none, or of a model with another number of layers."""
+    """Read the file of --delay; raises ReportedError if it is no such file or has another number of layers."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         scalars = [found[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
@@ -66,7 +66,7 @@ class DelayedStep(TrainStep):
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
-        """See TrainStep; gradients are there after their block's seconds."""
+        """See TrainStep; the gradients of a block are ready after its delay."""
         delays = self._delays
         token = _sleep(delays["forward_s"], inputs.backward_scale)
         sums = tf.fill([len(self._task.sum_names)], tf.cast(token, tf.float64))
@@ -77,7 +77,7 @@ class DelayedStep(TrainStep):
             strict=True,
         ):
             token = _sleep(seconds, token)
-            with tf.control_dependencies([token]):  # parameters in gradients' place, as the peers have it: no copies
+            with tf.control_dependencies([token]):  # parameters serve as gradients, as in the peers: no copies
                 gradients |= {name: self._state.parameters[name].read_value() for name in names}
         ids = tf.reshape(batch["input_ids"], [-1])
         values = tf.fill([ids.shape[0], self.shapes[WORD_EMBEDDINGS][1]], token)
@@ -97,7 +97,7 @@ class DelayedUpdater(Updater):
 
 
 def _sleep(seconds: float, after: tf.Tensor) -> tf.Tensor:
-    """`after`, a float32 scalar, so much later."""
+    """Return `after`, a float32 scalar, `seconds` later."""
 
     def sleep(value: np.ndarray) -> np.ndarray:
         time.sleep(seconds)

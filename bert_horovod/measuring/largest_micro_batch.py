@@ -1,7 +1,7 @@
 """The largest micro-batch that fits into a limit of memory, found by running steps in processes of their own.
 
-A process's peak never falls, so each try is a process: this module run as a program, which reads its try from
-standard input as JSON and writes the peak to standard output.
+A process's peak memory never falls, so each try runs in a new process. The process runs this module as a program: it
+reads the try from standard input as JSON and writes the peak to standard output.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.children import python_settings
 
-STEPS = 2  # of the optimizer: the second has slots and accumulators that the first made
-MARGIN = 1.1  # times the limit of resident memory: there a try on a CPU is ended
+STEPS = 2  # optimizer steps; the first creates slots and accumulators, the second runs beside them
+MARGIN = 1.1  # on a CPU a try is ended when its resident memory exceeds the limit times this
 _WATCH_S = 0.02
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{unit}": base ** (i + 1) for i, letter in enumerate("KMGT") for unit, base in (("iB", 1024), ("B", 1000))
@@ -36,10 +36,10 @@ class Try:
     phase: int
     micro_batch: int  # rows
     micro_batches: int  # of a rank's optimizer step, at the recipe's global batch
-    peak_bytes: int  # measured; where the try was ended, what it had reached
-    ended: bool  # before its steps were done, for lack of memory
+    peak_bytes: int  # measured; if the try was ended, the most seen until then
+    ended: bool  # whether the try was ended before its steps were done, for lack of memory
     fits: bool
-    estimate_bytes: int  # the program's own, training.derived
+    estimate_bytes: int  # the program's own estimate, costs.derived
 
     @property
     def ratio(self) -> float:
@@ -65,10 +65,10 @@ def gibibytes(size: float) -> str:
 
 
 def largest_micro_batch(recipe: Recipe, limit_bytes: int, world_size: int, tell: Callable[[Try], None]) -> int:
-    """The largest execution.micro_batch of which every phase stays within the limit; `tell` hears of each try.
+    """The largest execution.micro_batch with which every phase stays within the limit; calls `tell` after each try.
 
-    Doubles from 1, then bisects, on the phase with the longest rows; the others must fit too. Never more than a
-    rank's share of the smallest global batch: more would be rows of padding.
+    Doubles from 1, then bisects, on the phase with the longest rows; the other phases must fit too. The result is at
+    most a rank's share of the smallest global batch, because more would add rows of padding.
 
     Raises:
         UserError: not even one row fits, or the ranks cannot share a global batch.
@@ -95,10 +95,10 @@ def largest_micro_batch(recipe: Recipe, limit_bytes: int, world_size: int, tell:
 
 
 def largest(fits: Callable[[int], bool], most: int, first: int = 1) -> int:
-    """The largest number in [1, most] that fits, or 0: doubling from `first`, then bisecting, exact to one in 32.
+    """The largest number in [1, most] that fits, or 0: doubles from `first`, then bisects, exact to one in 32.
 
-    A step of one micro-batch needs no accumulators, so `most` may fit where a little less does not: it is tried too
-    where it is near.
+    A step of one micro-batch needs no gradient accumulators, so `most` may fit although a slightly smaller number does
+    not. So `most` is tried too, if the smallest number that did not fit is above half of it.
     """
     low, high, number = 0, most + 1, min(first, most)
     while high - low > (1 if high > most else max(1, low // 32)):
@@ -111,7 +111,7 @@ def largest(fits: Callable[[int], bool], most: int, first: int = 1) -> int:
 
 
 def least_padding(recipe: Recipe, micro_batch: int, world_size: int) -> int:
-    """The smallest micro-batch that makes no more micro-batches than this one: the same work with less padding."""
+    """The smallest micro-batch that makes no more micro-batches a step than this one: the same work, less padding."""
     shares = [-(-phase.global_batch // world_size) for phase in recipe.phase]
     return max(-(-share // -(-share // micro_batch)) for share in shares)
 
@@ -128,8 +128,8 @@ def _too_low(recipe: Recipe, limit_bytes: int, one_row: Try) -> str:
 def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, world_size: int = 1) -> Try:
     """Run a phase's steps at this micro-batch in a process of its own.
 
-    On a CPU the process is ended as soon as it holds MARGIN times the limit. Raises RuntimeError, with what the process
-    said, where it fails for another reason than memory.
+    On a CPU the process is ended as soon as it holds more than MARGIN times the limit. Raises RuntimeError, with the
+    end of the process's error output, if it fails for another reason than lack of memory.
     """
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.synthetic import row_slots
@@ -168,7 +168,7 @@ def _run_within(work: str, bound: int | None) -> tuple[int, bool]:
         said.seek(0)
         log.seek(0)
         output, errors = said.read(), log.read()
-    if over or child.returncode == -signal.SIGKILL or "bad_alloc" in errors:  # or the system had no memory left
+    if over or child.returncode == -signal.SIGKILL or "bad_alloc" in errors:  # or the system's memory was full
         return reached, True
     if child.returncode:
         raise RuntimeError(f"a step failed with exit code {child.returncode}:\n{errors[-4000:]}")
@@ -177,7 +177,7 @@ def _run_within(work: str, bound: int | None) -> tuple[int, bool]:
 
 
 def _watch(child: subprocess.Popen, bound: int | None) -> tuple[int, bool]:
-    """Wait for the child's end, or kill it above `bound`: the most resident bytes seen, and whether it was killed."""
+    """Wait until the child ends; kill it above `bound`. Returns its most resident bytes and whether it was killed."""
     reached = 1
     while child.poll() is None:
         try:
@@ -203,7 +203,7 @@ def _child() -> None:
 
     use_devices(0, 1, recipe.execution.threads)
     (phase,) = recipe.phase
-    micro_batches = min(2, derive(recipe, phase, work["world_size"]).micro_batches)  # more need no more memory
+    micro_batches = min(2, derive(recipe, phase, work["world_size"]).micro_batches)  # more than 2 need no more memory
     exhausted = False
     try:
         step = synthetic_step(recipe, phase_batch(recipe, phase), micro_batches, LoneRank(work["world_size"]))

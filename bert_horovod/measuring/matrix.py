@@ -1,4 +1,4 @@
-"""How long a step's matrix products take alone, one after another: what no step that computes them so can beat."""
+"""Time a step's matrix products alone, one after another: no step that computes them this way can be faster."""
 
 import math
 import statistics
@@ -12,14 +12,14 @@ from bert_horovod.costs.products import VOCABULARY, Product
 from bert_horovod.measuring.configuration import step_products
 from bert_horovod.recipe.sections import Recipe
 
-WARM_UP = 3  # calls; a process's first are slow
+WARM_UP = 3  # untimed calls, because the first calls of a process are slow
 SAMPLES = 7
-LONG_ENOUGH_S = 0.004  # of a sample: else a call from Python, about 0.2 ms, would count
+LONG_ENOUGH_S = 0.004  # least length of a sample, because a call from Python takes about 0.2 ms
 MOST_CALLS = 16
 
 
 class ProductSeconds(NamedTuple):
-    """Seconds of a product C = A B, once."""
+    """Seconds of one matrix product C = A B and of each of its gradients."""
 
     product: Product
     forward_s: float
@@ -31,7 +31,7 @@ def matrix_seconds(products: Iterable[Product], dtype: str, samples: int = SAMPL
     """Time each product and its two gradients alone: medians, in the layouts that the model uses.
 
     Args:
-      products: of a forward pass; those of one size are timed once.
+      products: of a forward pass; products of the same size are timed once.
       dtype: float32, bfloat16 or float16.
       samples: calls per median.
     """
@@ -93,11 +93,11 @@ def _median_seconds(function: Callable, left: tf.Tensor, right: tf.Tensor, sampl
 
 
 def _samples(function: Callable, left: tf.Tensor, right: tf.Tensor, calls: int, samples: int) -> float:
-    """The median seconds of a graph that calls the function so many times, one after the other."""
-    lefts = [tf.identity(left + i) for i in range(calls)]  # equal products would be computed once
+    """The median seconds of a graph that calls the function `calls` times, one after the other."""
+    lefts = [tf.identity(left + i) for i in range(calls)]  # all different: TensorFlow computes equal products once
 
     def run(lefts: list[tf.Tensor], right: tf.Tensor) -> tf.Tensor:
-        kept: list[tf.Tensor] = []  # a number of each: what nothing needs is not computed
+        kept: list[tf.Tensor] = []  # one number of each product, else TensorFlow drops it as unused
         for left in lefts:
             with tf.control_dependencies(kept[-1:]):
                 kept.append(tf.reshape(function(left, right), [-1])[0])

@@ -1,4 +1,4 @@
-"""Where a step's time goes: a TensorBoard trace of some steps, and its operations by total time."""
+"""Write a TensorBoard trace of some steps, and list its operations by total time."""
 
 import re
 from collections import defaultdict
@@ -12,12 +12,12 @@ from bert_horovod.errors import RunError, UserError
 
 STEPS = 2
 TOP = 25
-_OPERATION = re.compile(r"[^:]*[^:]:([A-Za-z_]\w*)")  # node name, kind; the executor's own events have ::
-_MODULE = re.compile(r"a_(?:inference_+)?(.*?)(?:_\d+)*_*\.\d+")  # what XLA makes of a tf.function's name
+_OPERATION = re.compile(r"[^:]*[^:]:([A-Za-z_]\w*)")  # node name:operation; the executor's own events have ::
+_MODULE = re.compile(r"a_(?:inference_+)?(.*?)(?:_\d+)*_*\.\d+")  # XLA's module name of a tf.function
 
 
 class Operation(NamedTuple):
-    """What one kind of operation took; time is summed over threads, without that of operations inside it."""
+    """The time of one kind of operation, summed over threads, without the time of operations nested inside it."""
 
     name: str
     ms_per_step: float
@@ -27,7 +27,7 @@ class Operation(NamedTuple):
 def trace(run: Callable[[], object], directory: Path, steps: int = STEPS) -> Path:
     """Write a trace of `steps` calls below the directory, for TensorBoard; returns the file *.xplane.pb.
 
-    Raises ReportedError where the directory cannot be written.
+    Raises ReportedError if the directory cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def trace(run: Callable[[], object], directory: Path, steps: int = STEPS) -> Pat
 
 
 def operations(path: Path, steps: int = STEPS) -> list[Operation]:
-    """A trace's operations by kind, the longest first; of compiled functions, by function and kind."""
+    """A trace's operations by kind, the longest first; operations that XLA compiled by function and kind."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace()
@@ -73,9 +73,9 @@ def table(found: list[Operation]) -> str:
 
 
 def _own_times(plane, line) -> list[tuple[str, int]]:
-    """Name and picoseconds of each operation of a thread; what an operation inside it took is taken off.
+    """Name and picoseconds of each operation of a thread; the time of operations nested inside it is subtracted.
 
-    XLA's "call" of a fusion encloses it and is nothing itself: such a one is left out.
+    XLA's "call" event encloses a fusion and does no work itself, so a call with nested events is left out.
     """
     events = []
     for event in line.events:
@@ -96,7 +96,7 @@ def _own_times(plane, line) -> list[tuple[str, int]]:
 
 
 def _name(plane, event) -> str | None:
-    """`_MklMatMul` of the event MatMul_82:_MklMatMul, `XLA layer: fusion` of a compiled one; None: no operation."""
+    """`_MklMatMul` for the event MatMul_82:_MklMatMul, `XLA layer: fusion` for a compiled one, None for others."""
     name = plane.event_metadata[event.metadata_id].name
     for stat in event.stats:
         if plane.stat_metadata[stat.metadata_id].name == "hlo_module":

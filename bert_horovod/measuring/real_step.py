@@ -1,6 +1,6 @@
-"""The optimizer step as a run does it, on rows of a token store, timed on all ranks.
+"""Time the optimizer step as a run does it, on rows of a token store, on all ranks.
 
-A step of many micro-batches is measured by two: all but the last only add up gradients, each like the other.
+A step of many micro-batches is timed with two of them: all but the last only add up gradients and take equally long.
 """
 
 import math
@@ -32,8 +32,8 @@ from bert_horovod.training.start import open_source_once
 from bert_horovod.training.step import StepInputs, StepTimes, TrainStep, build_step
 
 MICRO_BATCHES = 2  # of a timed step, at most
-LEAST_STEPS = 2  # timed, after one that compiles
-_LEARNING_RATE = 1e-4  # the work is the same at any
+LEAST_STEPS = 2  # timed steps, after one that compiles
+_LEARNING_RATE = 1e-4  # any: the work is the same
 _STEPS = 1 << 30  # more than anybody waits for
 
 
@@ -43,18 +43,18 @@ class StepSeconds:
 
     step_s: float
     input_wait_s: float
-    micro_batch_s: float  # forward and backward of one micro-batch; with accumulation its sums too
-    update_s: float  # and the step's end
-    reduce_wait_s: float  # from the last gradient to the last sum
+    micro_batch_s: float  # forward and backward of one micro-batch; with accumulation, adding up its gradients too
+    update_s: float  # from the last sum over ranks to the step's end
+    reduce_wait_s: float  # from the last gradient to the last sum over ranks
 
 
 class RealStep:
-    """A rank's optimizer step on rows of a store; all ranks call `run` together. Close it.
+    """A rank's optimizer step on rows of a store; all ranks call `run` together. Call `close` at the end.
 
     Args:
       recipe: its global batch is shared by the ranks.
-      phase: of the recipe, from 0.
-      store: of which the rows are.
+      phase: number of the recipe's phase, from 0.
+      store: the token store that has the rows.
       index_dir: see batches.index.open_index.
       world: the ranks.
     """
@@ -74,7 +74,7 @@ class RealStep:
         self._batches = prefetch(self._make, 0, _STEPS, depth=2)
 
     def run(self, end: bool = False) -> StepSeconds | None:
-        """Do a step. None, on all ranks, if rank 0 calls with `end`: then there is no further one."""
+        """Do a step. If rank 0 calls with `end`, no rank does it and all return None: then call `run` no more."""
         begin = time.time()
         batch, waited_s = next(self._batches)
         inputs = self._inputs(batch, end)
@@ -117,12 +117,12 @@ class RealStep:
 def whole_step(
     times: StepTimes, begin: float, end: float, waited_s: float, made: int, micro_batches: int
 ) -> StepSeconds:
-    """Seconds of a step of `micro_batches`, of which `made` were: those left out take as long as the first one.
+    """Seconds of a step of `micro_batches`, from a timed step of only `made`; each one left out lasts like the first.
 
     Args:
-        times: of the step.
-        begin, end: its own, in seconds since the epoch.
-        waited_s: for its rows, from its begin on; the rows of all micro-batches are waited for in proportion.
+        times: of the timed step.
+        begin, end: of the timed step, in seconds since the epoch.
+        waited_s: seconds that the timed step waited for its rows, at its beginning; the whole step waits in proportion.
         made, micro_batches: see above.
     """
     begins = [first for first, _ in times.micro_batches]
@@ -138,19 +138,20 @@ def whole_step(
 
 
 def measure(step: RealStep, recipe: Recipe, phase: int, world: World, seconds: float, bound_s: float) -> dict[str, Any]:
-    """Time steps for so many seconds, LEAST_STEPS at least; on all ranks together.
+    """Time steps for `seconds`, at least LEAST_STEPS of them; all ranks call it together.
 
-    With an exchange that does not send the same in every step whole intervals are timed, and the step's time is their
-    mean; else it is the median.
+    If the exchange sends different data in different steps, whole intervals are timed, and the step time is the mean;
+    otherwise it is the median.
 
     Args:
       step: of this recipe and phase.
       recipe, phase, world: as given to it.
-      seconds: after which no step begins, by rank 0's clock.
+      seconds: no step begins after these, by rank 0's clock.
       bound_s: end after the first timed step if a step of the recipe takes longer than this.
 
     Returns:
-      What `bert-horovod bench throughput --json` prints; times are this rank's, memory_bytes is the most of all ranks.
+      The JSON object of `bert-horovod bench throughput --json`; times are this rank's, memory_bytes is the largest over
+      ranks.
     """
     interval, found = recipe.exchange.interval, []
     begun = time.perf_counter()

@@ -1,11 +1,11 @@
 """The training step alone, on synthetic rows: no input pipeline, no other ranks.
 
-As a program it holds the step of one recipe and times it on request, as the scripts in benchmarks/peers do:
+Run as a program, it builds the step of one recipe and times it on request, as the scripts in benchmarks/peers do:
 
     python -m bert_horovod.measuring.step_time '{"recipe": {...}}'
 
-reads numbers of steps, one a line, and answers each with a line: the steps' seconds, as a JSON list. With
-"products": true it times the step's matrix products alone instead: a "step" is all of them, one after another.
+It reads numbers of steps, one a line, and answers each with a line: the steps' seconds, as a JSON list. With
+"products": true it times the step's matrix products alone instead: a "step" is all products, one after another.
 """
 
 import json
@@ -31,14 +31,14 @@ from bert_horovod.runtime.devices import peak_memory_bytes, use_devices  # noqa:
 from bert_horovod.training.step import as_tensors  # noqa: E402
 
 WARM_UP = 3  # steps, the first of which compiles
-_LARGEST_SEARCH = 16  # steps in which float16's loss scale may settle
+_LARGEST_SEARCH = 16  # warm-up steps, at most, until float16's loss scale settles
 
 
 class TimedStep:
     """The step of a recipe's first phase, one micro-batch an optimizer step.
 
     Args:
-      recipe: model, objective, optimizer, numerics, execution.xla and execution.micro_batch are what is measured.
+      recipe: its model, objective, optimizer, numerics, execution.xla and execution.micro_batch are measured.
       state: parameters and slots; fresh ones if None.
     """
 
@@ -56,7 +56,7 @@ class TimedStep:
         self._synthetic.take(batch)
 
     def run(self) -> float:
-        """One optimizer step; its seconds."""
+        """Do one optimizer step; returns its seconds."""
         started = time.perf_counter()
         self._synthetic.run()
         return time.perf_counter() - started
@@ -70,7 +70,7 @@ class TimedStep:
         return time.perf_counter() - started
 
     def warm_up(self) -> float:
-        """Compile, and run until times and float16's loss scale have settled; the first step's seconds."""
+        """Compile, and run until times and float16's loss scale have settled; returns the first step's seconds."""
         first = self.run()
         for i in range(1, _LARGEST_SEARCH):
             if i >= WARM_UP and self.state.progress.skipped_in_a_row == 0:
@@ -82,7 +82,7 @@ class TimedStep:
 def measure(step: TimedStep, steps: int) -> dict[str, Any]:
     """Time `steps` optimizer steps, as many forward and backward passes, and their matrix products alone.
 
-    The peak memory is the process's: measure one configuration a process.
+    The peak memory is that of the whole process: measure only one configuration in a process.
     """
     recipe = step.recipe
     first = step.warm_up()

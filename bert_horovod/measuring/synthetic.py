@@ -22,7 +22,7 @@ _LEARNING_RATE = 1e-4
 
 
 class LoneRank(World):
-    """Rank 0 of a world of `size` that is alone: it does a rank's work, and each sum is its own share."""
+    """Rank 0 of a world of `size` ranks, without the others: it does one rank's work; all_reduce returns its input."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -35,17 +35,17 @@ class LoneRank(World):
 class SyntheticStep:
     """A rank's optimizer step on synthetic rows; `run` it as often as wanted.
 
-    There is no schedule: the work is the same at any learning rate.
+    The learning rate is constant, because the work is the same at any rate.
     """
 
     recipe: Recipe
     state: TrainingState
     step: TrainStep
     batches: list[dict[str, np.ndarray]]
-    counts: dict[str, float]  # the task's, over all ranks
+    counts: dict[str, float]  # the task's counts, over all ranks
 
     def inputs(self) -> StepInputs:
-        """Those of the next step."""
+        """The inputs of the next step."""
         return step_inputs(self.recipe, self.state.progress, self.counts, _LEARNING_RATE, len(self.batches))
 
     def take(self, batch: dict[str, np.ndarray]) -> None:
@@ -64,7 +64,7 @@ class SyntheticStep:
 
 
 def fresh_state(recipe: Recipe) -> TrainingState:
-    """Parameters and slots as a run of the recipe, whose model is that of its first phase, begins with."""
+    """Parameters and slots at the beginning of a run of the recipe; its model must be that of its first phase."""
     half = recipe.numerics.precision == "float16"
     shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
     parameters = initial_values(shapes, recipe.model.initializer_range, recipe.data.seed)
@@ -82,10 +82,10 @@ def synthetic_step(
     state: TrainingState | None = None,
     **options: Any,
 ) -> SyntheticStep:
-    """A step of `micro_batches` times the same rows, of the recipe's first phase (Recipe.of_phase for others).
+    """A step of the recipe's first phase (Recipe.of_phase for others); all its `micro_batches` have the same rows.
 
-    Devices are the caller's to set (runtime.devices.use_devices). Where they are not given, `world` is a world of one,
-    `plan` that of execution.bucket_bytes, `state` a fresh one; `options` are those of training.step.build_step.
+    The caller sets the devices (runtime.devices.use_devices). By default `world` is a world of one, `plan` follows
+    execution.bucket_bytes, and `state` is a fresh one; `options` are those of training.step.build_step.
     """
     state, task = state or fresh_state(recipe), Pretraining(recipe.objective.pairs)
     shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
@@ -112,19 +112,19 @@ def row_slots(recipe: Recipe, phase: Phase) -> tuple[int, int]:
     """Slots of a row, for masked positions and for sequences: with packing, about the most that any
     row may need."""
     sequences = most_sequences(phase.sequence_length) if recipe.data.packing else 1
-    masked = 1 + math.ceil(recipe.objective.masked_fraction * phase.sequence_length)  # each sequence's are rounded
+    masked = 1 + math.ceil(recipe.objective.masked_fraction * phase.sequence_length)  # + 1: each sequence rounds
     return max(sequences, min(masked, phase.sequence_length)), sequences
 
 
 def synthetic_batch(model: Model, rows: int, length: int, masked_slots: int, sequences: int) -> dict[str, np.ndarray]:
-    """Random rows in the format of batches.rows.Rows.assemble, the same in every call; no place is padding.
+    """Random rows in the format of batches.rows.Rows.assemble, the same in every call; no position is padding.
 
     Args:
         model: vocab_size and type_vocab_size bound the ids.
         rows: R.
         length: positions per row, L.
         masked_slots: M, at most L; all are used, spread evenly.
-        sequences: S, at most L; each row has so many, of equal length but for one position.
+        sequences: S, at most L: sequences in each row; their lengths differ by one position at most.
 
     Returns:
         int32 [R, L], [R, M] or [R, S] arrays; the weights are float32, all 1.

@@ -17,7 +17,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def ratio(value: float) -> str:
-    """How many times as many rows a second."""
+    """A ratio of two rates of rows/s, as in "1.25 x"."""
     return f"{value:.2f} x"
 
 
@@ -39,7 +39,7 @@ def table(rows: list[dict[str, Any]], extra: dict[str, tuple[str, Callable[[Any]
 
 
 def lines(cells: list[Sequence[str]]) -> str:
-    """Rows of words as lines of aligned columns, the first to the left, the others to the right."""
+    """Rows of cells as lines of text: the first column is aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join(

@@ -1,4 +1,4 @@
-"""Rows a second on growing parts of a cluster, each rank with the same work: 1M1G, 1M2G, ..., as in the paper."""
+"""Measure rows/s on growing parts of a cluster, each rank with the same work: 1M1G, 1M2G, ..., as in the paper."""
 
 import json
 import re
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from bert_horovod.costs.choices import doubling
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.measuring.configuration import step_flops
 from bert_horovod.recipe.sections import Recipe
@@ -18,21 +19,21 @@ _LAYOUT = re.compile(r"([1-9]\d{0,4})M([1-9]\d{0,3})G")
 
 
 class Layout(NamedTuple):
-    """A part of the cluster: so many machines with so many devices each."""
+    """A part of the cluster: some machines, with the same number of devices on each."""
 
     machines: int
-    devices: int  # of a machine, a rank each
+    devices: int  # of each machine; a rank for each device
 
     def __str__(self) -> str:
         return f"{self.machines}M{self.devices}G"
 
     @property
     def ranks(self) -> int:
-        """All devices."""
+        """The number of ranks: one for each device of each machine."""
         return self.machines * self.devices
 
     def hosts(self, hosts: Hosts) -> Hosts:
-        """The first machines of a cluster that have so many devices, with these."""
+        """The first `machines` hosts that have `devices` slots or more, with `devices` slots each; raises UserError."""
         able = [name for name, slots in hosts.items() if slots >= self.devices]
         if len(able) < self.machines:
             raise UserError(
@@ -53,17 +54,17 @@ def parse_layout(text: str) -> Layout:
 def usual_layouts(hosts: Hosts) -> list[Layout]:
     """One machine with 1, 2, 4, ... and all its devices; 2, 4, ... and all machines with one device each, and with all.
 
-    All devices are as many as every machine has.
+    Where there are several machines, "all devices" of one are as many as every machine has.
     """
     devices = min(hosts.values())
-    found = [Layout(1, count) for count in _doubling(max(hosts.values()))]
-    for machines in _doubling(len(hosts))[1:]:
+    found = [Layout(1, count) for count in doubling(max(hosts.values()))]
+    for machines in doubling(len(hosts))[1:]:
         found += [Layout(machines, count) for count in sorted({1, devices})]
     return found
 
 
 class Measured(NamedTuple):
-    """A layout with what `bench comm --json` gave in each round."""
+    """A layout, with the JSON object of `bench comm --json` for each round."""
 
     layout: Layout
     rounds: list[dict[str, Any]]
@@ -84,8 +85,8 @@ def measure(
     Args:
         layouts: each one once.
         rounds: at least 1.
-        run: gives what `bench comm --json` prints on a layout; may raise RunError.
-        tell: hears of each run: how many are done, of which layout, what came of it.
+        run: runs `bench comm --json` on a layout and returns its JSON object; may raise RunError.
+        tell: called after each run with the number of runs done, the layout, and the JSON object or the error.
     """
     found: dict[Layout, list[dict[str, Any]]] = {layout: [] for layout in layouts}
     done = 0
@@ -102,16 +103,16 @@ def measure(
 
 
 def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_words: list[str]) -> dict[str, Any]:
-    """Run `bench comm --json` on a layout by `launch`, in processes of its own.
+    """Run `bench comm --json` on a layout by `launch`, in processes of its own; returns its JSON object.
 
     Args:
         layout: the part of the cluster.
-        hosts: of the cluster.
+        hosts: all hosts of the cluster.
         launch_words: further flags of `launch`.
-        bench_words: further flags of `bench comm`, but for the global batch.
+        bench_words: further flags of `bench comm`, the global batch included.
 
     Raises:
-        RunError: the ranks failed; it has their last words.
+        RunError: the ranks failed; the message has the last lines of their error output.
     """
     where = ",".join(f"{name}:{slots}" for name, slots in layout.hosts(hosts).items())
     words = [sys.executable, "-m", "bert_horovod", "launch", "-np", str(layout.ranks), "-H", where, *launch_words]
@@ -129,13 +130,13 @@ def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_word
 def results(
     found: list[Measured], recipe: Recipe, micro_batches: int, device_hour: float | None, currency: str
 ) -> dict[str, Any]:
-    """What `bench scaling --json` prints; `plan --compute` and `--link`, and `report --scaling`, read it.
+    """The JSON object of `bench scaling --json`; `plan --compute` and `--link`, and `report --scaling`, read it.
 
     Args:
-        found: of each layout that was measured.
-        recipe: what was measured.
+        found: the measurements, one for each layout.
+        recipe: the recipe that was measured.
         micro_batches: of a rank's step, on each layout.
-        device_hour: its price; None: not known.
+        device_hour: price of one device for one hour; None: not known.
         currency: of the price.
     """
     alone = next((each for each in found if each.layout.ranks == 1), None)
@@ -190,8 +191,3 @@ def _line(
 def _passes_s(delays: dict[str, Any]) -> float:
     """Forward and backward of a micro-batch, in seconds."""
     return delays["forward_s"] + delays["head_s"] + sum(delays["layers_s"]) + delays["embeddings_s"]
-
-
-def _doubling(most: int) -> list[int]:
-    """1, 2, 4, ... and the most."""
-    return [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]

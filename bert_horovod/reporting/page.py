@@ -1,4 +1,4 @@
-"""One HTML file about runs: it opens from a disk, with no network and no script from elsewhere."""
+"""One HTML file about runs: it opens from disk, and needs no network and no script from elsewhere."""
 
 import json
 import time
@@ -16,7 +16,7 @@ def page(content: dict[str, Any]) -> str:
     """The page.
 
     Args:
-        content: see `content`.
+        content: the result of the function `content`.
     """
     text = json.dumps(content, allow_nan=False).replace("<", "\\u003c")  # a name may hold </script>
     return _TEMPLATE.read_text(encoding="utf-8").replace(_MARK, text)
@@ -28,13 +28,13 @@ def content(
     watched: bool = False,
     tables: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """What the page's script reads.
+    """The object that the page's script reads.
 
     Args:
-        runs: of reporting.run_record.read_run.
-        metrics: of reporting.run_record.schema.
+        runs: results of reporting.run_record.read_run, with names.
+        metrics: the result of reporting.run_record.schema.
         watched: whether the page asks its server for news.
-        tables: beside the runs' own: title, head and rows of words.
+        tables: further tables, such as weak scaling: title, head and rows of text.
     """
     made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     about = {"watched": watched, "version": __version__, "made": made}

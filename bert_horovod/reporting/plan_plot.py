@@ -1,4 +1,4 @@
-"""Plans as a picture: for each phase and number of ranks, where a step's time goes. SVG, written by hand."""
+"""Draw plans as SVG: for each phase and number of ranks, the parts of a step's time."""
 
 from collections.abc import Sequence
 from html import escape
@@ -21,7 +21,7 @@ def plan_svg(title: str, plans: Sequence[PhasePlan]) -> str:
 
     Args:
         title: its heading.
-        plans: of each phase by rising ranks.
+        plans: of each phase, by rising number of ranks.
     """
     phases = sorted({plan.phase for plan in plans})
     most = max(sum(plan.phase == phase for plan in plans) for phase in phases)

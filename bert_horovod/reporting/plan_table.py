@@ -28,7 +28,7 @@ _TOTALS = ("ranks", "rows/s", "tokens/s", "of a device", "efficiency", "E x spee
 
 @dataclass(frozen=True)
 class PhaseAdvice:
-    """What follows from the plans of a phase, on the most ranks."""
+    """Advice for a phase, computed from its plans; for the largest number of ranks."""
 
     phase: int
     world_size: int
@@ -36,8 +36,8 @@ class PhaseAdvice:
     worth_until: int
     largest_micro_batch: dict[str, int] | None  # rows, by execution.recompute; None: the memory is not known
     wished_efficiency: float
-    choices: list[Choice]  # none on one rank
-    step_s: dict[str, float]  # by setting that sends less than float32 gradients
+    choices: list[Choice]  # empty on one rank
+    step_s: dict[str, float]  # by name of a setting that sends less than float32 gradients
     int8_pays_below_bytes_per_s: float | None  # None: at no rate
 
     def describe(self, micro_batch: int) -> list[str]:
@@ -67,7 +67,7 @@ class PhaseAdvice:
         return found
 
     def slow_link(self) -> str:
-        """What sending less gains."""
+        """A line with the step times of settings that send less, and the link rate below which int8 pays."""
         steps = ", ".join(f"{step_s:.4g} s with {setting}" for setting, step_s in self.step_s.items())
         rate = self.int8_pays_below_bytes_per_s
         if rate is None:
@@ -87,12 +87,12 @@ def plan_text(
     prices: Prices | None,
     advice: Sequence[PhaseAdvice],
 ) -> str:
-    """The assumptions; for each phase its tables and what follows; what all phases take.
+    """Text: the assumptions; for each phase its tables and advice; the totals of all phases.
 
     Args:
-        recipe: what is planned.
-        device, network: where.
-        plans: of each phase by rising ranks.
+        recipe: the planned recipe.
+        device, network: the device and network of the plans.
+        plans: of each phase, by rising number of ranks.
         bills: of each plan.
         prices: the cluster's; None: there is no cluster file.
         advice: of each phase.

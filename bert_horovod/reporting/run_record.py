@@ -1,4 +1,4 @@
-"""A run as its directory tells of it, made ready for the page: columns of metrics, pauses, incidents, its recipe."""
+"""Read a run's directory for the page: columns of metrics, pauses, incidents, its recipe."""
 
 import contextlib
 import json
@@ -20,25 +20,25 @@ from bert_horovod.storage.reading import open_regular, read_json
 
 MOST_POINTS = 1500  # of a curve; longer ones are thinned
 _MOST_BYTES = 1 << 30  # of metrics.jsonl
-_PAUSE_S = 60  # between two lines, beyond the steps between them
-_NEITHER = ("step", "phase", "epoch", "time")  # columns that are no curves
+_PAUSE_S = 60  # a pause: the time between two lines exceeds that of their steps by more than this
+_NEITHER = ("step", "phase", "epoch", "time")  # columns that are not drawn as curves
 _HELD_OUT, _PROBE = "held_out_", "probe_"
 
 
 def schema() -> dict[str, dict[str, Any]]:
-    """Unit of each metric of a step, and of which other one it is a part, by name."""
+    """By name of each metric of a step: its unit, and the metric that it is a part of."""
     return {field.name: dict(field.metadata) for field in fields(StepMetrics)}
 
 
 def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
-    """What the page says of a run, as JSON can hold it.
+    """The page's data of a run, in types that JSON can hold.
 
     Args:
         directory: an output_dir; its run may be running.
         cluster: prices and power, if they are known.
 
     Raises:
-        UserError: it is no run's directory, or cannot be read.
+        UserError: the directory is not a run's, or cannot be read.
     """
     if not (directory / "run.json").is_file():
         raise UserError(f"{directory} is not a run's directory: it has no run.json; expected an --output_dir")
@@ -60,7 +60,7 @@ def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
 
 
 def names_of(directories: list[Path]) -> list[str]:
-    """A name for each run: the last parts of its path, as few as tell all of them apart."""
+    """A name for each run: the last parts of its path, as few as make all names different."""
     parts = [directory.resolve().parts for directory in directories]
     for count in range(1, max(map(len, parts)) + 1):
         found = ["/".join(each[-count:]) for each in parts]
@@ -70,7 +70,7 @@ def names_of(directories: list[Path]) -> list[str]:
 
 
 class _Clock:
-    """Hours of training and tokens by step, over all lines; pauses are not counted."""
+    """Hours of training and tokens at each step, computed from all lines; pauses are not counted."""
 
     def __init__(self, steps: list[dict[str, Any]]) -> None:
         self.pauses: list[dict[str, float]] = []
@@ -85,7 +85,7 @@ class _Clock:
             before = line
 
     def at(self, step: int) -> tuple[float, float]:
-        """Hours and tokens at a step, between its neighbours."""
+        """Hours and tokens at a step, interpolated between the lines around it."""
         after = next((i for i, (known, *_) in enumerate(self._at) if known >= step), len(self._at) - 1)
         (s0, *first), (s1, *second) = self._at[max(0, after - 1)], self._at[after]
         share = 1.0 if s1 == s0 else min(1.0, (step - s0) / (s1 - s0))
@@ -94,12 +94,12 @@ class _Clock:
 
     @property
     def last_step(self) -> int:
-        """0 before the first."""
+        """The step of the last line; 0 if there is none."""
         return self._at[-1][0]
 
     @property
     def end(self) -> tuple[float, float]:
-        """Hours and tokens of the whole."""
+        """Hours and tokens at the last line."""
         return self._at[-1][1:]
 
 
@@ -127,7 +127,7 @@ def _is_evaluation(line: dict[str, Any]) -> bool:
 
 
 def _columns(lines: list[dict[str, Any]], clock: _Clock) -> dict[str, list[Any]]:
-    """By name a value for each line, null where it has none; with hours and tokens."""
+    """By metric name, one value for each line, None if the line lacks it; hours and tokens are added."""
     names = dict.fromkeys(name for line in lines for name, value in line.items() if isinstance(value, int | float))
     columns: dict[str, list[Any]] = {"step": [line["step"] for line in lines]}
     places = [clock.at(step) for step in columns["step"]]
@@ -139,7 +139,7 @@ def _columns(lines: list[dict[str, Any]], clock: _Clock) -> dict[str, list[Any]]
 
 
 def _bands(recipe: Recipe, clock: _Clock) -> list[dict[str, Any]]:
-    """Where a metric is expected, by the references about such runs, as far as this run has come."""
+    """Bands in which a metric is expected, from the reference curves of such runs, up to this run's last step."""
     found = []
     for reference in references_of(recipe):
         window, last = reference.window, clock.last_step
@@ -220,7 +220,7 @@ def _summary(
 
 
 def _place(directory: Path) -> list[list[str]]:
-    """Where the run is or was, by its last sign of life, and the version that saved its newest checkpoint."""
+    """State, ranks and host from the run's last sign of life, and the program's version from its newest checkpoint."""
     found = []
     if (sign := read_sign(directory)) is not None:
         found += [["state", sign.ended or sign.doing], ["ranks", str(sign.ranks)], ["host of rank 0", sign.host]]

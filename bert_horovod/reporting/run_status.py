@@ -1,4 +1,4 @@
-"""What can be said of a run from outside, by its directory alone, on any host that sees it."""
+"""The status of a run, read from its directory alone, on any host that sees the directory."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.status_files import Sign, read_sign
 from bert_horovod.storage.reading import open_regular
 
-_TAIL_BYTES = 1 << 18  # of metrics.jsonl: more than its last lines
+_TAIL_BYTES = 1 << 18  # read from the end of metrics.jsonl: more than its last lines
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run as its directory tells of it; None is what it does not tell."""
+    """The status of a run, from its directory; None: the directory does not tell."""
 
     state: str  # "running", "silent", "dead", "unknown" or how it ended
     sign: Sign | None
@@ -30,12 +30,12 @@ class RunStatus:
     left_s: float | None  # until the last step
 
     def to_table(self) -> dict[str, Any]:
-        """For JSON."""
+        """The status as a dictionary, for JSON."""
         return asdict(self)
 
 
 def run_status(run: Path) -> RunStatus:
-    """Look at a run without touching it; raises UserError for a directory that is none."""
+    """Read the status of a run and change nothing; raises UserError if the directory is not a run's."""
     if not (run / "run.json").is_file():
         raise UserError(f"{run} is not a run's directory: it has no run.json; expected what was given as --output_dir")
     sign, metrics, now = read_sign(run), _last_metrics(run), time.time()
@@ -75,7 +75,7 @@ def _last_metrics(run: Path) -> dict[str, Any]:
     for line in reversed(lines):
         try:
             found = json.loads(line)
-        except ValueError:  # the first, cut by the look at the tail alone, or the last, still being written
+        except ValueError:  # the first line, cut because only the tail is read, or the last, still being written
             continue
         if isinstance(found, dict) and "loss" in found and "step_s" in found:
             return found
@@ -83,13 +83,13 @@ def _last_metrics(run: Path) -> dict[str, Any]:
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """By its name, whole or not."""
+    """The checkpoint with the largest step in its name, complete or not; None: there is none."""
     found = [path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
     return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
 
 
 def _time_left(run: Path, step: int | None, sign: Sign | None, metrics: dict[str, Any]) -> float | None:
-    """Steps that are left at the last measured pace; those of another phase by their tokens."""
+    """Seconds of the steps that are left, at the last measured pace; steps of other phases scale with their tokens."""
     pace = metrics.get("step_s")
     if sign is None or step is None or not isinstance(pace, int | float):
         return None
@@ -109,7 +109,7 @@ def _time_left(run: Path, step: int | None, sign: Sign | None, metrics: dict[str
 
 
 def _phase_of(recipe: Recipe, step: int) -> int:
-    """The phase that a step, counted from 1, is of."""
+    """The number of the phase that has this step; steps count from 1, phases from 0."""
     end = 0
     for number, phase in enumerate(recipe.phase):
         end += phase.steps

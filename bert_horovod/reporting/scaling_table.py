@@ -1,4 +1,4 @@
-"""What `bench scaling` measured, as a table for a terminal or a page."""
+"""The results of `bench scaling` as a table, for a terminal or a page."""
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,12 @@ from bert_horovod.storage.reading import read_json
 
 
 def heading(found: dict[str, Any]) -> str:
-    """What was measured."""
+    """A line with the configuration, the micro-batches and the rounds."""
     return f"{found['configuration']}; {found['micro_batches']} micro-batch(es) a rank; rounds: {found['rounds']}"
 
 
 def cells(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row of headings, then a row a layout."""
+    """A row of headings, then a row for each layout."""
     priced = any(line["price_per_billion_tokens"] is not None for line in found["lines"])
     head = ("layout", "ranks", "step s", "rows/s", "tokens/s", "speed-up", "efficiency", "exposed s")
     rows = [head + ((f"{found['currency']} a billion tokens".strip(),) if priced else ())]

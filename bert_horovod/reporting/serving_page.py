@@ -1,4 +1,4 @@
-"""The page of a running run, served to this host's browser alone."""
+"""Serve the page of a running run, to browsers on this host only."""
 
 import json
 from collections.abc import Callable
@@ -16,8 +16,8 @@ def serve(content: Callable[[], dict[str, Any]], port: int = 0) -> None:
     """Serve until Ctrl-C.
 
     Args:
-        content: makes what the page shows; called for each request.
-        port: 0: a free one.
+        content: returns the page's data; called for each request.
+        port: to listen on; 0: a free one.
 
     Raises:
         UserError: the port is taken, or `content` cannot be made at the start.
@@ -25,7 +25,7 @@ def serve(content: Callable[[], dict[str, Any]], port: int = 0) -> None:
     content()
 
     class Handler(BaseHTTPRequestHandler):
-        """Answers for the page and its news."""
+        """Answers requests for the page and for its new data."""
 
         def do_GET(self) -> None:
             try:
@@ -47,7 +47,7 @@ def serve(content: Callable[[], dict[str, Any]], port: int = 0) -> None:
             self.wfile.write(body)
 
         def log_message(self, *ignored: object) -> None:
-            """Nothing: a line every 5 seconds helps nobody."""
+            """Log nothing, because the page asks every 5 seconds."""
 
     try:
         server = ThreadingHTTPServer((_HOST, port), Handler)

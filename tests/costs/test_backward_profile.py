@@ -51,7 +51,12 @@ def test_recomputed_layers_take_half_as_long_again():
     def of_layer(profile):
         return profile.ready_s[name(0)] - profile.ready_s[name(1)]
 
+    def of_the_last(profile):  # which has fewer positions: those that a head reads
+        return profile.ready_s[name(2)] - profile.ready_s["cls.predictions.bias"]
+
     assert of_layer(layer) == pytest.approx(1.5 * of_layer(plain))
+    assert of_the_last(layer) == pytest.approx(1.5 * of_the_last(plain))
+    assert of_the_last(attention) > of_the_last(plain)
     scores = 2 * 4 * 128 * 128 * 768 / RATE
     assert of_layer(attention) == pytest.approx(of_layer(plain) + scores)
 

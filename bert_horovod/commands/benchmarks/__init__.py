@@ -1,1 +1,1 @@
-"""What `bert-horovod bench` can measure: one module each, as a command is."""
+"""The benchmarks of `bert-horovod bench`: each is a module, as each command is."""

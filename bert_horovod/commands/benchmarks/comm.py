@@ -1,11 +1,12 @@
-"""Time the training step without communication, with it beside backward, and with all of it after backward.
+"""Time the training step without communication, with it overlapped with backward, and with all of it after backward.
 
 horovodrun -np 4 -hostfile hosts bert-horovod bench comm --recipe F         a recipe's first phase
 horovodrun -np 2 bert-horovod bench comm --model small --trace DIR       and a trace of one step
 
-On synthetic full rows, with words as frequent as in text. Exposed is what communication adds to the step. The
-prediction is of a link (latency and bytes a second, fitted to all-reduces that are timed first) and of backward's
-own profile, which also choose the buckets; the floor is the part that no choice could hide.
+Rows are synthetic and full, with words as frequent as in text. "exposed" is the time that communication adds to the
+step. The prediction is computed from the link (latency and bytes a second, fitted to all-reduces that are timed first)
+and from backward's own profile; both also choose the buckets. The time "after backward in any plan" is communication
+that no choice of buckets can hide.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 bert-horovod bench compute --model base                                     BERT-base, 16 rows of 128
 bert-horovod bench compute --recipe F --set execution.xla=layers                a recipe's first phase
-bert-horovod bench compute --model mini --profile trace                     and where the time goes
+bert-horovod bench compute --model mini --profile trace                     and its operations by time
 
 One process, one micro-batch a step, no input pipeline. docs/speed.md says how to read it.
 """
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int | None:
-    """Measure, and print what was found."""
+    """Measure, and print the results."""
     recipe = step_recipe(arguments)
     if arguments.profile and arguments.profile.exists() and not arguments.profile.is_dir():
         raise UserError(f"--profile {arguments.profile}: that is a file; name a directory for the trace")

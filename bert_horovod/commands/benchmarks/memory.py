@@ -1,8 +1,9 @@
 """Find the largest micro-batch that fits into a limit of memory; the global batch stays the recipe's.
 
-Real optimizer steps on full synthetic rows, each try in a process of its own. On a GPU the limit is of what TensorFlow
-allocates; on a CPU it is of resident memory, the program itself included, and a try that goes 10 % above it is ended.
-Of what only several ranks need, the buckets' copies are measured, Horovod's own buffers are not.
+It runs real optimizer steps on full synthetic rows, each try in a process of its own. On a GPU the limit is for
+TensorFlow's allocations; on a CPU it is for resident memory, the program itself included, and a try that goes 10 %
+above it is ended. Of the memory that only several ranks need, the buckets' copies are measured, Horovod's own buffers
+are not.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.costs.derived import derive
 
     for phase in recipe.phase:
-        derive(recipe, phase, arguments.world_size)  # refuses what the ranks cannot share, before anything is run
+        derive(recipe, phase, arguments.world_size)  # refuses a batch that the ranks cannot share, before anything runs
     tries: list[Try] = []
 
     def tell(found: Try) -> None:

@@ -3,10 +3,10 @@
 bert-horovod bench scaling --recipe F -hostfile hosts --output scaling.json
 bert-horovod bench scaling --recipe F -H node1:8,node2:8 --layout 1M1G 2M1G 2M8G --cluster C
 
-Rows are synthetic and full, so that neither data nor its reading counts; the step, its buckets and their all-reduces
-are those of training. Speed-up and efficiency are over 1M1G. exposed s is what communication adds to a step. With
---cluster there is a price of a billion tokens. `plan --compute FILE --link FILE` and `report --scaling FILE` read what
---output writes. A layout that fails is named and left out; the exit code is 1 then.
+Rows are synthetic and full, so that reading data takes no time; the step, its buckets and their all-reduces are those
+of training. Speed-up and efficiency are relative to 1M1G. "exposed s" is the time that communication adds to a step.
+With --cluster the table has the price of a billion tokens. `plan --compute FILE --link FILE` and `report --scaling
+FILE` read the file of --output. A layout that fails is named and left out; the exit code is 1 then.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("which hosts? Give -hostfile F or -H host:n,...; for this host alone -H localhost:2")
     layouts = list(dict.fromkeys(map(parse_layout, arguments.layout))) if arguments.layout else usual_layouts(hosts)
     for layout in layouts:
-        layout.hosts(hosts)  # refuses what there is not
+        layout.hosts(hosts)  # refuses a layout for which there are too few hosts or slots
     most = max(layout.ranks for layout in layouts)
     count = arguments.micro_batches or derive(recipe, recipe.phase[0], most).micro_batches
     words = _step_words(arguments)

@@ -3,7 +3,7 @@
 bert-horovod bench throughput --recipe F --data_dir D                                        one process
 bert-horovod launch -np 8 -hostfile hosts -- bench throughput --recipe F --data_dir D        many ranks
 
-A step of many micro-batches is measured by two of them, since all but the last are alike; step s and rows/s are of the
+A step of many micro-batches is timed with two of them, because all but the last are alike; step s and rows/s are of the
 recipe's whole step. `bert-horovod tune` compares settings by this benchmark.
 """
 

@@ -1,1 +1,1 @@
-"""What several commands share; not a command."""
+"""Code that several commands share; not a command."""

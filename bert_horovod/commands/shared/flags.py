@@ -10,7 +10,7 @@ from bert_horovod.recipe.sections import Recipe
 
 
 def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
-    """Declare --set KEY=VALUE; recipe.loading.load_recipe reads what it gathers in `overrides`."""
+    """Declare --set KEY=VALUE; its values form the list `overrides`, which recipe.loading.load_recipe reads."""
     parser.add_argument(
         "--set",
         action="append",
@@ -22,7 +22,7 @@ def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.mic
 
 
 def add_tuned(parser: argparse.ArgumentParser) -> None:
-    """Declare --tuned; recipe.tuned.tuned_overrides makes overrides of it, over which --set wins."""
+    """Declare --tuned; recipe.tuned.tuned_overrides makes overrides of its file, and --set wins over them."""
     parser.add_argument(
         "--tuned",
         type=Path,
@@ -57,7 +57,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
 
 
 def step_recipe(arguments: argparse.Namespace) -> Recipe:
-    """The recipe that flags of `add_step` ask for; raises UserError."""
+    """The recipe for the flags of `add_step`; raises UserError."""
     for flag, least in (("steps", 1), ("rows", 1), ("length", SHORTEST_ROW)):
         value = getattr(arguments, flag)
         if value is not None and value < least:

@@ -1,4 +1,4 @@
-"""The parser of command lines: no abbreviations, no empty values, and a near word for what it does not know."""
+"""The parser of command lines: refuses abbreviations and empty values, and suggests a near word for an unknown one."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from absl.flags import argparse_flags
 
 from bert_horovod.wording import did_you_mean
 
-_OTHER_NAMES = {"tokenize": "prepare", "run": "pretrain", "generate": "fill-mask"}  # for commands, elsewhere
+_OTHER_NAMES = {"tokenize": "prepare", "run": "pretrain", "generate": "fill-mask"}  # other programs' names
 
 
 class Parser(argparse_flags.ArgumentParser):
@@ -25,17 +25,17 @@ class Parser(argparse_flags.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print usage and the message, with what may have been meant, and exit with 2."""
+        """Print usage and the message, with a suggestion, and exit with 2."""
         super().error(f"{message}{(Parser._newest or self)._hint()}")
 
     def _hint(self) -> str:
-        """A question for the first unknown flag, whichever complaint came first."""
+        """A suggestion for the first unknown flag, even if argparse complained about another word first; or ""."""
         known = [name for action in self._actions for name in action.option_strings]
         given = list(self._given)
         for word in given[: given.index("--")] if "--" in given else given:
             flag = word.partition("=")[0]
             if flag.startswith("--") and flag not in known:
-                # An abbreviation, which is refused, is not near by its letters.
+                # did_you_mean finds no abbreviations (which are refused): too many letters differ.
                 longer = [name for name in known if name.startswith(flag)][:1]
                 question = f"did you mean {longer[0]}?" if longer else did_you_mean(flag, known).rstrip()
                 return f"; {flag}: {question}" if question else ""

@@ -1,4 +1,4 @@
-"""What commands that train share: their flags, and how a process becomes a rank, trains, and says what went wrong."""
+"""Code of all commands that train: their flags; a process joins the other ranks, trains, and reports errors."""
 
 import argparse
 import atexit
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
     from bert_horovod.training.job import Job
 
-_PATIENCE_S = 10  # of a rank that leaves the last words to another
+_PATIENCE_S = 10  # a rank waits so long before its error message, so that another rank's message comes first
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +54,9 @@ def train_as_rank(
 
     Args:
         arguments: of `add_run`, and those that make_jobs reads.
-        make_jobs: called as make_jobs(arguments, launched, **options), where `options` are fields of Job; checks what a
-            user may have got wrong, because no rank waits for another yet. Jobs have one [execution].
-        train_jobs: trains them; None: there is one, and the loop does.
+        make_jobs: called as make_jobs(arguments, launched, **options), where `options` are fields of Job; finds a
+            user's mistakes, because no rank waits for another yet. All jobs have the same [execution].
+        train_jobs: trains the jobs; None: there is one job, and training.loop.train trains it.
     """
     outlive_log()
     import_tensorflow()
@@ -71,13 +71,13 @@ def train_as_rank(
     except ReportedError as error:
         if launched.rank == 0:
             raise
-        # Rank 0 says what is wrong for all; only a fault of this host alone is left to say after a while.
+        # Rank 0 reports an error that all ranks have, and the job ends; an error of this host alone is reported here.
         time.sleep(_PATIENCE_S)
         raise type(error)(f"{me}: {error}") from error
     except tf.errors.OpError as error:
         if "Horovod" not in str(error):
             raise
-        # Another rank has ended, and its own words say why: the job ends by it, unless its host is gone.
+        # Another rank has ended and reports the reason itself; that ends this process too, unless its host is gone.
         time.sleep(_PATIENCE_S)
         raise RunError(f"{me} has lost other ranks: {error.message}") from error
     return 0
@@ -118,7 +118,7 @@ def _train(
             print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
         for found in misread_numbers():
             print(f"bert-horovod: warning: {found} in the environment: expected a number", file=sys.stderr)
-        # A rank that is cut off ends by its watchdog.
+        # A rank of an earlier attempt, on a host that is cut off, ends by its watchdog after stall_s: wait so long.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
         for job in jobs:
@@ -127,7 +127,7 @@ def _train(
     try:
         world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
     except ValueError as error:
-        # At this process's end, before Horovod's own work there, which waits for the ranks that it has just refused.
+        # Exit before Horovod's own exit handler, because that waits for the ranks which were just refused.
         atexit.register(os._exit, UserError.exit_code)
         raise why_not_joined(launched) from error
     use_devices(world.local_rank, world.local_size, execution.threads)
@@ -137,7 +137,7 @@ def _train(
         for job in jobs if launched.rank == 0 else ():
             give_up(job.output_dir)
         raise
-    # Until this process ends.
+    # Locks of the output directories, held until the ranks are done.
     held = [share(job.output_dir, mine, world) for job, mine in zip(jobs, claimed, strict=True)]
     if train_jobs:
         train_jobs(jobs, world)

@@ -1,6 +1,6 @@
-"""The settings of [execution] that are tried, from given ones on: lines of candidates that differ in one thing.
+"""Candidates for tuning: lines of [execution] settings; those of a line differ from the given settings in one thing.
 
-A line is walked until it gets worse: from the nearest value to the one that is furthest away.
+The search walks a line from the nearest value to the one that is furthest away, until a candidate is worse.
 """
 
 import os
@@ -17,26 +17,26 @@ Line = list[Settings]
 XLA = ("elementwise", "layers", "off")
 BUCKET_BYTES = ("auto", 4 << 20, 16 << 20, 64 << 20)
 CYCLE_TIMES_MS = (0.2, 0.5, 1.0, 2.0, 5.0)
-LEAST_WAIT = 0.01  # of a step: where sums are waited for less, nothing about them is tried
+LEAST_WAIT = 0.01  # share of a step: if ranks wait less than this for sums, settings of communication are not tried
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What one host of the run has, and the ranks that share it."""
+    """The cores and GPUs of one host of the run, and the ranks that share them."""
 
-    cores: int  # that this process may use
-    physical_cores: int  # of these; fewer where a core runs two threads
+    cores: int  # logical cores that this process may use
+    physical_cores: int  # physical cores among these; fewer if a core runs two threads
     world_size: int = 1  # ranks
     local_size: int = 1  # of them on this host
     gpu: bool = False
 
     def threads(self, setting: int) -> int:
-        """Of a rank, for execution.threads; see runtime.devices.use_devices."""
+        """A rank's threads if execution.threads is `setting`; see runtime.devices.use_devices."""
         return setting or max(1, self.cores // self.local_size)
 
 
 def first_settings(recipe: Recipe, machine: Machine) -> Settings:
-    """What is tried, as the recipe has it."""
+    """The settings that tuning may change, with the recipe's values."""
     execution = recipe.execution
     names = ["micro_batch", "xla", "recompute"]
     names += [] if machine.gpu else ["threads"]
@@ -48,7 +48,7 @@ def first_settings(recipe: Recipe, machine: Machine) -> Settings:
 
 
 def resolved(settings: Mapping[str, Any], machine: Machine) -> Settings:
-    """The settings with what `auto` and 0 stand for on this machine, so that equal ones are known as such."""
+    """The settings with `auto` and 0 replaced by their values on this machine, so that equal settings compare equal."""
     found = dict(settings)
     if found["xla"] == "auto":
         found["xla"] = "layers" if machine.gpu else "elementwise"
@@ -60,7 +60,7 @@ def resolved(settings: Mapping[str, Any], machine: Machine) -> Settings:
 
 
 def micro_batches(recipe: Recipe, phase: int, world_size: int) -> list[int]:
-    """Rows by which a rank's part of the phase's global batch is shared with little padding: all, a half, and so on."""
+    """Micro-batches, ascending, that divide a rank's share of the global batch with little padding: all, a half, ..."""
     share, found = -(-recipe.phase[phase].global_batch // world_size), []
     while not found or found[-1] > 1:
         found.append(-(-share // (1 << len(found))))
@@ -71,9 +71,9 @@ class Candidates:
     """The lines of candidates for a recipe on a machine.
 
     Args:
-        recipe: as it was.
-        phase: that is measured.
-        machine: a host.
+        recipe: the recipe before tuning.
+        phase: number of the phase that is measured.
+        machine: a host of the run.
         fits: whether settings may fit into memory.
     """
 
@@ -82,16 +82,16 @@ class Candidates:
         self._micro_batches = micro_batches(recipe, phase, machine.world_size)
 
     def smaller(self, at: Settings) -> Line:
-        """Where these do not fit: smaller micro-batches, the largest first, as they are and then with recomputation."""
+        """If `at` does not fit: smaller micro-batches, the largest first; last, one row with recompute = "layer"."""
         rows = [rows for rows in reversed(self._micro_batches) if rows < at["micro_batch"]]
         return [at | {"micro_batch": each} for each in rows] + [at | {"micro_batch": 1, "recompute": "layer"}]
 
     def lines(self, at: Settings, wait_share: float) -> Iterator[Callable[[Settings], list[Line]]]:
-        """Functions from the best settings so far to lines from there.
+        """Yields functions; each takes the best settings so far and returns the lines that begin there.
 
         Args:
-            at: the settings at which sums were waited for,
-            wait_share: so long, as a share of a step.
+            at: the best settings so far.
+            wait_share: the share of a step that ranks waited for sums with these settings.
         """
         yield self._xla
         yield self._rows
@@ -100,7 +100,7 @@ class Candidates:
             yield self._threads
         if self._machine.world_size > 1 and wait_share >= LEAST_WAIT:
             yield self._buckets
-            if "cycle_time_ms" in at and "HOROVOD_CYCLE_TIME" not in os.environ:  # which would win over the recipe's
+            if "cycle_time_ms" in at and "HOROVOD_CYCLE_TIME" not in os.environ:  # overrides the recipe's
                 yield self._cycle_time
             if "hierarchical_allreduce" in at:
                 yield lambda at: [[at | {"hierarchical_allreduce": not at["hierarchical_allreduce"]}]]
@@ -114,7 +114,7 @@ class Candidates:
         return [[at | {"micro_batch": each} for each in line] for line in (low[::-1], high)]
 
     def _recompute(self, at: Settings) -> list[Line]:
-        """Other ways, at the same micro-batch, and at a larger one where only recomputation lets that fit."""
+        """Other values of recompute, with this micro-batch, and with the largest that fits only with recomputation."""
         found = []
         for recompute in RECOMPUTE:
             if recompute != at["recompute"]:
@@ -132,7 +132,7 @@ class Candidates:
         machine, now = self._machine, self._machine.threads(at["threads"])
         all_of_them = machine.threads(0)
         wished = [all_of_them, max(1, machine.physical_cores // machine.local_size)]
-        wished += [all_of_them - 1] if all_of_them >= 4 else []  # a core for Horovod and the making of rows
+        wished += [all_of_them - 1] if all_of_them >= 4 else []  # a core stays free for Horovod and for making rows
         return [[at | {"threads": 0 if each == all_of_them else each}] for each in dict.fromkeys(wished) if each != now]
 
     def _buckets(self, at: Settings) -> list[Line]:

@@ -1,7 +1,7 @@
-"""What tuning has measured, kept in a file, so that the same question is answered at once and a stopped one goes on.
+"""Keep tuning's measurements in a file, so that the same call answers at once and a stopped call goes on.
 
-<index directory>/tune-<hash>.json:  {"format", "decided_by", "trials": {key: trial}, "answer"}. The hash is of what
-decides the times: `decided_by`.
+<index directory>/tune-<hash>.json:  {"format", "decided_by", "trials": {key: trial}, "answer"}. The hash is computed
+from `decided_by`: all that the step times depend on, beside the settings that are tried.
 """
 
 import dataclasses
@@ -24,21 +24,21 @@ FORMAT = 1
 
 @dataclasses.dataclass
 class _Content:
-    """What the file holds."""
+    """The content of the file."""
 
     decided_by: dict[str, Any]
     trials: dict[str, Trial] = dataclasses.field(default_factory=dict)
-    question: dict[str, Any] | None = None  # the settings and limits that the answer was searched from
+    question: dict[str, Any] | None = None  # first settings and limits of the search that found `answer`
     answer: Found | None = None
     format: int = FORMAT
 
 
 class Learned:
-    """The file of one question's measurements, held against other processes; close it.
+    """The file of measurements for one recipe, store and machine, locked against other processes; close it at the end.
 
     Args:
-        directory: where row indexes are.
-        decided_by: what decides the times.
+        directory: the directory of row indexes.
+        decided_by: all that the step times depend on, beside the settings that are tried.
 
     Raises:
         UserError: another process tunes the same, or the directory cannot be written.
@@ -58,7 +58,7 @@ class Learned:
         self._content = self._read() or _Content(dict(decided_by))
 
     def _read(self) -> _Content | None:
-        """What is kept; None where there is nothing, or nothing whole: then it is measured again."""
+        """The file's content; None if the file is missing, damaged or of another format: then measure again."""
         try:
             found = read_json(self.path)
             check_type(found, _Content, "")
@@ -69,29 +69,29 @@ class Learned:
         return _Content(**{**found, "trials": trials, "answer": answer}) if found["format"] == FORMAT else None
 
     def close(self) -> None:
-        """Let other processes have it."""
+        """Unlock the file, for other processes."""
         os.close(self._lock)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Drop all measurements and the answer."""
         self._content = _Content(self._content.decided_by)
         self._write()
 
     def trial(self, settings: Settings, phase: int, number: int) -> Trial | None:
-        """What was measured of these settings, in a round."""
+        """The kept trial of these settings in round `number`; None if there is none."""
         return self._content.trials.get(_key(settings, phase, number))
 
     def keep(self, settings: Settings, phase: int, number: int, trial: Trial) -> None:
-        """Write what was measured."""
+        """Write a trial to the file."""
         self._content.trials[_key(settings, phase, number)] = trial
         self._write()
 
     def answer(self, question: Mapping[str, Any]) -> Found | None:
-        """What a search from there has found."""
+        """The kept result of the search for this question; None if there is none."""
         return self._content.answer if self._content.question == dict(question) else None
 
     def keep_answer(self, question: Mapping[str, Any], found: Found) -> None:
-        """Write what a search has found."""
+        """Write a search's result to the file."""
         self._content.question, self._content.answer = dict(question), found
         self._write()
 
@@ -99,7 +99,7 @@ class Learned:
         content = dataclasses.asdict(self._content)
         for trial in content["trials"].values():
             if trial["failure"]:
-                del trial["step_s"]  # infinite, which JSON has no word for
+                del trial["step_s"]  # infinite: JSON cannot hold it
         write_atomically(self.path, json.dumps(content, indent=1) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What settings should come to before they are tried: whether they fit into memory, and whether they can win."""
+"""Predict, before settings are tried, whether they fit into memory and how long a step takes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,29 +11,29 @@ from bert_horovod.measuring.tuning.trials import Settings, Trial
 from bert_horovod.model.parameters import pretraining_shapes, trained_shapes
 from bert_horovod.recipe.sections import Recipe
 
-# The estimate of memory is within 15 % of what was measured (docs/results.md): what is further above the limit is out.
+# The memory estimate is within 15 % of the measured peak (docs/results.md): above this times the limit it cannot fit.
 ESTIMATE_MARGIN = 1.15
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How fast the machine is, by a trial."""
+    """The machine's speed, computed from a trial."""
 
     flops_per_s: float  # of forward and backward
-    bytes_per_s: float  # of the update, by the bytes that it must move
-    waiting_s: float  # a step, for sums and rows
+    bytes_per_s: float  # of the update: the bytes that it must move, over its seconds
+    waiting_s: float  # in a step, for sums over ranks and for rows
 
 
 class Prediction:
     """The planner's arithmetic for a recipe on this machine.
 
     Args:
-        recipe: as it was.
-        phase: that is measured.
-        world_size: ranks.
-        slots: of a row of each phase, masked positions and sequences.
-        memory_bytes: that a rank may have; None: unknown.
-        gpu: whether ranks have one.
+        recipe: the recipe before tuning.
+        phase: number of the phase that is measured.
+        world_size: number of ranks.
+        slots: for each phase, a row's slots for masked positions and for sequences.
+        memory_bytes: memory that a rank may take; None: unknown.
+        gpu: whether ranks have a GPU.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Prediction:
         self._memory_bytes, self._gpu = memory_bytes, gpu
 
     def memory_bytes(self, settings: Settings) -> int:
-        """The estimate of a rank's peak, in the phase that needs most."""
+        """The estimate of a rank's peak memory, in the phase that needs most."""
         recipe = with_settings(self._recipe, settings)
         return max(
             derive(recipe, phase, self._world_size, *slots, self._gpu).memory_bytes
@@ -61,13 +61,13 @@ class Prediction:
         return self._memory_bytes is None or self.memory_bytes(settings) <= ESTIMATE_MARGIN * self._memory_bytes
 
     def pace(self, settings: Settings, trial: Trial) -> Pace:
-        """The machine's pace by a trial of these settings."""
+        """The machine's pace, computed from a trial of these settings."""
         work = self._work(settings)
         waiting_s = trial.reduce_wait_s + trial.input_wait_s
         return Pace(work.flops / trial.micro_batch_s, work.update_bytes / max(trial.update_s, 1e-9), waiting_s)
 
     def step_s(self, settings: Settings, pace: Pace) -> float:
-        """Seconds of a whole step, if settings change nothing but the work that there is to do."""
+        """Seconds of a whole step with these settings, if the machine does their work at this pace."""
         work = self._work(settings)
         moved_s = (work.accumulation_bytes + work.update_bytes) / pace.bytes_per_s
         return work.micro_batches * work.flops / pace.flops_per_s + moved_s + pace.waiting_s
@@ -88,12 +88,12 @@ class Prediction:
 
 
 class _Work(NamedTuple):
-    """What a rank does in a step."""
+    """The work of a rank in a step."""
 
     micro_batches: int
-    flops: float  # of one, forward and backward, with what is computed again
-    accumulation_bytes: int  # that adding up moves through memory
-    update_bytes: int
+    flops: float  # of one micro-batch, forward and backward, with recomputation
+    accumulation_bytes: int  # moved through memory to add up gradients
+    update_bytes: int  # moved through memory by the update
 
 
 def with_settings(recipe: Recipe, settings: Settings) -> Recipe:

@@ -1,6 +1,6 @@
-"""The search: from the recipe's settings along one line after another, then the best ones in turns.
+"""The search: it starts at the recipe's settings, walks one line after another, then compares the best ones in turns.
 
-What is measured is a function's to say, so that a table of measurements may stand in for a machine.
+The caller passes the function that measures, so that a table of measurements can replace a machine.
 """
 
 import json
@@ -16,30 +16,30 @@ from bert_horovod.measuring.tuning.candidates import Candidates, Machine, resolv
 from bert_horovod.measuring.tuning.prediction import Pace, Prediction
 from bert_horovod.measuring.tuning.trials import FAILED, Settings, Trial
 
-CANNOT_WIN = 1.10  # times the step that the best one should have: what should take longer is not tried
+CANNOT_WIN = 1.10  # times the best candidate's predicted step: a candidate with a longer predicted step is not tried
 WORSE = 1.02  # times the best step: a line ends at a candidate that takes longer
-GIVE_UP = 1.25  # times the best step: the search ends a trial above it after one step, which may not be typical
-# Times the best step: candidates below it, and the second best in any case, are compared in turns, which they leave
-# where they are above it after two rounds.
+GIVE_UP = 1.25  # times the best step: a trial above it ends after one step; large, as one step may not be typical
+# Times the best step: candidates below it, and always the second best, are compared in turns. A candidate that is above
+# it after two rounds drops out.
 NEAR = 1.05
 FINALISTS = 3  # at most, beside the recipe's settings
 ROUNDS = 3
 
 
 class Measure(Protocol):
-    """How a candidate is measured: in a round of the finals, from 1 on; 0: in the search. May end above `bound_s`."""
+    """Measures a candidate, in round `number` of the finals (from 1) or in the search (0). May end above `bound_s`."""
 
     def __call__(self, settings: Settings, number: int, bound_s: float) -> Trial: ...
 
 
 @dataclass
 class Found:
-    """What a search found."""
+    """The result of a search."""
 
     settings: Settings
     rows_per_s: float
-    gain: float | None  # rows/s over those of the recipe's settings; None: these gave none
-    tried: int  # candidates
+    gain: float | None  # rows/s over those of the recipe's settings; None: the recipe's settings do not work
+    tried: int  # candidates measured in the search
     passed_over: dict[str, int] = field(default_factory=dict)  # candidates that were not tried, by the reason
 
 
@@ -48,11 +48,11 @@ class Search:
 
     Args:
         first: the recipe's settings.
-        machine: a host.
-        candidates: what may be tried.
-        prediction: what it should come to.
-        measure: a candidate's trial.
-        works_elsewhere: whether settings work in the phases that are not measured too.
+        machine: a host of the run.
+        candidates: the candidates that may be tried.
+        prediction: predicts their memory and step time.
+        measure: runs a candidate's trial.
+        works_elsewhere: whether settings also work in the phases that are not measured.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Search:
         return self._decide()
 
     def left(self) -> int:
-        """How many trials there may still be, from what is known now."""
+        """How many trials may be left, as far as is known now."""
         trial = self._known(self.best)
         if self._finals is not None or trial is None or trial.failure:
             return self._finals or 0
@@ -100,7 +100,7 @@ class Search:
         return len(ahead) + 2 * ROUNDS
 
     def _begin(self) -> None:
-        """Try the recipe's settings, or else the first that work."""
+        """Try the recipe's settings; if memory or time is not enough, try smaller micro-batches until one works."""
         trial = self._try(self._first)
         for settings in self._candidates.smaller(self._first) if trial.failure else ():
             if trial.failure == FAILED:
@@ -127,9 +127,9 @@ class Search:
                 return
 
     def _why_not(self, settings: Settings) -> str | None:
-        """Why a candidate need not be tried, by what is known of the best one."""
+        """The reason why a candidate need not be tried, computed from the best trial; None: try it."""
         estimate = self._prediction.memory_bytes
-        if not self._prediction.fits(settings) and estimate(settings) > estimate(self.best):  # which was seen to fit
+        if not self._prediction.fits(settings) and estimate(settings) > estimate(self.best):  # the best fitted
             return "do not fit into memory"
         pace: Pace = self._prediction.pace(self.best, self._known(self.best))
         expected_s = self._prediction.step_s(settings, pace)
@@ -148,7 +148,7 @@ class Search:
         return next((trial for each, trial in self._trials if resolved(each, self._machine) == wanted), None)
 
     def _decide(self) -> Found:
-        """The best of the finalists, which are measured in turns: the machine may have been slower for some."""
+        """The best finalist; they are measured in turns, because the machine may have been slower in some trials."""
         works = sorted((pair for pair in self._trials if not pair[1].failure), key=lambda pair: pair[1].step_s)
         everywhere = (pair for pair in works if self._works_elsewhere(pair[0]))
         near: list[Settings] = []
@@ -187,10 +187,10 @@ class Search:
 
 
 def race(count: int, measure: Callable[[int, int], float]) -> list[list[float]]:
-    """Step times of each candidate in the rounds in which it took part: in all, unless it fell behind.
+    """Step times of each candidate, one for each round until it dropped out.
 
-    A candidate falls behind when the best of its times is no longer NEAR the best of all; after one round alone, which
-    the machine may have disturbed, when it is GIVE_UP times as long.
+    A candidate drops out when its best time is longer than the best of all times NEAR. After the first round the factor
+    is GIVE_UP, because other work on the machine may have disturbed a single round.
 
     Args:
         count: candidates.

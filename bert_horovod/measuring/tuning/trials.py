@@ -1,4 +1,4 @@
-"""Settings of [execution] tried by real steps in processes of their own: running out of memory is an answer."""
+"""Try settings of [execution] by real steps in processes of their own, so that running out of memory is a result."""
 
 import contextlib
 import json
@@ -19,15 +19,15 @@ from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
 Settings = dict[str, Any]  # of [execution], by key
 
 TIME_IS_UP, FAILED = "took too long", "failed"
-# How the memory guard, TensorFlow, C++, Python and a launcher say it of a process that was killed.
+# Messages for lack of memory: from the memory guard, TensorFlow, C++, Python, and a launcher whose process was killed.
 _NO_MEMORY = re.compile(f"{OUT_OF_MEMORY}|ResourceExhausted|OOM when allocating|bad_alloc|MemoryError|SIGKILL")
 _LAST_WORDS = 2000  # characters
-_ENDING_S = 20  # that a launcher may take to end its ranks
+_ENDING_S = 20  # time for a launcher to end its ranks
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a try gave: a step's times, in seconds, or why there are none."""
+    """The result of a try: a step's times, in seconds, or the reason why there are none."""
 
     step_s: float = float("inf")  # of a whole step of the recipe
     rows_per_s: float = 0.0  # over all ranks
@@ -35,17 +35,18 @@ class Trial:
     update_s: float = 0.0
     reduce_wait_s: float = 0.0
     input_wait_s: float = 0.0
-    memory_bytes: int = 0  # peak, of the rank that had most
+    memory_bytes: int = 0  # peak, the largest over ranks
     failure: str = ""  # OUT_OF_MEMORY, TIME_IS_UP, FAILED; "": there are times
-    words: str = ""  # the last of a try without times
+    words: str = ""  # end of the output of a try without times
     limit: float = 0.0  # the bytes, or the seconds, that were not enough
     wall_s: float = 0.0  # of the whole try
 
 
 def run_trial(words: Sequence[str], limit_s: float, memory_bytes: int | None = None) -> Trial:
-    """Run `bert-horovod WORDS`, a `bench throughput --json` or ranks that do it, in at most so many seconds.
+    """Run `bert-horovod WORDS`, a `bench throughput --json` or a `launch` of it, for at most `limit_s` seconds.
 
-    It ends with this process's exceptions, such as KeyboardInterrupt, too. `memory_bytes`: that the words say.
+    An exception in this process, such as KeyboardInterrupt, ends the child too. `memory_bytes`: the limit that WORDS
+    gives to a rank.
     """
     begun = time.monotonic()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -55,7 +56,7 @@ def run_trial(words: Sequence[str], limit_s: float, memory_bytes: int | None = N
             stdout=output,
             stderr=errors,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | python_settings(),
-            start_new_session=True,  # Ctrl-C is for this process, which ends the child
+            start_new_session=True,  # Ctrl-C reaches this process only; it ends the child
         )
         try:
             child.wait(limit_s)
@@ -82,7 +83,7 @@ def run_trial(words: Sequence[str], limit_s: float, memory_bytes: int | None = N
 
 
 def _end(child: subprocess.Popen) -> None:
-    """End a child that may still run: a launcher ends its ranks before itself."""
+    """End a child that may still run; SIGTERM first, because a launcher then ends its ranks before itself."""
     if child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,7 +94,7 @@ def _end(child: subprocess.Popen) -> None:
 
 
 def still_holds(trial: Trial, memory_bytes: int | None, limit_s: float) -> bool:
-    """Whether a kept answer is one under these limits too: what failed may come to its end with more."""
+    """Whether a kept trial is valid under these limits too: a failed try may succeed with more memory or time."""
     if trial.failure == OUT_OF_MEMORY:
         return memory_bytes is None or memory_bytes <= trial.limit
     if trial.failure == TIME_IS_UP:

@@ -1,4 +1,4 @@
-"""Tuning a recipe on this machine: the search over trials that are commands, whose answers are kept and told."""
+"""Tune a recipe on this machine: each trial of the search is a command; its result is kept in a file and printed."""
 
 import contextlib
 import math
@@ -21,14 +21,14 @@ from bert_horovod.training.console import duration
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be tuned, where, and within which limits."""
+    """The recipe to tune, its data, the machine, and the limits."""
 
     recipe: Recipe  # with the overrides
     recipe_file: Path
     overrides: tuple[str, ...]  # of --set
     data_dir: Path
     index_dir: Path | None
-    phase: int  # that is measured
+    phase: int  # number of the phase that is measured
     machine: Machine
     host_flags: tuple[str, ...]  # of `launch`
     memory_bytes: int | None  # that a rank may take; None: unknown
@@ -36,7 +36,7 @@ class Question:
     limit_s: float  # of a trial
 
     def command(self, settings: Settings, phase: int, bound_s: float) -> list[str]:
-        """The words of a trial's `bert-horovod`."""
+        """The arguments of `bert-horovod` for a trial."""
         words = ["bench", "throughput", "--recipe", str(self.recipe_file), "--data_dir", str(self.data_dir), "--json"]
         words += ["--index_dir", str(self.index_dir)] if self.index_dir else []
         for override in [*self.overrides, *execution_overrides(settings)]:
@@ -50,9 +50,9 @@ class Question:
 
 
 def tune(question: Question, store: Store, learned: Learned, say: Callable[[str], None]) -> Found:
-    """Search for the quickest settings; `say` hears of each trial.
+    """Search for the quickest settings; calls `say` with a line for each trial.
 
-    Raises RunError if no settings work; KeyboardInterrupt, after the trial's processes, for SIGTERM too.
+    Raises RunError if no settings work; KeyboardInterrupt for Ctrl-C and SIGTERM, after the trial's processes ended.
     """
     recipe, machine, phase = question.recipe, question.machine, question.phase
     phases = range(len(recipe.phase))
@@ -81,13 +81,13 @@ def tune(question: Question, store: Store, learned: Learned, say: Callable[[str]
 
 
 class _Trials:
-    """A candidate's trial: what is kept of it, or else a new one."""
+    """Trials of candidates: a kept trial if there is one, otherwise a new one."""
 
     def __init__(self, question: Question, learned: Learned, say: Callable[[str], None]) -> None:
         self._question, self._learned, self._say = question, learned, say
         self._walls: list[float] = []
         self._told: list[tuple[Settings, int, int]] = []
-        self.count_left: Callable[[], int] = lambda: 0  # trials that there may still be
+        self.count_left: Callable[[], int] = lambda: 0  # how many trials may be left
 
     def measure(self, settings: Settings, phase: int, number: int, bound_s: float) -> Trial:
         question, key = self._question, resolved(settings, self._question.machine)
@@ -120,7 +120,7 @@ class _Trials:
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Within, SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    """Inside this context SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
