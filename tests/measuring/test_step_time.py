@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.costs.derived import derive
+from bert_horovod.costs.products import VOCABULARY
+from bert_horovod.measuring import matrix
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
-from bert_horovod.measuring.matrix import matrix_seconds, step_seconds, total_seconds
 from bert_horovod.measuring.step_time import WARM_UP, TimedStep
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
@@ -55,7 +56,19 @@ def test_upper_layers_train_alone_where_the_phase_says_so():
     changed = {name for name, value in before.items() if (value != step.state.parameters[name].numpy()).any()}
     assert changed <= set(step.state.trained)
     assert "bert.encoder.layer.1.output.dense.weight" in changed
-    assert 0 < step_seconds(recipe) < total_seconds(matrix_seconds(step_products(recipe), "float32"))
+
+
+def test_the_products_of_a_step_are_those_of_what_trains(monkeypatch):
+    monkeypatch.setattr(matrix, "_seconds", lambda *_: (1.0, 10.0, 100.0))  # forward, left and right gradient
+    whole = toy()
+    count = sum(product.count for product in step_products(whole))
+    assert matrix.step_seconds(whole) == 111.0 * count
+    recipe = toy(phase=[{"sequence_length": 32, "trained_layers": 1}])
+    upper = step_products(recipe, 1)
+    without_table = sum(product.count for product in upper if product.name != VOCABULARY)
+    assert 0 < without_table < sum(product.count for product in upper)
+    backward = 10.0 * sum(product.count for product in upper) + 100.0 * without_table
+    assert matrix.step_seconds(recipe) == 1.0 * count + backward
 
 
 @pytest.mark.parametrize("name", SIZES)
