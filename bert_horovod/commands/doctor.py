@@ -9,7 +9,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from bert_horovod.commands.shared.flags import add_hosts
+from bert_horovod.commands.shared.flags import add_hosts, given_hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print each check when it is made; 1 if one failed."""
     from bert_horovod.cluster.doctor.checks import FAILED
     from bert_horovod.cluster.doctor.examination import Doctor
-    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.cluster.launching.hostfiles import from_scheduler
     from bert_horovod.errors import UserError
 
     if arguments.expect_gbit is not None and not arguments.expect_gbit > 0:
@@ -38,11 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--ssh_port {arguments.ssh_port}: expected 1 to 65535")
     which: list[str] = []
     if arguments.hostfile:
-        hosts, which = read_hostfile(arguments.hostfile), ["-hostfile", str(arguments.hostfile)]
+        which = ["-hostfile", str(arguments.hostfile)]
     elif arguments.hosts:
-        hosts, which = parse_hosts(arguments.hosts), ["-H", arguments.hosts]
-    else:
-        hosts = (from_scheduler() or ({}, ""))[0]
+        which = ["-H", arguments.hosts]
+    hosts = given_hosts(arguments) or (from_scheduler() or ({}, ""))[0]
     doctor = Doctor(
         hosts=hosts,
         network_interface=arguments.network_interfaces,

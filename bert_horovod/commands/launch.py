@@ -18,7 +18,7 @@ import os
 import socket
 import sys
 
-from bert_horovod.commands.shared.flags import add_hosts
+from bert_horovod.commands.shared.flags import add_hosts, given_hosts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the command, find the hosts, run the ranks."""
     from bert_horovod.__main__ import parse
-    from bert_horovod.cluster.launching.hostfiles import LEFT_OVER, from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.cluster.launching.hostfiles import LEFT_OVER, from_scheduler, parse_hosts
     from bert_horovod.cluster.launching.launcher import LaunchPlan
     from bert_horovod.cluster.launching.restarts import launch
     from bert_horovod.errors import UserError
@@ -66,11 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"-np {arguments.ranks}: expected at least 1")
     if arguments.restarts < 0:
         raise UserError(f"--restarts {arguments.restarts}: expected at least 0")
-    if arguments.hostfile:
-        hosts = read_hostfile(arguments.hostfile)
-    elif arguments.hosts:
-        hosts = parse_hosts(arguments.hosts)
-    elif found := from_scheduler():
+    hosts = given_hosts(arguments)
+    if not hosts and (found := from_scheduler()):
         hosts, source = found
         print(f"{counted(len(hosts), 'host')}, {counted(sum(hosts.values()), 'slot')}, from {source}", file=sys.stderr)
         if (arguments.ranks or 0) > sum(hosts.values()):
@@ -83,9 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
                 f"bert-horovod: warning: this host, {socket.gethostname()}, is not among them; {LEFT_OVER}",
                 file=sys.stderr,
             )
-    elif arguments.ranks:
+    elif not hosts and arguments.ranks:
         hosts = parse_hosts(f"localhost:{arguments.ranks}")
-    else:
+    elif not hosts:
         raise UserError(
             "expected -np N for ranks on this host, or hosts: -hostfile F, -H host:n,... or a scheduler's job"
         )

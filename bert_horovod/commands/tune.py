@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import add_hosts, add_overrides
+from bert_horovod.commands.shared.flags import add_hosts, add_overrides, given_hosts
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import load_recipe, what_hash
 from bert_horovod.recipe.tuned import fragment
@@ -175,12 +175,11 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     """The host, and facts that identify it: processor, GPUs, hosts of the run, memory."""
     from bert_horovod.cluster.doctor.facts import gpus
-    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.cluster.launching.hostfiles import from_scheduler
     from bert_horovod.measuring.tuning.candidates import Machine
     from bert_horovod.runtime.processor import physical_cores, processor_name
 
-    hosts = read_hostfile(arguments.hostfile) if arguments.hostfile else None
-    hosts = parse_hosts(arguments.hosts) if arguments.hosts else hosts
+    hosts = given_hosts(arguments)
     if hosts is None and (arguments.ranks or 1) > 1 and (job := from_scheduler()):  # as `launch` does
         hosts = job[0]
     slots = sum(hosts.values()) if hosts else None

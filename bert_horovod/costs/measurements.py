@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.costs.planner import Device, Network, update_bytes
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.reading import read_given_json
 
 _CONFIGURATION = re.compile(r"(\d+) x (\d+), (\d+) rows x (\d+), (\w+), (\w+), XLA \w+")
 
@@ -82,12 +82,7 @@ def measured_network(path: Path, network: Network) -> Network:
 
 
 def _read(path: Path, flag: str, command: str, numbers: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        found = read_json(path)
-    except OSError as error:
-        raise file_error(error, f"{flag} {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{flag} {path}: expected what `bert-horovod {command} --json` prints ({error})") from error
+    found = read_given_json(path, flag, f"what `bert-horovod {command} --json` prints")
     _check(path, flag, command, found, numbers)
     return found
 

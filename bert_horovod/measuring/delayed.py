@@ -1,6 +1,5 @@
 """A step that sleeps instead of computing: it measures communication where hosts share a processor."""
 
-import json
 import math
 import time
 from pathlib import Path
@@ -10,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.buckets import BackwardProfile
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks
+from bert_horovod.storage.reading import read_given_json
 from bert_horovod.training.step import StepInputs, TrainStep
 
 
@@ -34,16 +34,13 @@ def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | li
 
 def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
     """Read the file of --delay; raises ReportedError if it is no such file or has another number of layers."""
+    expected = "the JSON object that `bench comm --json` gives as delays"
+    found = read_given_json(path, "--delay", expected)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
         scalars = [found[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
         seconds = [float(value) for value in [*scalars, *found["layers_s"]]]
-    except OSError as error:
-        raise file_error(error, f"--delay {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"--delay {path}: expected the JSON object that `bench comm --json` gives as delays ({error!r})"
-        ) from error
+        raise UserError(f"--delay {path}: expected {expected} ({error!r})") from error
     if len(found["layers_s"]) != layers:
         raise UserError(f"--delay {path}: expected seconds of {layers} layers, found {found['layers_s']}")
     if not all(value >= 0 and math.isfinite(value) for value in seconds):

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.errors import UserError, file_error
-from bert_horovod.storage.reading import read_json
+from bert_horovod.errors import UserError
+from bert_horovod.storage.reading import read_given_json
 
 
 def heading(found: dict[str, Any]) -> str:
@@ -35,13 +35,10 @@ def cells(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def scaling_table(path: Path) -> dict[str, Any]:
     """The file's table for the page: title, head and rows; raises ReportedError."""
+    expected = "what `bert-horovod bench scaling --output` writes"
+    found = read_given_json(path, "--scaling", expected)
     try:
-        found = read_json(path)
         head, *rows = cells(found)
         return {"title": f"Weak scaling: {heading(found)}", "head": head, "rows": rows}
-    except OSError as error:
-        raise file_error(error, f"--scaling {path}: {error.strerror}") from error
     except (ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"--scaling {path}: expected what `bert-horovod bench scaling --output` writes ({error!r})"
-        ) from error
+        raise UserError(f"--scaling {path}: expected {expected} ({error!r})") from error

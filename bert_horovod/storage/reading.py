@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from bert_horovod.errors import UserError, file_error
+
 TEXT_BYTES = 32 << 20  # largest text file: JSON may take 20 times that in memory when it is parsed
 _SHOWN = 200  # most characters of a value in a message
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -70,6 +72,21 @@ def read_json(path: str | Path, inside: Path | None = None, limit_bytes: int = T
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return value
+
+
+def read_given_json(path: Path, flag: str, expected: str) -> Any:
+    """Read the JSON file that a flag names.
+
+    Raises:
+        UserError: it is no JSON; the message says what was `expected`.
+        ReportedError: it cannot be read.
+    """
+    try:
+        return read_json(path)
+    except OSError as error:
+        raise file_error(error, f"{flag} {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{flag} {path}: expected {expected} ({error})") from error
 
 
 def load_array(

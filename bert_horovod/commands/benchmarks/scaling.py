@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.flags import add_hosts, add_step, step_recipe
+from bert_horovod.commands.shared.flags import add_hosts, add_step, given_hosts, step_recipe
 from bert_horovod.errors import RunError, UserError
 
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure layout by layout, print the table."""
-    from bert_horovod.cluster.launching.hostfiles import from_scheduler, parse_hosts, read_hostfile
+    from bert_horovod.cluster.launching.hostfiles import from_scheduler
     from bert_horovod.costs.clusters import read_cluster
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.tables import lines
@@ -59,13 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}: expected at least 1")
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
-    if arguments.hostfile:
-        hosts = read_hostfile(arguments.hostfile)
-    elif arguments.hosts:
-        hosts = parse_hosts(arguments.hosts)
-    elif found := from_scheduler():
-        hosts = found[0]
-    else:
+    hosts = given_hosts(arguments) or (from_scheduler() or ({}, ""))[0]
+    if not hosts:
         raise UserError("which hosts? Give -hostfile F or -H host:n,...; for this host alone -H localhost:2")
     layouts = list(dict.fromkeys(map(parse_layout, arguments.layout))) if arguments.layout else usual_layouts(hosts)
     for layout in layouts:

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from bert_horovod.cluster.launching.hostfiles import Hosts, parse_hosts, read_hostfile
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SHORTEST_ROW, SIZES, size_recipe
 from bert_horovod.recipe.loading import load_recipe
@@ -43,6 +44,13 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8")
     parser.add_argument("--ssh_port", type=int, metavar="N", help="of the hosts' sshd (default: ssh's own)")
+
+
+def given_hosts(arguments: argparse.Namespace) -> Hosts | None:
+    """The hosts that the flags of `add_hosts` name; None: neither flag is given. Raises UserError."""
+    if arguments.hostfile:
+        return read_hostfile(arguments.hostfile)
+    return parse_hosts(arguments.hosts) if arguments.hosts else None
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
