@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the tests, those of several processes included.
 #
-#   run/test.sh [pytest arguments]      for example: run/test.sh -x tests/corpus; 10 minutes on 2 cores
+#   run/test.sh [pytest arguments]      for example: run/test.sh -x tests/corpus; 13 minutes on 2 cores
 #   run/test.sh --slow [...]            what takes longer: kills, clusters in a box, much fuzzing, benchmarks
 #
 # Sets up what is missing first. Needs no network, no GPU and no cluster once it is set up. Files of tests run side by

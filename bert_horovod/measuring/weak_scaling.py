@@ -3,13 +3,12 @@
 import json
 import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bert_horovod.costs.choices import doubling
 from bert_horovod.errors import RunError, UserError
+from bert_horovod.measuring.child_command import run_command
 from bert_horovod.measuring.configuration import step_flops
 from bert_horovod.recipe.sections import Recipe
 
@@ -113,17 +112,17 @@ def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_word
 
     Raises:
         RunError: the ranks failed; the message has the last lines of their error output.
+        UserError: they refused what they were given.
     """
     where = ",".join(f"{name}:{slots}" for name, slots in layout.hosts(hosts).items())
-    words = [sys.executable, "-m", "bert_horovod", "launch", "-np", str(layout.ranks), "-H", where, *launch_words]
-    words += ["--", "bench", "comm", "--json", *bench_words]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        said = "\n  ".join(done.stderr.strip().splitlines()[-5:])
-        if done.returncode == UserError.exit_code:
+    words = ["launch", "-np", str(layout.ranks), "-H", where, *launch_words, "--", "bench", "comm", "--json"]
+    ended = run_command([*words, *bench_words])
+    lines = [line for line in ended.output.splitlines() if line.startswith("{")]
+    if ended.code or not lines:
+        said = "\n  ".join(ended.errors.strip().splitlines()[-5:])
+        if ended.code == UserError.exit_code:
             raise UserError(said.partition("error: ")[2] or said)
-        raise RunError(f"ended with {done.returncode}: {said}")
+        raise RunError(f"ended with {ended.code}: {said}")
     return json.loads(lines[-1])
 
 

@@ -1,19 +1,14 @@
 """Try settings of [execution] by real steps in processes of their own, so that running out of memory is a result."""
 
-import contextlib
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from bert_horovod.runtime.children import python_settings
+from bert_horovod.measuring.child_command import run_command
 from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
 
 Settings = dict[str, Any]  # of [execution], by key
@@ -22,7 +17,6 @@ TIME_IS_UP, FAILED = "took too long", "failed"
 # Messages for lack of memory: from the memory guard, TensorFlow, C++, Python, and a launcher whose process was killed.
 _NO_MEMORY = re.compile(f"{OUT_OF_MEMORY}|ResourceExhausted|OOM when allocating|bad_alloc|MemoryError|SIGKILL")
 _LAST_WORDS = 2000  # characters
-_ENDING_S = 20  # time for a launcher to end its ranks
 
 
 @dataclass(frozen=True)
@@ -45,52 +39,21 @@ class Trial:
 def run_trial(words: Sequence[str], limit_s: float, memory_bytes: int | None = None) -> Trial:
     """Run `bert-horovod WORDS`, a `bench throughput --json` or a `launch` of it, for at most `limit_s` seconds.
 
-    An exception in this process, such as KeyboardInterrupt, ends the child too. `memory_bytes`: the limit that WORDS
-    gives to a rank.
+    `memory_bytes`: the limit that WORDS gives to a rank.
     """
     begun = time.monotonic()
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "bert_horovod", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | python_settings(),
-            start_new_session=True,  # Ctrl-C reaches this process only; it ends the child
-        )
-        try:
-            child.wait(limit_s)
-            late = False
-        except subprocess.TimeoutExpired:
-            late = True
-        finally:
-            _end(child)
-        texts = []
-        for file in (output, errors):
-            file.seek(0)
-            texts.append(file.read())
+    ended = run_command(words, limit_s)
     wall_s = time.monotonic() - begun
-    said = "\n".join(filter(None, (text.strip() for text in texts)))[-_LAST_WORDS:]
-    if late:
+    said = "\n".join(filter(None, (ended.output.strip(), ended.errors.strip())))[-_LAST_WORDS:]
+    if ended.late:
         return Trial(failure=TIME_IS_UP, words=said, limit=limit_s, wall_s=wall_s)
-    if child.returncode == 0:
-        found = json.loads(texts[0].strip().splitlines()[-1])
+    if ended.code == 0:
+        found = json.loads(ended.output.strip().splitlines()[-1])
         known = {field.name for field in fields(Trial)}
         return Trial(**{name: value for name, value in found.items() if name in known}, wall_s=wall_s)
-    if child.returncode == -signal.SIGKILL or _NO_MEMORY.search(texts[1]):
+    if ended.code == -signal.SIGKILL or _NO_MEMORY.search(ended.errors):
         return Trial(failure=OUT_OF_MEMORY, words=said, limit=float(memory_bytes or 0), wall_s=wall_s)
     return Trial(failure=FAILED, words=said, wall_s=wall_s)
-
-
-def _end(child: subprocess.Popen) -> None:
-    """End a child that may still run; SIGTERM first, because a launcher then ends its ranks before itself."""
-    if child.poll() is None:
-        child.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_ENDING_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def still_holds(trial: Trial, memory_bytes: int | None, limit_s: float) -> bool:

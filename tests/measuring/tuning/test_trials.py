@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.measuring.tuning import trials
+from bert_horovod.measuring import child_command
 from bert_horovod.measuring.tuning.learned import Learned
 from bert_horovod.measuring.tuning.search import Found
 from bert_horovod.measuring.tuning.trials import FAILED, TIME_IS_UP, Trial, run_trial, still_holds
@@ -73,7 +73,7 @@ def test_a_mistake_is_a_failure_with_its_words(tmp_path, store):
 def test_an_end_of_any_kind_is_an_answer(monkeypatch, tmp_path, program, failure):
     (tmp_path / "bert_horovod.py").write_text(program)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(trials, "python_settings", lambda: {"PYTHONPATH": str(tmp_path)})
+    monkeypatch.setattr(child_command, "python_settings", lambda: {"PYTHONPATH": str(tmp_path)})
     assert run_trial(["bench"], 1 if failure == TIME_IS_UP else 100).failure == failure
 
 
