@@ -1,7 +1,8 @@
 # The image: TensorFlow, Horovod with NCCL, Gloo and MPI, and the program. docs/docker.md shows it on several nodes.
 #
-#   docker build -t bert-horovod .                                              for NVIDIA GPUs
-#   docker build -t bert-horovod --build-arg BASE_IMAGE=debian:bookworm .       without; any Debian or Ubuntu with Python 3.10 to 3.12
+#   docker build -t bert-horovod .                                                              for NVIDIA GPUs
+#   docker build -t bert-horovod --build-arg BASE_IMAGE=debian:bookworm .                       without; any Debian or Ubuntu with Python 3.10 to 3.12
+#   docker build -t bert-horovod --build-arg BASE_IMAGE=debian:bookworm --build-arg GPU=yes .   for GPUs on such a base: T4 and later, driver 580
 #   --build-arg USER_ID=$(id -u)      the user inside has your number, so that it may read your keys and write your data
 #
 #   docker run bert-horovod                                          prints how to use it
@@ -10,7 +11,7 @@
 #
 # Nothing in it runs as root. Keys and data are mounted; host keys are made when sshd starts.
 
-# TensorFlow 2.18 brings the CUDA 12.5 libraries, cuDNN and NCCL as wheels; the image adds the compiler that Horovod needs.
+# TensorFlow 2.18 brings the CUDA 12.5 libraries, cuDNN and NCCL as wheels; this base has the compiler that Horovod needs.
 ARG BASE_IMAGE=nvidia/cuda:12.5.1-devel-ubuntu22.04
 FROM $BASE_IMAGE
 
@@ -23,8 +24,9 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*
 
 # Only what decides on versions, so that this layer outlives changes of the program. No GPU is visible while an image is
-# built: the CUDA compiler in the base decides.
-ENV GPU=nvcc
+# built: whether the base has a CUDA compiler decides, or GPU=yes (the compiler of NVIDIA's wheels where it has none) or no.
+ARG GPU=nvcc
+ENV GPU=$GPU
 WORKDIR /opt/bert_horovod
 COPY setup.py pyproject.toml ./
 COPY run/setup.sh run/

@@ -15,6 +15,15 @@ from setuptools import find_packages, setup
 PARQUET = ["pyarrow>=26,<27"]
 RECIPES = Path(__file__).with_name("run") / "recipes"  # absent while an image installs what only versions decide on
 ONNX = ["tf2onnx>=1.17,<1.18", "onnx>=1.22,<1.23", "onnxruntime>=1.31,<1.33"]  # tf2onnx 1.16 fails with NumPy 2
+# A CUDA compiler that needs no root; run/setup.sh installs it beside .venv to build Horovod, and removes it. All of one
+# CUDA release: nvidia-cuda-nvcc would take the newest of the others, and they do not fit together.
+NVCC = [
+    "nvidia-cuda-nvcc==13.0.*",
+    "nvidia-nvvm==13.0.*",
+    "nvidia-cuda-crt==13.0.*",
+    "nvidia-cuda-runtime==13.0.*",
+    "nvidia-cuda-cccl==13.0.*",
+]
 TENSORFLOW = "2.18.1"  # Horovod 0.28.1 builds against TensorFlow 2.15 to 2.18 and fails from 2.19 on
 
 setup(
@@ -50,6 +59,7 @@ setup(
         "horovod": ["horovod==0.28.1"],
         "mpi": ["mpi4py>=4.0,<5"],
         "gpu": [f"tensorflow[and-cuda]=={TENSORFLOW}"],
+        "nvcc": NVCC,
         "onnx": ONNX,
         "parquet": PARQUET,
         "test": [

@@ -5,9 +5,12 @@
 #
 #   PYTHON=/path/to/python3   the interpreter to use (3.10 to 3.12)
 #   GPU=yes | no | nvcc       with NCCL for NVIDIA GPUs or without, where this machine's own GPUs should not decide (a
-#                             login node, an image that is being built); nvcc: with it where a CUDA compiler is found
+#                             login node, an image that is being built); nvcc: with it where a CUDA toolkit is found
+#   CUDA_HOME=/path/to/cuda   the CUDA toolkit to build that with, where it is not the PATH's nvcc's or /usr/local/cuda
 #
-# Needs no root. Horovod gets Gloo always, MPI where mpicxx is found, NCCL where an NVIDIA GPU is found.
+# Needs no root. Horovod gets Gloo always, MPI where mpicxx is found, NCCL where an NVIDIA GPU is found. Without a CUDA
+# toolkit the compiler comes from NVIDIA's wheels, for the build alone: CUDA 13.0, for GPUs from compute capability 7.5
+# on (T4 and later, not V100) with driver 580.65.06 or later.
 # Running it again does only what is missing.
 set -euo pipefail
 
@@ -17,7 +20,7 @@ extras=
 case "${1:-}" in
     "") ;;
     --test) extras=test ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$1'; the only one is --test" >&2; exit 2 ;;
 esac
 
@@ -45,7 +48,32 @@ find_python() {
         "or name one: PYTHON=/path/to/python3.11 $0"
 }
 
-has_nvcc() { command -v nvcc > /dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; }
+# This machine's CUDA toolkit, or nothing. nvcc is asked where it is, because that of the PATH may be a script or a link.
+find_toolkit() {
+    local bin nvcc=${CUDA_HOME:-/usr/local/cuda}/bin/nvcc
+    if [ -z "${CUDA_HOME:-}" ]; then nvcc=$(command -v nvcc || echo "$nvcc"); fi
+    if [ -x "$nvcc" ]; then
+        bin=$("$nvcc" --dryrun -x cu -c /dev/null 2>&1 | sed -n 's/^#\$ _HERE_=//p')
+        dirname "${bin:-$(dirname "$nvcc")}"
+    fi
+}
+
+# The compiler of NVIDIA's wheels builds for GPUs and drivers of a certain age; older ones need a toolkit of their time.
+require_gpus_for_wheels() {
+    local too_old
+    command -v nvidia-smi > /dev/null || return 0
+    too_old=$(nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader 2> /dev/null |
+        awk -F ', ' 'NF == 3 && ($2 + 0 < 580 || $3 + 0 < 7.5) {print $1 " (driver " $2 ", compute capability " $3 ")"; exit}') || true
+    if [ -n "$too_old" ]; then
+        fail "found $too_old and no CUDA toolkit (nvcc); the compiler of NVIDIA's wheels, CUDA 13.0, builds for" \
+            "driver 580.65.06 and compute capability 7.5 or later. CUDA 12 builds for older ones, such as the V100 (7.0):" \
+            "  Debian, Ubuntu:  apt-get install cuda-toolkit-12-5   (from NVIDIA's repository)" \
+            "  Red Hat, Rocky:  dnf install cuda-toolkit-12-5       (from NVIDIA's repository)" \
+            "  conda:           conda install -c nvidia cuda-toolkit=12.5" \
+            "or name its directory: CUDA_HOME=/path/to/cuda $0" \
+            "or do without NCCL:    GPU=no $0"
+    fi
+}
 
 # What Horovod's build needs beside Python, looked for before anything is downloaded.
 require_build_tools() {
@@ -55,14 +83,7 @@ require_build_tools() {
             "  Red Hat, Rocky:  dnf install gcc-c++ make" \
             "  conda:           conda install -c conda-forge gxx make   (then: export CXX=\$CONDA_PREFIX/bin/x86_64-conda-linux-gnu-g++)"
     fi
-    if [ $gpu = yes ] && ! has_nvcc; then
-        fail "$gpu_reason no CUDA compiler (nvcc), which Horovod with NCCL needs" \
-            "  Debian, Ubuntu:  apt-get install cuda-toolkit-12-5   (from NVIDIA's repository)" \
-            "  Red Hat, Rocky:  dnf install cuda-toolkit-12-5       (from NVIDIA's repository)" \
-            "  conda:           conda install -c nvidia cuda-toolkit=12.5" \
-            "or name its directory: CUDA_HOME=/path/to/cuda $0" \
-            "or do without NCCL:    GPU=no $0"
-    fi
+    if [ $gpu = yes ] && [ -z "$toolkit" ]; then require_gpus_for_wheels; fi
     if [[ $root =~ [[:space:]] ]]; then
         fail "the project lies in '$root'; Horovod's build fails in a path with spaces: move it to one without"
     fi
@@ -72,6 +93,12 @@ require_build_tools() {
 done_already() { [ "$(cat "$venv/.done-$1" 2> /dev/null)" = "$2" ]; }
 mark_done() { echo "$2" > "$venv/.done-$1"; }
 
+# The requirements of an extra in setup.py, which states the tested versions.
+requirements_of() {
+    "$venv/bin/python" -c 'import importlib.metadata as m, sys
+print(*(r.split(";")[0].strip() for r in m.requires("bert_horovod") if r.split()[-1].strip("\"\x27") == sys.argv[1]))' "$1"
+}
+
 # Run a step with its output in a log; show the end of the log if it fails.
 logged() {
     local log=$venv/$1.log
@@ -80,10 +107,10 @@ logged() {
 }
 
 gpu=no
-gpu_reason="found an NVIDIA GPU but"
+toolkit=$(find_toolkit)
 case "${GPU:-}" in
-    yes | no) gpu=$GPU gpu_reason="GPU=$GPU, but found" ;;
-    nvcc) if has_nvcc; then gpu=yes; fi ;;
+    yes | no) gpu=$GPU ;;
+    nvcc) if [ -n "$toolkit" ]; then gpu=yes; fi ;;
     "") if command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q GPU; then gpu=yes; fi ;;
     *) fail "GPU=$GPU is none of yes, no and nvcc" ;;
 esac
@@ -122,7 +149,11 @@ else
 fi
 
 horovod_key="$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("tensorflow"))') gpu=$gpu mpi=$mpi"
-if done_already horovod "$horovod_key" && "$venv/bin/python" -c 'import importlib.metadata as m; m.version("horovod")' 2> /dev/null; then
+if [ $gpu = yes ] && [ -n "$toolkit" ]; then horovod_key="$horovod_key toolkit=$toolkit"; fi
+built=$(cat "$venv/.done-horovod" 2> /dev/null || true)
+# A build with a toolkit that is not found now (a module that is not loaded) is as good as one with wheels.
+if [[ $built = "$horovod_key" || $built = "$horovod_key toolkit="* ]] &&
+    "$venv/bin/python" -c 'import importlib.metadata as m; m.version("horovod")' 2> /dev/null; then
     say "Horovod is in place"
 else
     require_build_tools
@@ -138,14 +169,33 @@ else
         # TensorFlow brought NCCL along as a wheel, without the name that a linker looks for.
         nccl=$("$venv/bin/python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0])')
         ln -sf libnccl.so.2 "$nccl/lib/libnccl.so"
-        export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_HOME="$nccl" HOROVOD_NCCL_LINK=SHARED
-        export HOROVOD_CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"
-        with="$with, NCCL"
+        cuda=$toolkit
+        if [ -z "$cuda" ]; then
+            # Only the build needs them: Horovod gets CUDA's runtime inside.
+            wheels=$venv/cuda-wheels
+            trap 'rm -rf "$wheels"' EXIT
+            say "found no CUDA toolkit${CUDA_HOME:+ in CUDA_HOME=$CUDA_HOME}; fetching NVIDIA's wheels of the compiler, 105 MB"
+            read -ra nvcc <<< "$(requirements_of nvcc)"
+            logged nvcc "${pip[@]}" --no-deps --upgrade --target "$wheels" "${nvcc[@]}"
+            cuda=$wheels/nvidia/cu13
+            ln -s lib "$cuda/lib64"
+            ln -s libcudart.so.13 "$cuda/lib/libcudart.so"
+        fi
+        export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_HOME="$nccl" HOROVOD_NCCL_LINK=SHARED HOROVOD_CUDA_HOME="$cuda"
+        # Named, because Horovod would ask the PATH's nvcc, which may be another one.
+        capabilities=$("$cuda/bin/nvcc" --list-gpu-code | sed -n 's/^sm_\([0-9]*\)$/\1/p')
+        export HOROVOD_BUILD_CUDA_CC_LIST="${capabilities//$'\n'/,}"
+        release=$("$cuda/bin/nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+        with="$with, NCCL (CUDA $release from ${toolkit:-wheels})"
+        # The linker would take the runtime from TensorFlow, which loads CUDA 12's: that does not fit code of another CUDA.
+        runtime=$cuda/lib64/libcudart_static.a
+        if [[ $release != 12.* && -e $runtime ]]; then
+            export LDFLAGS="${LDFLAGS:-} -Wl,--whole-archive $runtime -Wl,--no-whole-archive,--exclude-libs,libcudart_static.a -lrt -lpthread -ldl"
+        fi
     fi
     say "building Horovod with $with, about 2 minutes"
     logged horovod "${pip[@]}" --no-build-isolation --no-cache-dir --force-reinstall --no-deps \
-        "$("$venv/bin/python" -c 'import importlib.metadata as m
-print(next(r.split(";")[0].strip() for r in m.requires("bert_horovod") if r.startswith("horovod")))')"
+        "$(requirements_of horovod)"
     # What Horovod itself needs beside TensorFlow.
     logged horovod "${pip[@]}" --no-build-isolation -e "$root[horovod]"
     mark_done horovod "$horovod_key"

@@ -12,7 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 "$root/run/setup.sh" --test
 export PATH="$root/.venv/bin:$PATH" TF_CPP_MIN_LOG_LEVEL=3
 cd "$root"
-marks="not slow"
+marks="not slow and not nccl"
 if [ "${1:-}" = --slow ]; then
     shift
     marks="slow or fuzz"

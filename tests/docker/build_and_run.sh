@@ -3,13 +3,14 @@
 #
 #   tests/docker/build_and_run.sh [SUITE MIRROR]      for example: jammy and a mirror of Ubuntu
 #
+# GPU=yes in the environment builds the image with NCCL, which is larger; no GPU is needed to build and try it.
 # The base image is made by debootstrap: this machine's own Debian, or another SUITE from MIRROR. buildah builds and
 # runs. Two containers in two network namespaces play two nodes. One line a check; exit code 1 if one failed. Leaves
-# nothing behind. Needs the packages buildah, debootstrap, iproute2 and openssh-client, and 12 GB under TMPDIR.
+# nothing behind. Needs the packages buildah, debootstrap, iproute2 and openssh-client, and 12 GB under TMPDIR (GPU: 30).
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 [ "$(id -u)" = 0 ] || { echo "docker test: needs root, for debootstrap and network namespaces" >&2; exit 2; }
 for tool in buildah debootstrap ip ssh-keygen; do
     command -v $tool > /dev/null || { echo "docker test: found no $tool: apt-get install buildah debootstrap iproute2 openssh-client" >&2; exit 2; }
@@ -75,7 +76,7 @@ make_context() {
         ssh-keygen -q -t ed25519 -N '' -C planted-key -f "$scratch/context/keys/id_ed25519" &&
         cp "$scratch/context/keys/id_ed25519" "$scratch/context/id_rsa"
 }
-build() { buildah bud --layers --format docker --build-arg BASE_IMAGE=localhost/base:test --tag $image "$scratch/context"; }
+build() { buildah bud --layers --format docker --build-arg BASE_IMAGE=localhost/base:test ${GPU:+--build-arg GPU=$GPU} --tag $image "$scratch/context"; }
 build_again() {
     echo "# changed" >> "$scratch/context/bert_horovod/__init__.py"
     build > "$scratch/again" 2>&1 && cat "$scratch/again" && ! grep -q "building Horovod" "$scratch/again"
@@ -115,6 +116,7 @@ refused() {
     echo "$output"
     [ $status = "$1" ] && [[ $output = *"$2"* ]] || { echo "exit code $status, wanted $1 and: $2"; return 1; }
 }
+has_nccl() { inside horovodrun --check-build | tee "$scratch/built" && grep -F '[X] NCCL' "$scratch/built"; }
 helps() { inside | grep "docker run .* IMAGE sshd"; }
 quickstart() { inside run/quickstart.sh | tee "$scratch/quickstart" && grep -q '^held-out tokens' "$scratch/quickstart" && ! grep -q 'setup: building' "$scratch/quickstart"; }
 
@@ -159,6 +161,7 @@ must "build" build
 echo "                $(buildah images --format '{{.Size}}' $image)"
 check "a change of the code builds neither TensorFlow nor Horovod" build_again
 check "runs as a normal user" not_root
+[ "${GPU:-}" != yes ] || check "Horovod has NCCL" has_nccl
 check "no key, and nothing else from beside the code, in any layer" no_keys
 check "without a command: help" helps
 check "unknown command" refused 127 "found no command 'pretrian'" pretrian

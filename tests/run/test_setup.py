@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-TOOLS = ("bash", "cat", "chmod", "cksum", "cp", "dirname", "grep", "ln", "mkdir", "rm", "sed", "tail")
+TOOLS = ("awk", "bash", "cat", "chmod", "cksum", "cp", "dirname", "grep", "ln", "mkdir", "rm", "sed", "tail")
 BUILD_TOOLS = ("g++", "make")
 # Answers what the script asks, makes .venv/bin/python a copy of itself, writes down installations; fails if told to.
 PYTHON = """#!/bin/bash
@@ -17,12 +17,34 @@ case "$*" in
     "-m venv --clear "*) rm -rf "$4"; mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; echo venv >> "$CALLS" ;;
     *"print(sys.executable)"*) echo "$0" ;;
     *'print(m.version("tensorflow"))'*) echo 2.18.1 ;;
-    *"m.requires"*) echo horovod==0.28.1 ;;
+    *"m.requires"*" horovod") echo horovod==0.28.1 ;;
+    *"m.requires"*" nvcc") echo "nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.*" ;;
+    *"nvidia.nccl"*) mkdir -p "${0%/*}/nccl/lib"; echo "${0%/*}/nccl" ;;
     *install*)
-        echo "${*:5}" "${HOROVOD_WITH_MPI:+with MPI}" >> "$CALLS"
+        echo "${*:5}" "${HOROVOD_WITH_MPI:+with MPI}" \
+            "${HOROVOD_CUDA_HOME:+for $HOROVOD_BUILD_CUDA_CC_LIST by $HOROVOD_CUDA_HOME/bin/nvcc}" \
+            "${LDFLAGS:+with $LDFLAGS}" >> "$CALLS"
+        if [[ "$*" = *" --target "* ]]; then
+            mkdir -p "$VENV_CUDA/bin" "$VENV_CUDA/lib"
+            cp "$NVCC" "$VENV_CUDA/bin/nvcc"
+        fi
         if [[ -n ${FAIL:-} && "$*" = *"${FAIL:-}"* ]]; then echo "no room left"; exit 1; fi ;;
 esac
 """
+NVCC = """#!/bin/bash
+case "$1" in
+    --dryrun) echo "#$ _HERE_=${0%/*}" >&2 ;;
+    --version) echo "Cuda compilation tools, release RELEASE, V1.2.3" ;;
+    --list-gpu-code) printf 'sm_75\\nsm_90\\nsm_90a\\n' ;;
+esac
+"""
+NVIDIA_SMI = """#!/bin/bash
+case "$*" in
+    -L) echo "GPU 0: some GPU" ;;
+    "--query-gpu=name,driver_version,compute_cap --format=csv,noheader") echo "FACTS" ;;
+esac
+"""
+H100, A100, V100 = "NVIDIA H100, 580.65.06, 9.0", "NVIDIA A100, 550.54.15, 8.0", "Tesla V100, 580.95.05, 7.0"
 PACKAGE_MANAGERS = ("Debian, Ubuntu:  apt-get install", "Red Hat, Rocky:  dnf install", "conda:           conda ")
 
 
@@ -41,15 +63,40 @@ class Tree:
         for name in BUILD_TOOLS:
             self.stub(name, "#!/bin/bash\n")
         self.stub("python3", PYTHON)
+        self.wheels_nvcc = self.toolkit(bin_directory.parent / "wheels", "13.0") / "bin" / "nvcc"
 
     def stub(self, name: str, text: str) -> None:
         """Put a program on the PATH."""
         (self.bin / name).write_text(text, encoding="utf-8")
         (self.bin / name).chmod(0o755)
 
+    @staticmethod
+    def toolkit(root: Path, release: str) -> Path:
+        """Make a CUDA toolkit with nothing but a compiler that answers questions."""
+        (root / "bin").mkdir(parents=True)
+        (root / "bin" / "nvcc").write_text(NVCC.replace("RELEASE", release), encoding="utf-8")
+        (root / "bin" / "nvcc").chmod(0o755)
+        return root
+
+    def gpu(self, facts: str) -> None:
+        """Let nvidia-smi find one GPU: name, driver and compute capability."""
+        self.stub("nvidia-smi", NVIDIA_SMI.replace("FACTS", facts))
+
+    @property
+    def cuda_of_wheels(self) -> Path:
+        return self.root / ".venv" / "cuda-wheels" / "nvidia" / "cu13"
+
     def setup(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-        """Run the script."""
-        environment = {"PATH": str(self.bin), "HOME": str(self.root), "CALLS": str(self.calls_file), **variables}
+        """Run the script. This machine's own toolkit, if it has one, is not seen, because CUDA_HOME names another."""
+        environment = {
+            "PATH": str(self.bin),
+            "HOME": str(self.root),
+            "CALLS": str(self.calls_file),
+            "CUDA_HOME": "/nowhere",
+            "NVCC": str(self.wheels_nvcc),
+            "VENV_CUDA": str(self.cuda_of_wheels),
+            **variables,
+        }
         return subprocess.run(
             ["bash", str(self.root / "run" / "setup.sh"), *arguments],
             env=environment,
@@ -108,33 +155,92 @@ def test_a_python_that_is_named_and_unusable_is_refused(tree):
     assert "PYTHON=/nowhere/python3 is no Python 3.10, 3.11 or 3.12" in result.stderr
 
 
-def test_a_gpu_without_cuda_compiler_is_refused_before_anything_is_made(tree):
-    tree.stub("nvidia-smi", "#!/bin/bash\necho 'GPU 0: some GPU'\n")
-    result = tree.setup(CUDA_HOME="/nowhere")
-    assert result.returncode == 1
-    assert "found an NVIDIA GPU but no CUDA compiler (nvcc)" in result.stderr
-    assert not (tree.root / ".venv").exists()
-
-
-def test_nccl_can_be_asked_for_where_no_gpu_is_visible(tree):
-    result = tree.setup(GPU="yes", CUDA_HOME="/nowhere")
-    assert result.returncode == 1
-    assert "GPU=yes, but found no CUDA compiler (nvcc)" in result.stderr
-    assert "GPU=no " in result.stderr
-    assert tree.setup(GPU="nvcc", CUDA_HOME="/nowhere").returncode == 0
-    assert tree.calls()[2].endswith(f"-e {tree.root}")
-    tree.stub("nvcc", "#!/bin/bash\n")
-    result = tree.setup(GPU="nvcc")
+@pytest.mark.parametrize("visible", [True, False])
+def test_without_toolkit_horovod_with_nccl_is_built_by_wheels_that_do_not_stay(tree, visible):
+    if visible:
+        tree.gpu(H100)
+    result = tree.setup(**({} if visible else {"GPU": "yes"}))
     assert result.returncode == 0, result.stderr
-    assert tree.calls()[1].endswith(f"-e {tree.root}[gpu]")
-    assert "building Horovod with Gloo, NCCL" in result.stdout
+    assert "found no CUDA toolkit in CUDA_HOME=/nowhere; fetching NVIDIA's wheels" in result.stdout
+    assert "building Horovod with Gloo, NCCL (CUDA 13.0 from wheels)" in result.stdout
+    calls = tree.calls()
+    assert calls[2].endswith(f"-e {tree.root}[gpu]")
+    assert calls[3].endswith(f"--target {tree.root}/.venv/cuda-wheels nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.*")
+    assert calls[4].endswith(f"horovod==0.28.1  for 75,90 by {tree.cuda_of_wheels}/bin/nvcc")
+    assert not (tree.root / ".venv" / "cuda-wheels").exists()
+    assert (tree.root / ".venv" / "bin" / "nccl" / "lib" / "libnccl.so").readlink() == Path("libnccl.so.2")
     assert tree.setup(GPU="yes").returncode == 0
     assert tree.calls() == []
 
 
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        (A100, "found NVIDIA A100 (driver 550.54.15, compute capability 8.0)"),
+        (V100, "found Tesla V100 (driver 580.95.05, compute capability 7.0)"),
+    ],
+)
+def test_a_gpu_or_driver_too_old_for_the_wheels_needs_a_toolkit(tree, facts, found):
+    tree.gpu(facts)
+    result = tree.setup()
+    assert result.returncode == 1
+    assert f"{found} and no CUDA toolkit (nvcc)" in result.stderr
+    assert "driver 580.65.06 and compute capability 7.5 or later" in result.stderr
+    assert "GPU=no " in result.stderr
+    assert not (tree.root / ".venv").exists()
+    toolkit = tree.toolkit(tree.bin.parent / "cuda", "12.5")
+    result = tree.setup(CUDA_HOME=str(toolkit))
+    assert result.returncode == 0, result.stderr
+    assert f"building Horovod with Gloo, NCCL (CUDA 12.5 from {toolkit})" in result.stdout
+
+
+def test_the_toolkit_that_is_named_comes_before_that_of_the_path(tree):
+    tree.toolkit(tree.bin.parent / "other", "12.4")
+    path = f"{tree.bin}:{tree.bin.parent}/other/bin"
+    result = tree.setup(GPU="yes", PATH=path, CUDA_HOME="")
+    assert result.returncode == 0, result.stderr
+    assert f"NCCL (CUDA 12.4 from {tree.bin.parent}/other)" in result.stdout
+    assert tree.calls()[3].endswith(f"horovod==0.28.1  for 75,90 by {tree.bin.parent}/other/bin/nvcc")
+    named = tree.toolkit(tree.bin.parent / "named", "12.5")
+    result = tree.setup(GPU="yes", PATH=path, CUDA_HOME=str(named))
+    assert f"NCCL (CUDA 12.5 from {named})" in result.stdout
+    tree.stub("nvcc", f'#!/bin/bash\nexec {named}/bin/nvcc "$@"\n')
+    assert "Horovod is in place" in tree.setup(GPU="yes", CUDA_HOME="").stdout
+
+
+def test_the_runtime_of_another_cuda_than_tensorflows_is_linked_in(tree):
+    for release, linked in (("12.8", False), ("13.0", True)):
+        toolkit = tree.toolkit(tree.bin.parent / release, release)
+        (toolkit / "lib64").mkdir()
+        (toolkit / "lib64" / "libcudart_static.a").touch()
+        own = "-Wl,-rpath,/conda/lib"  # what the environment asks of the linker stays
+        assert tree.setup(GPU="yes", CUDA_HOME=str(toolkit), LDFLAGS=own).returncode == 0
+        (call,) = [call for call in tree.calls() if "horovod==0.28.1" in call]
+        assert (f"with {own} -Wl,--whole-archive {toolkit}/lib64/libcudart_static.a" in call) == linked
+
+
+def test_a_toolkit_that_appears_is_used_and_one_that_disappears_changes_nothing(tree):
+    assert tree.setup(GPU="yes").returncode == 0
+    named = tree.toolkit(tree.bin.parent / "named", "12.5")
+    assert f"NCCL (CUDA 12.5 from {named})" in tree.setup(GPU="yes", CUDA_HOME=str(named)).stdout
+    tree.calls()
+    for variables in ({"CUDA_HOME": str(named)}, {}):
+        assert "Horovod is in place" in tree.setup(GPU="yes", **variables).stdout
+    assert tree.calls() == []
+
+
+def test_nccl_can_be_left_to_whether_there_is_a_toolkit(tree):
+    assert tree.setup(GPU="nvcc").returncode == 0
+    assert tree.calls()[2].endswith(f"-e {tree.root}")
+    result = tree.setup(GPU="nvcc", CUDA_HOME=str(tree.toolkit(tree.bin.parent / "cuda", "12.5")))
+    assert result.returncode == 0, result.stderr
+    assert tree.calls()[1].endswith(f"-e {tree.root}[gpu]")
+    assert "building Horovod with Gloo, NCCL" in result.stdout
+
+
 def test_a_gpu_can_be_left_unused(tree):
-    tree.stub("nvidia-smi", "#!/bin/bash\necho 'GPU 0: some GPU'\n")
-    result = tree.setup(GPU="no", CUDA_HOME="/nowhere")
+    tree.gpu(V100)
+    result = tree.setup(GPU="no")
     assert result.returncode == 0, result.stderr
     assert tree.calls()[2].endswith(f"-e {tree.root}")
 
