@@ -85,9 +85,9 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
     final = path_of(output_dir, snapshot.step)
     temporary = final.with_name(f".{final.name}.partial")
     try:
-        for left in final.parent.glob(".step-*.partial"):  # left by a killed run
-            if step_of(left.name[1 : -len(".partial")]) is not None:
-                shutil.rmtree(left, ignore_errors=True)
+        for leftover in final.parent.glob(".step-*.partial"):  # left by a killed run
+            if step_of(leftover.name[1 : -len(".partial")]) is not None:
+                shutil.rmtree(leftover, ignore_errors=True)
         final.parent.mkdir(exist_ok=True)  # no parents: never make a moved output directory anew
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}

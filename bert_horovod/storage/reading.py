@@ -66,12 +66,12 @@ def read_json(path: str | Path, inside: Path | None = None, limit_bytes: int = T
     """Read a JSON file's value; raises OSError, and ValueError, also for a string that UTF-8 cannot encode."""
     text = read_text(path, inside, limit_bytes)
     try:
-        value = json.loads(text)
+        contents = json.loads(text)
         if _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+            json.dumps(contents, ensure_ascii=False).encode("utf-8")
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    return value
+    return contents
 
 
 def read_given_json(path: Path, flag: str, expected: str) -> Any:

@@ -36,23 +36,23 @@ def check_type(value: Any, kind: Any, name: str) -> None:
         raise refusals[0]
     if origin is list:
         _expect(type(value) is list, value, "a list", name)
-        for i, item in enumerate(value):
-            check_type(item, arguments[0], f"{name}.{i}")
+        for i, element in enumerate(value):
+            check_type(element, arguments[0], f"{name}.{i}")
     elif origin is dict:
         _expect(type(value) is dict, value, "an object", name)
-        for key, item in value.items():
-            check_type(item, arguments[1], f"{name}.{shown(key)}")
+        for key, element in value.items():
+            check_type(element, arguments[1], f"{name}.{shown(key)}")
     elif typing.is_typeddict(kind) or dataclasses.is_dataclass(kind):
         _expect(type(value) is dict, value, "an object", name)
         hints = typing.get_type_hints(kind)
         unknown = value.keys() - hints.keys()
-        missing = set() if dataclasses.is_dataclass(kind) else kind.__required_keys__ - value.keys()
-        if unknown or missing:
-            problems = [f"{shown(key)} is missing" for key in sorted(missing)]
+        missing_keys = set() if dataclasses.is_dataclass(kind) else kind.__required_keys__ - value.keys()
+        if unknown or missing_keys:
+            problems = [f"{shown(key)} is missing" for key in sorted(missing_keys)]
             problems += [f"unknown {shown(key)}" for key in sorted(unknown)]
             raise ValueError(f"{name}: {'; '.join(problems[:3])}")
-        for key, item in value.items():
-            check_type(item, hints[key], f"{name}.{key}")
+        for key, element in value.items():
+            check_type(element, hints[key], f"{name}.{key}")
     elif kind is float:
         finite = math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < _LIMIT
         _expect(finite, value, _NAMES[float], name)
