@@ -66,7 +66,7 @@ def freezing_disk(tmp_path):
         yield disk, partial(tell, "--freeze"), partial(tell, "--unfreeze")
     finally:
         tell("--unfreeze")
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_path):
