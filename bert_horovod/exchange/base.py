@@ -12,6 +12,9 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.runtime.clock import Clock
 
+Gradients = dict[str, tf.Tensor]  # dense, by parameter
+Lookups = dict[str, tf.IndexedSlices]  # sparse embedding gradients, by table: values [n, width], indices [n]
+
 
 class UpdateInputs(NamedTuple):
     """Further inputs of an update beside gradients; tensors, because another Python number would retrace the graph."""
@@ -58,9 +61,7 @@ class Exchange:
         Called in the graph of every micro-batch of a step; in the last one's before `update`.
         """
 
-    def clip(
-        self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices], micro_batches: int
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
+    def clip(self, gradients: Gradients, lookups: Lookups, micro_batches: int) -> tuple[Gradients, Lookups]:
         """Clip one micro-batch's gradients before they are added up; called inside a graph.
 
         `micro_batches`: per rank and step. Gradients and lookups, as arguments and as results, are like those of
@@ -68,19 +69,12 @@ class Exchange:
         """
         return gradients, lookups
 
-    def update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         """Sum over ranks and apply the optimizer; called inside a graph.
 
         Args:
-            gradients: this rank's share of the gradient, by parameter, dense, in the dtype it was computed in.
-            lookups: by embedding table, the sparse embedding gradient, not yet added to `gradients`; values [n, width],
-                indices [n].
+            gradients: this rank's share of the gradient, in the dtype it was computed in.
+            lookups: not yet added to `gradients`.
             inputs: of this step.
             clock: records times in the graph, or does nothing.
         """

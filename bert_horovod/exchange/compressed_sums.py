@@ -65,13 +65,13 @@ class CompressedSums:
                 del state.per_rank[name]
         if self._encoded:
             self._errors = [
-                Errors(state.own(f"{_WORKER}{i}", each.worker_shape), state.own(f"{_SERVER}{i}", (each.part,)))
-                for i, each in enumerate(self._two_steps)
+                Errors(state.own(f"{_WORKER}{i}", two_step.worker_shape), state.own(f"{_SERVER}{i}", (two_step.part,)))
+                for i, two_step in enumerate(self._two_steps)
             ]
 
     def forget(self) -> None:
         """Set all errors to zero."""
-        self.assign([errors and Errors(*(tf.zeros_like(each) for each in errors)) for errors in self._errors])
+        self.assign([errors and Errors(*(tf.zeros_like(error) for error in errors)) for errors in self._errors])
 
     def flat(self, i: int, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
         """Concatenate the tensors of bucket i: float32 [numbers]."""
@@ -86,15 +86,15 @@ class CompressedSums:
         """The sum over ranks of bucket i, float32 [numbers], and its new errors, for `assign`."""
         if not self._encoded:
             return self._world.all_reduce(payload, f"{self._name}.{i}"), None
-        errors = Errors(*(tf.convert_to_tensor(each) for each in self._errors[i]))
+        errors = Errors(*(tf.convert_to_tensor(error) for error in self._errors[i]))
         worker, server = self._signs[i]
         return self._two_steps[i].sum(payload, worker, errors, server)
 
     def assign(self, errors: list[Errors | None]) -> None:
         """Assign the errors that `sum` returned for each bucket."""
-        for variables, values in zip(self._errors, errors, strict=True):
-            for variable, value in zip(variables or (), values or (), strict=True):
-                variable.assign(value)
+        for variables, arrays in zip(self._errors, errors, strict=True):
+            for variable, array in zip(variables or (), arrays or (), strict=True):
+                variable.assign(array)
 
     def to_payload(self, moment: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
         """The payload of a flat moment with the frozen v, in the form of exchange.form."""
@@ -112,12 +112,12 @@ class CompressedSums:
             return 0.0
         if not self._encoded:
             return 4.0 * sum(map(sum, self._sizes))
-        return sum(each.worker_shape[0] * Signs().sent_bytes(each.part) for each in self._two_steps)
+        return sum(two_step.worker_shape[0] * Signs().sent_bytes(two_step.part) for two_step in self._two_steps)
 
     def wire_bytes(self) -> float:
         """Bytes that a rank sends in one step."""
         if self._encoded:
-            return sum(each.sent_bytes(Signs()) for each in self._two_steps)
+            return sum(two_step.sent_bytes(Signs()) for two_step in self._two_steps)
         return 2 * (self._world.size - 1) / self._world.size * self.bytes_reduced()
 
     def _signs_of(self, i: int) -> tuple[Signs, Signs]:

@@ -31,7 +31,7 @@ import tensorflow as tf
 from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.local_step import LocalExchange, numbers, update_alone
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
@@ -72,7 +72,7 @@ class DreamDdpExchange(LocalExchange):
         if self._world.size == 1:
             return
         k, size = self._micro_batch.read_value(), self._part_values.shape[0]
-        values = tf.cond(
+        starting_values = tf.cond(
             tf.equal(k, 0),
             lambda: self._of_this_turn(self._starting_values),
             self._part_values.read_value,
@@ -80,17 +80,13 @@ class DreamDdpExchange(LocalExchange):
         share = -(-size // micro_batches)
         begin = tf.minimum(k * share, size)
         end = tf.minimum(begin + share, size)
-        mean = self._world.all_reduce(values[begin:end], "average") / self._world.size
-        self._part_values.assign(tf.ensure_shape(tf.concat([values[:begin], mean, values[end:]], 0), [size]))
+        mean = self._world.all_reduce(starting_values[begin:end], "average") / self._world.size
+        self._part_values.assign(
+            tf.ensure_shape(tf.concat([starting_values[:begin], mean, starting_values[end:]], 0), [size])
+        )
         self._micro_batch.assign((k + 1) % micro_batches)
 
-    def update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         if self._world.size == 1:
             return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
         means = self._part_values.read_value()
@@ -120,9 +116,9 @@ class DreamDdpExchange(LocalExchange):
 
     def _starting_values(self, part: int) -> tf.Tensor:
         """The current values of the part, flat, padded with zeros to the size of the largest part."""
-        values = [self._updater.parameters[name][begin:end] for name, begin, end in self._parts[part]]
+        pieces = [self._updater.parameters[name][begin:end] for name, begin, end in self._parts[part]]
         padding = tf.zeros([self._part_values.shape[0] - self._sizes[part]])
-        return tf.concat([*(tf.reshape(value, [-1]) for value in values), padding], 0)
+        return tf.concat([*(tf.reshape(piece, [-1]) for piece in pieces), padding], 0)
 
     def _assign_part(self, part: int, means: tf.Tensor) -> tf.Tensor:
         """Assign `means`, in the order of _starting_values; returns a constant, as a branch must return a tensor."""
@@ -151,7 +147,7 @@ class DreamDdpExchange(LocalExchange):
 def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
     """Cut parameters, one after another, at rows of tensors, into `parts` parts of nearly equal size (or empty)."""
     total = sum(math.prod(shape) for shape in shapes.values())
-    found: list[list[Piece]] = [[] for _ in range(parts)]
+    pieces: list[list[Piece]] = [[] for _ in range(parts)]
     place = 0
     for name, shape in shapes.items():
         rows, width = shape[0], math.prod(shape[1:])
@@ -160,10 +156,10 @@ def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
             part = place * parts // total
             # Up to the first row that begins in the next part.
             end = min(rows, begin + -(-((part + 1) * total - place * parts) // (parts * width)))
-            found[part].append((name, begin, end))
+            pieces[part].append((name, begin, end))
             place += (end - begin) * width
             begin = end
-    return found
+    return pieces
 
 
 def judged(interval: int, all_s: float, step_s: float) -> str:
@@ -174,10 +170,10 @@ def judged(interval: int, all_s: float, step_s: float) -> str:
         all_s: seconds of an average of all parameters, in parts.
         step_s: seconds of a step, with its average.
     """
-    found = f"averaging all parameters takes {all_s:.3g} s in {interval} parts, a step {step_s:.3g} s"
+    times = f"averaging all parameters takes {all_s:.3g} s in {interval} parts, a step {step_s:.3g} s"
     if all_s / interval > _FULL * step_s:
-        return f"warning: {found}: exchange.interval = {interval} is too small to hide it; try {2 * interval}"
-    return f"{found}: hidden; the smallest exchange.interval that hides it is {math.ceil(all_s / step_s / _FULL)}"
+        return f"warning: {times}: exchange.interval = {interval} is too small to hide it; try {2 * interval}"
+    return f"{times}: hidden; the smallest exchange.interval that hides it is {math.ceil(all_s / step_s / _FULL)}"
 
 
 def _size(shape: tuple[int, ...], begin: int, end: int) -> int:

@@ -23,8 +23,8 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.link import reductions
-from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
-from bert_horovod.exchange.reducer import GradientReducer, with_rows
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sums
 from bert_horovod.recipe.sections import Recipe
@@ -72,35 +72,24 @@ class GradientExchange(Exchange):
         if self._state.progress.wire_maxima:
             self.reducer.restore_maxima(self._state.progress.wire_maxima)
 
-    def clip(
-        self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices], micro_batches: int
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices]]:
+    def clip(self, gradients: Gradients, lookups: Lookups, micro_batches: int) -> tuple[Gradients, Lookups]:
         if self._settings.clipping == "global":
             return gradients, lookups
-        whole = {
-            name: with_rows(gradient, lookups[name]) if name in lookups else tf.cast(gradient, tf.float32)
-            for name, gradient in gradients.items()
-        }
+        gradients = {name: tf.cast(gradient, tf.float32) for name, gradient in whole(gradients, lookups).items()}
         shares = self._world.size * micro_batches
-        return clip_buckets(whole, self.plan.buckets, shares, self._settings.max_grad_norm, self._fused), {}
+        return clip_buckets(gradients, self.plan.buckets, shares, self._settings.max_grad_norm, self._fused), {}
 
-    def update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
-        known = self._finite_before_sums(gradients)
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
+        finite_before_sums = self._finite_before_sums(gradients)
         gradients, ready_s, done_s, rows, owed = self.reducer.reduce(gradients, lookups, clock)
         reduced_s = clock(list(gradients.values()))
         grouped = self._updater.grouped(gradients)
         norm = self._updater.norm(grouped)
-        finite = tf.math.is_finite(norm) if known is None else known
+        finite = tf.math.is_finite(norm) if finite_before_sums is None else finite_before_sums
 
         def apply() -> tf.Tensor:
-            for variable, value in owed:
-                variable.assign(value)
+            for variable, error in owed:
+                variable.assign(error)
             return clock(self._updater.apply(grouped, norm, inputs))
 
         updated_s = tf.cond(finite, apply, lambda: clock([norm]))
@@ -132,7 +121,7 @@ class GradientExchange(Exchange):
 
 
 def clip_buckets(
-    gradients: dict[str, tf.Tensor], buckets: list[list[str]], shares: int, max_grad_norm: float, fused: bool
+    gradients: Gradients, buckets: list[list[str]], shares: int, max_grad_norm: float, fused: bool
 ) -> dict[str, tf.Tensor]:
     """Clip each bucket of a micro-batch's gradient by its own norm; see the head of this file.
 

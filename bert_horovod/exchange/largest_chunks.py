@@ -27,8 +27,8 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
-from bert_horovod.exchange.reducer import GradientReducer, with_rows
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.reducer import GradientReducer, whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
@@ -54,7 +54,7 @@ class LargestChunksExchange(Exchange):
         self._reducer = GradientReducer(world, self._shapes, plan, recipe.numerics.wire)
         self._wire_bytes = tf.as_dtype(recipe.numerics.wire).size
         numbers = [sum(math.prod(self._shapes[name]) for name in bucket) for bucket in plan.buckets]
-        self._counts = [-(-each // self._chunk) for each in numbers]  # number of chunks, by bucket
+        self._counts = [-(-bucket_numbers // self._chunk) for bucket_numbers in numbers]  # number of chunks, by bucket
         sent = [math.ceil(settings.fraction * count) for count in self._counts]
         # Indices of the chunks that the next step sends, in rising order; the first chunks until norms are known.
         self._chosen = [tf.Variable(tf.range(count), trainable=False) for count in sent]
@@ -80,17 +80,8 @@ class LargestChunksExchange(Exchange):
         self._dense_before = progress.step + 1 <= self._dense_until
         self._dense.assign(self._dense_before)
 
-    def update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
-        gradients = {
-            name: with_rows(gradient, lookups[name]) if name in lookups else gradient
-            for name, gradient in gradients.items()
-        }
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
+        gradients = whole(gradients, lookups)
         none = tf.zeros([0], tf.float64)
         sums, residuals, norms, spans = gradients, [], [], [(none, none)]
         if self._world.size > 1:
@@ -98,7 +89,7 @@ class LargestChunksExchange(Exchange):
         reduced_s = clock(list(sums.values()))
         grouped = self._updater.grouped(sums)
         norm = self._updater.norm(grouped)
-        finite = tf.math.is_finite(tf.add_n([norm, *(tf.reduce_sum(each) for each in norms)]))
+        finite = tf.math.is_finite(tf.add_n([norm, *(tf.reduce_sum(chunk_norms) for chunk_norms in norms)]))
 
         def apply() -> tf.Tensor:
             for i, residual in enumerate(residuals):
@@ -114,10 +105,10 @@ class LargestChunksExchange(Exchange):
     def after_step(self, step: int, loss: float) -> str:
         if self._world.size == 1:
             return ""
-        before, dense = self._dense_before, step + 1 <= self._dense_until
+        was_dense, dense = self._dense_before, step + 1 <= self._dense_until
         self._dense_before = step <= self._dense_until
         self._dense.assign(dense)
-        if before and not self._dense_before:
+        if was_dense and not self._dense_before:
             return f"exchange: the largest chunks alone are sent now, {self.bytes_reduced():,.0f} bytes a step"
         return ""
 
@@ -135,11 +126,11 @@ class LargestChunksExchange(Exchange):
         """Payload of the last finished step, dense or chunks; see Exchange."""
         if self._world.size == 1:
             return 0.0
-        sent = sum(self._counts) if self._dense_before else sum(each.shape[0] for each in self._chosen)
+        sent = sum(self._counts) if self._dense_before else sum(chosen.shape[0] for chosen in self._chosen)
         return float(self._wire_bytes * (sent * self._chunk + sum(self._counts)))
 
     def _sum_largest(
-        self, gradients: dict[str, tf.Tensor], clock: Clock
+        self, gradients: Gradients, clock: Clock
     ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
         """Sum the chosen chunks over ranks.
 
@@ -153,12 +144,12 @@ class LargestChunksExchange(Exchange):
             padding = self._counts[i] * self._chunk - sum(sizes)
             gradient = tf.reshape(tf.concat([*parts, tf.zeros([padding])], 0), [-1, self._chunk])
             owed = tf.reshape(self._residuals[i], [-1, self._chunk]) + gradient
-            result = tf.cond(
+            summed = tf.cond(
                 self._dense,
                 lambda i=i, owed=owed, gradient=gradient: self._send(i, owed, gradient, clock, None),
                 lambda i=i, owed=owed, gradient=gradient: self._send(i, owed, gradient, clock, self._chosen[i]),
             )
-            total, residual, norm, flat_maximum, *span = result
+            total, residual, norm, flat_maximum, *span = summed
             total = tf.split(tf.reshape(total, [-1]), [*sizes, padding])
             sums |= {name: tf.reshape(part, self._shapes[name]) for name, part in zip(bucket, total[:-1], strict=True)}
             residuals.append(tf.reshape(residual, [-1]))
@@ -185,10 +176,10 @@ class LargestChunksExchange(Exchange):
         """
         ids = None if chosen is None else chosen.read_value()[:, None]
         sent = owed if ids is None else tf.gather_nd(owed, ids)
-        left = tf.zeros_like(owed) if ids is None else tf.tensor_scatter_nd_update(owed, ids, tf.zeros_like(sent))
-        norms = tf.reduce_mean(tf.abs(left + gradient), 1)
+        left_owed = tf.zeros_like(owed) if ids is None else tf.tensor_scatter_nd_update(owed, ids, tf.zeros_like(sent))
+        norms = tf.reduce_mean(tf.abs(left_owed + gradient), 1)
         flat, ready, done = self._reducer.all_reduce(tf.concat([tf.reshape(sent, [-1]), norms], 0), i, clock)
         total = tf.reshape(flat[: -owed.shape[0]], sent.shape)
         if ids is not None:
             total = tf.scatter_nd(ids, total, owed.shape)
-        return total, left, flat[-owed.shape[0] :], tf.reduce_max(tf.abs(flat)), ready, done
+        return total, left_owed, flat[-owed.shape[0] :], tf.reduce_max(tf.abs(flat)), ready, done

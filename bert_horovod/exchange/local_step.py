@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
-from bert_horovod.exchange.reducer import with_rows
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.reducer import whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
@@ -30,13 +30,7 @@ class LocalExchange(Exchange):
         self._agreement = recipe.exchange.agreement
         self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
 
-    def update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
 
     def agrees_after(self, step: int) -> bool:
@@ -53,8 +47,8 @@ class LocalExchange(Exchange):
 def update_alone(
     world: World,
     updater: Updater,
-    gradients: dict[str, tf.Tensor],
-    lookups: dict[str, tf.IndexedSlices],
+    gradients: Gradients,
+    lookups: Lookups,
     inputs: UpdateInputs,
     clock: Clock,
     after: Sequence[tf.Tensor] = (),
@@ -71,10 +65,7 @@ def update_alone(
 
     Returns: see Update; gradient_norm is the mean of the ranks' norms.
     """
-    gradients = {
-        name: with_rows(gradient, lookups[name]) if name in lookups else tf.cast(gradient, tf.float32)
-        for name, gradient in gradients.items()
-    }
+    gradients = {name: tf.cast(gradient, tf.float32) for name, gradient in whole(gradients, lookups).items()}
     grouped = [group * float(world.size) for group in updater.grouped(gradients)]
     norm = updater.norm(grouped)
     mean_norm = world.all_reduce(tf.stack([norm]), "norms")[0] / world.size
@@ -106,16 +97,18 @@ def average(
     """
     means = {}
     for i, bucket in enumerate(buckets):
-        bucket = [each for each in bucket if each in variables]  # a slot may lack a parameter
+        bucket = [
+            variable_name for variable_name in bucket if variable_name in variables
+        ]  # a slot may lack a parameter
         if not bucket:
             continue
-        flat = tf.concat([tf.reshape(variables[each], [-1]) for each in bucket], 0)
+        flat = tf.concat([tf.reshape(variables[variable_name], [-1]) for variable_name in bucket], 0)
         flat = world.all_reduce(flat, f"{name}.{i}") / world.size
-        parts = tf.split(flat, [math.prod(variables[each].shape) for each in bucket])
-        for each, part in zip(bucket, parts, strict=True):
-            means[each] = tf.reshape(part, variables[each].shape)
-            variables[each].assign(means[each])
-    return {each: means[each] for each in variables}
+        parts = tf.split(flat, [math.prod(variables[variable_name].shape) for variable_name in bucket])
+        for variable_name, part in zip(bucket, parts, strict=True):
+            means[variable_name] = tf.reshape(part, variables[variable_name].shape)
+            variables[variable_name].assign(means[variable_name])
+    return {variable_name: means[variable_name] for variable_name in variables}
 
 
 def average_all(

@@ -106,10 +106,10 @@ class OneBitLamb(StagedExchange):
             x = tf.stack([updater.parameters[name] for name in group])
             decay = decays(group[0])
             m = tf.stack([momenta[name] for name in group])
-            found = self._sums.compiled(_fresh_ratios)(x, m, slots, decay, settings)
-            factor = tf.reduce_max(tf.reshape(found[0], [len(group), -1]), 1)
+            fresh = self._sums.compiled(_fresh_ratios)(x, m, slots, decay, settings)
+            factor = tf.reduce_max(tf.reshape(fresh[0], [len(group), -1]), 1)
             if decay and settings.weight_decay > 0:
-                squares = (square_sums(each, updater.fused) for each in found[1:])
+                squares = (square_sums(update, updater.fused) for update in fresh[1:])
                 share = tf.minimum(1.0, tf.sqrt(tf.math.divide_no_nan(*squares)))
                 factor = factor * share + (1 - share)
             factor = tf.clip_by_value(factor, SMALLEST_FACTOR, LARGEST_FACTOR)

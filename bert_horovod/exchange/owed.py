@@ -39,13 +39,13 @@ def total(
     sums = [np.zeros(layout.ranks * part_size(_numbers(bucket, shapes), layout.ranks)) for bucket in layout.buckets]
     for rank, variables in enumerate(kept):
         host, place = divmod(rank, layout.inside)
-        for name, values in variables.items():
+        for name, array in variables.items():
             kind, _, bucket = name.rpartition(".")
             if kind not in (WORKER, SERVER, RESIDUAL) or not bucket.isdecimal() or int(bucket) >= len(sums):
                 raise ValueError(f"{name[:100]}: expected {WORKER}.N, {SERVER}.N or {RESIDUAL}.N of a bucket N")
             whole = sums[int(bucket)]
             if kind == RESIDUAL:
-                flat = values.reshape(-1)[: len(whole)]
+                flat = array.reshape(-1)[: len(whole)]
                 whole[: len(flat)] += flat
                 continue
             hosts = layout.ranks // layout.inside
@@ -53,15 +53,17 @@ def total(
             begin, count = place * hosts * size, hosts * size
             if kind == SERVER:
                 begin, count = begin + host * size, size
-            if values.size != count:
-                raise ValueError(f"{name}: {values.size} numbers, expected {count}")
-            whole[begin : begin + count] += values.reshape(-1)
-    found: dict[str, np.ndarray] = {}
+            if array.size != count:
+                raise ValueError(f"{name}: {array.size} numbers, expected {count}")
+            whole[begin : begin + count] += array.reshape(-1)
+    summed: dict[str, np.ndarray] = {}
     for bucket, whole in zip(layout.buckets, sums, strict=True):
         ends = np.cumsum([math.prod(shapes[name]) for name in bucket])
         parts = np.split(whole[: ends[-1]], ends[:-1])
-        found |= {name: part.reshape(shapes[name]).astype(np.float32) for name, part in zip(bucket, parts, strict=True)}
-    return found
+        summed |= {
+            name: part.reshape(shapes[name]).astype(np.float32) for name, part in zip(bucket, parts, strict=True)
+        }
+    return summed
 
 
 def shares(owed: dict[str, np.ndarray], kinds: set[str], layout: Layout, rank: int) -> dict[str, np.ndarray]:
@@ -73,17 +75,17 @@ def shares(owed: dict[str, np.ndarray], kinds: set[str], layout: Layout, rank: i
         layout: the new one.
         rank: the rank, in the new layout.
     """
-    found: dict[str, np.ndarray] = {}
+    share: dict[str, np.ndarray] = {}
     hosts, place = layout.ranks // layout.inside, rank % layout.inside
     for i, bucket in enumerate(layout.buckets):
         flat = np.concatenate([owed[name].reshape(-1) for name in bucket])
         if RESIDUAL in kinds:
-            found[f"{RESIDUAL}.{i}"] = flat / np.float32(layout.ranks)
+            share[f"{RESIDUAL}.{i}"] = flat / np.float32(layout.ranks)
         else:
             size = part_size(len(flat), layout.ranks)
             padded = np.pad(flat, (0, layout.ranks * size - len(flat))).reshape(layout.inside, hosts, size)
-            found[f"{WORKER}.{i}"] = padded[place] / np.float32(hosts)
-    return found
+            share[f"{WORKER}.{i}"] = padded[place] / np.float32(hosts)
+    return share
 
 
 def _numbers(bucket: list[str], shapes: dict[str, tuple[int, ...]]) -> int:

@@ -25,6 +25,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.link import NUMBER_BYTES
+from bert_horovod.exchange.base import Gradients, Lookups
 from bert_horovod.exchange.encodings import Encoding, Float16, Int8
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.recipe.sections import REDUCTIONS
@@ -43,7 +44,7 @@ Owed = list[tuple[tf.Variable, tf.Tensor]]  # error variables, and the values to
 class Reduced(NamedTuple):
     """The sums over ranks, the times of each sum, and the errors to keep."""
 
-    gradients: dict[str, tf.Tensor]  # dense
+    gradients: Gradients  # dense
     ready_s: tf.Tensor  # float64 [sums]: time at which a bucket's last gradient existed, in seconds since the epoch
     done_s: tf.Tensor  # float64 [sums]: time at which its sum existed
     rows: tf.Tensor  # int32 scalar: looked-up rows that were sent apart from the buckets
@@ -101,8 +102,8 @@ class GradientReducer:
         `error.worker.{i}` and `error.server.{i}`.
         """
         self._errors = [
-            Errors(own(f"error.worker.{i}", each.worker_shape), own(f"error.server.{i}", (each.part,)))
-            for i, each in enumerate(self._two_steps)
+            Errors(own(f"error.worker.{i}", two_step.worker_shape), own(f"error.server.{i}", (two_step.part,)))
+            for i, two_step in enumerate(self._two_steps)
         ]
 
     def bytes_reduced(self, rows: int = 0) -> float:
@@ -119,23 +120,25 @@ class GradientReducer:
         share = 2 * (self._world.size - 1) / self._world.size
         if not self._two_steps:
             return share * self.bytes_reduced(rows)
-        return sum(each.sent_bytes(ENCODINGS[self._wire]) for each in self._two_steps) + share * self._rows_bytes(rows)
+        return sum(
+            two_step.sent_bytes(ENCODINGS[self._wire]) for two_step in self._two_steps
+        ) + share * self._rows_bytes(rows)
 
     def maxima_by_name(self) -> dict[str, float]:
         """The maxima for a checkpoint, by parameter, so that another plan can read them: each has its bucket's."""
-        values = [float(value) for value in self.maxima.numpy()]
-        found = {name: value for bucket, value in zip(self.plan.buckets, values, strict=False) for name in bucket}
-        return found | ({self.plan.rows + ROWS: values[-1]} if self.plan.rows is not None else {})
+        bucket_maxima = [float(maximum) for maximum in self.maxima.numpy()]
+        maxima = {
+            name: maximum for bucket, maximum in zip(self.plan.buckets, bucket_maxima, strict=False) for name in bucket
+        }
+        return maxima | ({self.plan.rows + ROWS: bucket_maxima[-1]} if self.plan.rows is not None else {})
 
     def restore_maxima(self, maxima: dict[str, float]) -> None:
         """Restore the maxima from a checkpoint, which another plan may have written."""
         members = [*self.plan.buckets, *([[self.plan.rows + ROWS]] if self.plan.rows is not None else [])]
-        known = [[maxima[name] for name in names if name in maxima] for names in members]
-        self.maxima.assign([max(values, default=1.0) for values in known])
+        maxima_of_members = [[maxima[name] for name in names if name in maxima] for names in members]
+        self.maxima.assign([max(member_maxima, default=1.0) for member_maxima in maxima_of_members])
 
-    def reduce(
-        self, gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices], clock: Clock = no_clock
-    ) -> Reduced:
+    def reduce(self, gradients: Gradients, lookups: Lookups, clock: Clock = no_clock) -> Reduced:
         """Sum gradients over ranks; results are float32.
 
         If a number is not finite or overflows float16 on one rank, the sum is not finite on all ranks. `lookups` are
@@ -143,10 +146,7 @@ class GradientReducer:
         world of one, gradients keep the dtypes that they were computed in, except for the tables, which are float32.
         """
         rows = self.plan.rows
-        gradients = {
-            name: with_rows(gradient, lookups[name]) if name in lookups and name != rows else gradient
-            for name, gradient in gradients.items()
-        }
+        gradients = whole(gradients, lookups, without=rows)
         if self._world.size == 1:
             if rows is not None:
                 gradients[rows] = with_rows(gradients[rows], lookups[rows])
@@ -235,7 +235,7 @@ class GradientReducer:
 
     def _bucket_bytes(self) -> float:
         if self._two_steps:
-            return sum(ENCODINGS[self._wire].sent_bytes(each.padded) for each in self._two_steps)
+            return sum(ENCODINGS[self._wire].sent_bytes(two_step.padded) for two_step in self._two_steps)
         return NUMBER_BYTES[self._wire] * sum(map(sum, self._sizes))
 
     def _rows_bytes(self, rows: int) -> float:
@@ -249,21 +249,32 @@ class GradientReducer:
         """Indices, int32 [rows, 1], of the rows that any rank looked up, and this rank's gradients of them, flat."""
         table, width = self._shapes[self.plan.rows]
         ids = tf.cast(tf.reshape(lookup.indices, [-1, 1]), tf.int32)
-        mine = tf.tensor_scatter_nd_update(tf.zeros([table], tf.int32), ids, tf.ones_like(ids[:, 0]))
-        touched = tf.cast(self._world.all_reduce_max(tf.cast(mine, tf.uint8), "touched"), tf.int32)
+        looked_up = tf.tensor_scatter_nd_update(tf.zeros([table], tf.int32), ids, tf.ones_like(ids[:, 0]))
+        touched = tf.cast(self._world.all_reduce_max(tf.cast(looked_up, tf.uint8), "touched"), tf.int32)
         place = tf.cumsum(touched) - 1
         with tf.control_dependencies(first):
-            values = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, width])
+            row_gradients = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, width])
         none = tf.zeros([tf.reduce_sum(touched), width])
-        rows = tf.tensor_scatter_nd_add(none, tf.gather(place, ids), values)
+        rows = tf.tensor_scatter_nd_add(none, tf.gather(place, ids), row_gradients)
         return tf.cast(tf.where(touched > 0), tf.int32), tf.reshape(rows, [-1])
+
+
+def whole(gradients: Gradients, lookups: Lookups, without: str | None = None) -> Gradients:
+    """Add each sparse embedding gradient to the dense part of its table, which becomes float32; the others stay.
+
+    `without`: a table whose parts stay apart.
+    """
+    return {
+        name: with_rows(gradient, lookups[name]) if name in lookups and name != without else gradient
+        for name, gradient in gradients.items()
+    }
 
 
 def with_rows(dense: tf.Tensor, lookup: tf.IndexedSlices) -> tf.Tensor:
     """Add the sparse embedding gradient to the dense part of a table's gradient: float32 [entries, width]."""
     ids = tf.reshape(lookup.indices, [-1, 1])
-    values = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, dense.shape[1]])
-    return tf.tensor_scatter_nd_add(tf.cast(dense, tf.float32), ids, values)
+    row_gradients = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, dense.shape[1]])
+    return tf.tensor_scatter_nd_add(tf.cast(dense, tf.float32), ids, row_gradients)
 
 
 def wire_scale(maximum: tf.Tensor) -> tf.Tensor:
@@ -272,7 +283,7 @@ def wire_scale(maximum: tf.Tensor) -> tf.Tensor:
     return WIRE_TARGET / tf.bitcast(exponent, tf.float32)
 
 
-def next_maxima(assumed: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
+def next_maxima(assumed: tf.Tensor, measured: tf.Tensor) -> tf.Tensor:
     """The maxima to assume in the next step: the found ones; larger after an overflow, smaller after only zeros.
 
     Only zeros may mean that the assumed maximum is far too large, so that float16 rounded all gradients to 0; many
@@ -281,13 +292,13 @@ def next_maxima(assumed: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
     lower = tf.minimum(
         assumed, tf.maximum(assumed / OVERFLOW_STEP, 2.0**-30)
     )  # not lower, because the next sums would often overflow
-    usable = tf.where(found > 0, tf.maximum(found, 2.0**-90), lower)  # 2^-90 keeps the scale itself finite
-    return tf.where(tf.math.is_finite(found), usable, tf.minimum(assumed * OVERFLOW_STEP, 2.0**100))
+    usable = tf.where(measured > 0, tf.maximum(measured, 2.0**-90), lower)  # 2^-90 keeps the scale itself finite
+    return tf.where(tf.math.is_finite(measured), usable, tf.minimum(assumed * OVERFLOW_STEP, 2.0**100))
 
 
 def _halves(scale: tf.Tensor, *numbers: tf.Tensor) -> list[tf.Tensor]:
     """Multiply each tensor by the scale and cast it to float16."""
-    return [tf.cast(tf.cast(each, tf.float32) * scale, tf.float16) for each in numbers]
+    return [tf.cast(tf.cast(bucket, tf.float32) * scale, tf.float16) for bucket in numbers]
 
 
 def _numbers_of_halves(
@@ -299,8 +310,8 @@ def _numbers_of_halves(
     vectorises only the maximum of integers, and its maximum of floats may lose a NaN.
     """
     largest = tf.reduce_max(tf.bitwise.bitwise_and(tf.bitcast(halves, tf.int16), 0x7FFF))
-    parts, at = [], 0
+    parts, begin = [], 0
     for size in [tf.size(halves)] if sizes is None else sizes:
-        parts.append(tf.cast(halves[at : at + size], tf.float32) / scale)
-        at += size
+        parts.append(tf.cast(halves[begin : begin + size], tf.float32) / scale)
+        begin += size
     return parts, tf.cast(tf.bitcast(largest, tf.float16), tf.float32) / scale

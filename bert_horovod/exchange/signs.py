@@ -58,8 +58,8 @@ class Signs:
             terms = tuple(self._unpadded(term) for term in terms)
         sums = self._compiled(_block_square_sums if self._root_mean_square else _block_sums)(*terms)
         scales = tf.cast(tf.reshape(self._scales(tf.reshape(sums, [-1])), [rows, -1]), tf.bfloat16)
-        packed, rest = self._compiled(_pack)(scales, *terms)
-        return tf.concat([packed, tf.reshape(tf.bitcast(scales, tf.uint8), [rows, -1])], 1), rest
+        packed, decoded_or_error = self._compiled(_pack)(scales, *terms)
+        return tf.concat([packed, tf.reshape(tf.bitcast(scales, tf.uint8), [rows, -1])], 1), decoded_or_error
 
     def decode(self, sent: tf.Tensor) -> tf.Tensor:
         """See encodings.Encoding."""
@@ -119,8 +119,8 @@ def _pack(scales: tf.Tensor, values: tf.Tensor, owed: tf.Tensor | None = None) -
     scales = tf.cast(scales, tf.float32)[:, :, None]
     blocks = tf.reshape(values, [rows, -1, BLOCK])
     stands_for = tf.where(blocks >= 0, scales, -scales)
-    rest = stands_for if owed is None else blocks - stands_for
-    return functools.reduce(tf.bitwise.bitwise_or, shifted), tf.reshape(rest, [rows, -1])
+    decoded_or_error = stands_for if owed is None else blocks - stands_for
+    return functools.reduce(tf.bitwise.bitwise_or, shifted), tf.reshape(decoded_or_error, [rows, -1])
 
 
 def _decode(sent: tf.Tensor) -> tf.Tensor:

@@ -23,10 +23,10 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.base import Exchange, Update, UpdateInputs
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.compressed_sums import CompressedSums
 from bert_horovod.exchange.gradients import GradientExchange
-from bert_horovod.exchange.reducer import with_rows
+from bert_horovod.exchange.reducer import whole
 from bert_horovod.exchange.stages import Stages
 from bert_horovod.exchange.two_step import Errors
 from bert_horovod.exchange.updater import Updater
@@ -66,13 +66,7 @@ class StagedExchange(Exchange):
         self._sums.begin(self._state, fresh)
         self._take_up_stage(self._state.progress.step + 1)
 
-    def update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         return tf.switch_case(
             self._branch.read_value(),
             [partial(branch, gradients, lookups, inputs, clock) for branch in (self._dense.update, *self._branches())],
@@ -154,13 +148,7 @@ class StagedExchange(Exchange):
             return {"m": 1.0, "v": 1.0}
         return {"m": 1.0 - settings.beta_1**updates, "v": 1.0 - settings.beta_2**updates}
 
-    def _compressed_update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
+    def _compressed_update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         slots = self._state.slots
 
         def payload(i: int, gradient: tf.Tensor) -> tf.Tensor:
@@ -179,8 +167,8 @@ class StagedExchange(Exchange):
     def _summed(
         self,
         sums: CompressedSums,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
+        gradients: Gradients,
+        lookups: Lookups,
         payload: Callable[[int, tf.Tensor], tf.Tensor],
         clock: Clock,
     ) -> "_Summed":
@@ -193,9 +181,9 @@ class StagedExchange(Exchange):
         totals, owed, times = [], [], []
         for i in range(len(self.plan.buckets)):
             with tf.control_dependencies(first):
-                mine = payload(i, sums.flat(i, gradients))
-            ready_s = clock([mine])
-            total, errors = sums.sum(i, mine)
+                own_payload = payload(i, sums.flat(i, gradients))
+            ready_s = clock([own_payload])
+            total, errors = sums.sum(i, own_payload)
             times.append((ready_s, clock([total])))
             totals.append(total)
             owed.append(errors)
@@ -254,14 +242,6 @@ class _Summed(NamedTuple):
     norm: tf.Tensor  # float32 scalar: L2 norm of all totals; not finite on any rank if a gradient of one rank is not
     ready_s: tf.Tensor  # as in Update
     done_s: tf.Tensor
-
-
-def whole(gradients: dict[str, tf.Tensor], lookups: dict[str, tf.IndexedSlices]) -> dict[str, tf.Tensor]:
-    """Add each sparse embedding gradient to the dense part of its table; other gradients stay."""
-    return {
-        name: with_rows(gradient, lookups[name]) if name in lookups else gradient
-        for name, gradient in gradients.items()
-    }
 
 
 def _next_share(m: tf.Tensor, gradient: tf.Tensor, factor: tf.Tensor, beta_1: float, ranks: float) -> tf.Tensor:

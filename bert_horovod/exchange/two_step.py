@@ -69,8 +69,8 @@ class TwoStep:
 
         Returns: the entries of the rows that this rank sends, flat, and those of the sums that it makes.
         """
-        mine = of_bucket.reshape(self._inside.size, -1)[self._inside.rank]
-        return mine, mine.reshape(self._across.size, -1)[self._across.rank]
+        own_errors = of_bucket.reshape(self._inside.size, -1)[self._inside.rank]
+        return own_errors, own_errors.reshape(self._across.size, -1)[self._across.rank]
 
     def sent_bytes(self, encoding: Encoding) -> float:
         """Bytes that a rank sends to other hosts for one sum."""
@@ -113,8 +113,8 @@ class TwoStep:
         if inside.size > 1:
             values = inside.all_reduce(tf.cast(values, tf.float32), f"{self._name}.inside")
             values = tf.reshape(values, [inside.size, -1])[inside.rank]  # (across.size * part,)
-        mine = tf.reshape(values, [across.size, self.part])
-        sent, worker = _encode(encoding, mine, errors and errors.worker)
+        parts = tf.reshape(values, [across.size, self.part])
+        sent, worker = _encode(encoding, parts, errors and errors.worker)
         name = f"{self._name}.parts"
         if across.size == 2:
             came = self._by_rank(sent[across.rank], across.swap(sent[1 - across.rank], name))
@@ -132,9 +132,9 @@ class TwoStep:
             gathered = tf.ensure_shape(gathered, [inside.size * across.size, sent.shape[1]])
         return gathered, errors and Errors(worker, server[0])
 
-    def _by_rank(self, mine: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    def _by_rank(self, own: tf.Tensor, theirs: tf.Tensor) -> tf.Tensor:
         """Stack this rank's and the other rank's row [n] in the order of the two hosts: [2, n]."""
-        return tf.stack([mine, other] if self._across.rank == 0 else [other, mine])
+        return tf.stack([own, theirs] if self._across.rank == 0 else [theirs, own])
 
 
 def _encode(encoding: Encoding, values: tf.Tensor, owed: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor | None]:

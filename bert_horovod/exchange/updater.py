@@ -2,13 +2,14 @@
 
 import tensorflow as tf
 
-from bert_horovod.exchange.base import UpdateInputs
+from bert_horovod.exchange.base import Gradients, UpdateInputs
 from bert_horovod.model.parameters import decays, update_groups
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.rules import rule
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime.devices import has_gpu
 
 
 class Updater:
@@ -38,7 +39,7 @@ class Updater:
         self.fused = fused
         self.groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
 
-    def grouped(self, gradients: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    def grouped(self, gradients: Gradients) -> list[tf.Tensor]:
         """The gradients of each group as one tensor [n, ...]."""
         return [tf.stack([gradients[name] for name in group]) for group in self.groups]
 
@@ -62,11 +63,14 @@ class Updater:
             factor = clip_factor(norm, settings.max_grad_norm)
         variables = {"": self.parameters} | {slot: self._slots[slot] for slot in rule.slots}
         parameters, narrow = {}, {}
+        assigned = []  # the last group's
         for group, gradient in zip(self.groups, grouped, strict=True):
             # A slot may not exist for a shape, and so not for the whole group.
             old = {slot: [named[name] for name in group] for slot, named in variables.items() if group[0] in named}
-            old = {slot: tf.stack(values) for slot, values in old.items()}
-            value, cast, slots = update(
+            # A GPU's memory is taken when an operation is enqueued: without an order, that of all groups at once.
+            with tf.control_dependencies(assigned if has_gpu() else []):
+                old = {slot: tf.stack(tensors) for slot, tensors in old.items()}
+            stacked, cast, slots = update(
                 rule,
                 old.pop(""),
                 gradient,
@@ -79,11 +83,11 @@ class Updater:
                 self.cast.dtype,
                 self.fused,
             )
-            parameters |= zip(group, tf.unstack(value), strict=True)
             narrow |= zip(group, tf.unstack(cast), strict=True)
-            for slot, values in slots.items():
-                for name, new in zip(group, tf.unstack(values), strict=True):
-                    variables[slot][name].assign(new)
-        for name, new in parameters.items():
-            self.parameters[name].assign(new)
+            assigned = []
+            for slot, stacked_slot in ({"": stacked} | slots).items():
+                for name, new in zip(group, tf.unstack(stacked_slot), strict=True):
+                    assigned.append(variables[slot][name].assign(new))
+                    if not slot:
+                        parameters[name] = new
         return [*self.cast.refresh(parameters, narrow), *parameters.values()]

@@ -29,9 +29,10 @@ clipped as in staged.py.
 
 import tensorflow as tf
 
-from bert_horovod.exchange.base import Update, UpdateInputs
+from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.compressed_sums import CompressedSums
-from bert_horovod.exchange.staged import StagedExchange, whole
+from bert_horovod.exchange.reducer import whole
+from bert_horovod.exchange.staged import StagedExchange
 from bert_horovod.exchange.stages import phase_of
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
@@ -78,10 +79,10 @@ class ZeroOneAdam(StagedExchange):
         if self._stages.frozen and float(self._length):  # L = 0: all steps since the last sync were skipped
             self._sync()
         worst, self._worst_loss = self._worst_loss, float("-inf")
-        said = super().after_step(step, worst)
+        report = super().after_step(step, worst)
         if not self._stages.frozen:
             self._take_up_stage(step + 1)
-        return said
+        return report
 
     def agrees_after(self, step: int) -> bool:
         return not self._stages.frozen or step % self._period(step) == 0
@@ -142,13 +143,7 @@ class ZeroOneAdam(StagedExchange):
     def _branches(self) -> list:
         return [self._signs_update, self._local_update]
 
-    def _signs_update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
+    def _signs_update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         """A step between two updates of v, in the stage in which v learns: its gradient is sent as signs."""
         sums, v_updates = self._gradient_sums, self._v_updates.read_value()
         v = [sums.flat(i, self._state.slots["v"]) for i in range(len(self.plan.buckets))]
@@ -168,17 +163,11 @@ class ZeroOneAdam(StagedExchange):
 
         return self._applied(sums, summed, mean, apply, clock)
 
-    def _local_update(
-        self,
-        gradients: dict[str, tf.Tensor],
-        lookups: dict[str, tf.IndexedSlices],
-        inputs: UpdateInputs,
-        clock: Clock,
-    ) -> Update:
+    def _local_update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         """A step of this rank alone, from its own gradient."""
         gradients, settings, ranks = whole(gradients, lookups), self._settings, float(self._world.size)
         flat = [self._sums.flat(i, gradients) for i in range(len(self.plan.buckets))]
-        squares = tf.reduce_sum([tf.reduce_sum(square_sums(each[None], self._updater.fused)) for each in flat])
+        squares = tf.reduce_sum([tf.reduce_sum(square_sums(bucket[None], self._updater.fused)) for bucket in flat])
         # If one rank's gradient is not finite, all ranks skip the update: else one would have made an update less.
         norm = self._world.all_reduce(tf.sqrt(squares)[None], "norms")[0]
         finite = tf.math.is_finite(norm)
@@ -187,9 +176,9 @@ class ZeroOneAdam(StagedExchange):
         def apply() -> tf.Tensor:
             length = self._length.assign_add(inputs.learning_rate)
             slots, x = self._state.slots, {}
-            for i, each in enumerate(flat):
-                mine = each * (ranks * self._clip_factor(each, self._v_sums[i]))
-                for name, gradient in self._sums.named(i, mine).items():
+            for i, bucket in enumerate(flat):
+                clipped = bucket * (ranks * self._clip_factor(bucket, self._v_sums[i]))
+                for name, gradient in self._sums.named(i, clipped).items():
                     old = (slots["m"][name], slots["v"][name], self._common[name], self._moved[name])
                     m, moved, x[name] = self._sums.compiled(_local_step)(
                         *(variable.read_value() for variable in old),
@@ -220,9 +209,9 @@ class ZeroOneAdam(StagedExchange):
             for name, m in self._sums.named(i, -moment).items():
                 slots["m"][name].assign(m / length)
                 y[name] = self._common[name] * self._kept(name, length) + moved[name]
-        for name, value in y.items():
-            self._common[name].assign(value)
-            self._moved[name].assign(tf.zeros_like(value))
+        for name, array in y.items():
+            self._common[name].assign(array)
+            self._moved[name].assign(tf.zeros_like(array))
         self._sums.assign(owed)
         self._length.assign(0.0)
         self._assign(y)
@@ -233,8 +222,8 @@ class ZeroOneAdam(StagedExchange):
 
     def _assign(self, x: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         parameters = self._updater.parameters
-        for name, value in x.items():
-            parameters[name].assign(value)
+        for name, array in x.items():
+            parameters[name].assign(array)
         return self._updater.cast.refresh({name: x[name] for name in parameters}, narrow=None)
 
 

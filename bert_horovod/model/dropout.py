@@ -44,8 +44,8 @@ def random_bytes(
         shape=[rows, blocks * 4], key=dropout.key, counter=counter, alg=PHILOX, dtype=tf.uint32
     )
     # (rows, blocks * 4) words to (rows, blocks * 16) bytes
-    found = tf.reshape(tf.bitcast(words, tf.uint8), [rows, blocks * BYTES_PER_BLOCK])
-    return tf.reshape(found[:, :row_bytes], shape)
+    padded = tf.reshape(tf.bitcast(words, tf.uint8), [rows, blocks * BYTES_PER_BLOCK])
+    return tf.reshape(padded[:, :row_bytes], shape)
 
 
 def dropped(x: tf.Tensor, rate: float, draws: tf.Tensor | None) -> tf.Tensor:

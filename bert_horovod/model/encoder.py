@@ -3,12 +3,15 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 from bert_horovod.model.forward import Forward
-from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, split_heads
+from bert_horovod.model.kept import instead, keep, keeping
+from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, rows_at, split_heads
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -63,7 +66,8 @@ def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tenso
     x = _hidden_layers(forward, batch, layers)[-1]
     rows, length = batch["input_ids"].shape
     places = positions + length * tf.range(rows)[:, None]  # (rows, places): indices into x [rows * length, hidden]
-    bias = attention_bias(tf.gather(batch["sequence_ids"], positions, batch_dims=1), batch["sequence_ids"])
+    at_places = tf.gather(batch["sequence_ids"], positions, batch_dims=1)  # (rows, places)
+    bias = attention_bias(at_places, batch["sequence_ids"])  # (rows, 1, places, length)
     x = _apply_layer(forward, len(layers), last, x, bias, tf.reshape(places, [-1]))  # (rows * places, hidden)
     return tf.reshape(x, [*positions.shape, forward.model.hidden_size])
 
@@ -77,8 +81,10 @@ def attention_bias(query_ids: tf.Tensor, key_ids: tf.Tensor) -> tf.Tensor:
     Returns:
       float32 [rows, 1, queries, keys].
     """
-    same = tf.equal(query_ids[:, :, None], key_ids[:, None, :])
-    return tf.where(same, 0.0, -1e9)[:, None]
+    # Floats, because TensorFlow compares int32 on the host, where there is a GPU too.
+    query_ids, key_ids = tf.cast(query_ids, tf.float32), tf.cast(key_ids, tf.float32)
+    same = tf.equal(query_ids[:, :, None], key_ids[:, None, :])  # (rows, queries, keys)
+    return tf.where(same, 0.0, -1e9)[:, None]  # (rows, 1, queries, keys)
 
 
 def _hidden_layers(
@@ -101,7 +107,7 @@ def _embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     x = layer_norm(x, *forward.affine(EMBEDDINGS_NORM), model.layer_norm_eps, forward.policy)
     shape = [*batch["input_ids"].shape, model.embedding_width]
     x = dropped(x, model.hidden_dropout_prob, random_bytes(shape, model.hidden_dropout_prob, 0, forward.dropout))
-    return dense(x, *forward.affine(EMBEDDING_MAPPING)) if model.albert else x
+    return dense(x, *forward.affine(EMBEDDING_MAPPING)) if model.albert else x  # (rows * length, hidden)
 
 
 def _apply_layer(
@@ -113,32 +119,66 @@ def _apply_layer(
     places: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Run `_layer` with this layer's weights; the policy chooses XLA and recomputation."""
-    apply = _compiled_layer if forward.policy.xla == "layers" else _layer
     forward = dataclasses.replace(forward, weights=weights)
     # The layer's first dropout site is a tensor, because XLA would compile each layer anew for another Python number.
     site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
+    if forward.policy.xla == "layers":
+        return _compiled_layer(forward, x, bias, site, places)
     if forward.policy.recompute != "layer":
-        return apply(forward, x, bias, site, places)
+        return _layer(forward, x, bias, site, places)
 
-    def recomputed(x: tf.Tensor, *values: tf.Tensor) -> tf.Tensor:
-        weights = dict(zip(forward.weights, values, strict=True))
-        return apply(dataclasses.replace(forward, weights=weights), x, bias, site, places)
+    def recomputed(x: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
+        return _layer(forward.with_values(tensors), x, bias, site, places)
 
     return tf.recompute_grad(recomputed)(x, *forward.weights.values())
 
 
-def _compiled_layer(forward: Forward, *tensors: tf.Tensor | None) -> tf.Tensor:
-    return _layer_program(forward.model, forward.policy)(forward.weights, forward.dropout, *tensors)
+def _compiled_layer(forward: Forward, x: tf.Tensor, *others: tf.Tensor | None) -> tf.Tensor:
+    """`_layer` as an XLA program, and its backward as another."""
+    programs = _layer_programs(forward.model, forward.policy)
+    if forward.dropout is None:  # without backward: nothing is kept for it
+        return programs.alone(x, forward.weights, None, *others)
+
+    @tf.custom_gradient
+    def apply(x: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        # Without tf.stop_gradient the tape would keep what the own gradient of TensorFlow reads, too.
+        x, *values = map(tf.stop_gradient, (x, *values))
+        arguments = x, forward.with_values(values).weights, forward.dropout, *others
+        y, kept = programs.forward(*arguments)
+        return y, lambda dy: programs.backward(dy, kept, *arguments)
+
+    return apply(x, *forward.weights.values())
+
+
+class _LayerPrograms(NamedTuple):
+    """XLA programs, each one for all layers of equal sizes. Their last arguments are x, weights, dropout, bias, site,
+    places."""
+
+    alone: Callable  # to the layer's output
+    forward: Callable  # to the output, and what backward reads beside these arguments
+    backward: Callable  # from the output's gradient and what forward kept to the gradients of x and of each weight
 
 
 @functools.cache
-def _layer_program(model: Model, policy: ComputePolicy) -> Callable:
-    """One XLA program for all layers of equal sizes."""
+def _layer_programs(model: Model, policy: ComputePolicy) -> _LayerPrograms:
+    def layer(
+        x: tf.Tensor, weights: dict[str, tf.Tensor], dropout: DropoutState | None, *others: tf.Tensor | None
+    ) -> tf.Tensor:
+        return _layer(Forward(model, weights, policy, dropout), x, *others)
 
-    def layer(weights: dict[str, tf.Tensor], dropout: DropoutState | None, *tensors: tf.Tensor | None) -> tf.Tensor:
-        return _layer(Forward(model, weights, policy, dropout), *tensors)
+    def forward_layer(*arguments) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with keeping() as kept:
+            y = layer(*arguments)
+        return y, [] if policy.recompute == "layer" else kept
 
-    return compiled(layer)
+    def backward_layer(dy: tf.Tensor, kept: list[tf.Tensor], x: tf.Tensor, weights: dict[str, tf.Tensor], *others):
+        watched = [x, *weights.values()]
+        with instead(kept) if kept else nullcontext(), tf.GradientTape() as tape:
+            tape.watch(watched)
+            y = layer(x, weights, *others)
+        return tape.gradient(y, watched, dy)
+
+    return _LayerPrograms(compiled(layer), compiled(forward_layer), compiled(backward_layer))
 
 
 def _layer(forward: Forward, x: tf.Tensor, bias: tf.Tensor, site: tf.Tensor, places: tf.Tensor | None) -> tf.Tensor:
@@ -155,12 +195,14 @@ def _layer(forward: Forward, x: tf.Tensor, bias: tf.Tensor, site: tf.Tensor, pla
         sizes = [model.hidden_size, 2 * model.hidden_size]
         query_weight, weight = tf.split(weight, sizes)
         query_offset, offset = tf.split(offset, sizes)
-        key, value = split_heads(dense(x, weight, offset), rows, 2, heads, policy)
-        x = tf.gather(x, places)  # (n, hidden)
+        key, value = split_heads(dense(x, weight, offset), rows, 2, heads, policy)  # (rows, heads, length, size)
+        x = rows_at(x, places)  # (n, hidden)
+        # (rows, heads, places, size)
         (query,) = split_heads(dense(x, query_weight, query_offset), rows, 1, heads, policy)
+    # (rows, heads, queries, size), where queries are the length or the places of a row
     context = attention(query, key, value, bias, model.attention_probs_dropout_prob, site, forward.dropout, policy)
-    attended = dense(merge_heads(context), *forward.affine(ATTENTION_OUTPUT))  # (n, hidden)
-    x = _add_and_norm(forward, x, attended, ATTENTION_NORM, site + 1, rows)
+    attended = dense(keep(merge_heads(context)), *forward.affine(ATTENTION_OUTPUT))  # (n, hidden)
+    x = keep(_add_and_norm(forward, x, attended, ATTENTION_NORM, site + 1, rows))
     inner = gelu(dense(x, *forward.affine(INTERMEDIATE)), model.hidden_act == "gelu_new", policy)  # (n, intermediate)
     outer = dense(inner, *forward.affine(OUTPUT))  # (n, hidden)
     return _add_and_norm(forward, x, outer, OUTPUT_NORM, site + 2, rows)
@@ -172,5 +214,5 @@ def _add_and_norm(
     model, rate = forward.model, forward.model.hidden_dropout_prob
     draws = random_bytes([rows, x.shape[0] // rows, model.hidden_size], rate, site, forward.dropout)
     if draws is not None:
-        draws = tf.reshape(draws, x.shape)
+        draws = tf.reshape(draws, x.shape)  # (n, hidden)
     return layer_norm(x, *forward.affine(norm), model.layer_norm_eps, forward.policy, branch, rate, draws)

@@ -1,5 +1,7 @@
 """The argument that encoder and heads share: sizes, cast weights, compute policy and dropout of a forward pass."""
 
+import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -21,3 +23,7 @@ class Forward:
     def affine(self, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Weight and bias of a dense layer or a LayerNorm; `name` is a constant of parameters.py such as POOLER."""
         return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+
+    def with_values(self, values: Iterable[tf.Tensor]) -> "Forward":
+        """The same pass with other weights, in the order of `weights`."""
+        return dataclasses.replace(self, weights=dict(zip(self.weights, values, strict=True)))

@@ -26,7 +26,8 @@ def masked_token_logits(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:
     Returns:
       float32 [n, vocabulary].
     """
-    logits = tf.matmul(_transformed(forward, hidden), forward.weights[DECODER_WEIGHT_COPY], transpose_b=True)
+    x = _transformed(forward, hidden)  # (n, width)
+    logits = tf.matmul(x, forward.weights[DECODER_WEIGHT_COPY], transpose_b=True)  # (n, padded vocabulary)
     return (tf.cast(logits, tf.float32) + forward.weights[DECODER_BIAS])[:, : forward.model.vocab_size]
 
 
@@ -41,7 +42,7 @@ def masked_token_sums(
       counts: 1 where a position counts, 0 at padding: float32 [n].
     """
     decoder, bias = forward.weights[DECODER_WEIGHT_COPY], forward.weights[DECODER_BIAS]
-    x = _transformed(forward, hidden)
+    x = _transformed(forward, hidden)  # (n, width)
     return vocabulary_loss(x, decoder, bias, labels, counts, forward.model.vocab_size, forward.policy)
 
 
@@ -66,8 +67,9 @@ def label_sums(logits: tf.Tensor, labels: tf.Tensor, counts: tf.Tensor) -> tuple
       labels: int32 [n].
       counts: 1 where a label counts, 0 at padding: float32 [n].
     """
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    correct = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (n,)
+    # int64, because TensorFlow compares int32 on the host, where there is a GPU too.
+    correct = tf.cast(tf.equal(tf.argmax(logits, -1), tf.cast(labels, tf.int64)), tf.float32)
     return tf.reduce_sum(losses * counts), tf.reduce_sum(correct * counts)
 
 
@@ -93,7 +95,7 @@ def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor]) -> Sum
     )
     if not pairs:
         return Sums(*mlm, tf.zeros([]), tf.zeros([]))
-    logits = pair_logits(forward, _flat(at_starts))
+    logits = pair_logits(forward, _flat(at_starts))  # (rows * starts, 2)
     return Sums(*mlm, *label_sums(logits, _flat(batch["next_sentence_labels"]), _flat(batch["sequence_weights"])))
 
 

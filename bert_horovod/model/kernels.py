@@ -5,6 +5,7 @@ Arithmetic inside a kernel is float32, whatever the dtype of arguments and resul
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,9 +19,18 @@ REDUCTION_LANES = 32  # fastest of 8 to 64 on a CPU with AVX-512
 def fused(function: Callable, policy: ComputePolicy) -> Callable:
     """Compile the function to one XLA kernel; if the policy's xla is "off", return it unchanged.
 
-    XLA is faster because TensorFlow's own operations read and write memory once for each term of a formula.
+    XLA is faster because TensorFlow's own operations read and write memory once for each term of a formula. The kernel
+    has no gradient, because its caller has one: else a tape would make it return, and so write to memory, what
+    TensorFlow's gradient of it reads, arguments too.
     """
-    return function if policy.xla == "off" else compiled(function)
+    if policy.xla == "off":
+        return function
+    program = compiled(function)
+    return lambda *arguments: program(*tf.nest.map_structure(_unrecorded, arguments))
+
+
+def _unrecorded(argument: Any) -> Any:
+    return tf.stop_gradient(argument) if tf.is_tensor(argument) else argument
 
 
 def gelu(x: tf.Tensor, approximate: bool) -> tf.Tensor:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_horovod.model import kernels
 from bert_horovod.model.dropout import DropoutState, random_bytes
+from bert_horovod.model.kept import keep
 from bert_horovod.model.kernels import fused
 from bert_horovod.model.policy import ComputePolicy
 
@@ -17,12 +18,21 @@ from bert_horovod.model.policy import ComputePolicy
 @tf.custom_gradient
 def dense(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """x W^T + b, all of one dtype: x [n, in], weight [out, in], bias [out] to [n, out]."""
-    y = tf.nn.bias_add(tf.matmul(x, weight, transpose_b=True), bias)
+    y = tf.nn.bias_add(tf.matmul(x, weight, transpose_b=True), bias)  # (n, out)
 
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return tf.matmul(dy, weight), tf.matmul(dy, x, transpose_a=True), column_sums(dy)
+        return tf.matmul(dy, weight), tf.matmul(dy, x, transpose_a=True), column_sums(dy)  # (n, in), (out, in), (out,)
 
     return y, gradient
+
+
+@tf.custom_gradient
+def rows_at(x: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """The rows of x [n, c] at `places`, int32 [m]: [m, c].
+
+    Its gradient is dense, because TensorFlow would add a sparse one to that of the other readers of x as a long list.
+    """
+    return tf.gather(x, places), lambda dy: (tf.scatter_nd(places[:, None], dy, x.shape), None)
 
 
 def column_sums(x: tf.Tensor) -> tf.Tensor:
@@ -38,7 +48,8 @@ def gelu(x: tf.Tensor, approximate: bool, policy: ComputePolicy) -> tf.Tensor:
 
     @tf.custom_gradient
     def apply(x: tf.Tensor) -> tf.Tensor:
-        y = fused(kernels.gelu, policy)(x, approximate)
+        x = keep(x)
+        y = keep(fused(kernels.gelu, policy)(x, approximate))  # the next product's gradient reads it
         return y, lambda dy: fused(kernels.gelu_gradient, policy)(x, dy, approximate)
 
     return apply(x)
@@ -68,9 +79,12 @@ def layer_norm(
       [n, c].
     """
 
+    draws = None if draws is None else keep(draws)
+
     @tf.custom_gradient
     def apply(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor, *branch: tf.Tensor) -> tf.Tensor:
         y, normal, inverse = fused(kernels.norm, policy)(x, branch, draws, rate, weight, bias, epsilon, policy.dtype)
+        normal, inverse = keep(normal), keep(inverse)
 
         def gradient(dy: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
             dx, dbranch, scaled = fused(kernels.norm_gradient, policy)(
@@ -89,8 +103,8 @@ def split_heads(x: tf.Tensor, rows: int, parts: int, heads: int, policy: Compute
 
     @tf.custom_gradient
     def apply(x: tf.Tensor) -> list[tf.Tensor]:
-        found = tf.unstack(fused(kernels.split_heads, policy)(x, rows, parts, heads))
-        return found, lambda *gradients: tf.concat([merge_heads(gradient) for gradient in gradients], 1)
+        by_part = tf.unstack(fused(kernels.split_heads, policy)(x, rows, parts, heads))
+        return by_part, lambda *gradients: tf.concat([merge_heads(gradient) for gradient in gradients], 1)
 
     return apply(x)
 
@@ -99,7 +113,7 @@ def merge_heads(x: tf.Tensor) -> tf.Tensor:
     """[..., rows, heads, length, head size] to [rows * length, hidden]; axes before the rows have size 1."""
     *_, rows, heads, length, head_size = x.shape
     x = tf.transpose(tf.reshape(x, [rows, heads, length, head_size]), [0, 2, 1, 3])  # (rows, length, heads, head_size)
-    return tf.reshape(x, [rows * length, heads * head_size])
+    return tf.reshape(x, [rows * length, heads * head_size])  # (rows * length, hidden)
 
 
 def attention(
@@ -137,22 +151,27 @@ def attention(
 
     @tf.custom_gradient
     def apply(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-        signed, weights = probabilities(query, key)
-        context = tf.matmul(weights, value)  # (rows, heads, queries, head_size)
+        query, key, value = keep(query), keep(key), keep(value)
+        signed, weights = probabilities(query, key)  # (rows, heads, queries, length) both
+        if policy.recompute != "attention":
+            signed = keep(signed)
+        context = keep(tf.matmul(weights, value))  # (rows, heads, queries, head_size)
 
         def gradient(dcontext: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            found = signed
+            signed_probabilities = signed
             if policy.recompute == "attention":
                 # Without control dependencies Grappler would merge these operations with those of forward and keep
                 # forward's results in memory.
                 with tf.control_dependencies([dcontext]):
-                    found, _ = probabilities(tf.identity(query), tf.identity(key))
+                    signed_probabilities, _ = probabilities(tf.identity(query), tf.identity(key))
             dweights = tf.matmul(dcontext, value, transpose_b=True)  # (rows, heads, queries, length)
-            dscores, weights = fused(kernels.softmax_gradient, policy)(found, dweights, context, dcontext, scale, rate)
+            dscores, weights = fused(kernels.softmax_gradient, policy)(
+                signed_probabilities, dweights, context, dcontext, scale, rate
+            )
             return (
-                tf.matmul(dscores, key),
-                tf.matmul(dscores, query, transpose_a=True),
-                tf.matmul(weights, dcontext, transpose_a=True),
+                tf.matmul(dscores, key),  # (rows, heads, queries, head_size)
+                tf.matmul(dscores, query, transpose_a=True),  # (rows, heads, length, head_size)
+                tf.matmul(weights, dcontext, transpose_a=True),  # (rows, heads, length, head_size)
             )
 
         return context, gradient
@@ -187,6 +206,7 @@ def vocabulary_loss(
     @tf.custom_gradient
     def apply(x: tf.Tensor, decoder: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         logits = tf.matmul(x, decoder, transpose_b=True)  # (n, padded vocabulary)
+        # (n,), (n,), (n, 1)
         losses, hits, normalizer = fused(kernels.cross_entropy, policy)(logits, bias, labels, vocabulary)
 
         def gradient(dloss: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -194,6 +214,7 @@ def vocabulary_loss(
                 logits, bias, labels, normalizer, counts * dloss, vocabulary
             )
             dbias = tf.cast(column_sums(dlogits), tf.float32)
+            # (n, hidden), (padded vocabulary, hidden), (padded vocabulary,)
             return tf.matmul(dlogits, decoder), tf.matmul(dlogits, x, transpose_a=True), dbias
 
         return (tf.reduce_sum(losses * counts), tf.reduce_sum(hits * counts)), gradient

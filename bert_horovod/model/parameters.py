@@ -133,10 +133,10 @@ def initial_values(shapes: Shapes, initializer_range: float, seed: int) -> dict[
             parameters[name] = np.ones(shape, np.float32)
         else:
             random = np.random.Generator(np.random.Philox(key=[seed, zlib.crc32(name.encode())]))
-            values = random.standard_normal(shape, np.float32)
-            while (outside := np.abs(values) > 2).any():
-                values[outside] = random.standard_normal(int(outside.sum()), np.float32)
-            parameters[name] = values * np.float32(initializer_range)
+            initial = random.standard_normal(shape, np.float32)
+            while (outside := np.abs(initial) > 2).any():
+                initial[outside] = random.standard_normal(int(outside.sum()), np.float32)
+            parameters[name] = initial * np.float32(initializer_range)
     return parameters
 
 
@@ -151,7 +151,11 @@ def is_layer_norm(name: str) -> bool:
 
 
 def decays(name: str) -> bool:
-    """Whether weight decay applies to the parameter: to all but biases and LayerNorm."""
+    """Whether weight decay applies to the parameter: to all but biases and LayerNorm.
+
+    >>> decays(f"{POOLER}.weight"), decays(f"{POOLER}.bias"), decays(f"{EMBEDDINGS_NORM}.weight")
+    (True, False, False)
+    """
     return not (is_bias(name) or is_layer_norm(name))
 
 
@@ -182,14 +186,17 @@ def grown_from(name: str, before: int, layers: int, grow: str) -> str:
         before: number of layers before growing.
         layers: number of layers now.
         grow: "stack": new layer l is a copy of layer l mod `before`; "top": of layer l - (layers - before).
+
+    >>> grown_from("bert.encoder.layer.3.output.dense.bias", before=2, layers=4, grow="stack")
+    'bert.encoder.layer.1.output.dense.bias'
     """
     if not name.startswith(LAYERS):
         return name
-    number, rest = name.removeprefix(LAYERS).split(".", 1)
+    number, name_in_layer = name.removeprefix(LAYERS).split(".", 1)
     layer = int(number)
     if layer < before:
         return name
-    return layer_prefix(layer % before if grow == "stack" else layer - (layers - before)) + rest
+    return layer_prefix(layer % before if grow == "stack" else layer - (layers - before)) + name_in_layer
 
 
 def query_key_or_value(name: str) -> str | None:

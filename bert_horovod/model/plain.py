@@ -86,7 +86,7 @@ def encode(model: Model, parameters: Parameters, batch: dict[str, tf.Tensor]) ->
 
 def masked_token_logits(model: Model, parameters: Parameters, hidden: tf.Tensor) -> tf.Tensor:
     """Scores of every vocabulary entry: [..., hidden] to [..., vocabulary]; the output matrix is WORD_EMBEDDINGS."""
-    x = _gelu(model, _dense(parameters, TRANSFORM, hidden))
+    x = _gelu(model, _dense(parameters, TRANSFORM, hidden))  # (..., width)
     x = _layer_norm(model, parameters, TRANSFORM_NORM, x)
     return tf.matmul(x, parameters[WORD_EMBEDDINGS], transpose_b=True) + parameters[DECODER_BIAS]
 
@@ -119,13 +119,14 @@ def _attend(model: Model, parameters: Parameters, prefix: str, x: tf.Tensor, sam
 
     def split(name: str) -> tf.Tensor:
         projected = _dense(parameters, prefix + name, x)  # (rows, length, hidden)
-        return tf.transpose(tf.reshape(projected, [rows, length, heads, size]), [0, 2, 1, 3])
+        by_head = tf.reshape(projected, [rows, length, heads, size])
+        return tf.transpose(by_head, [0, 2, 1, 3])  # (rows, heads, length, size)
 
     query, key, value = split(QUERY), split(KEY), split(VALUE)  # (rows, heads, length, size)
     scores = tf.matmul(query, key, transpose_b=True) / math.sqrt(size)  # (rows, heads, queries, keys)
-    weights = tf.nn.softmax(tf.where(same_sequence, scores, -1e9))
+    weights = tf.nn.softmax(tf.where(same_sequence, scores, -1e9))  # (rows, heads, queries, keys)
     context = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])  # (rows, length, heads, size)
-    context = tf.reshape(context, [rows, length, model.hidden_size])
+    context = tf.reshape(context, [rows, length, model.hidden_size])  # (rows, length, hidden)
     return _dense(parameters, prefix + ATTENTION_OUTPUT, context)
 
 
@@ -136,7 +137,7 @@ def _dense(parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
 
 def _layer_norm(model: Model, parameters: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
     """LayerNorm over the last axis (Ba et al. 2016, arXiv 1607.06450)."""
-    mean, variance = tf.nn.moments(x, -1, keepdims=True)
+    mean, variance = tf.nn.moments(x, -1, keepdims=True)  # (..., 1)
     normal = (x - mean) * tf.math.rsqrt(variance + model.layer_norm_eps)
     return normal * parameters[f"{name}.weight"] + parameters[f"{name}.bias"]
 

@@ -45,19 +45,19 @@ def cast_weights(
       narrow: the parameters already cast to `dtype`; None: this function casts them.
     """
     if narrow is None:
-        narrow = {name: tf.cast(value, dtype) for name, value in parameters.items()}
+        narrow = {name: tf.cast(tensor, dtype) for name, tensor in parameters.items()}
     weights = {}
-    for name, value in parameters.items():
+    for name, tensor in parameters.items():
         part = query_key_or_value(name)
         if name.startswith(EMBEDDINGS) or is_layer_norm(name):
-            weights[name] = value
+            weights[name] = tensor
         elif name == DECODER_BIAS:
-            weights[name] = _padded(value)  # float32, because it is added to float32 logits
+            weights[name] = _padded(tensor)  # float32, because it is added to float32 logits
         elif part is None:
             weights[name] = narrow[name]
         elif part == QUERY:
-            together = [narrow[name.replace(QUERY, each)] for each in _PARTS]
-            weights[name.replace(QUERY, QUERY_KEY_VALUE)] = tf.concat(together, 0)
+            together = [narrow[name.replace(QUERY, part_name)] for part_name in _PARTS]
+            weights[name.replace(QUERY, QUERY_KEY_VALUE)] = tf.concat(together, 0)  # (3 hidden, hidden), (3 hidden,)
     if DECODER_BIAS in parameters and WORD_EMBEDDINGS in parameters:
         weights[DECODER_WEIGHT_COPY] = _padded(narrow[WORD_EMBEDDINGS])
     return weights
@@ -66,8 +66,8 @@ def cast_weights(
 def cast_names(parameters: Iterable[str]) -> list[str]:
     """The names of the cast weights that are made of these parameters."""
     parts = {name: query_key_or_value(name) for name in parameters}
-    found = dict.fromkeys(name.replace(part, QUERY_KEY_VALUE) if part else name for name, part in parts.items())
-    return [*found, *([DECODER_WEIGHT_COPY] if DECODER_BIAS in parts and WORD_EMBEDDINGS in parts else [])]
+    names = dict.fromkeys(name.replace(part, QUERY_KEY_VALUE) if part else name for name, part in parts.items())
+    return [*names, *([DECODER_WEIGHT_COPY] if DECODER_BIAS in parts and WORD_EMBEDDINGS in parts else [])]
 
 
 class CastWeights:
@@ -86,9 +86,9 @@ class CastWeights:
         weights = cast_weights(_tensors(parameters), dtype)
         self._names = list(weights)
         self._variables = {
-            name: tf.Variable(value, trainable=False)
-            for name, value in weights.items()
-            if name not in parameters or value.dtype != tf.float32 or value.shape != parameters[name].shape
+            name: tf.Variable(tensor, trainable=False)
+            for name, tensor in weights.items()
+            if name not in parameters or tensor.dtype != tf.float32 or tensor.shape != parameters[name].shape
         }
 
     def values(self, parameters: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
@@ -124,7 +124,7 @@ def parameter_gradients(
         part = query_key_or_value(name)
         if part is not None:
             together = gradients[name.replace(part, QUERY_KEY_VALUE)]
-            dense[name] = tf.split(together, 3)[_PARTS.index(part)]
+            dense[name] = tf.split(together, 3)[_PARTS.index(part)]  # (hidden, hidden) or (hidden,)
         elif name == WORD_EMBEDDINGS:
             dense[name] = gradients[DECODER_WEIGHT_COPY][: shape[0]] if DECODER_BIAS in shapes else tf.zeros(shape)
         else:
@@ -145,11 +145,11 @@ def layer_weights(weights: dict[str, tf.Tensor], model: Model) -> list[dict[str,
         number = layer_with_parameters(model, layer)
         if not layer or number != layer_with_parameters(model, layer - 1):
             prefix = layer_prefix(number)
-            above = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+            above = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
         if layer + 1 < model.num_hidden_layers and number == layer_with_parameters(model, layer + 1):
-            pairs = {name: _for_a_layer_and_those_above(value) for name, value in above.items()}
+            pairs = {name: _for_a_layer_and_those_above(tensor) for name, tensor in above.items()}
             layers.append({name: mine for name, (mine, _) in pairs.items()})
-            above = {name: others for name, (_, others) in pairs.items()}
+            above = {name: tensors_above for name, (_, tensors_above) in pairs.items()}
         else:
             layers.append(above)
     return layers
@@ -169,6 +169,6 @@ def _tensors(variables: dict[str, tf.Variable]) -> dict[str, tf.Tensor]:
     return {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
 
 
-def _padded(value: tf.Tensor) -> tf.Tensor:
-    missing = -value.shape[0] % VOCABULARY_MULTIPLE
-    return tf.pad(value, [[0, missing]] + [[0, 0]] * (len(value.shape) - 1))
+def _padded(tensor: tf.Tensor) -> tf.Tensor:
+    missing = -tensor.shape[0] % VOCABULARY_MULTIPLE
+    return tf.pad(tensor, [[0, missing]] + [[0, 0]] * (len(tensor.shape) - 1))

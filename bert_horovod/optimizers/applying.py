@@ -61,7 +61,9 @@ def update(
     if rule.normalized:
         norms = tf.sqrt(square_sums(g, xla)) * factor
         factor = tf.where(norms > 0, factor / (norms + settings.epsilon), factor)
-    advance, apply, at_once = (compiled(each) if xla else each for each in _passes(rule, settings, decay, narrow))
+    advance, apply, at_once = (
+        compiled(compute_pass) if xla else compute_pass for compute_pass in _passes(rule, settings, decay, narrow)
+    )
     factor = _per_tensor(factor, x)
     if not rule.adaptive:
         return at_once(x, g, slots, t, factor, learning_rate)
@@ -85,7 +87,7 @@ def _square_sums(x: tf.Tensor) -> tf.Tensor:
     """
     n, size = x.shape[0], x.shape[1:].num_elements()
     parts = SUMMANDS if size % SUMMANDS == 0 else 1
-    return tf.add_n([tf.square(tf.cast(each, tf.float32)) for each in tf.split(tf.reshape(x, [n, size]), parts, 1)])
+    return tf.add_n([tf.square(tf.cast(part, tf.float32)) for part in tf.split(tf.reshape(x, [n, size]), parts, 1)])
 
 
 def _per_tensor(scalars: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -104,7 +106,7 @@ def _passes(rule: Rule, settings: Optimizer, decay: bool, narrow: tf.DType) -> t
     def advance(x, g, slots, t, factor) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, ...]]:
         g = tf.cast(g, tf.float32) * factor
         slots = rule.next_slots(g, slots, settings)
-        return slots, tuple(_square_sums(each) for each in (x, *rule.directions(x, g, slots, t, decay, settings)))
+        return slots, tuple(_square_sums(tensor) for tensor in (x, *rule.directions(x, g, slots, t, decay, settings)))
 
     def apply(x, g, slots, t, factor, rates) -> tuple[tf.Tensor, tf.Tensor]:
         g = tf.cast(g, tf.float32) * factor

@@ -63,17 +63,22 @@ def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str,
     Returns: by slot, in the order of the run's hashes, then by parameter; a slot may lack some parameters.
     """
     names = SLOTS[recipe.optimizer.name] + EXCHANGE_SLOTS.get(recipe.exchange.method, ())
-    others = SLOT_SHAPES.get(recipe.optimizer.name, {})
-    found = {
-        slot: {name: others[slot](shape) if slot in others else shape for name, shape in shapes.items()}
+    shape_rules = SLOT_SHAPES.get(recipe.optimizer.name, {})
+    shapes_of = {
+        slot: {name: shape_rules[slot](shape) if slot in shape_rules else shape for name, shape in shapes.items()}
         for slot in names
     }
-    return {slot: {name: shape for name, shape in of.items() if shape is not None} for slot, of in found.items()}
+    return {
+        slot: {name: shape for name, shape in shapes_by_name.items() if shape is not None}
+        for slot, shapes_by_name in shapes_of.items()
+    }
 
 
 def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
     """How many numbers all slots hold; `shapes` are the parameters'."""
-    return sum(math.prod(shape) for of in slot_shapes(recipe, shapes).values() for shape in of.values())
+    return sum(
+        math.prod(shape) for shapes_by_name in slot_shapes(recipe, shapes).values() for shape in shapes_by_name.values()
+    )
 
 
 @dataclass(frozen=True)

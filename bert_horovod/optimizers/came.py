@@ -35,13 +35,13 @@ def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -
     """See `base.Rule`."""
     square = tf.square(g) + _LEAST_SQUARE
     if len(g.shape) == 2:  # n vectors
-        found = {"v": moving_average(slots["v"], square, settings.beta_2)}
-        u = g * tf.math.rsqrt(found["v"])
-        return {"m": moving_average(slots["m"], _limited(u), settings.beta_1)} | found
-    found = _next_factors("v", square, slots, settings.beta_2)
-    u = _limited(_scaled("v", g, found))
+        v = {"v": moving_average(slots["v"], square, settings.beta_2)}
+        u = g * tf.math.rsqrt(v["v"])
+        return {"m": moving_average(slots["m"], _limited(u), settings.beta_1)} | v
+    v = _next_factors("v", square, slots, settings.beta_2)
+    u = _limited(_scaled("v", g, v))
     m = moving_average(slots["m"], u, settings.beta_1)
-    return {"m": m} | found | _next_factors("s", tf.square(u - m) + _LEAST_INSTABILITY, slots, settings.beta_3)
+    return {"m": m} | v | _next_factors("s", tf.square(u - m) + _LEAST_INSTABILITY, slots, settings.beta_3)
 
 
 def directions(

@@ -21,8 +21,10 @@ def directions(
 ) -> tuple[tf.Tensor, ...]:
     """See `base.Rule`; the two directions are r, from the momentum, and c, from the gradient."""
     denominator = tf.sqrt(bias_corrected(slots["v"], settings.beta_2, t)) + settings.epsilon
-    found = (bias_corrected(slots["m"], settings.beta_1, t) / denominator, g / denominator)
-    return tuple(direction + settings.weight_decay * x for direction in found) if decay else found
+    update_directions = (bias_corrected(slots["m"], settings.beta_1, t) / denominator, g / denominator)
+    return (
+        tuple(direction + settings.weight_decay * x for direction in update_directions) if decay else update_directions
+    )
 
 
 def rates(

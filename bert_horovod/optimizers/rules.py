@@ -3,7 +3,7 @@
 from bert_horovod.optimizers import adamw, came, lamb, lans, merit, sgd
 from bert_horovod.optimizers.base import Rule
 
-RULES = {each.RULE.name: each.RULE for each in (adamw, lamb, lans, sgd, came, merit)}
+RULES = {rule_module.RULE.name: rule_module.RULE for rule_module in (adamw, lamb, lans, sgd, came, merit)}
 
 
 def rule(name: str) -> Rule:

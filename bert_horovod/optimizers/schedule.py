@@ -23,6 +23,10 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
 
     Raises:
         ValueError: the step is not in the phase.
+
+    >>> phase = Phase(steps=10, learning_rate=1.0, warmup=0.2, hold=0.4)
+    >>> [learning_rate(phase, step, power=1) for step in range(1, 11)]
+    [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
     if not 1 <= step <= phase.steps:
         raise ValueError(f"step {step} is not in the phase's 1 to {phase.steps}")
@@ -32,14 +36,18 @@ def learning_rate(phase: Phase, step: int, power: float) -> float:
         return phase.learning_rate * step / warmup_steps
     if step <= warmup_steps + hold_steps:
         return phase.learning_rate
-    left = (phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)
-    return phase.end_learning_rate + (phase.learning_rate - phase.end_learning_rate) * left**power
+    share_left = (phase.steps - step + 1) / (phase.steps - warmup_steps - hold_steps)
+    return phase.end_learning_rate + (phase.learning_rate - phase.end_learning_rate) * share_left**power
 
 
 def sync_period(phase: Phase, step: int, power: float, most: int) -> int:
     """Steps from one sync of 0/1 Adam to the next: the largest power of two <= `most` and <= peak / learning rate.
 
     The other arguments are those of learning_rate.
+
+    >>> phase = Phase(steps=100, learning_rate=1.0, warmup=0.0)
+    >>> [sync_period(phase, step, power=1, most=16) for step in (1, 51, 52, 76, 100)]
+    [1, 2, 2, 4, 16]
     """
     rate = learning_rate(phase, step, power)
     period = 1
@@ -49,5 +57,9 @@ def sync_period(phase: Phase, step: int, power: float, most: int) -> int:
 
 
 def whole_steps(steps: int, fraction: float) -> int:
-    """floor(steps * fraction), with the fraction as the decimal of the recipe: 0.29 of 100 steps is 29, not 28.99..."""
+    """floor(steps * fraction), with the fraction as the decimal of the recipe: 0.29 of 100 steps is 29, not 28.99...
+
+    >>> whole_steps(100, 0.29), math.floor(100 * 0.29)
+    (29, 28)
+    """
     return math.floor(steps * Fraction(str(fraction)))

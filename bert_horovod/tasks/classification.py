@@ -50,8 +50,8 @@ class Classification:
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logits = tf.reshape(text_outputs(forward, batch), [-1, len(self.labels)])
-        found = label_sums(logits, *(tf.reshape(batch[name], [-1]) for name in ("labels", "weights")))
-        return dict(zip(self.sum_names, found, strict=True))
+        totals = label_sums(logits, *(tf.reshape(batch[name], [-1]) for name in ("labels", "weights")))
+        return dict(zip(self.sum_names, totals, strict=True))
 
     def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
         return sums["label_loss"] / counts["examples"]

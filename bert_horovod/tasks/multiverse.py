@@ -59,14 +59,14 @@ class MultiverseClassification(Classification):
         vectors = tf.reshape(tf.cast(weight, tf.float32), [self.heads, classes, -1])
         examples, living = tf.reduce_sum(weights), tf.reduce_sum(alive)
         # `similarity` and `heads` are no sums over examples: times `examples`, because the loss divides by examples.
-        found = {
+        totals = {
             "label_loss": losses[0],
             "label_correct": tf.reduce_sum(correct * weights),
             "heads_loss": tf.reduce_sum(losses * alive) / living,
             "similarity": similarity(vectors, alive) * examples,
             "heads": living * examples,
         }
-        return found | dict(zip(self.head_names, tf.unstack(losses), strict=True))
+        return totals | dict(zip(self.head_names, tf.unstack(losses), strict=True))
 
     def loss(self, sums: dict[str, Any], counts: dict[str, Any]) -> Any:
         return (sums["heads_loss"] + self.orthogonality * sums["similarity"]) / counts["examples"]

@@ -50,10 +50,10 @@ class Pretraining:
 
     def metrics(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
         masked, sequences = counts["masked_tokens"], counts["sequences"]
-        found = {"mlm_loss": sums["mlm_loss"] / masked, "mlm_accuracy": sums["mlm_correct"] / masked}
+        means = {"mlm_loss": sums["mlm_loss"] / masked, "mlm_accuracy": sums["mlm_correct"] / masked}
         if self.pairs:
-            found |= {
+            means |= {
                 f"{self.pair_name}_loss": sums["nsp_loss"] / sequences,
                 f"{self.pair_name}_accuracy": sums["nsp_correct"] / sequences,
             }
-        return found
+        return means

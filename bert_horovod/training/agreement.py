@@ -8,6 +8,7 @@ program or old data too, and its user should know that.
 
 import platform
 import socket
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.runtime.children import installed_version, source_hash
+from bert_horovod.training.device_kinds import check_kinds, device_kind
 from bert_horovod.training.job import Job
 
 # Settings of [execution] that may differ between hosts: they affect no collective and no result, or rank 0 alone uses
@@ -36,13 +38,18 @@ _SUBJECT = "work"  # subject of the entries in the rendezvous store
 def require_agreement(jobs: Sequence[Job], world: World) -> None:
     """Raise UserError on all ranks if a rank's jobs differ from rank 0's; it names rank, host, key and both values.
 
-    The ranks exchange one all-gather of bytes, which works even if ranks differ: each may send another number of bytes.
+    Raises it likewise if only some ranks have a GPU; rank 0 warns of several kinds of GPU. The ranks exchange one
+    all-gather of bytes, which works even if ranks differ: each may send another number of bytes.
     """
     if world.size == 1:
         return
-    everyone = from_all_ranks([[socket.gethostname(), described(jobs)]], world, "agreement")
-    if found := disagreement(everyone):
-        raise UserError(found)
+    everyone = from_all_ranks([[socket.gethostname(), described(jobs), device_kind()]], world, "agreement")
+    hosts, work, kinds = zip(*everyone, strict=True)
+    if difference := disagreement(list(zip(hosts, work, strict=True))):
+        raise UserError(difference)
+    warning = check_kinds(hosts, kinds, jobs[0].recipe.numerics.precision)
+    if warning and world.rank == 0:
+        print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
 
 
 def announce(jobs: Sequence[Job], launched: Launch) -> None:
@@ -55,7 +62,7 @@ def why_not_joined(launched: Launch) -> UserError:
     """The error to raise if Horovod did not start, for example because ranks ask for different process sets."""
     board = RendezvousBoard(_SUBJECT)
     everyone = [board.read(rank) for rank in range(launched.size)]
-    known = [entry or everyone[0] for entry in everyone]  # a rank without an entry is taken to agree
+    known = [fingerprint or everyone[0] for fingerprint in everyone]  # a rank without an entry is taken to agree
     return UserError(
         (everyone[0] and disagreement(known))
         or "Horovod could not be initialised; its own words are above. Where they are of process sets, recipes differ "
@@ -65,7 +72,7 @@ def why_not_joined(launched: Launch) -> UserError:
 
 def described(jobs: Sequence[Job]) -> dict[str, Any]:
     """All values that must be equal on all ranks, by key."""
-    found = {
+    settings = {
         "program": source_hash()[:12],
         "Python": platform.python_version(),
         "tensorflow": tf.__version__,
@@ -77,9 +84,11 @@ def described(jobs: Sequence[Job]) -> dict[str, Any]:
         table = recipe_to_table(job.recipe)
         for name in OF_A_HOST:
             del table["execution"][name]
-        own = _flat({**table, "task": type(job.task).__name__, "--max_steps": job.max_steps})
-        found |= {f"{job.output_dir.name}: {key}": value for key, value in own.items()} if len(jobs) > 1 else own
-    return found
+        of_job = _flat({**table, "task": type(job.task).__name__, "--max_steps": job.max_steps})
+        settings |= (
+            {f"{job.output_dir.name}: {key}": value for key, value in of_job.items()} if len(jobs) > 1 else of_job
+        )
+    return settings
 
 
 def disagreement(everyone: list[tuple[str, dict[str, Any]]]) -> str | None:
@@ -87,17 +96,17 @@ def disagreement(everyone: list[tuple[str, dict[str, Any]]]) -> str | None:
 
     `everyone`: for each rank its host and the result of `described`.
     """
-    (first_host, first), *others = everyone
-    differing = [rank for rank, (_, theirs) in enumerate(others, 1) if theirs != first]
+    (first_host, first), *rest_of_ranks = everyone
+    differing = [rank for rank, (_, theirs) in enumerate(rest_of_ranks, 1) if theirs != first]
     if not differing:
         return None
     host, theirs = everyone[differing[0]]
     keys = [key for key in {**first, **theirs} if first.get(key) != theirs.get(key)]
-    values = "; ".join(f"{key} = {theirs.get(key)!r}, rank 0 has {first.get(key)!r}" for key in keys[:_SHOWN])
+    differences = "; ".join(f"{key} = {theirs.get(key)!r}, rank 0 has {first.get(key)!r}" for key in keys[:_SHOWN])
     more = f"; and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
     also = f" So do ranks {differing[1:]}." if differing[1:] else ""
     return (
-        f"rank {differing[0]} on {host} differs from rank 0 on {first_host}: {values}{more}.{also} "
+        f"rank {differing[0]} on {host} differs from rank 0 on {first_host}: {differences}{more}.{also} "
         "Every host needs the same recipe, flags, program and packages; bring that host up to date"
     )
 
@@ -108,7 +117,7 @@ def _flat(table: Any, prefix: str = "") -> dict[str, Any]:
         table = dict(enumerate(table))
     if not isinstance(table, dict):
         return {prefix: table}
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
-        found |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return found
+        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat

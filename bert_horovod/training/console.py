@@ -59,7 +59,11 @@ class Console:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min, 3 d 04 h."""
+    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min, 3 d 04 h.
+
+    >>> [duration(seconds) for seconds in (42, 185, 7800, 273600)]
+    ['42 s', '3 min 05 s', '2 h 10 min', '3 d 04 h']
+    """
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"

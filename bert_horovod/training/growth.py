@@ -32,8 +32,8 @@ def grow(run: "Run") -> None:
     if run.exchange is not None:
         run.exchange.remember()
         run.exchange = None  # the exchange holds the variables of the phase before
-    before = run.recipe.in_phase(run.recipe.phase[phase.number - 1]).model.num_hidden_layers
-    copied = {name: grown_from(name, before, model.num_hidden_layers, phase.settings.grow) for name in shapes}
+    layers_before = run.recipe.in_phase(run.recipe.phase[phase.number - 1]).model.num_hidden_layers
+    copied = {name: grown_from(name, layers_before, model.num_hidden_layers, phase.settings.grow) for name in shapes}
     state.progress.updates, state.progress.mean_loss = 0, None
     run.state = TrainingState(
         {name: state.parameters[source].numpy() for name, source in copied.items()},
@@ -42,7 +42,7 @@ def grow(run: "Run") -> None:
         trained=trained,
     )
     run.say(
-        f"phase {phase.number}: {before} -> {model.num_hidden_layers} layers"
-        + (f" (grow = {phase.settings.grow!r})" if model.num_hidden_layers > before else "")
+        f"phase {phase.number}: {layers_before} -> {model.num_hidden_layers} layers"
+        + (f" (grow = {phase.settings.grow!r})" if model.num_hidden_layers > layers_before else "")
         + f", {len(trained)} of {len(shapes)} tensors train; the optimizer's state starts anew"
     )

@@ -60,17 +60,17 @@ def make_batch(
 
     Raises DamagedData as step_batches does.
     """
-    taken = step_positions(number, rows, world.rank, world.size, recipe.execution.micro_batch)
-    together = source.assemble(np.concatenate([positions for positions, _ in taken]))
+    micro_batches = step_positions(number, rows, world.rank, world.size, recipe.execution.micro_batch)
+    together = source.assemble(np.concatenate([positions for positions, _ in micro_batches]))
     if (highest := together["input_ids"].max()) >= recipe.model.vocab_size:
         raise DamagedData(
             f"the data in {dataset.path} hold id {highest}, the model has {recipe.model.vocab_size} entries; "
             f"see which shard of a token store is damaged with: bert-horovod verify --data_dir {dataset.path}"
         )
-    parts = {name: np.split(array, len(taken)) for name, array in together.items()}
+    parts = {name: np.split(array, len(micro_batches)) for name, array in together.items()}
     with tf.device("/GPU:0" if has_gpu() else "/CPU:0"):
-        tensors = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(taken))]
-    first_rows = [first_row for _, first_row in taken]
+        tensors = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(micro_batches))]
+    first_rows = [first_row for _, first_row in micro_batches]
     tokens = np.count_nonzero(together["sequence_ids"])
     return StepBatch(number, tensors, first_rows, task.batch_counts(together), tokens)
 
@@ -96,9 +96,9 @@ def step_inputs(
     scale = progress.loss_scale * micro_batches_of_all if half else 1.0
     key = keyed_hash(recipe.data.seed, _DROPOUT_STREAM, index=np.array([progress.step], np.uint64))
     return StepInputs(
-        {name: tf.constant(value, tf.float32) for name, value in counts.items()},
+        {name: tf.constant(count, tf.float32) for name, count in counts.items()},
         tf.constant(scale, tf.float32),
         tf.constant(key, tf.uint64),
-        {name: tf.constant(values, tf.float32) for name, values in progress.task.items()},
+        {name: tf.constant(numbers, tf.float32) for name, numbers in progress.task.items()},
         UpdateInputs(tf.constant(learning_rate, tf.float32), tf.constant(progress.updates + 1, tf.float32)),
     )

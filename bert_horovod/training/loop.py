@@ -126,8 +126,8 @@ def _require_directory(run: Run) -> None:
 
 def _agree(run: Run, batch: StepBatch) -> dict[str, float] | None:
     """The step's counts over all ranks, or None if any rank was asked to stop; takes one small all-reduce."""
-    mine = [*batch.counts.values(), float(run.must_stop())]
-    *counts, stop = run.world.all_reduce(tf.constant(mine, tf.float64), "counts").numpy().tolist()
+    own_counts = [*batch.counts.values(), float(run.must_stop())]
+    *counts, stop = run.world.all_reduce(tf.constant(own_counts, tf.float64), "counts").numpy().tolist()
     # If the ranks' states differ after this step, none may save: the request waits for a step after which they agree.
     if stop and (run.exchange is None or run.exchange.agrees_after(run.state.progress.step)):
         return None

@@ -49,13 +49,15 @@ class Expectation:
     def describe(self, wire_bytes: float) -> str:
         """A line for people."""
         rows = f" and the looked-up rows of {self.plan.rows}" if self.plan.rows else ""
-        others = "".join(f" ({other.plan.reduction}: {other.exposed_s:.3f} s)" for other in self.others)
+        other_ways = "".join(
+            f" ({expectation.plan.reduction}: {expectation.exposed_s:.3f} s)" for expectation in self.others
+        )
         return (
             f"sums by {self.plan.reduction}: buckets of "
             f"{' + '.join(f'{size / 1e6:.1f}' for size in self.bucket_bytes)} MB{rows}, "
             f"{wire_bytes / 1e6:.1f} MB sent by a rank; "
             f"link: {1e3 * self.link.latency_s:.1f} ms + {1e9 * self.link.s_per_byte:.2f} ns a byte; "
-            f"backward ends after {self.profile.end_s:.3f} s; expected wait {self.exposed_s:.3f} s a step{others}, "
+            f"backward ends after {self.profile.end_s:.3f} s; expected wait {self.exposed_s:.3f} s a step{other_ways}, "
             f"of which {self.floor_s:.3f} s come after backward in any plan"
         )
 
@@ -100,8 +102,8 @@ def planned_step(run: Run, batch: StepBatch, inputs: StepInputs) -> TrainStep:
     if not plan_is_measured(recipe, world):
         plan = by_size(shapes, setting)
     elif resumed:
-        known = state.progress.plan
-        plan = BucketPlan(known["buckets"], known["rows"], known["reduction"])
+        plan_before = state.progress.plan
+        plan = BucketPlan(plan_before["buckets"], plan_before["rows"], plan_before["reduction"])
     else:
         step = build_step(recipe, run.task, state, world, by_size(shapes, setting), 1)
         expectation = plan_by_measurement(recipe, step, batch.micro_batches[-1], inputs, world)
@@ -173,7 +175,7 @@ def plan_by_measurement(
     """
     wire = recipe.numerics.wire
     profile = measure_profile(step, batch, inputs, world)
-    found = []
+    expected = []
     for reduction in reductions(recipe):
         link = measure_reduction(world, wire, reduction)
         if recipe.execution.bucket_bytes == "auto":
@@ -181,9 +183,9 @@ def plan_by_measurement(
             plan = buckets.by_profile(step.shapes, NUMBER_BYTES[wire], profile, link, reduction, rows_alone)
         else:
             plan = dataclasses.replace(by_size(step.shapes, recipe.execution.bucket_bytes), reduction=reduction)
-        found.append(expect(plan, step.shapes, wire, profile, link))
-    best, *others = sorted(found, key=lambda each: each.exposed_s)
-    return dataclasses.replace(best, others=tuple(others))
+        expected.append(expect(plan, step.shapes, wire, profile, link))
+    best, *slower = sorted(expected, key=lambda expectation: expectation.exposed_s)
+    return dataclasses.replace(best, others=tuple(slower))
 
 
 def measure_reduction(world: World, wire: str, reduction: str, largest: int = LARGEST) -> Link:
@@ -208,11 +210,11 @@ def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepIn
         begin = clock([batch["input_ids"]])
         gradients, lookups, sums = step.forward_backward(batch, tf.constant(0, tf.uint64), inputs)
         # Each clock reads a number of its gradient, and the function returns it: Grappler removes unused computations.
-        read = [tf.cast(tf.reshape(gradients[name], [-1])[0], tf.float32) for name in names]
-        read += [tf.cast(tf.reshape(part.values, [-1])[0], tf.float32) for part in lookups.values()]
-        ready = [clock([number]) for number in [sums, *read]]
+        first_numbers = [tf.cast(tf.reshape(gradients[name], [-1])[0], tf.float32) for name in names]
+        first_numbers += [tf.cast(tf.reshape(part.values, [-1])[0], tf.float32) for part in lookups.values()]
+        ready = [clock([number]) for number in [sums, *first_numbers]]
         ids = {name: part.indices for name, part in lookups.items()}
-        return tf.stack(ready) - begin, tf.add_n(read), ids
+        return tf.stack(ready) - begin, tf.add_n(first_numbers), ids
 
     function = tf.function(timed, autograph=False)
     function(batch, inputs)  # compiles
@@ -223,10 +225,10 @@ def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepIn
     times = min(runs, key=max)  # the fastest run: other processes disturbed it least
     rows = {}
     for name, ids in lookups.items():
-        mine = np.zeros(step.shapes[name][0], np.uint8)
-        mine[ids.numpy().reshape(-1)] = 1
-        rows[name] = int(world.all_reduce_max(tf.constant(mine), "touched.profile").numpy().sum())
+        looked_up = np.zeros(step.shapes[name][0], np.uint8)
+        looked_up[ids.numpy().reshape(-1)] = 1
+        rows[name] = int(world.all_reduce_max(tf.constant(looked_up), "touched.profile").numpy().sum())
     forward, *ready = times.tolist()
     ready_s = dict(zip(names, ready, strict=False))  # the times of looked-up rows come after these
-    found = {"forward_s": forward, "ready_s": ready_s, "end_s": max(ready), "rows": rows}
-    return BackwardProfile(**from_rank_0(found, world, "profile"))
+    profile = {"forward_s": forward, "ready_s": ready_s, "end_s": max(ready), "rows": rows}
+    return BackwardProfile(**from_rank_0(profile, world, "profile"))

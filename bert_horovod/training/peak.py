@@ -21,8 +21,8 @@ class Peak(NamedTuple):
     source: str  # source of the number, or the reason why it is unknown
 
 
-def peak_flops(precision: str, model: Model = Model()) -> float | None:  # noqa: B008 (frozen)
-    """Floating point operations a second that this rank's device reaches in matrix products; None: unknown GPU.
+def find_peak(precision: str, model: Model) -> Peak:
+    """Floating point operations a second that this rank's device reaches in matrix products, and where that is from.
 
     Args:
         precision: "float32", "bfloat16" or "float16", as in numerics.precision.
@@ -34,11 +34,6 @@ def peak_flops(precision: str, model: Model = Model()) -> float | None:  # noqa:
     and all hosts were equal. So if ranks on one host slow each other down (memory bandwidth, clock), their share of the
     peak is lower, as it should be.
     """
-    return find_peak(precision, model).flops_per_s
-
-
-def find_peak(precision: str, model: Model) -> Peak:
-    """The same as peak_flops, with the source of the number."""
     details = gpu_details()
     if details is None:
         rate = measured_peak(precision, model.hidden_size, model.intermediate_size)
@@ -96,13 +91,13 @@ def gpu_advice(precision: str, capability: tuple[int, int] | None) -> str | None
     """Advice for a GPU of a compute capability (major, minor)."""
     if capability is None:
         return None
-    known = f"numerics.precision = {precision}: a GPU of compute capability {capability[0]}.{capability[1]}"
+    capability_text = f"numerics.precision = {precision}: a GPU of compute capability {capability[0]}.{capability[1]}"
     if precision == "bfloat16" and capability < (8, 0):
         better = "float16" if capability >= (7, 0) else "float32"
-        return f"{known} does not accelerate bfloat16; {better} is faster: --set numerics.precision={better}"
+        return f"{capability_text} does not accelerate bfloat16; {better} is faster: --set numerics.precision={better}"
     if precision == "float16" and capability >= (8, 0):
         return (
-            f"{known} is as fast in bfloat16, which needs no loss scale and skips no steps: "
+            f"{capability_text} is as fast in bfloat16, which needs no loss scale and skips no steps: "
             "--set numerics.precision=bfloat16"
         )
     return None

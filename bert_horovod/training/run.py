@@ -163,9 +163,9 @@ class Run:
         All ranks call it together and get the same answer. The path is rank 0's; other ranks may have another path.
         """
         now = self.directory.now() if self.directory is not None else None
-        mine = [now != self.job.output_dir, str(now or "")]
-        moved, where = from_rank_0(mine, self.world, "output_dir")
-        return moved, Path(where) if where else None
+        own_answer = [now != self.job.output_dir, str(now or "")]
+        moved, new_path = from_rank_0(own_answer, self.world, "output_dir")
+        return moved, Path(new_path) if new_path else None
 
     def summarise(self) -> None:
         """Print the run's step, last evaluation and checkpoint; nothing if the run did no step."""
@@ -173,7 +173,7 @@ class Run:
         steps = progress.step - self.first_step
         if not steps:
             return
-        figures = "".join(f"; {name.replace('_', ' ')} {value:.4f}" for name, value in self.held_out.items())
+        figures = "".join(f"; {name.replace('_', ' ')} {metric:.4f}" for name, metric in self.held_out.items())
         self.say(
             f"at step {progress.step} of {self.recipe.total_steps}: {steps:,} steps in "
             f"{duration(time.monotonic() - self._started)}; {progress.skipped_steps} skipped{figures}"

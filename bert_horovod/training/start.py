@@ -57,48 +57,55 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
 
     Raises UserError if the checkpoint's sizes or vocabulary differ from the run's.
     """
-    found = read_pretrained(directory, task)
-    if found.model.albert != model.albert:
-        theirs, ours = ("an ALBERT" if each.albert else "a BERT" for each in (found.model, model))
+    pretrained = read_pretrained(directory, task)
+    if pretrained.model.albert != model.albert:
+        theirs, ours = ("an ALBERT" if sizes.albert else "a BERT" for sizes in (pretrained.model, model))
         raise UserError(
             f"--init_checkpoint {directory} is {theirs}, the recipe's model.embedding_size = {model.embedding_size} "
             f"and model.shared_layers = {model.shared_layers} make {ours}; start from {ours}, or set [model] as in its "
             "configuration"
         )
-    if found.vocabulary is not None and found.vocabulary != dataset.vocabulary:
+    if pretrained.vocabulary is not None and pretrained.vocabulary != dataset.vocabulary:
         first = next(
-            (i for i, pair in enumerate(zip(found.vocabulary, dataset.vocabulary, strict=False)) if pair[0] != pair[1]),
-            min(len(found.vocabulary), len(dataset.vocabulary)),
+            (
+                i
+                for i, pair in enumerate(zip(pretrained.vocabulary, dataset.vocabulary, strict=False))
+                if pair[0] != pair[1]
+            ),
+            min(len(pretrained.vocabulary), len(dataset.vocabulary)),
         )
         raise UserError(
             f"--init_checkpoint {directory} has another vocabulary than the data in {dataset.path} "
             f"(they first differ at id {first}); prepare the data with --vocab {directory}"
         )
-    if found.vocabulary is not None and found.lowercase != dataset.lowercase:
+    if pretrained.vocabulary is not None and pretrained.lowercase != dataset.lowercase:
         raise UserError(
-            f"--init_checkpoint {directory} has lower-casing {found.lowercase}, the data in {dataset.path} the "
-            f"opposite; prepare the data {'without' if found.lowercase else 'with'} --cased"
+            f"--init_checkpoint {directory} has lower-casing {pretrained.lowercase}, the data in {dataset.path} the "
+            f"opposite; prepare the data {'without' if pretrained.lowercase else 'with'} --cased"
         )
     shapes = task.parameters(model)
-    for name, value in found.parameters.items():
-        if name in shapes and shapes[name] != value.shape:
+    for name, array in pretrained.parameters.items():
+        if name in shapes and shapes[name] != array.shape:
             raise UserError(
-                f"--init_checkpoint {directory}: {name} has shape {list(value.shape)}, the recipe's [model] "
+                f"--init_checkpoint {directory}: {name} has shape {list(array.shape)}, the recipe's [model] "
                 f"makes it {list(shapes[name])}; set [model] as in its configuration"
             )
-    if found.model.layer_groups != model.layer_groups and found.model.num_hidden_layers == model.num_hidden_layers:
+    if (
+        pretrained.model.layer_groups != model.layer_groups
+        and pretrained.model.num_hidden_layers == model.num_hidden_layers
+    ):
         raise UserError(
-            f"--init_checkpoint {directory} has {found.model.layer_groups} layers with parameters, the recipe has "
+            f"--init_checkpoint {directory} has {pretrained.model.layer_groups} layers with parameters, the recipe has "
             f"model.shared_layers = {model.shared_layers}; set [model] as in its configuration"
         )
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps"):  # no shape shows these
-        theirs, ours = getattr(found.model, key), getattr(model, key)
+        theirs, ours = getattr(pretrained.model, key), getattr(model, key)
         if theirs != ours:
             raise UserError(
                 f"--init_checkpoint {directory} has {key} = {theirs!r}, the recipe has model.{key} = {ours!r}; "
                 "set [model] as in its configuration"
             )
-    return {name: value for name, value in found.parameters.items() if name in shapes}
+    return {name: array for name, array in pretrained.parameters.items() if name in shapes}
 
 
 def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
@@ -107,46 +114,46 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     It is from rank 0's newest checkpoint, else from job.init_checkpoint, else of fresh parameters.
     """
     recipe = job.recipe
-    found = checkpoint.load_newest(job.output_dir, job.task) if world.rank == 0 else None
+    newest = checkpoint.load_newest(job.output_dir, job.task) if world.rank == 0 else None
     half = recipe.numerics.precision == "float16"
-    progress = found.progress if found else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
+    progress = newest.progress if newest else Progress(loss_scale=recipe.numerics.initial_loss_scale if half else 1.0)
     progress = Progress(**from_rank_0(asdict(progress), world, "progress"))
     phase = recipe.phase[recipe.phase_at(progress.step)]
     model = recipe.in_phase(phase).model
     shapes = job.task.parameters(model)
-    if found is None:
+    if newest is None:
         parameters = initial_values(shapes, model.initializer_range, recipe.data.seed)
         if job.init_checkpoint and world.rank == 0:
             parameters |= load_initial(job.init_checkpoint, model, job.task, job.dataset)
     trained = trained_shapes(shapes, model, phase.trained_layers)
     state = TrainingState(
-        found.parameters if found else parameters,
+        newest.parameters if newest else parameters,
         slot_shapes(recipe, trained),
         progress,
-        found.slots if found else None,
+        newest.slots if newest else None,
         trained,
     )
     state.broadcast(world)
-    return state, found.path if found else None
+    return state, newest.path if newest else None
 
 
 def require_same_data(dataset: Dataset, world: World) -> None:
     """Raise UserError, on all ranks, if the data differ between ranks."""
-    others = ranks_that_differ(world, bytes.fromhex(dataset.hash), "data")
-    if others:
+    different = ranks_that_differ(world, bytes.fromhex(dataset.hash), "data")
+    if different:
         raise UserError(
-            f"the data of ranks {others} are not those of rank 0: every host needs the same copy of them "
+            f"the data of ranks {different} are not those of rank 0: every host needs the same copy of them "
             "and the same version of this program"
         )
 
 
 def require_same_state(state: TrainingState, world: World) -> None:
     """Raise RunError, on all ranks, if parameters or slots differ between ranks."""
-    others = ranks_that_differ(world, state.hash(), "state")
-    if others:
+    different = ranks_that_differ(world, state.hash(), "state")
+    if different:
         raise RunError(
-            f"the parameters of ranks {others} are not those of rank 0. Memory, a device or the network of a host has "
-            "changed numbers: look at that host before going on. The same command resumes from the last checkpoint"
+            f"the parameters of ranks {different} are not those of rank 0. Memory, a device or the network of a host "
+            "has changed numbers: look at that host before going on. The same command resumes from the last checkpoint"
         )
 
 
@@ -164,7 +171,7 @@ def untested_versions() -> list[str]:
         requirements = [Requirement(text) for text in importlib.metadata.requires("bert_horovod") or []]
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
         return []
-    found = []
+    lines = []
     for requirement in requirements:
         if requirement.marker and not requirement.marker.evaluate({"extra": "horovod"}):
             continue
@@ -173,5 +180,5 @@ def untested_versions() -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             continue
         if not requirement.specifier.contains(version):
-            found.append(f"{requirement.name} {version}, expected {requirement.specifier}")
-    return found
+            lines.append(f"{requirement.name} {version}, expected {requirement.specifier}")
+    return lines

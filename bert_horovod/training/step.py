@@ -121,11 +121,13 @@ class TrainStep:
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
             arguments = as_tensors(batch), tf.constant(first_row, tf.uint64), inputs
             if k < self._micro_batches - 1:
-                *result, span = self._accumulate[with_times](*arguments, tf.constant(k == 0))
+                with tf.device("/CPU:0"):  # the host decides by it, and would wait for a GPU's copy
+                    first = tf.constant(k == 0)
+                *outputs, span = self._accumulate[with_times](*arguments, first)
             else:
-                *result, span = self._finish[with_times](*arguments)
+                *outputs, span = self._finish[with_times](*arguments)
             spans.append(span)
-        scalars, ready_s, done_s = (part.numpy() for part in result)  # the host waits for the device here
+        scalars, ready_s, done_s = (part.numpy() for part in outputs)  # the host waits for the device here
         *sums, norm, finite, rows, reduced_s, updated_s = scalars.tolist()
         times = None
         if with_times:
@@ -165,15 +167,15 @@ class TrainStep:
         finite, or, if all parameters are, of those whose gradients are not, in backward's order. The list is empty if
         only the sum over ranks or its wire overflowed.
         """
-        found = []
+        bad = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
             finite = self._look(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
-            values, gradients = (
+            parameters, gradients = (
                 [name for name, fine in zip(self.shapes, part.numpy(), strict=True) if not fine] for part in finite
             )
-            if values or gradients:
-                found.append((k, values or gradients[::-1]))
-        return found
+            if parameters or gradients:
+                bad.append((k, parameters or gradients[::-1]))
+        return bad
 
     def _finite_parts(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
@@ -187,8 +189,8 @@ class TrainStep:
         def finite(tensors: list[tf.Tensor]) -> tf.Tensor:
             return tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
 
-        values = [finite([tf.convert_to_tensor(variable)]) for variable in self._state.trained.values()]
-        return tf.stack(values), tf.stack([finite(parts[name]) for name in self.shapes])
+        finite_parameters = [finite([tf.convert_to_tensor(variable)]) for variable in self._state.trained.values()]
+        return tf.stack(finite_parameters), tf.stack([finite(parts[name]) for name in self.shapes])
 
     @property
     def traces(self) -> int:
@@ -212,8 +214,8 @@ class TrainStep:
             added.append(_assign_or_add(accumulator, tf.cast(gradient, tf.float32), first))
             if name in lookups:
                 ids = tf.reshape(lookups[name].indices, [-1, 1])
-                values = tf.reshape(lookups[name].values, [-1, accumulator.shape[1]])
-                added.append(accumulator.scatter_nd_add(ids, values))
+                row_gradients = tf.reshape(lookups[name].values, [-1, accumulator.shape[1]])
+                added.append(accumulator.scatter_nd_add(ids, row_gradients))
         self._sums.assign_add(sums)
         self.exchange.beside(self._micro_batches)
         return (tf.stack([begin, clock(added)]),)
@@ -242,18 +244,18 @@ class TrainStep:
         with tf.control_dependencies([sums, update.gradient_norm]):
             self._sums.assign(tf.zeros_like(self._sums))
         scalars = (update.gradient_norm, update.finite, update.rows, update.reduced_s, update.updated_s)
-        scalars = tf.stack([tf.cast(value, tf.float64) for value in scalars])
+        scalars = tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
         return tf.concat([sums, scalars], 0), update.ready_s, update.done_s, tf.stack([begin, computed])
 
 
-def _assign_or_add(variable: tf.Variable, value: tf.Tensor, assign: tf.Tensor) -> tf.Tensor:
+def _assign_or_add(variable: tf.Variable, addend: tf.Tensor, assign: tf.Tensor) -> tf.Tensor:
     """Assign the value to the variable if `assign` is true, else add it; returns a scalar that is ready after that."""
 
     def after(changed: tf.Variable) -> tf.Tensor:
         with tf.control_dependencies([changed]):
             return tf.identity(assign)
 
-    return tf.cond(assign, lambda: after(variable.assign(value)), lambda: after(variable.assign_add(value)))
+    return tf.cond(assign, lambda: after(variable.assign(addend)), lambda: after(variable.assign_add(addend)))
 
 
 def build_step(
@@ -294,5 +296,5 @@ def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 def _graph(work, with_times: bool):
     """Method `work` of the step as a graph, with a clock or without."""
-    told = clock if with_times else no_clock
-    return tf.function(lambda *inputs: work(told, *inputs), autograph=False)
+    clock_or_none = clock if with_times else no_clock
+    return tf.function(lambda *inputs: work(clock_or_none, *inputs), autograph=False)

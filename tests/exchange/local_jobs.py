@@ -21,7 +21,6 @@ RANKS = 2
 SHAPES = {"a.weight": (9, 7), "b.bias": (11,), "c.weight": (40, 3), "d.LayerNorm.weight": (13,), "e.weight": (6, 5)}
 BUCKET_BYTES = 500  # c and what follows it in one of its own
 RATE = 0.01
-UNCLIPPED = {"max_grad_norm": 0.0}
 
 
 def initial() -> dict[str, np.ndarray]:

@@ -71,9 +71,9 @@ class CheckpointHook(Hook):
     def _write_part(self) -> None:
         """Begin to write this rank's own state (state.per_rank); either all ranks have such state or none has."""
         run = self.run
-        own = run.state.per_rank if run.world.size > 1 else {}
-        run.state.progress.ranks_with_parts = run.world.size if own else 0
-        if own:
+        own_arrays = run.state.per_rank if run.world.size > 1 else {}
+        run.state.progress.ranks_with_parts = run.world.size if own_arrays else 0
+        if own_arrays:
             if self._parts is None or self._parts.checkpoints != paths_in(run.output_dir):
                 self._parts = PartWriter(paths_in(run.output_dir), run.world, run.say)
-            self._parts.write(run.state.progress.step, own)
+            self._parts.write(run.state.progress.step, own_arrays)

@@ -34,32 +34,34 @@ class Consistency:
         """Raise RunError, on all ranks, if the state differs between ranks; it names tensors and ranks."""
         if self._world.size == 1:
             return
-        mine = self._checksums()
-        largest, negative = tf.split(self._world.all_reduce_max(tf.concat([mine, -mine], 0), "checksums"), 2)
+        own_checksums = self._checksums()
+        largest, negative = tf.split(
+            self._world.all_reduce_max(tf.concat([own_checksums, -own_checksums], 0), "checksums"), 2
+        )
         differ = tf.where(largest != -negative)[:, 0].numpy().tolist()
         if not differ:
             return
-        everyone = self._world.all_gather(mine[None], "checksums.all").numpy()
-        found = []
+        everyone = self._world.all_gather(own_checksums[None], "checksums.all").numpy()
+        differing = []
         for i in differ[:10]:
-            values, ranks = {}, everyone[:, i].tolist()
-            for rank, value in enumerate(ranks):
-                values.setdefault(value, []).append(rank)
+            ranks_by_checksum, ranks = {}, everyone[:, i].tolist()
+            for rank, checksum_of_rank in enumerate(ranks):
+                ranks_by_checksum.setdefault(checksum_of_rank, []).append(rank)
             # The last group counts as right: the largest, or on a tie rank 0's.
-            groups = sorted(values.values(), key=lambda group: (len(group), 0 in group))
+            groups = sorted(ranks_by_checksum.values(), key=lambda group: (len(group), 0 in group))
             odd = [str(rank) for group in groups[:-1] for rank in group]
-            found.append(f"{self._names[i]} of rank {', '.join(odd)} is not that of rank {groups[-1][0]}")
+            differing.append(f"{self._names[i]} of rank {', '.join(odd)} is not that of rank {groups[-1][0]}")
         more = f" and {len(differ) - 10} more tensors" if len(differ) > 10 else ""
         raise RunError(
-            f"step {step}: ranks no longer hold the same state: {'; '.join(found)}{more}. Memory, a device or the "
+            f"step {step}: ranks no longer hold the same state: {'; '.join(differing)}{more}. Memory, a device or the "
             "network of a host has changed numbers: look at that host before going on. The last checkpoint is from "
             "before: the same command resumes from it"
         )
 
 
-def checksum(values: tf.Tensor) -> tf.Tensor:
+def checksum(tensor: tf.Tensor) -> tf.Tensor:
     """Checksum of float32 values of any shape: the sum of their bits in pairs, int64; one flipped bit changes it."""
-    flat = tf.reshape(values, [-1])
+    flat = tf.reshape(tensor, [-1])
     if flat.shape[0] % 2:
         flat = tf.pad(flat, [[0, 1]])
     return tf.reduce_sum(tf.bitcast(tf.reshape(flat, [-1, 2]), tf.int64))

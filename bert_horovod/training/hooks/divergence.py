@@ -53,15 +53,15 @@ class DivergenceHook(Hook):
 
     def _report(self, event: StepEvent) -> None:
         run, batch = self.run, event.batch
-        found = event.train_step.not_finite(batch.micro_batches, batch.first_rows, event.inputs)
+        not_finite = event.train_step.not_finite(batch.micro_batches, batch.first_rows, event.inputs)
         phase, micro_batch = run.phase, run.recipe.execution.micro_batch
         rows = phase.settings.global_batch
-        bad = bad_batches(found, batch.number, rows, micro_batch, phase.source.count, run.world)
+        bad = bad_batches(not_finite, batch.number, rows, micro_batch, phase.source.count, run.world)
         if run.journal is None:
             return
         recipe = run.job.output_dir / "recipe.toml"
         flags = f"--data_dir {run.job.dataset.path} --recipe {recipe} --phase {phase.number}"
-        texts = [entry.describe(flags) for entry in bad[:_SHOWN]]
+        texts = [bad_batch.describe(flags) for bad_batch in bad[:_SHOWN]]
         for text in texts or ["what ranks computed is finite, but its sum over ranks, or the float16 wire, overflowed"]:
             run.journal.incident(event.step, f"step {event.step}: update skipped: {text}")
 
@@ -108,14 +108,14 @@ def pass_over(progress: Progress, diverged: Progress, phases: tuple[Phase, ...])
     progress.passed_over, progress.skipped_in_a_row = dict(diverged.passed_over), 0
     begin = 0
     for i, phase in enumerate(phases):
-        taken = min(diverged.step, begin + phase.steps) - max(progress.step, begin)
-        if taken > 0:
-            progress.passed_over[str(i)] = progress.passed_over.get(str(i), 0) + taken
+        taken_back = min(diverged.step, begin + phase.steps) - max(progress.step, begin)
+        if taken_back > 0:
+            progress.passed_over[str(i)] = progress.passed_over.get(str(i), 0) + taken_back
         begin += phase.steps
 
 
 def bad_batches(
-    found: list[tuple[int, list[str]]],
+    not_finite: list[tuple[int, list[str]]],
     batch: int,
     global_batch: int,
     micro_batch: int,
@@ -125,17 +125,17 @@ def bad_batches(
     """The bad micro-batches of all ranks in a step; equal on all ranks, which call it together.
 
     Args:
-        found: this rank's numbers of micro-batches, with the tensors that are not finite in each.
+        not_finite: this rank's numbers of micro-batches, with the tensors that are not finite in each.
         batch: number of the step's global batch in the phase.
         global_batch: rows of a global batch.
         micro_batch: rows of a micro-batch.
         rows_per_epoch: the phase's.
         world: the ranks.
     """
-    taken = step_positions(batch, global_batch, world.rank, world.size, micro_batch)
-    mine = []
-    for k, names in found:
-        positions = [int(position) for position in taken[k][0] if position >= 0]
+    own_positions = step_positions(batch, global_batch, world.rank, world.size, micro_batch)
+    own_batches = []
+    for k, names in not_finite:
+        positions = [int(position) for position in own_positions[k][0] if position >= 0]
         epoch, row = divmod(positions[0], rows_per_epoch) if positions else (0, 0)
-        mine.append(BadBatch(world.rank, epoch, row, len(positions), names[0], len(names) - 1))
-    return [BadBatch(*values) for values in from_all_ranks(mine, world, "bad_batches")]
+        own_batches.append(BadBatch(world.rank, epoch, row, len(positions), names[0], len(names) - 1))
+    return [BadBatch(*fields) for fields in from_all_ranks(own_batches, world, "bad_batches")]

@@ -17,11 +17,11 @@ class EpochHook(Hook):
 
     def phase(self) -> None:
         run, phase = self.run, self.run.phase
-        own = phase.settings.steps * phase.settings.global_batch / phase.source.count
+        epochs_of_phase = phase.settings.steps * phase.settings.global_batch / phase.source.count
         total = sum(map(_positions, run.recipe.phase)) / (phase.source.count * phase.settings.sequence_length)
         run.say(
-            f"phase {phase.number}: {phase.settings.steps:,} steps are {own:.1f} epochs of this token store; "
-            f"the run's {run.recipe.total_steps:,} about {total:.1f}"
+            f"phase {phase.number}: {phase.settings.steps:,} steps are {epochs_of_phase:.1f} epochs of this token "
+            f"store; the run's {run.recipe.total_steps:,} about {total:.1f}"
         )
         if total > MANY_EPOCHS and run.world.rank == 0 and not self._warned:
             self._warned = True

@@ -63,9 +63,9 @@ class Evaluator:
             counts = self._task.batch_counts(batch)
             total += [*self._sums(parameters, as_tensors(batch)).numpy(), *counts.values()]
         total = self._world.all_reduce(tf.constant(total), "evaluation").numpy().tolist()
-        found = dict(zip(names, total, strict=True))
-        counts = {name: max(1.0, found[name]) for name in self._task.counts}  # 0 if, say, all rows are single segments
-        return self._task.metrics({name: found[name] for name in self._task.sum_names}, counts)
+        sums = dict(zip(names, total, strict=True))
+        counts = {name: max(1.0, sums[name]) for name in self._task.counts}  # 0 if, say, all rows are single segments
+        return self._task.metrics({name: sums[name] for name in self._task.sum_names}, counts)
 
 
 class EvaluationHook(Hook):
@@ -94,7 +94,7 @@ class EvaluationHook(Hook):
         run.doing("evaluating", 0.0 if self._compiled else FIRST_STEP_S)
         self._compiled = True
         means = self._evaluator.evaluate(run.state.parameters)
-        run.held_out = {f"held_out_{name}": value for name, value in means.items()}
+        run.held_out = {f"held_out_{name}": mean for name, mean in means.items()}
         if run.journal is not None:
             run.journal.record({"step": event.step, **run.held_out})
-        run.say("held out: " + "  ".join(f"{name} {value:.4f}" for name, value in means.items()))
+        run.say("held out: " + "  ".join(f"{name} {mean:.4f}" for name, mean in means.items()))

@@ -10,8 +10,10 @@ class ExpectedLossHook(Hook):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        found = [each for each in references_of(run.recipe) if each.means] if run.world.rank == 0 else []
-        self._reference = found[0] if found else None
+        references = (
+            [reference for reference in references_of(run.recipe) if reference.means] if run.world.rank == 0 else []
+        )
+        self._reference = references[0] if references else None
         self._losses: list[float] = []
         self._outside = False
 

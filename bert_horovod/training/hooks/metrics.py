@@ -107,8 +107,8 @@ class MetricsHook(Hook):
         of_task = run.task.metrics(result.sums, event.counts)
         run.journal.record(_with_task_metrics(asdict(metrics), of_task))
         figures = {"loss": f"{event.loss:.4f}"}
-        figures |= {name: f"{value:.3f}" for name, value in of_task.items() if name.endswith("accuracy")}
-        first = [f"{name} {value}" for name, value in list(figures.items())[:2]]
+        figures |= {name: f"{metric:.3f}" for name, metric in of_task.items() if name.endswith("accuracy")}
+        first = [f"{name} {metric}" for name, metric in list(figures.items())[:2]]
         run.console.show(event.step, "  ".join([*first, f"{metrics.rows_per_s:.1f} rows/s"]))
 
     def rolled_back(self) -> None:
@@ -120,9 +120,9 @@ class MetricsHook(Hook):
 
 def _with_task_metrics(line: dict[str, Any], of_task: dict[str, float]) -> dict[str, Any]:
     """The line with the task's metrics inserted after the loss."""
-    found = {}
-    for name, value in line.items():
-        found[name] = value
+    ordered = {}
+    for name, metric in line.items():
+        ordered[name] = metric
         if name == "loss":
-            found |= of_task
-    return found
+            ordered |= of_task
+    return ordered

@@ -60,13 +60,19 @@ class SignHook(Hook):
 
     def _waits(self, doing: str, step: int) -> list[str]:
         """Lines that say which rank waits for which; see watchdog.explain."""
-        before = self._answers
+        answers_before = self._answers
         self._answers = {rank: self._board.read(rank) for rank in range(1, self.run.world.size)}
-        others = {
-            rank: (Status(*now), before.get(rank) is not None and before[rank][0] != now[0]) if now else (None, False)
+        statuses = {
+            rank: (Status(*now), answers_before.get(rank) is not None and answers_before[rank][0] != now[0])
+            if now
+            else (None, False)
             for rank, now in self._answers.items()
         }
         collectives = self.run.world.in_flight()
-        mine = Status(0, socket.gethostname(), step + 1, doing, bool(collectives))
-        heard = any(status is not None for status, _ in others.values())
-        return explain(0, mine, others, self.run.world.size, heard) if before or self.run.world.size == 1 else []
+        own_status = Status(0, socket.gethostname(), step + 1, doing, bool(collectives))
+        heard = any(status is not None for status, _ in statuses.values())
+        return (
+            explain(0, own_status, statuses, self.run.world.size, heard)
+            if answers_before or self.run.world.size == 1
+            else []
+        )

@@ -86,9 +86,9 @@ class StepTimeline:
             return
         self._world.record_timeline(None)
         if self._world.rank == 0:
-            found = {"traceEvents": self._events + (_horovods_events(self._horovods) if self._world.size > 1 else [])}
+            trace = {"traceEvents": self._events + (_horovods_events(self._horovods) if self._world.size > 1 else [])}
             path = self._directory / f"steps-{begun}-{number}.json"
-            write_atomically(path, json.dumps(found))
+            write_atomically(path, json.dumps(trace))
             self._horovods.unlink(missing_ok=True)
             self._say(f"timeline of steps {begun} to {number}: {path} (open it in chrome://tracing or ui.perfetto.dev)")
 
@@ -102,15 +102,15 @@ def events(number: int, times: StepTimes, plan: BucketPlan) -> list[dict[str, An
     names = [bucket[0] if len(bucket) == 1 else f"{bucket[0]} and {len(bucket) - 1} more" for bucket in plan.buckets]
     names += [f"looked-up rows of {plan.rows}"] if plan.rows else []
     backward_end = times.micro_batches[-1][1]
-    found = [_metadata("process_name", OURS, {"name": "bert_horovod, rank 0"})]
-    found += [_span("compute", f"step {number}, micro-batch {k}", *span) for k, span in enumerate(times.micro_batches)]
-    found += [
+    spans = [_metadata("process_name", OURS, {"name": "bert_horovod, rank 0"})]
+    spans += [_span("compute", f"step {number}, micro-batch {k}", *span) for k, span in enumerate(times.micro_batches)]
+    spans += [
         _span("all-reduces", name, *span)
         for name, span in zip(names, times.all_reduces, strict=bool(times.all_reduces))
     ]
-    found.append(_span("waiting", "for all-reduces", backward_end, times.reduced))
-    found.append(_span("compute", "update", times.reduced, times.updated))
-    return found
+    spans.append(_span("waiting", "for all-reduces", backward_end, times.reduced))
+    spans.append(_span("compute", "update", times.reduced, times.updated))
+    return spans
 
 
 def _span(thread: str, name: str, begin: float, end: float) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _horovods_events(path: Path) -> list[dict[str, Any]]:
     end = time.monotonic() + _WRITTEN_S
     while time.monotonic() < end:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            events = json.loads(path.read_text(encoding="utf-8"))
             break
         except (OSError, ValueError):
             time.sleep(0.05)
@@ -134,11 +134,11 @@ def _horovods_events(path: Path) -> list[dict[str, Any]]:
         return []
     started = next(
         event["args"]["start_time_since_epoch_in_micros"]
-        for event in found
+        for event in events
         if "start_time_since_epoch_in_micros" in event.get("args", {})
     )
     shifted = []
-    for event in found:
+    for event in events:
         if "start_time_since_epoch_in_micros" not in event.get("args", {}):
             moved = {"ts": event["ts"] + started} if "ts" in event else {}
             shifted.append(event | {"pid": HOROVODS + event["pid"]} | moved)

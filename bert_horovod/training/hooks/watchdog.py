@@ -87,9 +87,9 @@ class Watchdog:
             faulthandler.dump_traceback_later(self._limit_s + _PATIENCE_S, exit=True, file=_STDERR)
             heard = self._tell()
             if self._late():
-                others = self._others() if heard else {}
+                statuses = self._others() if heard else {}
                 if self._late():  # still late after the ranks were asked
-                    self._end(others, heard)
+                    self._end(statuses, heard)
 
     def _late(self) -> bool:
         work = self._work
@@ -106,42 +106,42 @@ class Watchdog:
             doing = f"{doing}, in the collectives {', '.join(collectives)}"
         return Status(self._beat, socket.gethostname(), step, doing, bool(collectives))
 
-    def _end(self, others: dict[int, tuple[Status | None, bool]], heard: bool) -> None:
-        work, mine = self._work, self._status()
-        alive = [rank for rank, (_, answers) in others.items() if answers]
+    def _end(self, statuses: dict[int, tuple[Status | None, bool]], heard: bool) -> None:
+        work, own_status = self._work, self._status()
+        alive = [rank for rank, (_, answers) in statuses.items() if answers]
         faulthandler.dump_traceback(_STDERR)
         if alive and min(alive) < self._world.rank:
             self._closed.wait(_PATIENCE_S)  # the lower rank reports, and its end ends this rank
             os._exit(EXIT_CODE)
         more = f" and {work.more_s:.0f} more" if work.more_s else ""
         lines = [
-            f"bert-horovod: error: stalled: rank {self._world.rank} on {mine.host} has been at one thing for "
-            f"{time.monotonic() - work.since:.0f} s: step {mine.step}, {mine.doing}; expected at most "
+            f"bert-horovod: error: stalled: rank {self._world.rank} on {own_status.host} has been at one thing for "
+            f"{time.monotonic() - work.since:.0f} s: step {own_status.step}, {own_status.doing}; expected at most "
             f"execution.stall_s = {self._limit_s:g}{more} (raise it if a step takes longer)"
         ]
-        lines += explain(self._world.rank, mine, others, self._world.size, heard)
+        lines += explain(self._world.rank, own_status, statuses, self._world.size, heard)
         print("\n".join(lines), file=sys.stderr, flush=True)
         os._exit(EXIT_CODE)
 
     def _others(self) -> dict[int, tuple[Status | None, bool]]:
         """Each other rank's last status, and whether the rank still gives signs of life."""
         ranks = [rank for rank in range(self._world.size) if rank != self._world.rank]
-        before = {rank: self._board.read(rank) for rank in ranks}
+        answers_before = {rank: self._board.read(rank) for rank in ranks}
         end = time.monotonic() + 3 * BEAT_S
         while time.monotonic() < end and not self._closed.wait(BEAT_S / 2):
             self._tell()
-        return {rank: _spoken(before[rank], self._board.read(rank)) for rank in ranks}
+        return {rank: _spoken(answers_before[rank], self._board.read(rank)) for rank in ranks}
 
 
 def explain(
-    rank: int, mine: Status, others: dict[int, tuple[Status | None, bool]], size: int, heard: bool
+    rank: int, own_status: Status, statuses: dict[int, tuple[Status | None, bool]], size: int, heard: bool
 ) -> list[str]:
     """Lines that say which rank waits for which.
 
     Args:
       rank: this rank.
-      mine: this rank's status.
-      others: by rank, the last status and whether that rank still gives signs of life.
+      own_status: this rank's status.
+      statuses: by rank, the last status and whether that rank still gives signs of life.
       size: the world size.
       heard: whether the server of the rendezvous store answered.
     """
@@ -153,17 +153,17 @@ def explain(
             "or horovodrun's host is gone, or because ranks are joined by MPI, which has none"
         ]
     lines = []
-    everyone = {rank: (mine, True), **others}
-    for other in sorted(others):
-        status, answers = others[other]
+    everyone = {rank: (own_status, True), **statuses}
+    for other_rank in sorted(statuses):
+        status, answers = statuses[other_rank]
         if status is None:
-            lines.append(f"rank {other}: never gave a sign of life")
+            lines.append(f"rank {other_rank}: never gave a sign of life")
         else:
             silent = "" if answers else "gives no sign of life: stopped, dead or cut off. It was at "
-            lines.append(f"rank {other} on {status.host}: {silent}step {status.step}, {status.doing}")
-    blamed = [other for other, (_, answers) in sorted(everyone.items()) if not answers]
-    blamed = blamed or [other for other, (status, _) in sorted(everyone.items()) if not status.waits]
-    waiting = [other for other in sorted(everyone) if other not in blamed]
+            lines.append(f"rank {other_rank} on {status.host}: {silent}step {status.step}, {status.doing}")
+    blamed = [other_rank for other_rank, (_, answers) in sorted(everyone.items()) if not answers]
+    blamed = blamed or [other_rank for other_rank, (status, _) in sorted(everyone.items()) if not status.waits]
+    waiting = [other_rank for other_rank in sorted(everyone) if other_rank not in blamed]
     if blamed and waiting:
         lines.append(f"so {_ranks(waiting)} wait{'s' * (len(waiting) == 1)} for {_ranks(blamed)}")
     elif not blamed:
