@@ -48,18 +48,18 @@ def computed_profile(
             embeddings += flops
         else:
             scores = product.name.removeprefix(LAST_LAYER) == "scores"
-            kept = {"none": True, "attention": not scores, "layer": False}[recipe.execution.recompute]
-            recomputed = 0.0 if kept else flops
+            kept_scores = {"none": True, "attention": not scores, "layer": False}[recipe.execution.recompute]
+            recomputed = 0.0 if kept_scores else flops
             if product.name.startswith(LAST_LAYER):
                 last, last_again = last + flops, last_again + recomputed
             else:
                 whole, again = whole + flops, again + recomputed
-    others = model.num_hidden_layers - 1
+    layers_below = model.num_hidden_layers - 1
     layers = [0.0] * model.layer_groups  # FLOPs of backward by group of layers, from the first
     for layer in range(model.num_hidden_layers):
-        backward = 2 * last + last_again if last and layer == others else 2 * whole + again
+        backward = 2 * last + last_again if last and layer == layers_below else 2 * whole + again
         layers[layer_with_parameters(model, layer)] += backward
-    at = forward_s = (head + (last or whole) + others * whole + embeddings) / flops_per_s
+    at = forward_s = (head + (last or whole) + layers_below * whole + embeddings) / flops_per_s
     ready_s: dict[str, float] = {}
     blocks = backward_blocks(list(trained))
     upper = layers[::-1][: len(blocks) - 2]

@@ -46,14 +46,14 @@ class BackwardProfile:
 def _cut(names: Sequence[str], shapes: dict[str, tuple[int, ...]], most: int) -> list[list[str]]:
     """Cut names, in their order, into runs of at most `most` numbers; a larger tensor is a run of its own."""
     runs: list[list[str]] = [[]]
-    taken = 0
+    taken_numbers = 0
     for name in names:
         numbers = math.prod(shapes[name])
-        if runs[-1] and taken + numbers > most:
+        if runs[-1] and taken_numbers + numbers > most:
             runs.append([])
-            taken = 0
+            taken_numbers = 0
         runs[-1].append(name)
-        taken += numbers
+        taken_numbers += numbers
     return runs
 
 
@@ -61,6 +61,9 @@ def by_size(shapes: dict[str, tuple[int, ...]], bucket_bytes: int | Literal["aut
     """Buckets of at most `bucket_bytes` of float32, in backward order; `shapes` are in forward order.
 
     A larger tensor has a bucket of its own.
+
+    >>> by_size({"embeddings": (100, 4), "layer.weight": (4, 4), "layer.bias": (4,)}, bucket_bytes=80).buckets
+    [['layer.bias', 'layer.weight'], ['embeddings']]
     """
     if bucket_bytes == "auto":
         bucket_bytes = DEFAULT_BYTES
@@ -145,8 +148,8 @@ def _best(
     names = sorted(names, key=lambda name: _ready(name, rows, profile))
     ready = np.array([_ready(name, rows, profile) for name in names])
     count = len(names)
-    taken = np.concatenate(([0], np.cumsum([element_bytes * math.prod(shapes[name]) for name in names])))
-    payload = taken[1:, None] - taken
+    bytes_before = np.concatenate(([0], np.cumsum([element_bytes * math.prod(shapes[name]) for name in names])))
+    payload = bytes_before[1:, None] - bytes_before
     link_s = link.latency_s + payload * link.s_per_byte
     if link.tree is not None:
         link_s = np.minimum(link_s, link.tree[0] + payload * link.tree[1])
@@ -156,9 +159,9 @@ def _best(
     begins = np.zeros((most + 1, count + 1), np.int64)
     ends[0, 0] = 0.0
     for k in range(1, most + 1):
-        found = np.maximum(ends[k - 1], ready[:, None]) + link_s  # [end, begin]
-        begins[k, 1:] = found.argmin(axis=1)
-        ends[k, 1:] = found.min(axis=1)
+        end_s = np.maximum(ends[k - 1], ready[:, None]) + link_s  # [end, begin]
+        begins[k, 1:] = end_s.argmin(axis=1)
+        ends[k, 1:] = end_s.min(axis=1)
     last = np.maximum(ends[:, count], profile.end_s)
     k = int(np.argmax(last <= last.min() * (1 + SLACK)))
     buckets, end = [], count

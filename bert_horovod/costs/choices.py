@@ -62,14 +62,14 @@ def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, memory_by
         tried = dataclasses.replace(recipe, execution=execution)
         return derive(tried, settings, world_size, gpu=True).memory_bytes <= memory_bytes
 
-    found = {}
+    largest = {}
     for recompute in RECOMPUTE:
         low, high = 0, -(-settings.global_batch // world_size)
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if fits(middle, recompute) else (low, middle - 1)
-        found[recompute] = low
-    return found
+        largest[recompute] = low
+    return largest
 
 
 def choices(
@@ -100,11 +100,11 @@ def choices(
 
     def least(choice: Callable[[int], Choice]) -> Choice:
         number = 2
-        while (found := choice(number)).efficiency < efficiency and number < _MOST_TIMES:
+        while (candidate := choice(number)).efficiency < efficiency and number < _MOST_TIMES:
             number *= 2
-        return found
+        return candidate
 
-    found, methods = [planned("the recipe as it is", recipe, "")], []
+    offered, methods = [planned("the recipe as it is", recipe, "")], []
     gradients, width = recipe.exchange.method == "gradients", NUMBER_BYTES[recipe.numerics.wire]
     for setting, changed in alternatives(recipe).items():
         wire = changed.numerics.wire
@@ -112,14 +112,14 @@ def choices(
             methods.append(planned(setting, changed, "sends signs once the second moment is frozen"))
         elif changed.exchange.method == "gradients" and gradients and NUMBER_BYTES[wire] < width:
             price = "rounds gradients more, and owes what rounding loses" if wire == "int8" else "rounds gradients"
-            found.append(planned(setting, changed, price))
-    found += [least(larger), *methods, *([least(rarer)] if gradients and recipe.whole else [])]
+            offered.append(planned(setting, changed, price))
+    offered += [least(larger), *methods, *([least(rarer)] if gradients and recipe.whole else [])]
     if recipe.whole and not recipe.model.albert and recipe.model.hidden_size > _EMBEDDING_SIZE:
         model = dataclasses.replace(recipe.model, embedding_size=_EMBEDDING_SIZE, shared_layers=1)
         setting = f"model.embedding_size = {_EMBEDDING_SIZE}, model.shared_layers = 1"
         price = "an ALBERT: all layers share parameters, and learn less from as many rows"
-        found.append(planned(setting, dataclasses.replace(recipe, model=model), price))
-    return found
+        offered.append(planned(setting, dataclasses.replace(recipe, model=model), price))
+    return offered
 
 
 def _with_batch(recipe: Recipe, phase: int, times: int) -> Recipe:
@@ -135,15 +135,15 @@ def alternatives(recipe: Recipe) -> dict[str, Recipe]:
     exchange, if the optimizer has one.
     """
     gradients = dataclasses.replace(recipe, exchange=ExchangeMethod())
-    found = {f'numerics.wire = "{wire}"': _with_wire(gradients, wire) for wire in _NARROW}
+    recipes = {f'numerics.wire = "{wire}"': _with_wire(gradients, wire) for wire in _NARROW}
     method, own = _ONE_BIT.get(recipe.optimizer.name), recipe.exchange.method
     if own != "gradients":
-        found[f'exchange.method = "{own}"'] = recipe
+        recipes[f'exchange.method = "{own}"'] = recipe
     elif method and recipe.whole:
         dense = max(ExchangeMethod().dense, *(phase.warmup for phase in recipe.phase))
         one_bit = dataclasses.replace(recipe, exchange=ExchangeMethod(method=method, dense=dense))
-        found[f'exchange.method = "{method}"'] = _with_wire(one_bit, "float16")
-    return found
+        recipes[f'exchange.method = "{method}"'] = _with_wire(one_bit, "float16")
+    return recipes
 
 
 def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> float | None:
@@ -157,7 +157,7 @@ def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device,
 
     def pays(bytes_per_s: float) -> bool:
         link = dataclasses.replace(network, bytes_per_s=bytes_per_s)
-        wide, narrow = (plan_phase(each, phase, world_size, device, link) for each in (float16, int8))
+        wide, narrow = (plan_phase(recipe, phase, world_size, device, link) for recipe in (float16, int8))
         return wide.exposed_s > WORTH * wide.step_s and narrow.step_s < (1 - LEAST_GAIN) * wide.step_s
 
     low, high = _RATES

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from bert_horovod.costs.gpu_memory import allocatable_bytes
 from bert_horovod.costs.gpus import TERA, gpu_memory, gpu_peak, known_gpus
 from bert_horovod.costs.planner import HOP_LATENCY_S, LINK_SHARE, PRODUCT_SHARE, SPREAD, Device, Network
-from bert_horovod.errors import UserError, file_error
-from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table, setting
-from bert_horovod.storage.reading import read_text
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.fields import read_toml, sections_from_table, setting
 
 _PREFIXES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _RATE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(b|bit|B)/s")
@@ -134,41 +134,29 @@ def read_cluster(path: Path) -> Cluster:
     Raises:
         UserError: the file cannot be read, or a setting is wrong or missing; the message names it.
     """
+    table = read_toml(path, "the cluster file")
     try:
-        table = parse_toml(read_text(path))
-    except OSError as error:
-        raise file_error(error, f"cannot read the cluster file {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"the cluster file {path} is not valid TOML: {error}") from error
-    try:
-        refuse_unknown(table, _SECTIONS, "")
-        for name in table:
-            if not isinstance(table[name], dict):
-                raise UserError(f"{name} = {table[name]!r:.50}: expected a section [{name}]")
-        found = Cluster(
-            **{name: section_from_table(kind, table.get(name, {}), name) for name, kind in _SECTIONS.items()},
-            path=str(path),
-        )
+        cluster = Cluster(**sections_from_table(_SECTIONS, {name: {} for name in _SECTIONS} | table), path=str(path))
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    if not found.device.name and not found.device.tflops:
+    if not cluster.device.name and not cluster.device.tflops:
         raise UserError(f'{path}: which device? Add under [device] a line as name = "A100 80GB" or tflops = 125.0')
-    if found.hosts.count > 1 and not found.between.rate:
+    if cluster.hosts.count > 1 and not cluster.between.rate:
         raise UserError(
-            f'{path}: {found.hosts.count} hosts, and no link: add under [between] a line as rate = "25Gb/s"'
+            f'{path}: {cluster.hosts.count} hosts, and no link: add under [between] a line as rate = "25Gb/s"'
         )
-    if found.hosts.devices > 1 and not found.inside.rate:
+    if cluster.hosts.devices > 1 and not cluster.inside.rate:
         raise UserError(
-            f"{path}: {found.hosts.devices} devices a host, and no link: add under [inside] a line as "
+            f"{path}: {cluster.hosts.devices} devices a host, and no link: add under [inside] a line as "
             'rate = "12GB/s" (PCIe 3) or rate = "150GB/s" (NVLink)'
         )
-    costs = found.costs
+    costs = cluster.costs
     if costs.kwh >= 0 and costs.device_w < 0:
         raise UserError(f"{path}: costs.kwh needs the power: add under [costs] a line as device_w = 350.0")
     if costs.device_hour < 0 and (costs.kwh >= 0 or costs.currency):
         raise UserError(f"{path}: no price: add under [costs] a line as device_hour = 1.5 (0.0 if only energy is paid)")
-    _ = found.network  # checks the rates
-    return found
+    _ = cluster.network  # checks the rates
+    return cluster
 
 
 def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "name") -> Device:
@@ -190,7 +178,9 @@ def device_of(sheet: DeviceSheet, where: str, precision: str, called: str = "nam
         size = parse_size(sheet.memory, f"{where}memory")
     if sheet.memory_rate:
         rate = parse_rate(sheet.memory_rate, f"{where}memory_rate")
-    return Device(sheet.name or f"of {sheet.tflops:g} TFLOP/s", peak, sheet.product_share, size, rate, sheet.spread)
+    name = sheet.name or f"of {sheet.tflops:g} TFLOP/s"
+    allocatable = None if size is None else allocatable_bytes(size, name)
+    return Device(name, peak, sheet.product_share, size, rate, sheet.spread, allocatable)
 
 
 def parse_rate(text: str, where: str) -> float:

@@ -58,22 +58,26 @@ class Stage:
             buckets: how many numbers each has.
             world_size: ranks.
             inside: ranks of a host, which sum among themselves first; it makes no difference for the ring.
+
+        >>> stage = Stage("all", share=1.0, wire="float16", reduction="ring")
+        >>> stage.sent_bytes([1000, 3000], world_size=4)  # 2 (n - 1) / n of 8,000 bytes
+        12000.0
         """
         if world_size == 1:
             return 0.0
         ring = 2 * (world_size - 1) / world_size
         width, hosts = NUMBER_BYTES[self.wire], world_size // inside
-        found = ring * 4 * self.meanwhile * sum(buckets)
+        sent = ring * 4 * self.meanwhile * sum(buckets)
         for numbers in buckets:
             chunks = -(-numbers // self.chunk) if self.chunk else 0
             if self.reduction == "two_step":
-                once = 2 * (hosts - 1) * width * part_size(numbers, world_size)
+                bytes_of_a_sum = 2 * (hosts - 1) * width * part_size(numbers, world_size)
             elif chunks:
-                once = ring * width * (math.ceil(self.fraction * chunks) * self.chunk + chunks)
+                bytes_of_a_sum = ring * width * (math.ceil(self.fraction * chunks) * self.chunk + chunks)
             else:
-                once = ring * width * numbers
-            found += once * (self.beside + self.after)
-        return found
+                bytes_of_a_sum = ring * width * numbers
+            sent += bytes_of_a_sum * (self.beside + self.after)
+        return sent
 
 
 def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
@@ -88,22 +92,22 @@ def stages(recipe: Recipe, phase: Phase, reduction: str = "") -> list[Stage]:
     dense = Stage("dense", 1.0, wire, reduction or reductions(recipe)[0])
     match exchange.method:
         case "gradients":
-            found = [dense]
+            all_stages = [dense]
         case "largest_chunks":
             share = round(exchange.dense * phase.steps) / phase.steps
-            found = [
+            all_stages = [
                 Stage("dense", share, wire, "ring", chunk=exchange.chunk),
                 Stage("chunks", 1 - share, wire, "ring", fraction=exchange.fraction, chunk=exchange.chunk),
             ]
         case "parameters":
-            found = [_local(after=(1 + slots) / exchange.interval)]
+            all_stages = [_local(after=(1 + slots) / exchange.interval)]
         case "mt_dao":
-            found = [_local(after=sum(1 / interval for interval in exchange.intervals))]
+            all_stages = [_local(after=sum(1 / interval for interval in exchange.intervals))]
         case "dreamddp":
-            found = [_local(meanwhile=1 / exchange.interval, after=(1 + slots) / exchange.full_interval)]
+            all_stages = [_local(meanwhile=1 / exchange.interval, after=(1 + slots) / exchange.full_interval)]
         case _:
-            found = _signs_stages(recipe, phase, dense)
-    return [stage for stage in found if stage.share > 0]
+            all_stages = _signs_stages(recipe, phase, dense)
+    return [stage for stage in all_stages if stage.share > 0]
 
 
 def _slots_a_parameter(recipe: Recipe) -> float:
@@ -147,20 +151,20 @@ def _with_share(stage: Stage, share: float) -> Stage:
 
 def _v_updates(steps: int, updates: int) -> int:
     """How many of the first `steps` steps update 0/1 Adam's v: `updates` times each step, then every second, ..."""
-    found, interval = 0, 1
+    done, interval = 0, 1
     while steps > interval * updates:
-        found, steps, interval = found + updates, steps - interval * updates, 2 * interval
-    return found + steps // interval
+        done, steps, interval = done + updates, steps - interval * updates, 2 * interval
+    return done + steps // interval
 
 
 def _syncs(phase: Phase, first: int, power: float, most: int) -> float:
     """Number of 0/1 Adam's syncs from step `first` of the phase to its end; the learning rate must not rise there."""
-    found, step = 0.0, first
+    syncs, step = 0.0, first
     while step <= phase.steps:
         period = sync_period(phase, step, power, most)
         # The first step with a longer period.
         end = bisect.bisect_right(
-            range(phase.steps + 1), period, lo=step, key=lambda each: sync_period(phase, each, power, most)
+            range(phase.steps + 1), period, lo=step, key=lambda later_step: sync_period(phase, later_step, power, most)
         )
-        found, step = found + (end - step) / period, end
-    return found
+        syncs, step = syncs + (end - step) / period, end
+    return syncs

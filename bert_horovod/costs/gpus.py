@@ -91,4 +91,4 @@ def _first(table: dict[str, _Entry], device_name: str) -> _Entry | None:
     """The entry of the first pattern found in the name; None for a part of a GPU, for which no data sheet is valid."""
     if _PART_OF_A_GPU.search(device_name):
         return None
-    return next((entry for pattern, entry in table.items() if re.search(pattern, device_name, re.IGNORECASE)), None)
+    return next((figures for pattern, figures in table.items() if re.search(pattern, device_name, re.IGNORECASE)), None)

@@ -32,7 +32,11 @@ class Link(NamedTuple):
         return Link(self.latency_s, self.s_per_byte * times, tree)
 
     def bytes_per_s(self, world_size: int) -> float:
-        """Bytes that a rank sends a second: 2 (n - 1) / n of the payload, by ring and by two_step."""
+        """Bytes that a rank sends a second: 2 (n - 1) / n of the payload, by ring and by two_step.
+
+        >>> round(ring(4, bytes_per_s=1e9, hop_latency_s=1e-4).bytes_per_s(4) / 1e9, 6)
+        1.0
+        """
         return 2 * (world_size - 1) / world_size / self.s_per_byte
 
 
@@ -43,6 +47,10 @@ def ring(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
         world_size: n, ranks; a ring of one sends nothing.
         bytes_per_s: of the slowest hop, usually between two hosts: all ranks of a host share one hop.
         hop_latency_s: of a message from a rank to its neighbour.
+
+    >>> link = ring(world_size=4, bytes_per_s=1e9, hop_latency_s=1e-4)
+    >>> round(link.seconds(payload_bytes=2e9), 6)  # 6 hops, each with half a second for a quarter of the bytes
+    3.0006
     """
     hops = 2 * (world_size - 1)
     return Link(hops * hop_latency_s, hops / world_size / bytes_per_s)
@@ -52,6 +60,9 @@ def two_step(world_size: int, bytes_per_s: float, hop_latency_s: float) -> Link:
     """The link of sums in two steps (exchange/two_step.py); arguments as for `ring`, and as many bytes as by ring.
 
     The messages of the all-to-all are sent at the same time; the all-gather is a ring of n - 1 hops.
+
+    >>> round(two_step(world_size=4, bytes_per_s=1e9, hop_latency_s=1e-4).seconds(payload_bytes=2e9), 6)
+    3.0004
     """
     hops = world_size if world_size > 1 else 0
     return Link(hops * hop_latency_s, 2 * (world_size - 1) / world_size / bytes_per_s)
@@ -137,8 +148,12 @@ def fit(seconds: list[tuple[int, float]]) -> Link:
 
     The slope is between the two largest sums, because a switch or a shaped link lets a short burst through at a higher
     rate.
+
+    >>> link = fit([(1000, 0.101), (2000, 0.102), (50_000, 0.15), (100_000, 0.2)])
+    >>> round(link.latency_s, 6), round(link.s_per_byte, 9)
+    (0.1, 1e-06)
     """
-    payload, taken = (np.array(values, np.float64) for values in zip(*seconds, strict=True))
-    slope = max((taken[-1] - taken[-2]) / (payload[-1] - payload[-2]), 1e-15)
-    latency = float(np.median((taken - slope * payload)[: max(1, len(taken) // 2)]))
-    return Link(latency if latency > 0 else float(taken.min()), float(slope))
+    payload, taken_s = (np.array(column, np.float64) for column in zip(*seconds, strict=True))
+    slope = max((taken_s[-1] - taken_s[-2]) / (payload[-1] - payload[-2]), 1e-15)
+    latency = float(np.median((taken_s - slope * payload)[: max(1, len(taken_s) // 2)]))
+    return Link(latency if latency > 0 else float(taken_s.min()), float(slope))

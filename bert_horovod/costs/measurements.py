@@ -25,20 +25,20 @@ def measured_device(path: Path, recipe: Recipe, device: Device) -> Device:
     Raises:
         UserError: the file is not such a measurement, or of another recipe.
     """
-    found = _read(path, "--compute", "bench compute", ())
-    found = found.get("compute", found)  # `bench scaling` has it under "compute"
-    _check(path, "--compute", "bench compute", found, ("step_s", "flops_per_s", "forward_backward_s"))
-    match = _CONFIGURATION.fullmatch(str(found.get("configuration")))
+    measured = _read(path, "--compute", "bench compute", ())
+    measured = measured.get("compute", measured)  # `bench scaling` has it under "compute"
+    _check(path, "--compute", "bench compute", measured, ("step_s", "flops_per_s", "forward_backward_s"))
+    match = _CONFIGURATION.fullmatch(str(measured.get("configuration")))
     first = recipe.in_phase(recipe.phase[0])  # `bench compute` measures the first phase
     model, precision, optimizer = first.model, recipe.numerics.precision, recipe.optimizer.name
     expected = (str(model.num_hidden_layers), str(model.hidden_size), precision, optimizer)
     if match is None or match.group(1, 2, 5, 6) != expected:
         raise UserError(
-            f"--compute {path}: it measured {found.get('configuration')}; the recipe has {expected[0]} x "
+            f"--compute {path}: it measured {measured.get('configuration')}; the recipe has {expected[0]} x "
             f"{expected[1]}, {precision}, {optimizer}: run `bert-horovod bench compute --recipe F --json` with it"
         )
-    step_s, forward_backward_s = found["step_s"], found["forward_backward_s"]
-    flops_per_s = found["flops_per_s"] * step_s / forward_backward_s
+    step_s, forward_backward_s = measured["step_s"], measured["forward_backward_s"]
+    flops_per_s = measured["flops_per_s"] * step_s / forward_backward_s
     rate, update_s = device.memory_bytes_per_s, step_s - forward_backward_s
     if update_s > 0.01 * step_s:  # a smaller difference is within the noise of the two medians
         shapes = pretraining_shapes(recipe.model, recipe.objective.pairs)
@@ -58,18 +58,18 @@ def measured_network(path: Path, network: Network) -> Network:
     Raises:
         UserError: the file is not such a measurement, or of only one host or rank.
     """
-    found = _read(path, "--link", "doctor", ())
-    if "link" in found:
-        _check(path, "--link", "bench comm", found["link"], ("bytes_per_s", "latency_s"))
-        _check(path, "--link", "bench comm", found, ("world_size",))
-        hops = found["world_size"]  # of two_step; a ring has more
-        bytes_per_s, latency_s = found["link"]["bytes_per_s"], found["link"]["latency_s"]
-        if found.get("reduction") != "two_step":
+    contents = _read(path, "--link", "doctor", ())
+    if "link" in contents:
+        _check(path, "--link", "bench comm", contents["link"], ("bytes_per_s", "latency_s"))
+        _check(path, "--link", "bench comm", contents, ("world_size",))
+        hops = contents["world_size"]  # of two_step; a ring has more
+        bytes_per_s, latency_s = contents["link"]["bytes_per_s"], contents["link"]["latency_s"]
+        if contents.get("reduction") != "two_step":
             hops = 2 * (hops - 1)
-    elif found.get("all_reduce"):
-        _check(path, "--link", "doctor", found["all_reduce"], ("ranks", "bits_per_s", "latency_s"))
-        measured = found["all_reduce"]
-        if len(found.get("hosts", ())) < 2:
+    elif contents.get("all_reduce"):
+        _check(path, "--link", "doctor", contents["all_reduce"], ("ranks", "bits_per_s", "latency_s"))
+        measured = contents["all_reduce"]
+        if len(contents.get("hosts", ())) < 2:
             raise UserError(f"--link {path}: doctor looked at one host alone; give it all with -hostfile")
         hops = 2 * (measured["ranks"] - 1)
         bytes_per_s, latency_s = measured["bits_per_s"] / 8, measured["latency_s"]
@@ -82,16 +82,17 @@ def measured_network(path: Path, network: Network) -> Network:
 
 
 def _read(path: Path, flag: str, command: str, numbers: tuple[str, ...]) -> dict[str, Any]:
-    found = read_given_json(path, flag, f"what `bert-horovod {command} --json` prints")
-    _check(path, flag, command, found, numbers)
-    return found
+    contents = read_given_json(path, flag, f"what `bert-horovod {command} --json` prints")
+    _check(path, flag, command, contents, numbers)
+    return contents
 
 
-def _check(path: Path, flag: str, command: str, found: Any, numbers: tuple[str, ...]) -> None:
-    """Raise UserError if `found` is not a JSON object, or one of `numbers` is missing or not above 0."""
-    for name in numbers if isinstance(found, dict) else ("a JSON object",):
-        value = found.get(name) if isinstance(found, dict) else None
-        if not (type(value) in (int, float) and 0 < value < float("inf")):
+def _check(path: Path, flag: str, command: str, contents: Any, numbers: tuple[str, ...]) -> None:
+    """Raise UserError if `contents` is not a JSON object, or one of `numbers` is missing or not above 0."""
+    for name in numbers if isinstance(contents, dict) else ("a JSON object",):
+        number = contents.get(name) if isinstance(contents, dict) else None
+        if not (type(number) in (int, float) and 0 < number < float("inf")):
             raise UserError(
-                f"{flag} {path}: expected what `bert-horovod {command} --json` prints, with {name}; found {value!r:.50}"
+                f"{flag} {path}: expected what `bert-horovod {command} --json` prints, with {name}; "
+                f"found {number!r:.50}"
             )

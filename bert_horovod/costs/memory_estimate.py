@@ -3,16 +3,24 @@
 Backward reads the tensors that forward kept, layer by layer, and makes gradients; the optimizer reads gradients and
 makes new parameters and slots. The peak is at the start of backward or in the optimizer; parameters, slots and cast
 weights are in memory all the time.
+
+On a GPU the estimate is of the peak that TensorFlow's allocator reports (bfc_allocator.cc). It rounds to 256 bytes and
+gives a free chunk whole, if that is less than twice the size and not 128 MiB larger. It also holds the workspaces that
+XLA gives to cuBLAS: 4 MiB, 32 MiB on Hopper (GemmConfig in XLA's matmul_utils.h). costs/gpu_memory.py has what is
+beside the allocator. The optimizer updates one group of parameters after another (exchange/updater.py): beside a group
+are its stacked old and new values; new cast weights wait for the last group.
 """
 
 import math
 
-from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, trained_shapes
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, trained_shapes, update_groups
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Recipe
 
 PROGRAM_BYTES = 880 << 20  # of a process on CPU without a model: Python, TensorFlow, XLA's compiler; measured
-NEW_SHARE = 0.5  # largest share of new parameters and slots that are in memory beside the old ones; measured
+NEW_SHARE = 0.5  # largest share of new parameters and slots that are in memory beside the old ones; measured on a CPU
+GPU_CHUNKS = 1.05  # chunks over the sizes of tensors that come and go; seen with compiled layers
+GPU_WORKSPACE_BYTES = 32 << 20
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -53,11 +61,18 @@ def memory_bytes(
     # 16-bit gradients are cast to float32 to add them up, to send them, or to divide by the loss scale; the sparse
     # embedding gradient is always added in float32.
     gradients = width * numbers + (2 * words if width < 4 and WORD_EMBEDDINGS in trained else 0)
+    applied = gradients  # what the optimizer reads
     if micro_batches > 1 or world_size > 1 or recipe.numerics.precision == "float16":
-        gradients += 4 * numbers
+        applied = 4 * numbers
+        gradients += applied
     layers = trained_layers or model.num_hidden_layers
     kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width)
-    return int((0 if gpu else PROGRAM_BYTES) + staying + gradients + max(kept, NEW_SHARE * updated))
+    if gpu:
+        groups = [{name: trained[name] for name in names} for names in update_groups(trained)]
+        largest = max(4 * (sum(map(math.prod, group.values())) + slot_numbers(recipe, group)) for group in groups)
+        passing = max(gradients + kept, applied + 2 * largest + width * numbers * (width < 4))
+        return int(staying + GPU_CHUNKS * passing + GPU_WORKSPACE_BYTES)
+    return int(PROGRAM_BYTES + staying + gradients + max(kept, NEW_SHARE * updated))
 
 
 def own_share(recipe: Recipe) -> float:

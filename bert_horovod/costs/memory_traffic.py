@@ -24,9 +24,9 @@ def kernel_bytes(recipe: Recipe, length: int, masked_slots: int, trained_layers:
     model, rows = recipe.model, recipe.execution.micro_batch
     place = _HIDDEN * model.hidden_size + 2 * model.intermediate_size
     scores = 2 * model.num_attention_heads * length
-    again = {"none": 0, "attention": scores, "layer": place + scores}[recipe.execution.recompute]
+    recomputed = {"none": 0, "attention": scores, "layer": place + scores}[recipe.execution.recompute]
     trained = trained_layers or model.num_hidden_layers
-    layers = (model.num_hidden_layers + _BACKWARD * trained) * (place + scores) + trained * again
+    layers = (model.num_hidden_layers + _BACKWARD * trained) * (place + scores) + trained * recomputed
     embeddings = (1 + (_BACKWARD if trained == model.num_hidden_layers else 0)) * 5 * model.embedding_width
     logits = masked_slots * 3 * model.vocab_size
     return rows * (length * (layers + embeddings) + logits) * WIDTHS[recipe.numerics.precision]

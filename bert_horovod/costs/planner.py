@@ -65,9 +65,10 @@ class Device:
     name: str
     flops_per_s: float  # peak of matrix products in the recipe's precision
     product_share: float = PRODUCT_SHARE  # share of the peak that forward and backward reach as a whole
-    memory_bytes: float | None = None  # None: unknown, any estimate fits
+    memory_bytes: float | None = None  # as the data sheet has it; None: unknown, any estimate fits
     memory_bytes_per_s: float | None = None  # None: unknown, accumulation and update are not counted
     spread: float = 0.0  # standard deviation of devices' speeds, as a share of their mean
+    allocatable_bytes: float | None = None  # of the memory, by TensorFlow: costs/gpu_memory.py; None: unknown
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def _communication(
     measured = measured_buckets(recipe)
     if measured:
         shapes, profile = _merged(shapes, profile)
-    width, found = NUMBER_BYTES[recipe.numerics.wire], []
+    width, ways = NUMBER_BYTES[recipe.numerics.wire], []
     for reduction in reductions(recipe):
         if measured:
             link = network.link(recipe, reduction, world_size, width)
@@ -229,12 +230,12 @@ def _communication(
             plan = buckets.by_profile(shapes, width, profile, link, reduction, rows_alone)
         else:
             plan = buckets.by_size(shapes, recipe.execution.bucket_bytes)
-        each = [
+        stage_plans = [
             _stage_plan(recipe, stage, plan, shapes, profile, micro_batches, world_size, network)
             for stage in stages(recipe, phase, reduction)
         ]
-        found.append((each, len(plan.buckets) + (plan.rows is not None)))
-    return min(found, key=lambda one: sum(stage.share * stage.exposed_s for stage in one[0]))
+        ways.append((stage_plans, len(plan.buckets) + (plan.rows is not None)))
+    return min(ways, key=lambda way: sum(stage.share * stage.exposed_s for stage in way[0]))
 
 
 def _stage_plan(
@@ -267,7 +268,9 @@ def _stage_plan(
         communication_s += micro_batches * part_s
         exposed_s += micro_batches * max(0.0, part_s - profile.end_s)
     if stage.after:
-        after_s = stage.after * sum(link.seconds(NUMBER_BYTES[stage.wire] * each) for each in numbers)
+        after_s = stage.after * sum(
+            link.seconds(NUMBER_BYTES[stage.wire] * bucket_numbers) for bucket_numbers in numbers
+        )
         communication_s += after_s
         exposed_s += after_s
     return StagePlan(stage.name, stage.share, sent_bytes, communication_s, exposed_s)

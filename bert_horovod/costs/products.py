@@ -23,7 +23,11 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Floating point operations of all `count` x `batch` products: two per multiply-add."""
+        """Floating point operations of all `count` x `batch` products: two per multiply-add.
+
+        >>> Product("scores", count=2, batch=3, m=4, n=5, k=6).flops
+        1440
+        """
         return 2 * self.count * self.batch * self.m * self.n * self.k
 
 
@@ -43,19 +47,19 @@ def matrix_products(
       pairs: whether the model has a sentence-pair head, which reads each sequence's first position.
     """
     layers, hidden = model.num_hidden_layers, model.hidden_size
-    kept = masked_slots + (sequences if pairs else 0)
+    read_positions = masked_slots + (sequences if pairs else 0)
     products = []
     width = model.embedding_width
     if model.albert:
         products.append(Product(f"{EMBEDDINGS}mapping", 1, 1, rows * length, hidden, width))
-    whole = layers if kept >= length else layers - 1
+    whole = layers if read_positions >= length else layers - 1
     if whole:
         products.append(Product("query, key and value", whole, 1, rows * length, 3 * hidden, hidden))
         products += _layer(model, "", whole, rows, length, length)
-    if kept < length:
-        products.append(Product(f"{LAST_LAYER}query", 1, 1, rows * kept, hidden, hidden))
+    if read_positions < length:
+        products.append(Product(f"{LAST_LAYER}query", 1, 1, rows * read_positions, hidden, hidden))
         products.append(Product(f"{LAST_LAYER}key and value", 1, 1, rows * length, 2 * hidden, hidden))
-        products += _layer(model, LAST_LAYER, 1, rows, kept, length)
+        products += _layer(model, LAST_LAYER, 1, rows, read_positions, length)
     vocabulary = -(-model.vocab_size // 64) * 64
     products.append(Product(f"{HEAD}transform", 1, 1, rows * masked_slots, width, hidden))
     products.append(Product(VOCABULARY, 1, 1, rows * masked_slots, vocabulary, width))

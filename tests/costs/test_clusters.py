@@ -86,7 +86,7 @@ def test_examples_are_of_each_kind_of_device_and_link():
     [
         ("[hosts", "not valid TOML"),
         ("[nodes]\ncount = 2", r"cluster.toml: unknown key nodes; known are: between, costs, device, hosts, inside"),
-        ("hosts = 3", r"hosts = 3: expected a section \[hosts\]"),
+        ("hosts = 3", r"hosts = 3: expected a table \[hosts\]"),
         ("[hosts]\ncount = 0", "hosts.count = 0: expected at least 1"),
         ("[device]\nname = 3", "device.name = 3: expected a string"),
         ("[hosts]\ncount = 1", r'which device\? Add under \[device\] a line as name = "A100 80GB" or tflops'),

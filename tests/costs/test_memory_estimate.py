@@ -5,8 +5,10 @@ import math
 
 import pytest
 
+from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs.memory_estimate import memory_bytes
-from bert_horovod.model.parameters import pretraining_shapes
+from bert_horovod.measuring.configuration import size_recipe
+from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import ExchangeMethod, Model, Optimizer
@@ -42,6 +44,36 @@ def test_came_keeps_little_more_than_one_moment(layers, hidden, came_mib, adam_m
     assert came == 4 * (numbers + beside_m)
     assert (round(came / 2**20), round(adam / 2**20)) == (came_mib, adam_mib)
     assert adam_memory - came_memory == adam - came  # activations are the peak either way
+
+
+def test_on_a_gpu_the_peak_is_in_backward_or_in_the_optimizer():
+    def of(precision: str, micro_batch: int) -> int:
+        recipe = dataclasses.replace(
+            RECIPE,
+            numerics=dataclasses.replace(RECIPE.numerics, precision=precision),
+            execution=dataclasses.replace(RECIPE.execution, micro_batch=micro_batch),
+        )
+        return memory_bytes(recipe, SHAPES, 128, 19, 1, 1, 1, gpu=True)
+
+    numbers, words = PARAMETERS, math.prod(SHAPES[WORD_EMBEDDINGS])
+    state, workspace, chunks = (4 + 8 + 2) * numbers, 32 << 20, 1.05
+    # Few rows: the optimizer reads gradients of 2 bytes, or summed ones of 4, holds the largest group, the word
+    # embeddings, before and after, and new cast weights.
+    assert of("bfloat16", 1) == int(state + chunks * ((2 + 2) * numbers + (2 + 2 * 12) * words) + workspace)
+    assert of("float16", 1) == int(state + chunks * ((4 + 2) * numbers + 2 * 12 * words) + workspace)
+    assert of("bfloat16", 1) == of("bfloat16", 2) < of("bfloat16", 64)
+
+
+@pytest.mark.parametrize(
+    ("size", "length", "rows", "micro_batches", "gigabytes"),
+    [("base", 128, 64, 1, 5.10), ("base", 512, 16, 1, 6.32), ("base", 128, 16, 4, 3.50), ("large", 128, 16, 1, 7.71)],
+)
+def test_on_a_gpu_it_is_the_peak_of_tensorflows_allocator(size, length, rows, micro_batches, gigabytes):
+    # Peaks on a stand-in for CUDA's libraries, with compiled layers: benchmarks/gpu_trace.py, gpu_sections.py.
+    recipe = size_recipe(size, ["numerics.precision=bfloat16"], rows, length)
+    shapes, slots = pretraining_shapes(recipe.model, True), full_row_slots(recipe.objective, length)
+    estimated = memory_bytes(recipe, shapes, length, slots, 1, micro_batches, 1, gpu=True)
+    assert estimated == pytest.approx(1e9 * gigabytes, rel=0.04)
 
 
 def test_what_an_exchange_keeps_on_each_rank_is_counted():
