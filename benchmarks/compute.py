@@ -14,6 +14,7 @@ dies is named on standard error and left out.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -51,16 +52,20 @@ WARM_UP = 3  # steps
 
 
 class Contestant:
-    """A process that holds its model and runs steps when asked."""
+    """A process that holds its model and runs steps when asked.
 
-    def __init__(self, name: str, command: list[str]) -> None:
+    `environment`: its variables; None: this process's, without PYTHONPATH, because peers have packages of their own.
+    """
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
         self.name = name
         self.rounds: list[float] = []  # median seconds of a step, each
         self.first_s = 0.0
         self.memory_bytes: int | None = None
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+        if environment is None:
+            environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment = environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
             command,
             cwd=PROJECT,
@@ -73,13 +78,19 @@ class Contestant:
 
     def ask(self, steps: int) -> list[float]:
         """Seconds of so many steps, now; raises RunError, with the process's last words, if it has died."""
-        try:
+        self.send(steps)
+        return self.answer()
+
+    def send(self, steps: int) -> None:
+        """Let it run so many steps, without waiting for them."""
+        with contextlib.suppress(BrokenPipeError):  # it has died: `answer` says so
             print(steps, file=self._process.stdin, flush=True)
-            for line in self._process.stdout:  # libraries may print more
-                if line.startswith("["):
-                    return json.loads(line)
-        except BrokenPipeError:
-            pass
+
+    def answer(self) -> list[float]:
+        """Wait for the seconds of the steps that `send` asked for; raises RunError as `ask`."""
+        for line in self._process.stdout:  # libraries may print more
+            if line.startswith("["):
+                return json.loads(line)
         code = self._process.wait()
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
@@ -168,12 +179,12 @@ def compete(
     try:
         for name, command in commands(recipes, peers, threads):
             contestants[name] = Contestant(name, command)
-            seconds = _ask(contestants, name, 1 if name == "products" else WARM_UP, "compiles")
+            seconds = ask(contestants, name, 1 if name == "products" else WARM_UP, "compiles")
             if seconds:
                 contestants[name].first_s = seconds[0]
         for number in range(rounds):
             for name in list(contestants):
-                seconds = _ask(contestants, name, 1 if name == "products" else steps, f"round {number + 1}/{rounds}")
+                seconds = ask(contestants, name, 1 if name == "products" else steps, f"round {number + 1}/{rounds}")
                 if seconds:
                     contestants[name].rounds.append(statistics.median(seconds))
         for contestant in contestants.values():
@@ -184,7 +195,8 @@ def compete(
     return contestants
 
 
-def _ask(contestants: dict[str, Contestant], name: str, steps: int, what: str) -> list[float] | None:
+def ask(contestants: dict[str, Contestant], name: str, steps: int, what: str) -> list[float] | None:
+    """A contestant's seconds of so many steps; None if it died, and then it is removed. `what`: said of it before."""
     say(f"{name}: {what}")
     with _Ticking(name):
         try:

@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from benchmarks.compute import PROJECT, Contestant, add_environments, environment, say
+from benchmarks.compute import PROJECT, Contestant, add_environments, ask, environment, say
 from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.measuring.tables import lines
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -120,28 +120,17 @@ def compete(arguments: argparse.Namespace, tokens: Path, labels: int) -> dict[st
     rounds: dict[str, list[float]] = {}
     try:
         for name, command in commands(arguments, tokens, labels):
-            say(f"{name}: compiles")
             contestants[name] = Contestant(name, command)
-            _ask(contestants, name, WARM_UP)
+            ask(contestants, name, WARM_UP, "compiles")
         for number in range(arguments.rounds):
             for name in list(contestants):
-                say(f"{name}: round {number + 1}/{arguments.rounds}")
-                seconds = _ask(contestants, name, arguments.steps)
+                seconds = ask(contestants, name, arguments.steps, f"round {number + 1}/{arguments.rounds}")
                 if seconds:
                     rounds.setdefault(name, []).append(statistics.fmean(seconds))
     finally:
         for contestant in contestants.values():
             contestant.close()
     return {name: rounds[name] for name in contestants if len(rounds.get(name, [])) == arguments.rounds}
-
-
-def _ask(contestants: dict[str, Contestant], name: str, steps: int) -> list[float] | None:
-    try:
-        return contestants[name].ask(steps)
-    except RunError as error:
-        say(f"left out: {error}")
-        contestants.pop(name).close()
-        return None
 
 
 def report(found: dict[str, list[float]]) -> str:

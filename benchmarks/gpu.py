@@ -21,95 +21,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
+from benchmarks.gpu_jobs import Job, jobs, smoke_jobs
 from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.tables import lines
 from bert_horovod.storage.writing import write_atomically
 
-VERSION = 1  # of the output file
+VERSION = 2  # of the output file
 BUDGET_S = 480.0
 LAST_LINES = 8  # of what a failed process said
-SECTIONS = ("device", "correctness", "step", "matrix", "kernels", "peer")
+SECTIONS = ("device", "correctness", "step", "peer", "ranks", "kernels", "input", "matrix")
 CHILD = Path(__file__).resolve().with_name("gpu_sections.py")
-SHAPES = [("base", 128, 64), ("large", 128, 32), ("base", 512, 16), ("large", 512, 8)]  # size, length, rows
-TOY = ["model.vocab_size=200", "model.hidden_size=64", "model.num_hidden_layers=1", "model.intermediate_size=128"]
-
-
-class Job(NamedTuple):
-    """A process's work."""
-
-    section: str
-    name: str
-    work: dict[str, Any]  # what gpu_sections.py reads
-    least_s: float = 20.0  # with less time left it is not begun
-    limit_s: float = 90.0  # then it is ended
-
-
-def jobs(precision: str, peer_python: str) -> list[Job]:
-    """All work on a GPU after the device's facts, the most valuable first."""
-    first = [_step_job(*shape, "layers", "none", precision) for shape in SHAPES]
-    rest = [
-        *(("base", 128, 64, xla, "none") for xla in ("elementwise", "off")),
-        *(("large", 512, 8, "layers", recompute) for recompute in ("attention", "layer")),
-        *(("large", 512, 32, "layers", recompute) for recompute in ("layer", "attention", "none")),
-        ("base", 128, 256, "layers", "none"),
-        *((*shape, xla, "none") for shape in SHAPES[:0:-1] for xla in ("elementwise", "off")),
-    ]
-    base = first[0].work
-    shapes = [{"size": size, "length": length, "rows": rows} for size, length, rows in SHAPES]
-    precisions = [precision, *(entry for entry in ("float32", "bfloat16", "float16") if entry != precision)]
-    matrix = [
-        Job("matrix", entry, {"shapes": shapes, "precision": entry}, least_s=30.0, limit_s=120.0)
-        for entry in precisions
-    ]
-    return [
-        *(_correctness_job(entry, ["layers", "off"], 20) for entry in ("float32", "bfloat16", "float16")),
-        *first,
-        matrix[0],
-        Job("kernels", f"{base['size']} {base['length']}", base | {"steps": 5}),
-        Job(
-            "peer",
-            "Hugging Face, torch.compile",
-            base | {"device": "cuda", "python": peer_python, "rounds": 3, "steps": 10},
-            least_s=45.0,
-            limit_s=150.0,
-        ),
-        *(_step_job(*configuration, precision) for configuration in rest),
-        *matrix[1:],
-    ]
-
-
-def smoke_jobs(precision: str, peer_python: str) -> list[Job]:
-    """The same kinds of work in toy sizes."""
-    toy = {"size": "mini", "length": 16, "rows": 4, "precision": precision, "settings": TOY}
-    recipe = toy | {"xla": "off", "steps": 2}
-    plan = [
-        _correctness_job("float32", ["elementwise"], 3, layers=1),
-        Job("step", "toy", recipe),
-        Job("step", "toy, recompute layer", recipe | {"recompute": "layer"}),
-        Job(
-            "matrix",
-            precision,
-            {"shapes": [toy | {"settings": [*TOY, "model.num_hidden_layers=2"]}], "precision": precision},
-        ),
-        Job("kernels", "toy", recipe),
-        Job("peer", "Hugging Face, torch.compile", recipe | {"device": "cuda", "python": peer_python, "rounds": 1}),
-    ]
-    return [job._replace(least_s=1.0, limit_s=300.0) for job in plan]  # a busy CPU takes long
-
-
-def _step_job(size: str, length: int, rows: int, xla: str, recompute: str, precision: str) -> Job:
-    work = {"size": size, "length": length, "rows": rows, "xla": xla, "recompute": recompute, "precision": precision}
-    name = f"{size} {length}, {rows} rows, {xla}" + (f", recompute {recompute}" if recompute != "none" else "")
-    return Job("step", name, work | {"steps": 20}, limit_s=120.0)
-
-
-def _correctness_job(precision: str, xla_modes: list[str], steps: int, layers: int = 2) -> Job:
-    work = {"precision": precision, "xla": xla_modes, "steps": steps, "layers": layers}
-    return Job("correctness", precision, work)
 
 
 def perform(job: Job, left_s: float) -> dict[str, Any]:
@@ -139,8 +64,10 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
         log.seek(0)
         words = log.read().strip().splitlines()[-LAST_LINES:]
         if code is None:
-            short = " (the budget's end)" if limit_s < job.limit_s else ""
-            return {"status": "failed", "reason": f"no answer within {limit_s:.0f} s{short}", "last_lines": words}
+            reason = f"no answer within {limit_s:.0f} s"
+            if limit_s < job.limit_s:
+                return {"status": "skipped", "reason": f"{reason}, at the budget's end: give more --budget_s"}
+            return {"status": "failed", "reason": reason, "last_lines": words}
         if code:
             return {"status": "failed", "reason": f"ended with {code}: {_last_word(words)}", "last_lines": words}
         found = json.loads(said.read().splitlines()[-1])
@@ -164,9 +91,9 @@ def result(section: str, entry: dict[str, Any]) -> str:
         return f"{entry['status']}: {entry['reason']}"
     found = entry["found"]
     if section == "device":
-        name = found["gpu"] or f"no GPU; {found['processor']}"
-        several = f"; {found['gpus']} GPUs: {found['several_gpus']}" if found["several_gpus"] else ""
-        return f"{name}, TensorFlow {found['tensorflow']}, {found['precision']}{several}"
+        name = f"{found['gpus']} x {found['gpu']}" if found["gpu"] else f"no GPU; {found['processor']}"
+        horovod = "+".join(found["horovod_with"]) or "none"
+        return f"{name}, TensorFlow {found['tensorflow']}, {found['precision']}, Horovod: {horovod}"
     if section == "correctness":
         modes = [
             f"{key.removeprefix('xla_')} {compared['loss_difference']:.1e}, {compared['gradient_difference']:.1e}"
@@ -183,10 +110,24 @@ def result(section: str, entry: dict[str, Any]) -> str:
     if section == "peer":
         theirs, ours = found["hugging_face"]["rows_per_s"], found["ours"]["rows_per_s"]
         return f"ours {ours:.1f}, theirs {theirs:.1f} rows/s: {found['ratio']:.2f} x"
+    if section == "ranks":
+        return "; ".join(_scaling_line(line) for line in found["lines"])
+    if section == "input":
+        return (
+            f"a thread makes {found['input_rows_per_s']:,.0f} rows/s, the step takes {found['step_rows_per_s']:,.0f}; "
+            f"it waits {found['input_wait_share']:.1%} of its time"
+        )
     if found.get("out_of_memory"):
         return f"does not fit into memory (estimate {found['estimated_memory_bytes'] / 2**30:.2f} GiB)"
     memory = f"{found['memory_bytes'] / 2**30:.2f} GiB (estimate {found['estimated_memory_bytes'] / 2**30:.2f})"
     return f"{found['rows_per_s']:.1f} rows/s{_share(found)}, {memory}"
+
+
+def _scaling_line(line: dict[str, Any]) -> str:
+    text = f"{line['ranks']} rank(s) {line['rows_per_s']:.1f} rows/s"
+    if "link" in line:
+        text += f" ({line['efficiency']:.0%}), all-reduce {8e-9 * line['link']['bytes_per_s']:.3g} Gb/s"
+    return text
 
 
 def _share(found: dict[str, Any]) -> str:
@@ -214,6 +155,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         help=f"repeatable: {', '.join(SECTIONS)} (device is always done, because others need it; default: all)",
     )
     parser.add_argument("--budget_s", type=float, default=BUDGET_S, help="seconds for all (default: %(default).0f)")
+    parser.add_argument(
+        "--data_dir", metavar="DIR", help="token store of the input section (default: one that is made in memory)"
+    )
     parser.add_argument(
         "--peer_python",
         default=sys.executable,
@@ -253,9 +197,11 @@ def main() -> int:
 
     try:
         facts = do(Job("device", "facts", {"gpu": not arguments.smoke}))
-        precision = facts.get("found", {}).get("precision", "bfloat16")
-        plan = (smoke_jobs if arguments.smoke else jobs)(precision, arguments.peer_python)
-        if "found" not in facts or facts["status"] == "done":  # else there is no GPU
+        found = facts.get("found", {})
+        make = smoke_jobs if arguments.smoke else jobs
+        words = (arguments.peer_python, arguments.data_dir)
+        plan = make(found.get("precision", "bfloat16"), found.get("gpus", 0), *words)
+        if not found or facts["status"] == "done":  # else there is no GPU
             for job in plan:
                 if job.section in (arguments.only or SECTIONS):
                     do(job)

@@ -5,7 +5,6 @@
 prints what it found, a JSON object, as its last line. "problems" in it are what is not as it should be.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -20,21 +19,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from benchmarks.compute import PROJECT, WARM_UP, Contestant
+from benchmarks.gpu_work import data_sheet_peak, rates, work_recipe
 from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.cluster.doctor.facts import horovod_with
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.gpus import gpu_memory, gpu_peak
 from bert_horovod.errors import RunError
-from bert_horovod.measuring.configuration import describe, size_recipe, step_flops, step_products
-from bert_horovod.recipe.loading import recipe_to_table
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.measuring.configuration import describe, step_products
 from bert_horovod.runtime.quiet import import_tensorflow
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 KERNELS = 10
 SAMPLES = 5  # of a matrix product
 NOT_MEASURED = ("last layer", "head: pooler", "head: pairs")  # products of no weight in a step
-HAS_TORCH = "import torch, transformers, json; print(json.dumps([torch.__version__, torch.cuda.is_available()]))"
 
 
 def device(work: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +73,7 @@ def device(work: dict[str, Any]) -> dict[str, Any]:
         "cuda": build.get("cuda_version"),  # that TensorFlow was built with
         "cudnn": build.get("cudnn_version"),
         "xla_flags": os.environ.get("XLA_FLAGS"),
-        "several_gpus": "not measured: needs Horovod with NCCL" if count > 1 else None,
+        "horovod_with": horovod_with(),
         "problems": problems,
     }
 
@@ -104,7 +101,7 @@ def matrix(work: dict[str, Any]) -> dict[str, Any]:
         recipe = work_recipe(shape | {"precision": work["precision"]})
         products = [product for product in step_products(recipe) if not product.name.startswith(NOT_MEASURED)]
         timed = matrix_seconds(products, work["precision"], SAMPLES)
-        peak = _peak(work["precision"])
+        peak = data_sheet_peak(work["precision"])
         rate = 3 * sum(product.flops for product in products) / total_seconds(timed)
         found[f"{shape['size']} {shape['length']}"] = {
             "rows": shape["rows"],
@@ -123,7 +120,7 @@ def matrix(work: dict[str, Any]) -> dict[str, Any]:
                 for entry in timed
             ],
         }
-    return {"data_sheet_flops_per_s": _peak(work["precision"]), "shapes": found}
+    return {"data_sheet_flops_per_s": data_sheet_peak(work["precision"]), "shapes": found}
 
 
 def step(work: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +143,7 @@ def step(work: dict[str, Any]) -> dict[str, Any]:
         seconds = [timed.run() for _ in range(work["steps"])]
     except tf.errors.ResourceExhaustedError:
         return found | {"out_of_memory": True}
-    return found | _rates(recipe, seconds) | {"first_step_s": first, "memory_bytes": peak_memory_bytes()}
+    return found | rates(recipe, seconds) | {"first_step_s": first, "memory_bytes": peak_memory_bytes()}
 
 
 def kernels(work: dict[str, Any]) -> dict[str, Any]:
@@ -172,6 +169,27 @@ def kernels(work: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def peer(work: dict[str, Any]) -> dict[str, Any]:
+    """As gpu_peer says; a step, `device`, `python`, `rounds`, `steps`."""
+    from benchmarks.gpu_peer import peer as compete
+
+    return compete(work)
+
+
+def ranks(work: dict[str, Any]) -> dict[str, Any]:
+    """As gpu_ranks says; a step, `ranks`, `steps`."""
+    from benchmarks.gpu_ranks import scaling
+
+    return scaling(work)
+
+
+def keeping_up(work: dict[str, Any]) -> dict[str, Any]:
+    """As gpu_input says; a step, `data_dir`, `seconds`."""
+    from benchmarks.gpu_input import keeping_up as time_input
+
+    return time_input(work)
+
+
 def gpu_kernels(path: Path) -> list:
     """The kernels and copies of a trace on GPUs by name, the longest first: measuring.operations.Operation."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -191,86 +209,6 @@ def gpu_kernels(path: Path) -> list:
                     calls[name] += 1
     found = [Operation(name, duration, calls[name] / STEPS) for name, duration in durations.items()]
     return sorted(found, key=lambda entry: -entry.ms_per_step)
-
-
-def peer(work: dict[str, Any]) -> dict[str, Any]:
-    """Our step and Hugging Face's compiled one (SDPA attention) in turn; `python`: the one that has PyTorch."""
-    torch = subprocess.run([work["python"], "-c", HAS_TORCH], capture_output=True, text=True, check=False)
-    if torch.returncode:
-        return {"absent": f"{work['python']} has no torch and transformers; --peer_python names one that has"}
-    version, cuda = json.loads(torch.stdout.splitlines()[-1])
-    if not cuda and work["device"] == "cuda":
-        return {"absent": f"torch {version} of {work['python']} has no CUDA; --peer_python names one that has"}
-    recipe = work_recipe(work)
-    shape = {
-        "model": dataclasses.asdict(recipe.model),
-        "rows": recipe.execution.micro_batch,
-        "length": recipe.phase[0].sequence_length,
-        "slots": full_row_slots(recipe.objective, recipe.phase[0].sequence_length),
-        "vocabulary": recipe.model.vocab_size,
-        "precision": recipe.numerics.precision,
-        "threads": len(os.sched_getaffinity(0)),
-        "device": work["device"],
-    }
-    ours = [sys.executable, "-m", "bert_horovod.measuring.step_time", json.dumps({"recipe": recipe_to_table(recipe)})]
-    theirs = [work["python"], str(PROJECT / "benchmarks" / "peers" / "hugging_face.py"), json.dumps(shape)]
-    contestants: list[Contestant] = []
-    try:
-        for name, command in (("ours", ours), ("hugging_face", theirs)):
-            contestants.append(Contestant(name, command))
-            contestants[-1].first_s = contestants[-1].ask(WARM_UP)[0]
-        for _ in range(work["rounds"]):
-            for contestant in contestants:
-                contestant.rounds.append(statistics.median(contestant.ask(work["steps"])))
-    finally:
-        for contestant in contestants:
-            contestant.close()
-    mine, other = contestants
-    return {
-        "configuration": describe(recipe),
-        "torch": version,
-        "ours": _rates(recipe, mine.rounds) | {"first_step_s": mine.first_s},
-        "hugging_face": _rates(recipe, other.rounds) | {"first_step_s": other.first_s},
-        "ratio": statistics.median(b / a for a, b in zip(mine.rounds, other.rounds, strict=True)),
-    }
-
-
-def work_recipe(work: dict[str, Any]) -> Recipe:
-    """One micro-batch a step, of a size of measuring.configuration; `settings` as --set takes them."""
-    settings = [
-        f"numerics.precision={work['precision']}",
-        f"execution.xla={work.get('xla', 'auto')}",
-        f"execution.recompute={work.get('recompute', 'none')}",
-        f"phase.0.global_batch={work['rows']}",
-        *work.get("settings", []),
-    ]
-    return size_recipe(work["size"], settings, work["rows"], work["length"])
-
-
-def _rates(recipe: Recipe, seconds: list[float]) -> dict[str, Any]:
-    """Rates of the median step."""
-    median = statistics.median(seconds)
-    rows, peak = recipe.execution.micro_batch, _peak(recipe.numerics.precision)
-    rate = step_flops(recipe) / median
-    return {
-        "step_s": median,
-        "fastest_step_s": min(seconds),
-        "rows_per_s": rows / median,
-        "tokens_per_s": rows * recipe.phase[0].sequence_length / median,
-        "flops_per_s": rate,
-        "share": rate / peak if peak else None,
-    }
-
-
-def _peak(precision: str) -> float | None:
-    """The data sheet's rate of this GPU, with TF32 where TensorFlow uses it; None: no GPU, or an unknown one."""
-    import tensorflow as tf
-
-    from bert_horovod.runtime.devices import gpu_details
-
-    details = gpu_details()
-    tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
-    return gpu_peak(details.get("device_name", ""), precision, tensor_float_32) if details else None
 
 
 def _nvidia_smi() -> list[str] | None:
@@ -302,18 +240,21 @@ def strict(value: Any) -> Any:
 SECTIONS = {
     "device": device,
     "correctness": correctness,
-    "matrix": matrix,
     "step": step,
-    "kernels": kernels,
     "peer": peer,
+    "ranks": ranks,
+    "kernels": kernels,
+    "input": keeping_up,
+    "matrix": matrix,
 }
+OTHERS_COMPUTE = ("peer", "ranks")  # processes of their own use the GPU, this one must not
 
 
 def main() -> None:
     """Do one piece of work."""
     work = json.loads(sys.argv[1])
     import_tensorflow()
-    if work["section"] != "peer":  # its contestants use the GPU, this process must not
+    if work["section"] not in OTHERS_COMPUTE:
         from bert_horovod.runtime.devices import use_devices
 
         use_devices(0, 1, 0)

@@ -11,8 +11,8 @@ Published: NVIDIA (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT, READ
 summed after all micro-batches; a host's link is one card's of 100 (DGX-2H) or 200 Gb/s (DGX A100), through which a ring
 enters a host, of the 8 that it has. HKBU-HPML (ddl-benchmarks, 2020-05-29): rows of 64, float32, four GPUs a host on
 PCIe; an all-reduce a tensor, or merged ones (ByteScheduler and BytePS do something else, and are left out). Measured
-here: docs/results.md, "Several hosts": BERT-small, 16 rows of 128, links as they were made, steps without communication
-as they were measured.
+here by benchmarks/scaling.py at 24eb104 and 4344ab0: BERT-small, 16 rows of 128, links as they were made, steps without
+communication as they were measured.
 """
 
 import argparse
@@ -41,10 +41,12 @@ AT_ONCE = ("execution.bucket_bytes=1099511627776", "execution.reduction=ring")  
 A_TENSOR = ("execution.bucket_bytes=4", "execution.reduction=ring")
 NOT_STEADY = "16 nodes wait longer for a sum (0.30 s) than 32 do (0.15 s): no model of one network gives both"
 SUPERLINEAR = "published are 81.3 rows/s a GPU on 8, 87.9 on 256 and 96.5 on one: no plan is faster with more ranks"
-NOTHING_HIDDEN = "0.18 s of a sum of 0.19 s are exposed, where a plan hides most; its method is a guess"
-GROWING_RING = "published sums take 1.09 times as long as a ring's bytes would with each doubling; TCP, perhaps"
-FLOAT32 = "a plan gives float32 the share of its peak that float16 has, 39 or 33 %; published are 74 and 70 %"
-SHARED_CORES = "perhaps the two cores that four hosts share, which also cast, add up and send; not measured apart"
+NOTHING_HIDDEN = (
+    "0.18 s of a sum of 0.19 s are exposed, but a plan hides most of it; its method for this row is a guess"
+)
+GROWING_RING = "published sums take 1.09 times as long as a ring's bytes would with each doubling, perhaps due to TCP"
+FLOAT32 = "a plan gives float32 the same share of its peak as float16, 39 or 33 %; the published shares are 74 and 70 %"
+SHARED_CORES = "perhaps because four hosts share two cores, which also cast, add up and send; not measured separately"
 
 
 class Row(NamedTuple):
@@ -225,19 +227,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     arguments = parser.parse_args()
-    found = [*nvidia(), *hkbu(), *measured_here()]
+    rows = [*nvidia(), *hkbu(), *measured_here()]
     if arguments.json:
-        print(json.dumps([row._asdict() | {"deviation": row.deviation} for row in found]))
+        print(json.dumps([row._asdict() | {"deviation": row.deviation} for row in rows]))
     else:
         cells = [("", "", "figure", "planned", "deviation")]
         cells += [
-            (row.group, row.what, f"{row.figure:,.4g}", f"{row.planned:,.4g}", f"{row.deviation:+.1%}") for row in found
+            (row.group, row.what, f"{row.figure:,.4g}", f"{row.planned:,.4g}", f"{row.deviation:+.1%}") for row in rows
         ]
         print(lines(cells))
-    named = [row for row in found if row.reason]
+    named = [row for row in rows if row.reason]
     for row in named:
         print(f"{row.group}, {row.what}: {row.reason}", file=sys.stderr)
-    return int({row for row in found if abs(row.deviation) > WITHIN} != set(named))
+    return int({row for row in rows if abs(row.deviation) > WITHIN} != set(named))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import gpu, gpu_correctness
+from benchmarks import gpu, gpu_correctness, gpu_input, gpu_jobs, gpu_peer, gpu_ranks
 from benchmarks.gpu_correctness import BANDS, Trained, compare, out_of_bands
-from benchmarks.gpu_sections import gpu_kernels, step_precision, strict, work_recipe
+from benchmarks.gpu_sections import gpu_kernels, step_precision, strict
+from benchmarks.gpu_work import work_recipe
+from bert_horovod.cluster.doctor.facts import horovod_with
+from bert_horovod.corpus.store import verify
 from bert_horovod.model.parameters import QUERY, layer_prefix
 from tests.benchmarks.scripts import imported_by_help, run_here, run_script
 
@@ -37,11 +40,12 @@ def test_smoke_does_every_section_and_writes_them(tmp_path):
     report = json.loads(output.read_text())
     assert report["version"] == gpu.VERSION
     assert "--smoke" in report["command"]
-    assert list(report["sections"]) == ["device", "correctness", "step", "matrix", "kernels", "peer"]
-    *measured, peer = [entry for entries in report["sections"].values() for entry in entries]
-    assert {entry["status"] for entry in measured} == {"done"}, done.stdout
-    assert peer["status"] == "skipped"
-    assert "--peer_python names one that has" in peer["reason"]
+    assert list(report["sections"]) == list(gpu.SECTIONS)
+    skipped = {section for section, entries in report["sections"].items() if entries[0]["status"] == "skipped"}
+    assert skipped == {"peer"} | (set() if horovod_with() else {"ranks"})
+    others = [entry for section, entries in report["sections"].items() for entry in entries if section not in skipped]
+    assert {entry["status"] for entry in others} == {"done"}, done.stdout
+    assert "--peer_python names one that has" in report["sections"]["peer"][0]["reason"]
     found = {section: entries[0].get("found") for section, entries in report["sections"].items()}
     assert found["device"]["gpu"] is None
     assert found["correctness"]["dropout_bytes_that_differ"] == {"plain": 0, "compiled": 0}
@@ -49,22 +53,64 @@ def test_smoke_does_every_section_and_writes_them(tmp_path):
     assert found["step"]["rows_per_s"] > 0
     assert found["step"]["memory_bytes"] > 2**20
     assert len(found["kernels"]["kernels"]) == 10
+    assert found["input"]["store"] == "made in memory"
+    assert 0 <= found["input"]["input_wait_share"] < 1
+    if "ranks" not in skipped:
+        assert [line["ranks"] for line in found["ranks"]["lines"]] == [1, 2]
+        assert found["ranks"]["lines"][1]["link"]["bytes_per_s"] > 0
     assert "step: toy, recompute layer" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_step_needs_neither_horovod_nor_tensorflow_text():
-    [job, *_] = [job for job in gpu.smoke_jobs("float32", "") if job.section == "step"]
+@pytest.mark.parametrize(("section", "key"), [("step", "rows_per_s"), ("input", "input_rows_per_s")])
+def test_one_gpu_needs_neither_horovod_nor_tensorflow_text(section, key):
+    [job, *_] = [job for job in gpu_jobs.smoke_jobs("float32", 0, "", None) if job.section == section]
     program = (
         "import runpy, sys\n"
         "sys.modules |= dict.fromkeys(('horovod', 'tensorflow_text'))\n"  # None: importing them fails
-        f"sys.argv = ['', {json.dumps({'section': 'step', **job.work})!r}]\n"
+        f"sys.argv = ['', {json.dumps({'section': section, **job.work})!r}]\n"
         f"runpy.run_path({str(gpu.CHILD)!r}, run_name='__main__')"
     )
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["rows_per_s"] > 0
+    assert json.loads(done.stdout.splitlines()[-1])[key] > 0
+
+
+def test_ranks_are_left_out_with_the_reason(monkeypatch):
+    work = {"ranks": 2}
+    monkeypatch.setattr(gpu_ranks, "horovod_with", list)
+    assert "one GPU" in gpu_ranks.scaling({"ranks": 1})["absent"]
+    assert "no Horovod" in gpu_ranks.scaling(work)["absent"]
+    monkeypatch.setattr(gpu_ranks, "horovod_with", lambda: ["Gloo"])
+    monkeypatch.setattr(gpu_ranks, "gpus", lambda: {"names": ["A100", "A100"]})
+    assert "without NCCL" in gpu_ranks.scaling(work)["absent"]
+
+
+def test_the_made_store_is_sound_and_its_words_are_as_frequent_as_in_text(tmp_path):
+    store = verify(gpu_input.make_store(tmp_path / "store", 1000).path)
+    tokens = store.shards[0].tokens
+    assert (tokens.min(), tokens.max()) == (len(gpu_input.SPECIAL_TOKENS), 999)
+    counts = np.bincount(tokens)[len(gpu_input.SPECIAL_TOKENS) :]
+    # The k-th word's share is log(1 + 1/k) / log(number of words + 1).
+    assert counts[0] / len(tokens) == pytest.approx(np.log(2) / np.log(996), rel=0.02)
+
+
+def test_rows_are_made_from_a_store(tmp_path):
+    [job] = [job for job in gpu_jobs.smoke_jobs("float32", 0, "", None) if job.section == "input"]
+    store = gpu_input.make_store(tmp_path / "store", 200)
+    assert gpu_input.rows_alone(work_recipe(job.work), store, tmp_path, 0.01) > 0
+
+
+def test_pytorch_is_asked_for_without_the_variables_of_tensorflow(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ntest -z "$PYTHONPATH$LD_LIBRARY_PATH" && echo \'["2.9", false]\'\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", "/of/tensorflow")
+    assert gpu_peer.peer({"python": str(python), "device": "cuda"}) == {
+        "absent": f"torch 2.9 of {python} has no CUDA; --peer_python names one that has"
+    }
+    assert "no torch and transformers" in gpu_peer.peer({"python": "/bin/false", "device": "cuda"})["absent"]
 
 
 def test_losses_and_gradients_that_are_equal_to_rounding_are_within_the_bands():
@@ -142,6 +188,13 @@ def test_a_job_without_an_end_is_ended_at_its_limit(child):
     assert entry["seconds"] < 60
 
 
+def test_a_job_that_is_cut_short_by_the_budgets_end_is_no_failure(child):
+    child("import time; time.sleep(300)")
+    entry = gpu.perform(gpu.Job("step", "toy", {}, least_s=0.1), 0.5)
+    assert entry["status"] == "skipped"
+    assert "at the budget's end: give more --budget_s" in entry["reason"]
+
+
 def test_a_job_that_the_budget_has_no_time_for_is_skipped(child):
     child("raise SystemExit('was run')")
     entry = gpu.perform(gpu.Job("step", "toy", {}, least_s=20), 12.4)
@@ -154,7 +207,7 @@ def test_a_failure_leaves_the_others_alone_and_is_the_exit_code(child, tmp_path,
         "import json, sys\n"
         "work = json.loads(sys.argv[1])\n"
         "if work['section'] == 'matrix': raise SystemExit('no products')\n"
-        "device = {'gpu': 'H100', 'tensorflow': '2', 'precision': 'bfloat16', 'several_gpus': None}\n"
+        "device = {'gpu': 'H100', 'gpus': 1, 'tensorflow': '2', 'precision': 'bfloat16', 'horovod_with': []}\n"
         "rates = {'rows_per_s': 12.5, 'share': 0.4, 'memory_bytes': 2**30, 'estimated_memory_bytes': 2**31}\n"
         "print(json.dumps(device if work['section'] == 'device' else rates))"
     )
@@ -163,26 +216,31 @@ def test_a_failure_leaves_the_others_alone_and_is_the_exit_code(child, tmp_path,
     monkeypatch.setattr("sys.argv", words)
     assert gpu.main() == 1
     sections = json.loads(output.read_text())["sections"]
-    assert [[entry["status"] for entry in entries] for entries in sections.values()] == [
-        ["done"],
-        ["done", "done"],
-        ["failed"],
-    ]
+    assert {section: [entry["status"] for entry in entries] for section, entries in sections.items()} == {
+        "device": ["done"],
+        "step": ["done", "done"],
+        "matrix": ["failed"],
+    }
     table = capsys.readouterr().out
     assert "12.5 rows/s (40.0% of the data sheet), 1.00 GiB (estimate 2.00)" in table
     assert "failed: ended with 1: no products" in table
 
 
 def test_every_job_of_a_gpu_has_a_recipe_and_the_valuable_come_first():
-    plan = gpu.jobs("float16", "python3")
+    plan = gpu_jobs.jobs("float16", 2, "python3", None)
     assert {job.section for job in plan} == set(gpu.SECTIONS) - {"device"}
     assert [job.section for job in plan[:4]] == ["correctness"] * 3 + ["step"]
     names = [(job.section, job.name) for job in plan]
     assert len(set(names)) == len(names)
-    steps = [job.work for job in plan if job.section in ("step", "kernels", "peer")]
+    steps = [job.work for job in plan if job.section not in ("correctness", "matrix")]
     assert {work_recipe(work).numerics.precision for work in steps} == {"float16"}
     assert {work_recipe(work).execution.recompute for work in steps} == {"none", "attention", "layer"}
     assert {work_recipe(work).execution.xla for work in steps} == {"layers", "elementwise", "off"}
+
+
+def test_the_peer_is_timed_on_every_shape_that_is_a_goal():
+    peers = [job.work for job in gpu_jobs.jobs("bfloat16", 1, "python3", None) if job.section == "peer"]
+    assert sorted((work["size"], work["length"]) for work in peers) == sorted(shape[:2] for shape in gpu_jobs.SHAPES)
 
 
 def test_kernels_are_those_of_the_gpus_streams(tmp_path):

@@ -1,0 +1,75 @@
+"""What one GPU can prove beside benchmarks/gpu.py: exact resume, overflow in float16, modes that agree, memory."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu_correctness import BANDS, compare, out_of_bands, toy_recipe, train
+from bert_horovod.recipe.sections import Recipe
+from tests.benchmarks.scripts import DIRECTORY
+from tests.gpu.conftest import DEVICE, GPUS_OF_RANKS
+from tests.toy_runs import newest
+from tests.toy_runs import train as train_run
+
+pytestmark = pytest.mark.gpu
+STEPS = 6
+
+
+def with_settings(recipe: Recipe, section: str, **values: object) -> Recipe:
+    return dataclasses.replace(recipe, **{section: dataclasses.replace(getattr(recipe, section), **values)})
+
+
+@pytest.mark.parametrize("xla", ["off", "layers"])
+def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(store, tmp_path, xla):
+    sections = {"execution": {"xla": xla, "checkpoint_steps": 4}, "phase": {"steps": 8}}
+    whole = train_run(store, tmp_path / "whole", **sections)
+    stopped = train_run(store, tmp_path / "stopped", max_steps=4, **sections)
+    resumed = train_run(store, shutil.copytree(stopped, tmp_path / "resumed"), **sections)
+    for file in ("model.safetensors", "training/optimizer.safetensors"):
+        assert (newest(resumed) / file).read_bytes() == (newest(whole) / file).read_bytes()
+
+
+def test_a_loss_scale_that_overflows_falls_until_steps_count_as_on_the_cpu(device):
+    recipe = with_settings(toy_recipe("float16", "off", 1), "numerics", initial_loss_scale=2.0**26)
+    found, reference = (train(recipe, place, 2 * STEPS) for place in (device, "/CPU:0"))
+    assert 0 < reference.skipped_steps < 2 * STEPS
+    assert found.skipped_steps == reference.skipped_steps
+    applied = slice(reference.skipped_steps + 1, None)
+    assert np.allclose(found.losses[applied], reference.losses[applied], rtol=BANDS["float16"].loss, atol=0)
+    assert found.losses[-1] < found.losses[0]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("xla", ["elementwise", "layers"])
+def test_xla_modes_agree(device, precision, xla):
+    plain, compiled = (train(toy_recipe(precision, mode, 2), device, STEPS) for mode in ("off", xla))
+    assert out_of_bands(compare(compiled, plain), BANDS[precision]) == []
+
+
+@pytest.mark.parametrize("xla", ["off", "layers"])
+@pytest.mark.parametrize("recompute", ["attention", "layer"])
+def test_recomputation_changes_nothing_but_rounding(device, recompute, xla):
+    kept = toy_recipe("float32", xla, 2)
+    again = with_settings(kept, "execution", recompute=recompute)
+    assert out_of_bands(compare(train(again, device, STEPS), train(kept, device, STEPS)), BANDS["float32"]) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "length", "rows", "recompute"),
+    [("base", 128, 64, "none"), ("base", 512, 16, "none"), ("base", 512, 16, "layer"), ("base", 128, 4, "none")]
+    if DEVICE == "GPU"
+    else [("small", 128, 64, "none")],
+)
+def test_the_memory_estimate_is_within_a_tenth(size, length, rows, recompute):
+    work = {"section": "step", "size": size, "length": length, "rows": rows, "recompute": recompute, "steps": 2}
+    work |= {"precision": "float16" if DEVICE == "GPU" else "bfloat16", "xla": "auto"}
+    command = [sys.executable, DIRECTORY / "gpu_sections.py", json.dumps(work)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | GPUS_OF_RANKS, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["memory_bytes"] == pytest.approx(found["estimated_memory_bytes"], rel=0.1)
