@@ -55,10 +55,10 @@ def dispatch(arguments: argparse.Namespace) -> int:
         return 1
     except OSError as error:
         if error.errno not in NO_ROOM:
-            if (found := unreadable(error, error.filename or "a file")) is None:
+            if (reported := unreadable(error, error.filename or "a file")) is None:
                 raise
-            print(f"bert-horovod: error: {printable(str(found))}", file=sys.stderr)
-            return found.exit_code
+            print(f"bert-horovod: error: {printable(str(reported))}", file=sys.stderr)
+            return reported.exit_code
         print(
             f"bert-horovod: error: no room on the disk for {error.filename or 'the output'}: {error.strerror}; "
             "make room and run the same command again",

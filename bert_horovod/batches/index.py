@@ -259,8 +259,8 @@ def _count_runs(cut: Windows, counts: Classes) -> None:
     changes = np.flatnonzero((np.diff(second) != 0) | (np.diff(document) != 0)) + 1
     ends = np.append(changes, len(order))[: len(order)]
     number, run = second[ends - 1], np.diff(ends, prepend=0)
-    here = np.bincount(second, minlength=len(counts.windows))
-    end = counts.windows[number] + ends - (np.cumsum(here) - here)[number]
+    of_shard = np.bincount(second, minlength=len(counts.windows))
+    end = counts.windows[number] + ends - (np.cumsum(of_shard) - of_shard)[number]
     longest_last = np.lexsort((run, number))
     last = np.flatnonzero(np.diff(number[longest_last], append=-1))
     best = longest_last[last]
@@ -271,7 +271,7 @@ def _count_runs(cut: Windows, counts: Classes) -> None:
 
 def _refuse_too_few(cutter: _Cutter, counts: Classes, documents: int) -> None:
     path, held_out = cutter.store.path, cutter.split == "held_out"
-    what = "held-out " if held_out else ""
+    which_rows = "held-out " if held_out else ""
     if not counts.windows.any() and held_out:
         raise UserError(f"{path} has no held-out sections; prepare the data with a larger --held_out")
     if not counts.windows.any():
@@ -281,13 +281,13 @@ def _refuse_too_few(cutter: _Cutter, counts: Classes, documents: int) -> None:
         )
     if cutter.pair == "next_sentence" and documents < 2:
         raise UserError(
-            f"{path} has one {what}document; next-sentence pairs need at least two, since a wrong second "
+            f"{path} has one {which_rows}document; next-sentence pairs need at least two, since a wrong second "
             'segment comes from another document; prepare more, or set objective.pair = "sentence_order" or "none"'
         )
     if cutter.pair != "none" and not counts.windows[1:].any():
         raise UserError(
-            f"{path} has no two {what}sentences that fit into sequence_length = {cutter.sequence_length} together, "
-            'so that there are no pairs; set objective.pair = "none", or a larger sequence_length'
+            f"{path} has no two {which_rows}sentences that fit into sequence_length = {cutter.sequence_length} "
+            'together, so that there are no pairs; set objective.pair = "none", or a larger sequence_length'
         )
 
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.order import stream_seed
-from bert_horovod.batches.packed_order import PackedOrder
-from bert_horovod.batches.packing import pack, single
+from bert_horovod.batches.packed_order import PackedItems
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.recipe.sections import Recipe
@@ -71,11 +70,11 @@ def truncated(counts: np.ndarray, room: int) -> np.ndarray:
     if counts.shape[1] == 1:
         return np.minimum(counts, room)
     first, second = counts.T
-    kept = (
+    kept_counts = (
         np.minimum(first, np.maximum(room - second, room - room // 2)),
         np.minimum(second, np.maximum(room - first, room // 2)),
     )
-    return np.stack(kept, axis=1)
+    return np.stack(kept_counts, axis=1)
 
 
 class LabelledRows:
@@ -93,19 +92,15 @@ class LabelledRows:
         self, examples: LabelledTokens, special: SpecialIds, sequence_length: int, seed: int, packing: bool = True
     ) -> None:
         sides = examples.counts.shape[1]
-        kept = truncated(examples.counts, sequence_length - 1 - sides)
-        lengths = kept.sum(axis=1) + 1 + sides
-        histogram = np.bincount(lengths, minlength=sequence_length + 1)
-        templates = pack(histogram, sequence_length) if packing else single(histogram)
-        self._order = PackedOrder(templates, sequence_length, seed)
-        self._by_length = np.argsort(lengths, kind="stable")
-        self._length_start = np.cumsum(histogram) - histogram
+        kept_counts = truncated(examples.counts, sequence_length - 1 - sides)
+        lengths = kept_counts.sum(axis=1) + 1 + sides
+        self._order = PackedItems(lengths, sequence_length, seed, packing)
         self.count = self._order.count
         self.slots = {"examples": self._order.slots}
-        missing = np.zeros((len(kept), 2 - sides), np.int64)
+        missing = np.zeros((len(kept_counts), 2 - sides), np.int64)
         self._ids, self.labels = np.append(examples.ids, np.int32(special.pad)), examples.labels
         self._starts = np.concatenate((examples.starts, missing), axis=1)
-        self._kept = np.concatenate((kept, missing), axis=1)
+        self._kept = np.concatenate((kept_counts, missing), axis=1)
         real = self.labels.dtype == np.float64
         self._label_name, self._label_dtype = ("targets", np.float32) if real else ("labels", np.int32)
         self._special = special
@@ -113,15 +108,14 @@ class LabelledRows:
 
     def examples(self, positions: np.ndarray) -> np.ndarray:
         """The numbers of the examples that rows hold: int64 [R, S] for positions int64 [R]; -1: none."""
-        lengths, numbers = self._order.sequences(positions)
-        return np.where(numbers >= 0, self._by_length[self._length_start[lengths] + np.maximum(numbers, 0)], -1)
+        return self._order.members(positions)
 
     def by_example(self, outputs: np.ndarray) -> np.ndarray:
         """Sort outputs of all rows, [count, S, ...], into the order of the examples, [examples, ...]."""
         number = self.examples(np.arange(self.count))
-        found = np.empty((len(self.labels), *outputs.shape[2:]), outputs.dtype)
-        found[number[number >= 0]] = outputs[number >= 0]
-        return found
+        ordered = np.empty((len(self.labels), *outputs.shape[2:]), outputs.dtype)
+        ordered[number[number >= 0]] = outputs[number >= 0]
+        return ordered
 
     def assemble(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Make the rows at these positions; a position of -1 makes a row of padding with weight zero.

@@ -22,9 +22,9 @@ class Layout(NamedTuple):
         """Bool [R, L]: neither padding nor [CLS] nor [SEP]."""
         return (self.sequence_ids > 0) & ~self.is_separator & ~self.is_start
 
-    def spread(self, values: np.ndarray) -> np.ndarray:
+    def spread(self, of_sequences: np.ndarray) -> np.ndarray:
         """Give each place the value of its sequence: [R, S] to [R, L]; 0 at padding."""
-        with_padding = np.concatenate((np.zeros_like(values[:, :1]), values), axis=1)
+        with_padding = np.concatenate((np.zeros_like(of_sequences[:, :1]), of_sequences), axis=1)
         return np.take_along_axis(with_padding, self.sequence_ids, axis=1)
 
     def ids(self, special: SpecialIds) -> np.ndarray:

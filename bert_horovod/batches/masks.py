@@ -96,8 +96,8 @@ class Masker:
         shown = np.where(tenth == 8, self._ordinary[drawn.astype(np.int64)], original)
         ids.reshape(-1)[places] = np.where(tenth < 8, self._mask_id, shown)
         masked = Masked(*(np.zeros((len(ids), self._slots), kind) for kind in (np.int32, np.int32, np.float32)))
-        for array, values in zip(masked, (column, original, 1), strict=True):
-            array[row, slot] = values
+        for array, content in zip(masked, (column, original, 1), strict=True):
+            array[row, slot] = content
         return masked
 
     def _hash(self, stream: int, index: np.ndarray) -> np.ndarray:
@@ -173,13 +173,13 @@ class Masker:
         size = np.bincount(word)
         owner_of_word = owner[begins]
         first_word = np.searchsorted(owner_of_word, owner_of_word)  # of the same sequence
-        taken = np.zeros(len(size), bool)
-        left = budgets.copy()
-        candidate = size <= left[owner_of_word]
+        chosen = np.zeros(len(size), bool)
+        budget_left = budgets.copy()
+        candidate = size <= budget_left[owner_of_word]
         while candidate.any():
             total = np.concatenate(([0], np.cumsum(np.where(candidate, size, 0))))
-            take = candidate & (total[1:] - total[first_word] <= left[owner_of_word])
-            taken |= take
-            left -= np.bincount(owner_of_word[take], size[take], len(left)).astype(np.int64)
-            candidate &= ~take & (size <= left[owner_of_word])
-        return np.where((left < budgets)[owner], taken[word], first)
+            take = candidate & (total[1:] - total[first_word] <= budget_left[owner_of_word])
+            chosen |= take
+            budget_left -= np.bincount(owner_of_word[take], size[take], len(budget_left)).astype(np.int64)
+            candidate &= ~take & (size <= budget_left[owner_of_word])
+        return np.where((budget_left < budgets)[owner], chosen[word], first)

@@ -55,6 +55,10 @@ def draw_lengths(left: np.ndarray, longest: int, draws: np.ndarray) -> np.ndarra
         left: see Words.
         longest: words of a span, at most.
         draws: float64 [W], uniform in [0, 1).
+
+    >>> draws = np.array([0.0, 0.5, 0.6, 0.9])  # with at most 3 words p(n) is 6/11, 3/11, 2/11
+    >>> draw_lengths(np.array([5, 5, 5, 1]), longest=3, draws=draws).tolist()
+    [1, 1, 2, 1]
     """
     odds = np.cumsum(1 / np.arange(1, longest + 1))  # of spans of at most 1, 2, ... words; not normalised
     scaled = draws * odds[np.minimum(left, longest) - 1]

@@ -50,19 +50,19 @@ def permute(index: np.ndarray, n: np.ndarray | int, key: np.ndarray | int) -> np
     """
     index = np.asarray(index, np.int64)
     sizes = np.broadcast_to(np.asarray(n, np.int64), index.shape).ravel()
-    values = index.ravel()
-    if np.any((values < 0) | (values >= sizes)):
+    numbers = index.ravel()
+    if np.any((numbers < 0) | (numbers >= sizes)):
         raise ValueError("permute: index must be in [0, n)")
-    values, sizes = values.astype(np.uint64), sizes.astype(np.uint64)
+    numbers, sizes = numbers.astype(np.uint64), sizes.astype(np.uint64)
     keys = np.broadcast_to(np.asarray(key, np.uint64), index.shape).ravel()
     rounds = np.arange(_FEISTEL_ROUNDS, dtype=np.uint64)[:, None] * np.uint64(_INCREMENT)
     round_keys = _finalise(keys + rounds)
     bits = np.maximum(2, np.frexp((sizes - np.uint64(1)).astype(np.float64))[1]).astype(np.uint64)
-    outside = np.arange(values.size)
+    outside = np.arange(numbers.size)
     while outside.size:
-        values[outside] = _feistel(values[outside], bits[outside], round_keys[:, outside])
-        outside = outside[values[outside] >= sizes[outside]]
-    return values.astype(np.int64).reshape(index.shape)
+        numbers[outside] = _feistel(numbers[outside], bits[outside], round_keys[:, outside])
+        outside = outside[numbers[outside] >= sizes[outside]]
+    return numbers.astype(np.int64).reshape(index.shape)
 
 
 def below(words: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -87,11 +87,11 @@ def _finalise(words: np.ndarray) -> np.ndarray:
     return words
 
 
-def _feistel(values: np.ndarray, bits: np.ndarray, round_keys: np.ndarray) -> np.ndarray:
+def _feistel(numbers: np.ndarray, bits: np.ndarray, round_keys: np.ndarray) -> np.ndarray:
     low_bits = bits >> np.uint64(1)
     one = np.uint64(1)
     masks = ((one << low_bits) - one, (one << (bits - low_bits)) - one)
-    halves = [values & masks[0], values >> low_bits]
+    halves = [numbers & masks[0], numbers >> low_bits]
     for number, keys in enumerate(round_keys):
         target = number % 2
         halves[target] ^= _finalise(halves[1 - target] + keys) & masks[target]

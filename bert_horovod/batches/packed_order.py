@@ -10,7 +10,7 @@ any row.
 import numpy as np
 
 from bert_horovod.batches.order import keyed_hash, permute
-from bert_horovod.batches.packing import Templates
+from bert_horovod.batches.packing import Templates, templates_of
 
 _ROWS, _SEQUENCES = range(2)  # streams of keyed_hash: one for each bijection
 
@@ -59,6 +59,27 @@ class PackedOrder:
 
     def _hash(self, stream: int, index: np.ndarray) -> np.ndarray:
         return keyed_hash(self._seed, stream, self._length, index=index.astype(np.uint64))
+
+
+class PackedItems(PackedOrder):
+    """The order of the rows of items in memory.
+
+    Args:
+        lengths: positions of each item, int64 [items].
+        sequence_length: positions per row, L.
+        seed: keys the bijections.
+        packing: whether several items share a row.
+    """
+
+    def __init__(self, lengths: np.ndarray, sequence_length: int, seed: int, packing: bool) -> None:
+        super().__init__(templates_of(lengths, sequence_length, packing), sequence_length, seed)
+        self._by_length = np.argsort(lengths, kind="stable")
+        self._length_start = np.searchsorted(lengths[self._by_length], np.arange(sequence_length + 1))
+
+    def members(self, positions: np.ndarray) -> np.ndarray:
+        """The numbers of the items that rows hold: int64 [R, S] for positions int64 [R]; -1: none."""
+        lengths, numbers = self.sequences(positions)
+        return np.where(numbers >= 0, self._by_length[self._length_start[lengths] + np.maximum(numbers, 0)], -1)
 
 
 def _first_numbers(lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:

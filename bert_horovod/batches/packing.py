@@ -46,9 +46,9 @@ def pack(histogram: np.ndarray, sequence_length: int) -> Templates:
     """
     rows = _OpenRows(sequence_length, most_sequences(sequence_length))
     for length in np.flatnonzero(histogram)[::-1].tolist():
-        left = int(histogram[length])
-        while left:
-            left -= rows.place(length, left)
+        sequences_left = int(histogram[length])
+        while sequences_left:
+            sequences_left -= rows.place(length, sequences_left)
     content = rows.all()
     width = max((len(lengths) for lengths in content), default=1)
     table = np.zeros((len(content), width), np.uint16)
@@ -82,12 +82,12 @@ class _OpenRows:
             content, rows = self._open[space].popitem()
             if not self._open[space]:
                 del self._open[space], self._spaces[at]
-        each = min(space // length, self._most - len(content), count)
-        used = min(rows, count // each)
+        per_row = min(space // length, self._most - len(content), count)
+        used = min(rows, count // per_row)
         if content:
             self._put(space, content, rows - used)
-        self._put(space - each * length, content + (length,) * each, used)
-        return used * each
+        self._put(space - per_row * length, content + (length,) * per_row, used)
+        return used * per_row
 
     def all(self) -> dict[tuple[int, ...], int]:
         """Rows by content, open ones included."""
@@ -106,3 +106,9 @@ class _OpenRows:
                 bisect.insort(self._spaces, space)
             target = self._open.setdefault(space, {})
         target[content] = target.get(content, 0) + rows
+
+
+def templates_of(lengths: np.ndarray, sequence_length: int, packing: bool) -> Templates:
+    """The templates of an epoch's rows, for items with so many positions, int64 [items]; one in a row if not packed."""
+    histogram = np.bincount(lengths, minlength=sequence_length + 1)
+    return pack(histogram, sequence_length) if packing else single(histogram)

@@ -40,8 +40,8 @@ class PairExchange:
         self._half = np.minimum(self._size // 2, self._size - classes.largest_run)
         self._half[0] = 0
         # If the largest document is all of the second part, no document lies in both parts.
-        rest = self._size - self._half
-        self._apart = np.where(classes.largest_run == rest, 0, classes.largest_run)
+        second_half = self._size - self._half
+        self._apart = np.where(classes.largest_run == second_half, 0, classes.largest_run)
         self._class_start = np.cumsum(classes.windows) - classes.windows
         couples = max(1, int(self._half.sum()))
         share = min(1.0, self._size.sum() / (4 * couples))
@@ -62,12 +62,12 @@ class PairExchange:
         some = np.flatnonzero(self._half[second])
         epoch, second = epoch[some], second[some]
         size, half, apart = self._size[second], self._half[second], self._apart[second]
-        rest = size - half
+        second_half = size - half
         drawn = epoch * len(self._size) + second
-        shift = rest - half + apart + below(self._words(_SHIFT, drawn), rest - apart + 1)
+        shift = second_half - half + apart + below(self._words(_SHIFT, drawn), second_half - apart + 1)
         place = (window[some] - self._class_start[second] - self._turn[second]) % size
-        couple = np.where(place < half, place, (place - half - shift) % rest)
-        partner = np.where(place < half, half + (place + shift) % rest, couple)
+        couple = np.where(place < half, place, (place - half - shift) % second_half)
+        partner = np.where(place < half, half + (place + shift) % second_half, couple)
         coupled = couple < half
         order = permute(np.where(coupled, couple, 0), half, self._words(_CHOICE, drawn))
         # Rounded so that the number of wrong couples is right over all classes, and in each class on average over
@@ -75,6 +75,6 @@ class PairExchange:
         draw = (self._words(_ROUNDING, epoch) >> np.uint64(11)) / 2.0**53
         wrong_couples = np.floor(self._wrong[second + 1] + draw) - np.floor(self._wrong[second] + draw)
         exchanged = coupled & (order < wrong_couples)
-        other = self._class_start[second] + (partner + self._turn[second]) % size
-        partners[some[exchanged]] = other[exchanged]
+        partner_window = self._class_start[second] + (partner + self._turn[second]) % size
+        partners[some[exchanged]] = partner_window[exchanged]
         return partners

@@ -42,9 +42,9 @@ def step_positions(
     """
     count = micro_batch_count(global_batch, world_size, micro_batch)
     first, last = (global_batch * r // world_size for r in (rank, rank + 1))
-    taken = []
+    numbers = []
     for k in range(count):
         start = min(first + k * micro_batch, last)
         rows = np.arange(start, start + micro_batch, dtype=np.int64)
-        taken.append((np.where(rows < last, step_in_phase * global_batch + rows, -1), start))
-    return taken
+        numbers.append((np.where(rows < last, step_in_phase * global_batch + rows, -1), start))
+    return numbers

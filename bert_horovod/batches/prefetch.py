@@ -53,12 +53,12 @@ def _items(make: Callable[[int], T], first: int, last: int, depth: int) -> Itera
     try:
         for _ in range(first, last):
             began = time.perf_counter()
-            item, error = finished.get()
+            prepared, error = finished.get()
             waited_s = time.perf_counter() - began
             if error is not None:
                 raise error
             room.release()
-            yield item, waited_s
+            yield prepared, waited_s
     finally:
         closed.set()
         room.release()

@@ -117,17 +117,19 @@ class Rows:
         """
         positions = np.asarray(positions, np.int64)
         shape = (len(positions), self.sequences)
-        found = self._sequences(positions)
+        sequences = self._sequences(positions)
         first, tokens, lengths = (np.zeros(shape, np.int64) for _ in range(3))
-        first[found.row, found.slot] = found.count
-        tokens[found.row, found.slot] = found.count + found.second_count
-        lengths[found.row, found.slot] = found.count + found.second_count + 2 + (found.second_count > 0)
+        first[sequences.row, sequences.slot] = sequences.count
+        tokens[sequences.row, sequences.slot] = sequences.count + sequences.second_count
+        lengths[sequences.row, sequences.slot] = (
+            sequences.count + sequences.second_count + 2 + (sequences.second_count > 0)
+        )
         layout = lay_out(first, lengths, self._length)
         ids = layout.ids(self._special)
         starts = layout.starts
-        target = found.row * self._length + starts[found.row, found.slot] + 1
-        self._copy_tokens(ids, found.start, found.count, target)
-        self._copy_tokens(ids, found.second_start, found.second_count, target + found.count + 1)
+        target = sequences.row * self._length + starts[sequences.row, sequences.slot] + 1
+        self._copy_tokens(ids, sequences.start, sequences.count, target)
+        self._copy_tokens(ids, sequences.second_start, sequences.second_count, target + sequences.count + 1)
         if ids.max(initial=0) >= self._vocabulary_size:
             raise DamagedData(
                 f"the token store holds the id {ids.max()}, outside of its vocabulary of {self._vocabulary_size}: "
@@ -136,8 +138,8 @@ class Rows:
 
         masked = self._masker.apply(ids, positions, layout.sequence_ids, layout.is_text, tokens)
         labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-        labels[found.row, found.slot] = found.wrong
-        weights[found.row, found.slot] = (found.second_count > 0) | (self._pair == "none")
+        labels[sequences.row, sequences.slot] = sequences.wrong
+        weights[sequences.row, sequences.slot] = (sequences.second_count > 0) | (self._pair == "none")
         return {
             **layout.inputs(ids),
             "masked_positions": masked.positions,
@@ -158,9 +160,9 @@ class Rows:
         start, first = (array[window].astype(np.int64) for array in (self._index.start, self._index.first))
         second = np.searchsorted(self._class_end, window, side="right")  # a class: tokens of the second segment
         if self._pair == "next_sentence":
-            other = self._exchange.partners(epoch, window, second)
-            other_start = self._index.start[other].astype(np.int64) + self._index.first[other]
-            return _Sequences(row, slot, start, first, other_start, second, other != window)
+            partner = self._exchange.partners(epoch, window, second)
+            other_start = self._index.start[partner].astype(np.int64) + self._index.first[partner]
+            return _Sequences(row, slot, start, first, other_start, second, partner != window)
         wrong = np.zeros(len(window), bool)
         if self._pair == "sentence_order":
             words = self._hash(_SWAP, epoch * self._index.windows + window)

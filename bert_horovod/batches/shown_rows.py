@@ -76,21 +76,21 @@ class RowText:
     def _text(self, ids: np.ndarray, segment: list[int], masked: dict[int, int]) -> str:
         text = ""
         for place in segment:
-            seen = int(ids[place])
-            original = masked.get(place, seen)
+            shown_id = int(ids[place])
+            original = masked.get(place, shown_id)
             goes_on = self._continuation[original] and place != segment[0]
             token = self._vocabulary[original]
             if place in masked:
-                token = self._marked(token, original, seen)
+                token = self._marked(token, original, shown_id)
             elif goes_on:
                 token = token[2:]
             text += token if goes_on else f" {token}"
         return text.strip()
 
-    def _marked(self, token: str, original: int, seen: int) -> str:
-        if seen == self._special.mask:
+    def _marked(self, token: str, original: int, shown_id: int) -> str:
+        if shown_id == self._special.mask:
             return f"[MASK:{token}]"
-        return f"[{token}=]" if seen == original else f"[{token}→{self._vocabulary[seen]}]"
+        return f"[{token}=]" if shown_id == original else f"[{token}→{self._vocabulary[shown_id]}]"
 
 
 def _segments(token_types: np.ndarray, places: np.ndarray) -> list[list[int]]:

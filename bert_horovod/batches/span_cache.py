@@ -41,8 +41,8 @@ def open_spans(
     settings = [_FORMAT, tokenizers.__version__, vocabulary, lowercase, texts]
     name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
     path = directory / f"spans-{name}.npz"
-    if (found := _read(path, texts)) is not None:
-        return found, None
+    if (tokens := _read(path, texts)) is not None:
+        return tokens, None
     tokenizer = LocatingTokenizer(vocabulary, lowercase)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -51,16 +51,16 @@ def open_spans(
     except OSError as error:
         return tokenised_spans(texts, tokenizer), _not_kept(directory, error)
     try:
-        if (found := _read(path, texts)) is not None:
-            return found, None
+        if (tokens := _read(path, texts)) is not None:
+            return tokens, None
         count = len(texts.questions)
         print(f"tokenising {count:,} questions, to be kept in {directory}", file=sys.stderr, flush=True)
-        found = tokenised_spans(texts, tokenizer)
+        tokens = tokenised_spans(texts, tokenizer)
         try:
-            _write(path, found)
+            _write(path, tokens)
         except OSError as error:
-            return found, _not_kept(directory, error)
-        return found, None
+            return tokens, _not_kept(directory, error)
+        return tokens, None
     finally:
         os.close(held)
 
@@ -76,13 +76,13 @@ def _read(path: Path, texts: SpanTexts) -> SpanTokens | None:
     """Read the file; None if it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = SpanTokens(*(file[name] for name in SpanTokens._fields))
+            tokens = SpanTokens(*(file[name] for name in SpanTokens._fields))
     except Exception:  # NumPy gives damaged headers to Python's parser, which raises many kinds of errors
         return None
-    counts = (len(found.context_starts) - 1, len(found.question_starts) - 1, *found.answers.shape)
-    fits = [array.dtype for array in found] == [np.dtype(dtype) for dtype in _DTYPES]
+    counts = (len(tokens.context_starts) - 1, len(tokens.question_starts) - 1, *tokens.answers.shape)
+    fits = [array.dtype for array in tokens] == [np.dtype(dtype) for dtype in _DTYPES]
     fits &= counts == (len(texts.contexts), len(texts.questions), len(texts.questions), 2)
-    return found if fits else None
+    return tokens if fits else None
 
 
 def _write(path: Path, tokens: SpanTokens) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 
 from bert_horovod.batches.layout import lay_out
 from bert_horovod.batches.order import stream_seed
-from bert_horovod.batches.packed_order import PackedOrder
-from bert_horovod.batches.packing import Templates, pack, single
+from bert_horovod.batches.packed_order import PackedItems
 from bert_horovod.batches.span_windows import SPECIAL_TOKENS, STRIDE, SpanWindows, cut_spans
 from bert_horovod.batches.spans import SpanTokens
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
@@ -22,12 +21,6 @@ from bert_horovod.recipe.sections import Recipe
 
 # Streams of the recipe's seed, other ones than in batches/rows.py and labelled.py; phase i trains on _PHASE_STREAM + i.
 _HELD_OUT_STREAM, _PHASE_STREAM = 300, 301
-
-
-def templates_of(windows: SpanWindows, sequence_length: int, packing: bool) -> Templates:
-    """The templates of an epoch's rows: the lengths of the windows that share a row."""
-    histogram = np.bincount(windows.lengths, minlength=sequence_length + 1)
-    return pack(histogram, sequence_length) if packing else single(histogram)
 
 
 class SpanRows:
@@ -52,9 +45,7 @@ class SpanRows:
         packing: bool = True,
     ) -> None:
         self.tokens, self.windows = tokens, windows
-        self._order = PackedOrder(templates_of(windows, sequence_length, packing), sequence_length, seed)
-        self._by_length = np.argsort(windows.lengths, kind="stable")
-        self._length_start = np.searchsorted(windows.lengths[self._by_length], np.arange(sequence_length + 1))
+        self._order = PackedItems(windows.lengths, sequence_length, seed, packing)
         self.count = self._order.count
         self.slots = {"windows": self._order.slots}
         self._ids = np.concatenate((tokens.question_ids, tokens.context_ids))
@@ -67,11 +58,7 @@ class SpanRows:
 
     def members(self, positions: np.ndarray) -> np.ndarray:
         """The numbers of the windows that rows hold: int64 [R, S] for positions int64 [R]; -1: none."""
-        lengths, numbers = self._order.sequences(positions)
-        present = numbers >= 0
-        members = np.full(lengths.shape, -1, np.int64)
-        members[present] = self._by_length[self._length_start[lengths[present]] + numbers[present]]
-        return members
+        return self._order.members(positions)
 
     def places(self) -> tuple[np.ndarray, np.ndarray]:
         """Each window's row in the first epoch, and the place of its [CLS] in that row: int64 [windows] each."""
@@ -158,8 +145,8 @@ class SpanDataset:
         tokens, stream = self.held_out, _HELD_OUT_STREAM
         if split == "train":
             tokens, stream = self.train, _PHASE_STREAM + phase
-        length, data = self.recipe.phase[phase].sequence_length, self.recipe.data
+        length, settings = self.recipe.phase[phase].sequence_length, self.recipe.data
         windows = cut_spans(tokens, length, self.stride)
         return SpanRows(
-            tokens, windows, special_ids(self.vocabulary), length, stream_seed(data.seed, stream), data.packing
+            tokens, windows, special_ids(self.vocabulary), length, stream_seed(settings.seed, stream), settings.packing
         )

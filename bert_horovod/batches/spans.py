@@ -52,8 +52,10 @@ class SpanTokens(NamedTuple):
 def tokenised_spans(texts: SpanTexts, tokenizer: LocatingTokenizer) -> SpanTokens:
     """Tokenise questions and contexts, and find the answers' tokens."""
     contexts, questions = tokenizer(texts.contexts), tokenizer(texts.questions)
-    context_starts, question_starts = (np.append(0, np.cumsum(tokens.counts)) for tokens in (contexts, questions))
-    found = SpanTokens(
+    context_starts, question_starts = (
+        np.append(0, np.cumsum(ids_of_text.counts)) for ids_of_text in (contexts, questions)
+    )
+    tokens = SpanTokens(
         contexts.ids,
         contexts.begins,
         contexts.ends,
@@ -65,8 +67,8 @@ def tokenised_spans(texts: SpanTexts, tokenizer: LocatingTokenizer) -> SpanToken
     )
     asked = [number for number, answer in enumerate(texts.answers) if answer is not None]
     if asked:
-        found.answers[asked] = _answer_tokens(texts, found, np.array(asked), tokenizer)
-    return found
+        tokens.answers[asked] = _answer_tokens(texts, tokens, np.array(asked), tokenizer)
+    return tokens
 
 
 def _answer_tokens(texts: SpanTexts, tokens: SpanTokens, asked: np.ndarray, tokenizer: LocatingTokenizer) -> np.ndarray:
@@ -116,17 +118,17 @@ def _spans_of_words(texts: SpanTexts, tokens: SpanTokens, asked: np.ndarray, fir
         held = contexts[context][max(0, int(word_begins[first]) - base) : int(word_ends[last]) - base]
         if " ".join(answer.split()) in " ".join(held.split()):
             words[place], spans[place] = (first, last), 0
-    found = np.flatnonzero(spans[:, 0] == 0)
-    if not len(found):
+    located = np.flatnonzero(spans[:, 0] == 0)
+    if not len(located):
         return spans
     # The word of each token of these contexts, (tokens,): the word that holds the token's first character.
     low, high = tokens.context_starts[[first_context, last_context + 1]]
     counts = np.diff(tokens.context_starts[first_context : last_context + 2])
     token_word = word_of[tokens.begins[low:high] + np.repeat(text_starts[:-1], counts)]
-    base = tokens.context_starts[tokens.context_of[asked[found]]] - low
-    first = np.searchsorted(token_word, words[found, 0], side="left") - base
-    last = np.searchsorted(token_word, words[found, 1], side="right") - 1 - base
-    spans[found] = np.where((first <= last)[:, None], np.stack((first, last), 1), NOT_FOUND)
+    base = tokens.context_starts[tokens.context_of[asked[located]]] - low
+    first = np.searchsorted(token_word, words[located, 0], side="left") - base
+    last = np.searchsorted(token_word, words[located, 1], side="right") - 1 - base
+    spans[located] = np.where((first <= last)[:, None], np.stack((first, last), 1), NOT_FOUND)
     return spans
 
 
@@ -145,18 +147,18 @@ def _narrowed(
     narrowed = spans.copy()
     starts = np.cumsum(answer_counts) - answer_counts
     slack = np.where(answer_counts > 0, spans[:, 1] - spans[:, 0] + 1 - answer_counts, -1)
-    left = np.flatnonzero(slack >= 0)
+    unresolved = np.flatnonzero(slack >= 0)
     shift = 0
-    while len(left):
-        count = answer_counts[left]
+    while len(unresolved):
+        count = answer_counts[unresolved]
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        theirs = ids[np.repeat(base[left] + spans[left, 0] + shift, count) + within]
-        same = theirs == answer_ids[np.repeat(starts[left], count) + within]
+        theirs = ids[np.repeat(base[unresolved] + spans[unresolved, 0] + shift, count) + within]
+        same = theirs == answer_ids[np.repeat(starts[unresolved], count) + within]
         equal = np.logical_and.reduceat(same, np.cumsum(count) - count)
-        hit = left[equal]
+        hit = unresolved[equal]
         narrowed[hit, 0] = spans[hit, 0] + shift
         narrowed[hit, 1] = narrowed[hit, 0] + answer_counts[hit] - 1
         shift += 1
-        left = left[~equal]
-        left = left[slack[left] >= shift]
+        unresolved = unresolved[~equal]
+        unresolved = unresolved[slack[unresolved] >= shift]
     return narrowed

@@ -67,12 +67,12 @@ def cut_windows(
         short &= bounds[stop] - bounds[:-1] > limit
         reach = np.where(short, np.arange(1, len(reach) + 1), reach)
 
-    here, end = section_piece[:-1][chosen], section_piece[1:][chosen]
+    window_begin, end = section_piece[:-1][chosen], section_piece[1:][chosen]
     begins = np.zeros(len(sentence), bool)
-    while (inside := here < end).any():
-        here, end = here[inside], end[inside]
-        begins[here] = True
-        here = reach[here]
+    while (inside := window_begin < end).any():
+        window_begin, end = window_begin[inside], end[inside]
+        begins[window_begin] = True
+        window_begin = reach[window_begin]
 
     piece = np.flatnonzero(begins)
     section = np.searchsorted(section_piece, piece, side="right") - 1

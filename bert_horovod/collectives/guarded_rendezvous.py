@@ -45,12 +45,12 @@ class GuardedHandler(RendezvousHandler):
             self._refuse(f"changes {self.path[:100]!r}, which {owner or 'nobody'} wrote")
         return owner == client
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, problem: str) -> None:
         client = self.client_address[0]
         if client not in self.server.refused:
             self.server.refused.add(client)
             warn(
-                f"warning: the rendezvous server refused that {client} {what}: if no rank runs there, a stranger "
+                f"warning: the rendezvous server refused that {client} {problem}: if no rank runs there, a stranger "
                 "reaches the ranks' network; let a firewall admit the run's hosts alone"
             )
         self.close_connection = True

@@ -92,18 +92,18 @@ def check_horovodruns_server(environment: Mapping[str, str] = os.environ) -> Non
 
     Horovod would wait for ranks that nobody started.
     """
-    said = " ".join(f"{name}={environment[name]}" for name in ("HOROVOD_RANK", "HOROVOD_SIZE"))
+    variables = " ".join(f"{name}={environment[name]}" for name in ("HOROVOD_RANK", "HOROVOD_SIZE"))
     mend = "nothing has started this process as a rank: unset HOROVOD_RANK HOROVOD_SIZE, or start it with horovodrun"
     rank, size = int(environment["HOROVOD_RANK"]), int(environment["HOROVOD_SIZE"])
     if not rank < size <= _MAXIMUM_RANKS:
-        raise UserError(f"found {said}, which is no rank of a world; {mend}")
+        raise UserError(f"found {variables}, which is no rank of a world; {mend}")
     address, port = (environment.get(name, "") for name in _SERVER)
     if not address or not port.isdecimal():
-        raise UserError(f"found {said} in the environment, but no {' and '.join(_SERVER)}; {mend}")
+        raise UserError(f"found {variables} in the environment, but no {' and '.join(_SERVER)}; {mend}")
     try:
         socket.create_connection((address, int(port)), _SERVER_ANSWERS_S).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"found {said} in the environment, but horovodrun's server at {address}:{port} does not answer ({error}); "
-            f"{mend}"
+            f"found {variables} in the environment, but horovodrun's server at {address}:{port} does not answer "
+            f"({error}); {mend}"
         ) from error

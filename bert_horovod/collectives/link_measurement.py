@@ -48,7 +48,7 @@ def measure_link(
             timed(tensor)
             times.append(time.perf_counter() - begin)
         # All ranks take rank 0's time, because they must try the same sizes and make the same plan.
-        taken = world.broadcast(tf.constant(statistics.median(times), tf.float64), "link.seconds").numpy()
-        seconds.append((payload, float(taken)))
+        median_s = world.broadcast(tf.constant(statistics.median(times), tf.float64), "link.seconds").numpy()
+        seconds.append((payload, float(median_s)))
         payload *= 4
     return fit(seconds)

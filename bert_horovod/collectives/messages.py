@@ -17,5 +17,5 @@ def from_rank_0(value: Any, world: World, name: str) -> Any:
 def from_all_ranks(values: list[Any], world: World, name: str) -> list[Any]:
     """Gather all ranks' values, which JSON can hold, on every rank, in the order of ranks."""
     lines = "".join(f"{json.dumps(value)}\n" for value in values)
-    mine = tf.constant(np.frombuffer(lines.encode(), np.uint8))
-    return [json.loads(line) for line in world.all_gather(mine, name).numpy().tobytes().splitlines()]
+    own_lines = tf.constant(np.frombuffer(lines.encode(), np.uint8))
+    return [json.loads(line) for line in world.all_gather(own_lines, name).numpy().tobytes().splitlines()]

@@ -154,10 +154,10 @@ class HorovodWorld(World):
                 self._counts[name] = count
         with tf.control_dependencies([tensor]):
             tf.raw_ops.AssignAddVariableOp(resource=self._counts[name], value=one)
-        result = collective(tensor, name=name, **self._group)
-        with tf.control_dependencies([result]):
+        received = collective(tensor, name=name, **self._group)
+        with tf.control_dependencies([received]):
             tf.raw_ops.AssignAddVariableOp(resource=self._counts[name], value=one)
-        return result
+        return received
 
     def in_flight(self) -> list[str]:
         begun = {
@@ -182,7 +182,7 @@ class HorovodWorld(World):
 
 def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
     """Horovod's settings, by environment variable; `timeline`: whether record_timeline may be called."""
-    found: dict[str, Any] = {
+    variables: dict[str, Any] = {
         # Ranks may arrive minutes apart, because one rank of each host reads a large token store first; by default Gloo
         # aborts a rank that has waited 30 s.
         "HOROVOD_GLOO_TIMEOUT_SECONDS": 300,
@@ -191,11 +191,11 @@ def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
     }
     if not execution.autotune:  # Horovod does not tune settings that are set here
         # Horovod's own fusion makes sums depend on timing; the gradient buckets of this project take its place.
-        found["HOROVOD_FUSION_THRESHOLD"] = execution.fusion_bytes
-        found["HOROVOD_CYCLE_TIME"] = execution.cycle_time_ms
+        variables["HOROVOD_FUSION_THRESHOLD"] = execution.fusion_bytes
+        variables["HOROVOD_CYCLE_TIME"] = execution.cycle_time_ms
     if execution.timeline or timeline:
-        found["HOROVOD_TIMELINE"] = "DYNAMIC"
-    return {name: str(value) for name, value in found.items()}
+        variables["HOROVOD_TIMELINE"] = "DYNAMIC"
+    return {name: str(value) for name, value in variables.items()}
 
 
 def connect(

@@ -49,19 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
         expected_bits_per_s=arguments.expect_gbit and arguments.expect_gbit * 1e9,
         output_dir=arguments.output_dir,
     )
-    found = []
+    checks_made = []
     for check in doctor.examine():
-        found.append(check)
+        checks_made.append(check)
         if not arguments.json:
             expected = f"; expected {check.expected}" if check.expected else ""
             mend = f"\n{'':22}mend: {check.mend}" if check.mend else ""
             print(f"{check.level:8} {check.name:12} {check.found}{expected}{mend}", flush=True)
-    failed = sum(check.level == FAILED for check in found)
+    failed = sum(check.level == FAILED for check in checks_made)
     start = None if failed else doctor.start_line(which)
     if arguments.json:
-        checks = [asdict(check) for check in found]
-        found = {"ok": not failed, "checks": checks, "start": start, "all_reduce": doctor.measured}
-        print(json.dumps(found | {"hosts": doctor.facts}))
+        checks = [asdict(check) for check in checks_made]
+        report = {"ok": not failed, "checks": checks, "start": start, "all_reduce": doctor.measured}
+        print(json.dumps(report | {"hosts": doctor.facts}))
     else:
-        print(f"{failed} of {len(found)} checks failed" if failed else f"start a run:\n{start}")
+        print(f"{failed} of {len(checks_made)} checks failed" if failed else f"start a run:\n{start}")
     return 1 if failed else 0

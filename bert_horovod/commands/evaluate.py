@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Objective, Phase, Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -28,13 +28,7 @@ _WHY_LENGTH = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--checkpoint",
-        required=True,
-        type=Path,
-        metavar="PATH",
-        help=CHECKPOINT,
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--data_dir",
         required=True,
@@ -61,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int | None:
     """Evaluate and print."""
-    result = evaluate(
+    evaluation = evaluate(
         arguments.checkpoint,
         arguments.data_dir,
         arguments.sequence_length,
@@ -69,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int | None:
         arguments.micro_batch,
         arguments.index_dir,
     )
-    print(json.dumps(result) if arguments.json else summary(result))
+    print(json.dumps(evaluation) if arguments.json else summary(evaluation))
     return None
 
 
@@ -93,9 +87,9 @@ def evaluate(
     Raises:
         ReportedError: the checkpoint, the store or an argument is wrong, or they do not fit together.
     """
-    for name, value in (("rows", rows), ("micro_batch", micro_batch)):
-        if value < 1:
-            raise UserError(f"--{name} {value}: expected at least 1")
+    for name, count in (("rows", rows), ("micro_batch", micro_batch)):
+        if count < 1:
+            raise UserError(f"--{name} {count}: expected at least 1")
     import_tensorflow()
 
     from bert_horovod.batches.rows import open_rows
@@ -110,22 +104,22 @@ def evaluate(
 
     store = verify(data_dir)  # otherwise a damaged byte would change the loss
     directory = find_checkpoint(checkpoint)
-    found = read_masked_model(directory)
-    _refuse_another_vocabulary(directory, found, store)
+    pretrained = read_masked_model(directory)
+    _refuse_another_vocabulary(directory, pretrained, store)
     lengths = {"flag": sequence_length, "checkpoint": recorded_length(directory), "default": DEFAULT_LENGTH}
     length_from, sequence_length = next((known, length) for known, length in lengths.items() if length is not None)
-    if not 8 <= sequence_length <= found.model.max_position_embeddings:
+    if not 8 <= sequence_length <= pretrained.model.max_position_embeddings:
         raise UserError(
-            f"--sequence_length {sequence_length}: expected 8 to {found.model.max_position_embeddings}, "
+            f"--sequence_length {sequence_length}: expected 8 to {pretrained.model.max_position_embeddings}, "
             f"the positions of {directory}"
         )
     unigrams = unigram_cross_entropy(store)
-    pair = (recorded_pair(directory) or "next_sentence") if found.pairs else "none"
+    pair = (recorded_pair(directory) or "next_sentence") if pretrained.pairs else "none"
     recipe = Recipe(objective=Objective(pair=pair), phase=(Phase(sequence_length=sequence_length),))
     held_out = open_rows(store, recipe, 0, "held_out", index_dir)
-    task = Pretraining(found.pairs, recipe.objective.pair_name)
-    evaluator = Evaluator(task, found.model, ComputePolicy(), held_out, rows, micro_batch, World())
-    means = {f"held_out_{name}": value for name, value in evaluator.evaluate(found.parameters).items()}
+    task = Pretraining(pretrained.pairs, recipe.objective.pair_name)
+    evaluator = Evaluator(task, pretrained.model, ComputePolicy(), held_out, rows, micro_batch, World())
+    means = {f"held_out_{name}": mean for name, mean in evaluator.evaluate(pretrained.parameters).items()}
     return {
         "checkpoint": str(directory),
         "sequence_length": sequence_length,
@@ -138,46 +132,47 @@ def evaluate(
     }
 
 
-def summary(result: dict[str, Any]) -> str:
+def summary(evaluation: dict[str, Any]) -> str:
     """The result of `evaluate`, for people."""
-    why = _WHY_LENGTH[result["sequence_length_from"]]
+    why = _WHY_LENGTH[evaluation["sequence_length_from"]]
     lines = [
-        f"{result['checkpoint']} on {result['rows']:,} held-out rows of {result['sequence_length']} positions{why}:",
-        f"  masked tokens   loss {result['held_out_mlm_loss']:.4f} nats   "
-        f"accuracy {result['held_out_mlm_accuracy']:.1%}",
+        f"{evaluation['checkpoint']} on {evaluation['rows']:,} held-out rows of {evaluation['sequence_length']} "
+        f"positions{why}:",
+        f"  masked tokens   loss {evaluation['held_out_mlm_loss']:.4f} nats   "
+        f"accuracy {evaluation['held_out_mlm_accuracy']:.1%}",
     ]
-    if result["pair"] != "none":
-        name = Objective(pair=result["pair"]).pair_name
+    if evaluation["pair"] != "none":
+        name = Objective(pair=evaluation["pair"]).pair_name
         lines.append(
-            f"  {result['pair'].replace('_', ' '):14}  loss {result[f'held_out_{name}_loss']:.4f} nats   "
-            f"accuracy {result[f'held_out_{name}_accuracy']:.1%}"
+            f"  {evaluation['pair'].replace('_', ' '):14}  loss {evaluation[f'held_out_{name}_loss']:.4f} nats   "
+            f"accuracy {evaluation[f'held_out_{name}_accuracy']:.1%}"
         )
-    side = "below" if result["gain"] >= 0 else "above"
+    side = "below" if evaluation["gain"] >= 0 else "above"
     lines.append(
-        f"  unigrams        loss {result['unigram_cross_entropy']:.4f} nats   the model is "
-        f"{abs(result['gain']):.4f} nats {side}"
+        f"  unigrams        loss {evaluation['unigram_cross_entropy']:.4f} nats   the model is "
+        f"{abs(evaluation['gain']):.4f} nats {side}"
     )
     return "\n".join(lines)
 
 
-def _refuse_another_vocabulary(directory: Path, found: "Pretrained", store: "Store") -> None:
-    if found.model.vocab_size != len(store.vocabulary):
+def _refuse_another_vocabulary(directory: Path, pretrained: "Pretrained", store: "Store") -> None:
+    if pretrained.model.vocab_size != len(store.vocabulary):
         raise UserError(
-            f"--checkpoint {directory} has a vocabulary of {found.model.vocab_size}, the token store "
+            f"--checkpoint {directory} has a vocabulary of {pretrained.model.vocab_size}, the token store "
             f"{store.path} one of {len(store.vocabulary)}; prepare the data with the checkpoint's "
             "vocabulary"
         )
-    if found.vocabulary is None:
+    if pretrained.vocabulary is None:
         return
-    if found.vocabulary != store.vocabulary:
-        pairs = zip(found.vocabulary, store.vocabulary, strict=True)
+    if pretrained.vocabulary != store.vocabulary:
+        pairs = zip(pretrained.vocabulary, store.vocabulary, strict=True)
         first = next(i for i, (theirs, ours) in enumerate(pairs) if theirs != ours)
         raise UserError(
             f"--checkpoint {directory} has another vocabulary than the token store {store.path} "
             f"(they first differ at id {first}); prepare the data with --vocab {directory}"
         )
-    if found.lowercase != store.manifest["vocabulary"]["lowercase"]:
+    if pretrained.lowercase != store.manifest["vocabulary"]["lowercase"]:
         raise UserError(
-            f"--checkpoint {directory} has lower-casing {found.lowercase}, the token store {store.path} "
-            f"the opposite; prepare the data {'without' if found.lowercase else 'with'} --cased"
+            f"--checkpoint {directory} has lower-casing {pretrained.lowercase}, the token store {store.path} "
+            f"the opposite; prepare the data {'without' if pretrained.lowercase else 'with'} --cased"
         )

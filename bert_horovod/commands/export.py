@@ -18,13 +18,13 @@ checkpoint; if they differ, nothing is left of the export.
 import argparse
 from pathlib import Path
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--checkpoint", required=True, type=Path, metavar="PATH", help=CHECKPOINT)
+    add_checkpoint(parser)
     parser.add_argument(
         "--format",
         required=True,
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int | None:
     from bert_horovod.runs.checkpoint import find_checkpoint
 
     tf.config.set_visible_devices([], "GPU")
-    made = export(
+    exported = export(
         find_checkpoint(arguments.checkpoint),
         arguments.output,
         arguments.format,
@@ -61,10 +61,10 @@ def run(arguments: argparse.Namespace) -> int | None:
         arguments.with_tokenizer,
     )
     print(
-        f"read        {made.origin}\n"
-        f"exported    {made.class_name}, {made.architecture.heads}\n"
-        f"calls       {', '.join(made.inputs)}\n"
-        f"checked     in a fresh process: at most {made.difference:.1e} from the checkpoint\n"
-        f"written     {arguments.output}, {made.size_bytes / 1e6:,.1f} MB"
+        f"read        {exported.origin}\n"
+        f"exported    {exported.class_name}, {exported.architecture.heads}\n"
+        f"calls       {', '.join(exported.inputs)}\n"
+        f"checked     in a fresh process: at most {exported.difference:.1e} from the checkpoint\n"
+        f"written     {arguments.output}, {exported.size_bytes / 1e6:,.1f} MB"
     )
     return None

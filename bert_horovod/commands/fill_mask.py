@@ -4,22 +4,15 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 """
 
 import argparse
-from pathlib import Path
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--checkpoint",
-        required=True,
-        type=Path,
-        metavar="PATH",
-        help=CHECKPOINT,
-    )
+    add_checkpoint(parser)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses per [MASK] (default: %(default)s)")
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="a sentence with one or more [MASK]")
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
@@ -63,13 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text_columns", default="text", metavar="A[,B]", help="of your own files: one text, or two (default: text)"
     )
     parser.add_argument("--label_column", default="label", metavar="C", help="of your own files (default: %(default)s)")
-    parser.add_argument(
-        "--checkpoint",
-        required=True,
-        type=Path,
-        metavar="PATH",
-        help=CHECKPOINT,
-    )
+    add_checkpoint(parser)
     parser.add_argument("--epochs", type=float, metavar="N", help="over the train examples (default: 3, for squad 2)")
     parser.add_argument(
         "--seeds",
@@ -137,9 +131,9 @@ def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
 
     if arguments.test_file or len(arguments.dev_file) > 1:
         raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
-    given = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
+    given_flags = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
     files = arguments.data_dir, arguments.train_file, *(arguments.dev_file or [None])
-    return SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given))
+    return SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given_flags))
 
 
 def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:
@@ -150,13 +144,13 @@ def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "Wor
     runs = train_all(jobs, variants(arguments.seeds, arguments.learning_rates), world, print)
     if world.rank or runs is None:
         return
-    found = summary(arguments.task, runs)
-    write_summary(arguments.output_dir / "scores.json", found)
-    decides = found["decides"].replace("_", " ")
-    best = found["best"]
+    compared = summary(arguments.task, runs)
+    write_summary(arguments.output_dir / "scores.json", compared)
+    decides = compared["decides"].replace("_", " ")
+    best = compared["best"]
     print(
-        f"\n{lines(cells(found))}\n+-: standard deviation of the runs; {decides} decides\n"
-        f"best: {best['output_dir']}, {decides} {best['scores'][found['decides']]:.4f}"
+        f"\n{lines(cells(compared))}\n+-: standard deviation of the runs; {decides} decides\n"
+        f"best: {best['output_dir']}, {decides} {best['scores'][compared['decides']]:.4f}"
     )
 
 

@@ -23,14 +23,14 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.slots is not None and not 1 <= arguments.slots <= MAXIMUM_SLOTS:
         raise UserError(f"--slots {arguments.slots}: expected 1 to {MAXIMUM_SLOTS}")
-    found = from_scheduler()
-    if found is None:
+    hosts_and_source = from_scheduler()
+    if hosts_and_source is None:
         raise UserError(
             "found no job of SLURM, PBS, LSF or Grid Engine (SLURM_JOB_NODELIST, PBS_NODEFILE, LSB_MCPU_HOSTS, "
             "LSB_DJOB_HOSTFILE, LSB_HOSTS and PE_HOSTFILE are not set); run this inside a job, "
             "or write the hostfile by hand: a line `host slots=N` for each host"
         )
-    hosts, source = found
+    hosts, source = hosts_and_source
     if arguments.slots:
         hosts = dict.fromkeys(hosts, arguments.slots)
     if arguments.output:

@@ -54,25 +54,27 @@ def run(arguments: argparse.Namespace) -> int | None:
             "with"
         )
     with new_directory(arguments.directory) as temporary:
-        found = read_pretrained(path, architecture, arguments.lowercase)
-        parameters = {name: found.parameters[name] for name in architecture.parameters(found.model)}
+        pretrained = read_pretrained(path, architecture, arguments.lowercase)
+        parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
         try:
-            write_directory(temporary, found.model, architecture, parameters, found.vocabulary, found.lowercase)
+            write_directory(
+                temporary, pretrained.model, architecture, parameters, pretrained.vocabulary, pretrained.lowercase
+            )
         except ValueError as error:
             raise UserError(f"{path}: {error}; expected BERT's WordPiece vocabulary") from error
-    case = "lower-cases" if found.lowercase else "keeps upper case and accents"
+    case = "lower-cases" if pretrained.lowercase else "keeps upper case and accents"
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
-    print(summary(contents, architecture, f"{len(found.vocabulary):,} tokens, {case} ({why})"))
-    print(f"written     {arguments.directory}, {architecture.class_name(found.model)} of transformers")
+    print(summary(contents, architecture, f"{len(pretrained.vocabulary):,} tokens, {case} ({why})"))
+    print(f"written     {arguments.directory}, {architecture.class_name(pretrained.model)} of transformers")
     return None
 
 
 def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) -> str:
     """A summary for people: the parts that were read, and the tensors that were left out."""
-    model, kept = contents.model, architecture.parameters(contents.model)
+    model, kept_parameters = contents.model, architecture.parameters(contents.model)
     copies = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
-    others = sorted(contents.shapes.keys() - kept.keys() - set(copies))
-    named = [f"{', '.join(others[:_NAMED])}{f' and {len(others) - _NAMED} more' if len(others) > _NAMED else ''}"]
+    left_out = sorted(contents.shapes.keys() - kept_parameters.keys() - set(copies))
+    named = [f"{', '.join(left_out[:_NAMED])}{f' and {len(left_out) - _NAMED} more' if len(left_out) > _NAMED else ''}"]
     optimizer = [f"{len(contents.optimizer)} variables of the optimizer"] if contents.optimizer else []
     shared = f" with the parameters of {model.layer_groups}" if model.layer_groups < model.num_hidden_layers else ""
     width = f" (embeddings {model.embedding_width})" if model.albert else ""
@@ -83,7 +85,7 @@ def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) 
             f"{model.num_attention_heads} attention heads, {model.max_position_embeddings} positions, "
             f"{model.hidden_act}",
             f"heads       {architecture.heads}",
-            f"left out    {'; '.join([*(named if others else []), *optimizer]) or 'nothing'}",
+            f"left out    {'; '.join([*(named if left_out else []), *optimizer]) or 'nothing'}",
             f"tokenizer   {tokenizer}",
         ]
     )

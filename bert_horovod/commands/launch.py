@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.restarts < 0:
         raise UserError(f"--restarts {arguments.restarts}: expected at least 0")
     hosts = given_hosts(arguments)
-    if not hosts and (found := from_scheduler()):
-        hosts, source = found
+    if not hosts and (scheduled := from_scheduler()):
+        hosts, source = scheduled
         print(f"{counted(len(hosts), 'host')}, {counted(sum(hosts.values()), 'slot')}, from {source}", file=sys.stderr)
         if (arguments.ranks or 0) > sum(hosts.values()):
             raise UserError(

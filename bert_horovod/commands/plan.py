@@ -144,18 +144,18 @@ def run(arguments: argparse.Namespace) -> None:
 def _cluster(arguments: argparse.Namespace) -> Cluster | None:
     if arguments.cluster is None:
         return None
-    given = [f"--{name}" for name, default in _QUICK.items() if getattr(arguments, name) != default]
+    given_flags = [f"--{name}" for name, default in _QUICK.items() if getattr(arguments, name) != default]
     if arguments.link is not None and _is_rate(arguments.link):
-        given.append("--link RATE")
-    if given:
-        raise UserError(f"{given[0]} with --cluster: write it into {arguments.cluster}, or leave --cluster out")
+        given_flags.append("--link RATE")
+    if given_flags:
+        raise UserError(f"{given_flags[0]} with --cluster: write it into {arguments.cluster}, or leave --cluster out")
     return read_cluster(arguments.cluster)
 
 
 def _device(arguments: argparse.Namespace, cluster: Cluster | None, recipe: Recipe) -> Device:
     precision, compute = recipe.numerics.precision, arguments.compute
     if cluster:
-        found = cluster.rank_device(precision)
+        device = cluster.rank_device(precision)
     else:
         _check_share("--product_share", arguments.product_share)
         tflops = arguments.tflops
@@ -173,14 +173,14 @@ def _device(arguments: argparse.Namespace, cluster: Cluster | None, recipe: Reci
             arguments.memory_rate or "",
             SPREAD,
         )
-        found = device_of(sheet, "--", precision, "device")
-    return found if compute is None else measured_device(compute, recipe, found)
+        device = device_of(sheet, "--", precision, "device")
+    return device if compute is None else measured_device(compute, recipe, device)
 
 
 def _network(arguments: argparse.Namespace, cluster: Cluster | None) -> Network:
     link = arguments.link
     if cluster:
-        found = cluster.network
+        network = cluster.network
     else:
         _check_share("--link_share", arguments.link_share)
         if not 0 <= arguments.latency_ms < math.inf:
@@ -188,8 +188,8 @@ def _network(arguments: argparse.Namespace, cluster: Cluster | None) -> Network:
         if link is None:
             raise UserError("which link? Give --cluster, or --link as in --link 10Gb/s")
         rate = math.inf if Path(link).is_file() else parse_rate(link, "--link")
-        found = Network(rate, arguments.link_share, 1e-3 * arguments.latency_ms)
-    return found if link is None or _is_rate(link) else measured_network(Path(link), found)
+        network = Network(rate, arguments.link_share, 1e-3 * arguments.latency_ms)
+    return network if link is None or _is_rate(link) else measured_network(Path(link), network)
 
 
 def _is_rate(link: str) -> bool:
@@ -203,7 +203,7 @@ def _check_share(flag: str, share: float) -> None:
 
 def _advice(recipe: Recipe, plans: list[PhasePlan], device: Device, network: Network, efficiency: float) -> PhaseAdvice:
     phase, most = plans[-1].phase, plans[-1].world_size
-    memory, several = device.memory_bytes, most > 1
+    memory, several = device.allocatable_bytes, most > 1
     return PhaseAdvice(
         phase=phase,
         world_size=most,
@@ -213,8 +213,8 @@ def _advice(recipe: Recipe, plans: list[PhasePlan], device: Device, network: Net
         wished_efficiency=efficiency,
         choices=choices(recipe, phase, most, device, network, efficiency) if several else [],
         step_s={
-            setting: plan_phase(each, phase, most, device, network).step_s
-            for setting, each in (alternatives(recipe).items() if several else ())
+            setting: plan_phase(alternative, phase, most, device, network).step_s
+            for setting, alternative in (alternatives(recipe).items() if several else ())
         },
         int8_pays_below_bytes_per_s=int8_pays_below(recipe, phase, most, device, network),
     )
@@ -239,9 +239,9 @@ def _table(
 def _finite(value: Any) -> Any:
     """The value, with None for floats that JSON cannot hold, such as the infinite rate of a link that no rank uses."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(element) for element in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

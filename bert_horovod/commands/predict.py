@@ -12,20 +12,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument(
-        "--checkpoint",
-        required=True,
-        type=Path,
-        metavar="PATH",
-        help=f"fine-tuned: {CHECKPOINT}",
-    )
+    add_checkpoint(parser, "fine-tuned: ")
     parser.add_argument(
         "--input",
         required=True,
@@ -79,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int | None:
         bars[0].update(done - bars[0].n)
 
     try:
-        said = predictor.predict_file(Path(arguments.input), arguments.output, progress)
+        report = predictor.predict_file(Path(arguments.input), arguments.output, progress)
     finally:
         for bar in bars:
             bar.close()
-    print(said)
+    print(report)

@@ -106,7 +106,7 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         text_field=arguments.text_field,
         bad_lines=arguments.bad_lines,
     )
-    result = prepare(
+    prepared = prepare(
         arguments.input,
         vocabulary,
         arguments.output_dir,
@@ -115,7 +115,7 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         workers=workers,
         executor=executor,
     )
-    print(summary(result))
+    print(summary(prepared))
 
 
 def _tokenizer(vocab: str, cased: bool) -> tuple[Path, bool]:
@@ -129,19 +129,19 @@ def _tokenizer(vocab: str, cased: bool) -> tuple[Path, bool]:
     from bert_horovod.runs.checkpoint import find_checkpoint
 
     path = find_checkpoint(path, "--vocab")
-    found = read_tokenizer(path)
+    tokenizer = read_tokenizer(path)
     mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then --vocab DIR"
-    if found.lowercase is None and not cased:
+    if tokenizer.lowercase is None and not cased:
         raise UserError(f"--vocab {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")
-    if cased and found.lowercase:
+    if cased and tokenizer.lowercase:
         raise UserError(
-            f"--cased with --vocab {vocab}, which lower-cases ({found.reason}); leave --cased out, or if that is "
+            f"--cased with --vocab {vocab}, which lower-cases ({tokenizer.reason}); leave --cased out, or if that is "
             f"wrong: {mend}"
         )
     file = (path if path.is_dir() else path.parent) / "vocab.txt"
-    if found.vocabulary is None or not file.is_file() or read_vocabulary(file) != found.vocabulary:
+    if tokenizer.vocabulary is None or not file.is_file() or read_vocabulary(file) != tokenizer.vocabulary:
         raise UserError(
             f"--vocab {vocab} has no vocab.txt with all of its tokens; make one: bert-horovod import {vocab} DIR, then "
             "--vocab DIR"
         )
-    return file, bool(found.lowercase)
+    return file, bool(tokenizer.lowercase)

@@ -55,10 +55,10 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
             f"{paths_in(arguments.run_dir)} has no checkpoint; expected the output_dir of a pre-training (which keeps "
             "more than the newest with execution.keep_checkpoints or keep_every_hours)"
         )
-    data = probe_data(arguments.task, arguments.data_dir)
+    examples = probe_data(arguments.task, arguments.data_dir)
     jobs = []
     for checkpoint in checkpoints:
-        finetuning = TextFinetuning(data, checkpoint)
+        finetuning = TextFinetuning(examples, checkpoint)
         if not jobs:
             finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
         output_dir = arguments.output_dir / checkpoint.name
@@ -72,11 +72,11 @@ def _probe_all(arguments: argparse.Namespace, jobs: "list[Job]", world: "World")
     from bert_horovod.measuring.tables import lines
     from bert_horovod.storage.writing import write_atomically
 
-    found = probe_all(jobs, world)
-    if world.rank or found is None:
+    probed = probe_all(jobs, world)
+    if world.rank or probed is None:
         return
-    names = list(found[0][1])
-    write_atomically(arguments.output_dir / "scores.json", json.dumps(dict(found), indent=1) + "\n")
+    names = list(probed[0][1])
+    write_atomically(arguments.output_dir / "scores.json", json.dumps(dict(probed), indent=1) + "\n")
     table = [["checkpoint", *(name.replace("_", " ") for name in names)]]
-    table += [[checkpoint, *(f"{scores[name]:.4f}" for name in names)] for checkpoint, scores in found]
+    table += [[checkpoint, *(f"{scores[name]:.4f}" for name in names)] for checkpoint, scores in probed]
     print(f"\n{lines(table)}\n{arguments.output_dir / 'scores.json'}")

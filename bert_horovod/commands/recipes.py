@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             print(read_text(path), end="")
         return
-    entries = sorted((_entry(name, arguments.device) for name in shipped_recipes()), key=lambda entry: entry["days"])
-    print(json.dumps(entries) if arguments.json else _text(entries, arguments.device))
+    recipes = sorted((_entry(name, arguments.device) for name in shipped_recipes()), key=lambda recipe: recipe["days"])
+    print(json.dumps(recipes) if arguments.json else _text(recipes, arguments.device))
 
 
 def _entry(name: str, device_name: str) -> dict[str, Any]:
@@ -84,19 +84,19 @@ def _on_device(recipe: Recipe, name: str) -> tuple[Recipe, Device]:
     return recipe, device_of(DeviceSheet(name), "--", precision, "device")
 
 
-def _text(entries: list[dict[str, Any]], device: str) -> str:
-    width = max(len(entry["name"]) for entry in entries)
+def _text(recipes: list[dict[str, Any]], device: str) -> str:
+    width = max(len(recipe["name"]) for recipe in recipes)
     lines = [
         f"{'recipe':{width}}  layers x width  parameters  tokens  rows a step x length    optimizer  on one {device}"
     ]
-    for entry in entries:
-        rows = dict.fromkeys(zip(entry["global_batches"], entry["sequence_lengths"], strict=True))
+    for recipe in recipes:
+        rows = dict.fromkeys(zip(recipe["global_batches"], recipe["sequence_lengths"], strict=True))
         batches = ", ".join(f"{_short(batch)} x {length}" for batch, length in rows)
-        model = f"{entry['layers']} x {entry['hidden_size']}"
+        model = f"{recipe['layers']} x {recipe['hidden_size']}"
         lines += [
-            f"{entry['name']:{width}}  {model:>14}  {_short(entry['parameters']):>10}  {_short(entry['tokens']):>6}  "
-            f"{batches:23} {entry['optimizer']:9}  {_duration(entry['days'])}",
-            f"    {entry['reproduces']}",
+            f"{recipe['name']:{width}}  {model:>14}  {_short(recipe['parameters']):>10}  {_short(recipe['tokens']):>6} "
+            f" {batches:23} {recipe['optimizer']:9}  {_duration(recipe['days'])}",
+            f"    {recipe['reproduces']}",
         ]
     return "\n".join(lines)
 
@@ -105,10 +105,10 @@ def _short(number: int) -> str:
     """At most three digits: 110 M, 29.5 G; multiples of 1,024 in units of 1,024: 64 K rows."""
     for unit, letter in _UNITS:
         if number >= unit:
-            value = number / unit
+            thousands = number / unit
             if letter == "K" and number % 1024 == 0:
-                value = number // 1024
-            return f"{value:.3g} {letter}"
+                thousands = number // 1024
+            return f"{thousands:.3g} {letter}"
     return str(number)
 
 

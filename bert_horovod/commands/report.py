@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--port {arguments.port}: expected 1 to 65535, or 0 for a free one")
 
     def found(watched: bool) -> dict:
-        runs = [read_run(each, cluster) for each in arguments.runs]
+        runs = [read_run(directory, cluster) for directory in arguments.runs]
         for run, name in zip(runs, names_of(arguments.runs), strict=True):
             run["name"] = name
         return content(runs, schema(), watched, tables)

@@ -19,37 +19,37 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.reporting.run_status import run_status
     from bert_horovod.training.console import duration
 
-    found = run_status(arguments.RUN)
+    status = run_status(arguments.RUN)
     if arguments.json:
-        print(json.dumps(found.to_table(), indent=1))
+        print(json.dumps(status.to_table(), indent=1))
         return
-    sign = found.sign
-    again = f"go on with: bert-horovod resume {arguments.RUN}"
+    sign = status.sign
+    advice = f"go on with: bert-horovod resume {arguments.RUN}"
     if sign is None:
-        print(f"{arguments.RUN}: it has left no sign of life; {again}")
+        print(f"{arguments.RUN}: it has left no sign of life; {advice}")
     else:
-        where = f"on {sign.host} with {sign.ranks} rank{'s' * (sign.ranks > 1)}"
-        ago = duration(found.sign_age_s)
+        place = f"on {sign.host} with {sign.ranks} rank{'s' * (sign.ranks > 1)}"
+        ago = duration(status.sign_age_s)
         begun = f"{duration(sign.time - sign.started)} after its start"
         print(
             f"{arguments.RUN}: "
             + {
-                "running": f"running {where}, for {duration(sign.time - sign.started)}",
-                "silent": f"no sign of life for {ago}: stopped, dead or cut off; it was running {where}",
-                "dead": f"not running: its process {where} ended without a word (killed?), at most {ago} ago; {again}",
-                "finished": f"finished {ago} ago, {where}, {begun}",
-            }.get(found.state, f"{found.state}, {ago} ago, {where}, {begun}; {again}")
+                "running": f"running {place}, for {duration(sign.time - sign.started)}",
+                "silent": f"no sign of life for {ago}: stopped, dead or cut off; it was running {place}",
+                "dead": f"not running: its process {place} ended without a word (killed?), at most {ago} ago; {advice}",
+                "finished": f"finished {ago} ago, {place}, {begun}",
+            }.get(status.state, f"{status.state}, {ago} ago, {place}, {begun}; {advice}")
         )
-    if found.step is not None:
+    if status.step is not None:
         last = f" of {sign.last_step}" if sign else ""
-        loss = f", loss {found.loss:.4f}" if found.loss is not None else ""
-        left = f", about {duration(found.left_s)} left" if found.left_s else ""
-        print(f"step {found.step}{last}{loss}{left}")
+        loss = f", loss {status.loss:.4f}" if status.loss is not None else ""
+        time_left = f", about {duration(status.left_s)} left" if status.left_s else ""
+        print(f"step {status.step}{last}{loss}{time_left}")
     if sign is not None and not sign.ended:
-        when = "doing" if found.state == "running" else "its last doing"
+        when = "doing" if status.state == "running" else "its last doing"
         print(f"{when}: {sign.doing}, for {duration(sign.time - sign.doing_since)}")
         print("".join(f"  {line}\n" for line in sign.waits), end="")
-    if found.last_checkpoint:
-        print(f"last checkpoint: {found.last_checkpoint}, {duration(found.checkpoint_age_s)} ago")
+    if status.last_checkpoint:
+        print(f"last checkpoint: {status.last_checkpoint}, {duration(status.checkpoint_age_s)} ago")
     else:
         print("no checkpoint yet")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from bert_horovod.measuring.tuning.tuner import Question
 
 _MEMORY_SHARE = 0.95  # of the memory that the kernel has available: ranks on a CPU may take so much
-_GPU_SHARE = 0.92  # of a GPU's memory: TensorFlow can allocate so much
 # Settings of [execution] that may change the time of a step, beside those that are always tried.
 _OF_SPEED = (
     "threads",
@@ -123,34 +122,34 @@ def run(arguments: argparse.Namespace) -> None:
     with contextlib.closing(Learned(directory, _decided_by(question, store, facts))) as learned:
         if arguments.afresh:
             learned.forget()
-        found = learned.answer(searched_from)
-        if found is None:
-            found = tune(question, store, learned, _say)
-            learned.keep_answer(searched_from, found)
+        best = learned.answer(searched_from)
+        if best is None:
+            best = tune(question, store, learned, _say)
+            learned.keep_answer(searched_from, best)
         else:
             _say(f"measured before, and kept in {learned.path}; --afresh measures again")
-    over = "".join(f", {number} {why}" for why, number in found.passed_over.items())
-    _say(f"{found.tried} candidates measured{over}; {duration(time.monotonic() - begun)}")
-    text = fragment(found.settings, _comments(question, found, facts))
+    over = "".join(f", {number} {reason}" for reason, number in best.passed_over.items())
+    _say(f"{best.tried} candidates measured{over}; {duration(time.monotonic() - begun)}")
+    text = fragment(best.settings, _comments(question, best, facts))
     if arguments.output:
         write_atomically(arguments.output, text)
     if arguments.json:
-        told = {"phase": question.phase, "kept": str(learned.path)}
-        told["changed"] = resolved(found.settings, machine) != resolved(first, machine)
-        print(json.dumps(dataclasses.asdict(found) | told))
+        summary = {"phase": question.phase, "kept": str(learned.path)}
+        summary["changed"] = resolved(best.settings, machine) != resolved(first, machine)
+        print(json.dumps(dataclasses.asdict(best) | summary))
     else:
         print(text, end="")
 
 
-def _comments(question: "Question", found: "Found", facts: dict[str, Any]) -> list[str]:
+def _comments(question: "Question", best: "Found", facts: dict[str, Any]) -> list[str]:
     """The comment lines at the top of the TOML fragment."""
     machine = question.machine
     devices = facts["gpus"][0] if facts["gpus"] else f"{facts['processor']}, {machine.cores} cores"
-    gain = f"{found.gain:.3f} times those of the recipe as it was" if found.gain else "the recipe as it was gave none"
+    gain = f"{best.gain:.3f} times those of the recipe as it was" if best.gain else "the recipe as it was gave none"
     name = question.recipe_file.name
     return [
         f"bert-horovod tune: {name}, phase {question.phase}, {machine.world_size} rank(s), {devices}",
-        f"{found.rows_per_s:.4g} rows/s; {gain}",
+        f"{best.rows_per_s:.4g} rows/s; {gain}",
     ]
 
 
@@ -224,12 +223,13 @@ def _decided_by(question: "Question", store: "Store", facts: dict[str, Any]) -> 
 def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", gpus: list[str]) -> int | None:
     """Memory that a rank may take; None: unknown."""
     from bert_horovod.cluster.doctor.facts import available_memory_bytes
+    from bert_horovod.costs.gpu_memory import allocatable_bytes
     from bert_horovod.costs.gpus import gpu_memory
     from bert_horovod.measuring.largest_micro_batch import parse_bytes
 
     if arguments.memory:
         return parse_bytes(arguments.memory, "--memory")
     if machine.gpu:
-        found = gpu_memory(gpus[0])
-        return int(_GPU_SHARE * found.gib * 2**30) if found else None
+        memory = gpu_memory(gpus[0])
+        return int(allocatable_bytes(memory.gib * 2**30, gpus[0])) if memory else None
     return int(_MEMORY_SHARE * available_memory_bytes() / machine.local_size)

@@ -50,52 +50,52 @@ def histogram(counts: np.ndarray) -> list[str]:
 def warnings(manifest: dict[str, Any], lengths: Lengths) -> list[str]:
     """Warnings about a store; each tells what the user should check."""
     totals, sources = manifest["totals"], manifest["sources"]
-    found = []
+    lines = []
     rate = totals["unknown_tokens"] / totals["tokens"]
     if rate > _MUCH_UNKNOWN:
-        found.append(
+        lines.append(
             f"{rate:.1%} of all tokens are [UNK]: is the vocabulary for this language, and --cased given to prepare "
             "exactly when it is a cased one?"
         )
     strange = [source["name"] for source in _by_rate(sources) if _rate(source) > _MUCH_UNKNOWN]
     if strange:
-        found.append(
+        lines.append(
             f"{len(strange)} of {len(sources)} sources have over {_MUCH_UNKNOWN:.0%} [UNK]: {some(strange)}: "
             "another language, or no text?"
         )
     if lengths.longest and lengths.longest[0].tokens > _MOST_TOKENS * lengths.tokens:
-        found.append(
+        lines.append(
             f"one document has {lengths.longest[0].tokens / lengths.tokens:.1%} of all tokens "
             f"({_name(lengths.longest[0])}): does its file hold many documents? See --documents of prepare"
         )
     short, documents = int(lengths.documents[:_SHORT].sum()), int(lengths.documents.sum())
     if 2 * short > documents:
-        found.append(
+        lines.append(
             f"{short:,} of {documents:,} documents have fewer than {1 << _SHORT} tokens: are they whole documents? "
             "See --documents of prepare"
         )
     silent = silent_sources(manifest)
     if silent:
-        found.append(f"{len(silent)} of {len(sources)} sources gave no text: {some(silent)}")
+        lines.append(f"{len(silent)} of {len(sources)} sources gave no text: {some(silent)}")
     if 0 < totals["held_out_tokens"] < _FEW_HELD_OUT:
-        found.append(
+        lines.append(
             f"{counted(totals['held_out_tokens'], 'token')} are held out, too few to judge by: expected "
             f"{_FEW_HELD_OUT:,}, on which a loss is known to 0.1 nats; prepare with a larger --held_out, or more text"
         )
     if not totals["held_out_sections"]:
-        found.append("nothing is held out, so that evaluation is impossible; prepare with a larger --held_out")
+        lines.append("nothing is held out, so that evaluation is impossible; prepare with a larger --held_out")
     duplicates = manifest["duplicates"]["documents"]
     if duplicates > _MANY_DUPLICATES * totals["documents"]:
-        found.append(
+        lines.append(
             f"{duplicates:,} of {totals['documents']:,} documents repeat others and are never read: "
             "was a part of the input given twice?"
         )
-    return found
+    return lines
 
 
 def _totals(manifest: dict[str, Any]) -> list[str]:
     totals, duplicates, vocabulary = manifest["totals"], manifest["duplicates"], manifest["vocabulary"]
-    passed_over = ", ".join(f"{count:,} {what}" for what, count in sorted(manifest["passed_over"].items()))
+    passed_over = ", ".join(f"{count:,} {reason}" for reason, count in sorted(manifest["passed_over"].items()))
     described = {
         "documents": f"{totals['documents']:,}",
         "sections": f"{totals['sections']:,}",

@@ -93,7 +93,7 @@ def read_manifest(store: Path) -> dict[str, Any]:
 
 def _check(manifest: dict[str, Any]) -> None:
     """Raise ValueError if the manifest's counts disagree or a shard's name is not that of a directory in the store."""
-    names = [entry["name"] for entry in manifest["shards"]]
+    names = [shard["name"] for shard in manifest["shards"]]
     for i, name in enumerate(names):
         if not re.fullmatch(r"shard-[0-9]{5,20}", name):
             raise ValueError(
@@ -102,9 +102,9 @@ def _check(manifest: dict[str, Any]) -> None:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"shards has {len(names)} entries, expected one or more, each once")
     for count in COUNTS:
-        found = sum(entry[count] for entry in manifest["shards"])
-        if manifest["totals"][count] != found:
-            raise ValueError(f"totals.{count} is {manifest['totals'][count]}, but its shards have {found}")
+        of_shards = sum(shard[count] for shard in manifest["shards"])
+        if manifest["totals"][count] != of_shards:
+            raise ValueError(f"totals.{count} is {manifest['totals'][count]}, but its shards have {of_shards}")
     if not manifest["totals"]["tokens"]:
         raise ValueError("totals.tokens is 0, expected text")
     if (manifest["duplicates"]["sha256"] is None) != (manifest["duplicates"]["documents"] == 0):

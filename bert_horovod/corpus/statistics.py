@@ -20,9 +20,9 @@ def token_counts(store: Store) -> tuple[np.ndarray, np.ndarray]:
     first = 0
     for shard in store.shards:
         begins = section_token_starts(shard)
-        kept = kept_sections(shard, store.duplicates - first)
+        is_kept = kept_sections(shard, store.duplicates - first)
         first += len(shard.documents) - 1
-        for i in np.flatnonzero(kept):
+        for i in np.flatnonzero(is_kept):
             held = shard.held_out[i]
             counts = held_out if held else training
             counts += np.bincount(shard.tokens[begins[i] : begins[i + 1]], minlength=size)
@@ -40,9 +40,9 @@ def kept_sections(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
 def kept_documents(shard: Shard, duplicates: np.ndarray) -> np.ndarray:
     """Tell for each document whether it is kept: bool [documents]; `duplicates` as in kept_sections."""
     documents = len(shard.documents) - 1
-    kept = np.ones(documents, bool)
-    kept[duplicates[(duplicates >= 0) & (duplicates < documents)]] = False
-    return kept
+    is_kept = np.ones(documents, bool)
+    is_kept[duplicates[(duplicates >= 0) & (duplicates < documents)]] = False
+    return is_kept
 
 
 def section_token_starts(shard: Shard) -> np.ndarray:
@@ -94,21 +94,21 @@ def measure_lengths(store: Store, longest: int = 5) -> Lengths:
     # (tokens, -shard, -document): negated, because nlargest then keeps the first of equally long documents.
     top: list[tuple[int, int, int]] = []
     for number, shard in enumerate(store.shards):
-        kept = kept_documents(shard, store.duplicates - first)
-        first += len(kept)
+        is_kept = kept_documents(shard, store.duplicates - first)
+        first += len(is_kept)
         sizes = np.diff(section_token_starts(shard)[np.asarray(shard.documents)]).astype(np.int64)
         per_document = np.diff(np.asarray(shard.sections)[np.asarray(shard.documents)])
-        documents += _powers(sizes[kept])
-        sentences += _powers(np.diff(np.asarray(shard.sentences))[np.repeat(kept, per_document)])
-        sizes[~kept] = 0
+        documents += _powers(sizes[is_kept])
+        sentences += _powers(np.diff(np.asarray(shard.sentences))[np.repeat(is_kept, per_document)])
+        sizes[~is_kept] = 0
         tokens += int(sizes.sum())
         best = np.argsort(-sizes, kind="stable")[:longest]
         top = heapq.nlargest(longest, top + [(int(sizes[i]), -number, -int(i)) for i in best if sizes[i]])
-    found = [
+    longest_documents = [
         LongDocument(size, store.manifest["shards"][-shard]["name"], -i, document_title(store.shards[-shard], -i))
         for size, shard, i in top
     ]
-    return Lengths(documents, sentences, tokens, found)
+    return Lengths(documents, sentences, tokens, longest_documents)
 
 
 def document_title(shard: Shard, number: int) -> str:

@@ -116,7 +116,7 @@ def write_manifest(store: Path, manifest: dict[str, Any]) -> None:
 
 
 def open_store(path: str | Path) -> Store:
-    """Open a token store and check its structure (not its hashes and token ids: see verify); raises ReportedError."""
+    """Open a token store and check its structure (not the shards' hashes: see verify); raises ReportedError."""
     path = Path(path)
     return _open_store(path, read_manifest(path))
 
@@ -135,41 +135,36 @@ def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
             f"{path / 'vocab.txt'} is not the vocabulary that the store was made with; prepare the data again"
         )
     _allow_open_files(len(ARRAYS) * len(manifest["shards"]))
-    shards = [open_shard(path, entry, len(vocabulary)) for entry in manifest["shards"]]
+    shards = [open_shard(path, shard_entry, len(vocabulary)) for shard_entry in manifest["shards"]]
     return Store(path, manifest, shards, vocabulary, _read_duplicates(path, manifest))
 
 
 def verify(path: str | Path) -> Store:
-    """Open a store, compare shards with their hashes, check all token ids; raises DamagedData that names bad shards."""
+    """Open a store and compare all files with their hashes; raises DamagedData that names damaged shards."""
     path = Path(path)
     manifest = read_manifest(path)
     damaged = [
-        entry["name"] for entry in manifest["shards"] if _is_damaged(path, entry, manifest["vocabulary"]["size"])
+        shard_entry["name"]
+        for shard_entry in manifest["shards"]
+        if _is_damaged(path, shard_entry, manifest["vocabulary"]["size"])
     ]
     if damaged:
         raise DamagedData(
             f"{path}: damaged shards: {', '.join(damaged[:20])}; their content is not what the manifest "
             "says. Run the same prepare command again: it makes the damaged shards anew"
         )
-    store = _open_store(path, manifest)
-    for entry, shard in zip(manifest["shards"], store.shards, strict=True):
-        if shard.tokens.max(initial=0) >= len(store.vocabulary):
-            raise DamagedData(
-                f"{path / entry['name']} is damaged: the token id {shard.tokens.max()} is outside of the vocabulary of "
-                f"{len(store.vocabulary)}; remove the store and prepare the data again"
-            )
-    return store
+    return _open_store(path, manifest)
 
 
-def _is_damaged(path: Path, entry: dict[str, Any], vocabulary_size: int) -> bool:
+def _is_damaged(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> bool:
     try:
-        open_shard(path, entry, vocabulary_size)  # before the hash: a damaged file may be sparse, of terabytes
-        return hash_shard(path / entry["name"]) != entry["sha256"]
+        open_shard(path, shard_entry, vocabulary_size)  # before the hash: a damaged file may be sparse, of terabytes
+        return hash_shard(path / shard_entry["name"]) != shard_entry["sha256"]
     except DamagedData:
         return True
     except OSError as error:
-        if found := unreadable(error, error.filename or path / entry["name"]):
-            raise found from error
+        if reported := unreadable(error, error.filename or path / shard_entry["name"]):
+            raise reported from error
         return True
 
 
@@ -196,8 +191,6 @@ def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
         duplicates = load_array(file, np.int64, (recorded["documents"],), inside=path)
         if hash_file(file) != recorded["sha256"]:
             raise ValueError("its SHA-256 is another")
-        if duplicates[0] < 0 or duplicates[-1] >= manifest["totals"]["documents"] or np.any(np.diff(duplicates) <= 0):
-            raise ValueError("it does not rise within the store's documents")
     except (OSError, ValueError) as error:
         raise unreadable(error, file) or DamagedData(
             f"{file} is damaged ({getattr(error, 'strerror', error)}); "
@@ -209,27 +202,27 @@ def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
 def _allow_open_files(count: int) -> None:
     """Raise the limit of open files if needed, because each memory-mapped file keeps a descriptor open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + 1024
-    if soft < wanted:
+    wanted_files = count + 1024
+    if soft < wanted_files:
         resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            resource.RLIMIT_NOFILE, (wanted_files if hard == resource.RLIM_INFINITY else min(wanted_files, hard), hard)
         )
 
 
-def open_shard(path: Path, entry: dict[str, Any], vocabulary_size: int) -> Shard:
+def open_shard(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> Shard:
     """Memory-map the arrays of the shard of a manifest entry, and check all but the token ids; raises DamagedData."""
     shapes = {
-        "tokens": (token_dtype(vocabulary_size), (entry["tokens"],)),
-        "sentences": (np.uint32, (entry["sentences"] + 1,)),
-        "sections": (np.uint32, (entry["sections"] + 1,)),
-        "documents": (np.uint32, (entry["documents"] + 1,)),
-        "held_out": (np.bool_, (entry["sections"],)),
-        "document_hashes": (np.uint64, (entry["documents"], 2)),
+        "tokens": (token_dtype(vocabulary_size), (shard_entry["tokens"],)),
+        "sentences": (np.uint32, (shard_entry["sentences"] + 1,)),
+        "sections": (np.uint32, (shard_entry["sections"] + 1,)),
+        "documents": (np.uint32, (shard_entry["documents"] + 1,)),
+        "held_out": (np.bool_, (shard_entry["sections"],)),
+        "document_hashes": (np.uint64, (shard_entry["documents"], 2)),
         "titles": (np.uint8, (None,)),
     }
     arrays = {}
     for name, (dtype, shape) in shapes.items():
-        file = path / entry["name"] / f"{name}.npy"
+        file = path / shard_entry["name"] / f"{name}.npy"
         try:
             arrays[name] = load_array(file, dtype, shape, inside=path)
         except (OSError, ValueError) as error:
@@ -241,7 +234,7 @@ def open_shard(path: Path, entry: dict[str, Any], vocabulary_size: int) -> Shard
     problem = shard_problem(shard)
     if problem:
         raise DamagedData(
-            f"{path / entry['name']} is damaged: {problem}; "
+            f"{path / shard_entry['name']} is damaged: {problem}; "
             "run the same prepare command again: it makes the damaged shards anew"
         )
     return shard

@@ -50,8 +50,8 @@ class TextFinetuning:
 
     def __init__(self, data: TextData, checkpoint: Path) -> None:
         self.data, self.task = data, data.task
-        self.directory, found = open_checkpoint(checkpoint)
-        self.model, self.vocabulary, self.lowercase = found.model, found.vocabulary, found.lowercase
+        self.directory, pretrained = open_checkpoint(checkpoint)
+        self.model, self.vocabulary, self.lowercase = pretrained.model, pretrained.vocabulary, pretrained.lowercase
         if len(data.format.columns) > 1 and self.model.type_vocab_size < 2:
             raise UserError(
                 f"--checkpoint {self.directory} has type_vocab_size = 1, so that it cannot tell the two texts of a "
@@ -137,20 +137,22 @@ class TextFinetuning:
         return LabelledDataset(self.data.train.path.parent, self.vocabulary, self.lowercase, recipe, self._splits)
 
     def _score(self, source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
-        found = answers(source.by_example(outputs["logits"]), len(self.data.format.labels))
-        return score(found, source.labels, self.data.metrics)
+        predictions = answers(source.by_example(outputs["logits"]), len(self.data.format.labels))
+        return score(predictions, source.labels, self.data.metrics)
 
     def _notices(self) -> list[str]:
-        said = self.data.notices()
+        notices = self.data.notices()
         config = read_configuration(self.directory)
-        ours = self.task.configuration(self.model)
-        rows = head_rows(config, ours)
-        theirs = f"{(config.get('architectures') or ['no class of model'])[0]}"
+        our_configuration = self.task.configuration(self.model)
+        rows = head_rows(config, our_configuration)
+        their_class = f"{(config.get('architectures') or ['no class of model'])[0]}"
         if rows is None:
-            said.append(f"the head starts afresh: the checkpoint is a {theirs[:100]} without one for these labels")
+            notices.append(
+                f"the head starts afresh: the checkpoint is a {their_class[:100]} without one for these labels"
+            )
         elif rows != sorted(rows):
-            said.append("the checkpoint's head has these labels in another order; it is put into this one by name")
+            notices.append("the checkpoint's head has these labels in another order; it is put into this one by name")
         if self.data.format.labels:
-            said.append("labels: " + ", ".join(self.data.format.labels.values())[:300])
-        said.append(f"tokenizer: the checkpoint's, {'lower-casing' if self.lowercase else 'with case'}")
-        return said
+            notices.append("labels: " + ", ".join(self.data.format.labels.values())[:300])
+        notices.append(f"tokenizer: the checkpoint's, {'lower-casing' if self.lowercase else 'with case'}")
+        return notices

@@ -33,9 +33,9 @@ class DevScores:
     def evaluate(self, variables: dict[str, tf.Variable]) -> dict[str, float]:
         """The metrics of each whole set; equal on all ranks."""
         return {
-            f"{name}{suffix}": value
+            f"{name}{suffix}": score
             for suffix, source in self._sources.items()
-            for name, value in self._score(source, self._outputs(variables, source, self._progress)).items()
+            for name, score in self._score(source, self._outputs(variables, source, self._progress)).items()
         }
 
     def _progress(self, done: int, of: int) -> None:

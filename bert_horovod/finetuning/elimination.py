@@ -42,9 +42,9 @@ class Elimination(Hook):
         warm_up = run.recipe.phase[0].warmup * run.recipe.total_steps
         if event.step % self._every or event.step <= warm_up:
             return
-        before = remembered[ALIVE]
-        remembered[ALIVE] = survivors(before, remembered[MEANS], run.recipe.objective.elimination)
-        if ended := int(sum(before) - sum(remembered[ALIVE])):
+        alive_before = remembered[ALIVE]
+        remembered[ALIVE] = survivors(alive_before, remembered[MEANS], run.recipe.objective.elimination)
+        if ended := int(sum(alive_before) - sum(remembered[ALIVE])):
             run.say(f"step {event.step}: {ended} heads end, {int(sum(remembered[ALIVE]))} go on")
 
 

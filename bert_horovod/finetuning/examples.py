@@ -65,13 +65,13 @@ def learn_labels(path: Path, form: Format) -> Format:
     """
     table = read_table(path)
     (place,) = table.places((form.label_column,))
-    values = {fields[place] for _, fields in table.rows}
-    if len(values) > _MOST_LABELS:
+    labels = {fields[place] for _, fields in table.rows}
+    if len(labels) > _MOST_LABELS:
         raise UserError(
-            f"{path} has {len(values):,} different labels in the column {form.label_column!r}; expected at most "
+            f"{path} has {len(labels):,} different labels in the column {form.label_column!r}; expected at most "
             f"{_MOST_LABELS}: name another --label_column, or use --task regression for real numbers"
         )
-    return replace(form, labels={value: value for value in sorted(values, key=_label_order)})
+    return replace(form, labels={label: label for label in sorted(labels, key=_label_order)})
 
 
 def read_labelled(path: Path, form: Format) -> Split:
@@ -88,17 +88,17 @@ def read_labelled(path: Path, form: Format) -> Split:
             "examples: a test file has no labels"
         )
     (label_column,) = table.places((form.label_column,))
-    numbers = {value: number for number, value in enumerate(form.labels)}
+    numbers = {label: number for number, label in enumerate(form.labels)}
     labels = []
     for line, fields in table.rows:
-        value = fields[label_column]
+        label = fields[label_column]
         if not form.labels:
-            labels.append(_real(table, line, value))
-        elif value in numbers:
-            labels.append(numbers[value])
+            labels.append(_real(table, line, label))
+        elif label in numbers:
+            labels.append(numbers[label])
         else:
             expected = ", ".join(numbers)
-            raise UserError(f"{path}, line {line}: the label is {shown(value)}, expected one of {expected:.200}")
+            raise UserError(f"{path}, line {line}: the label is {shown(label)}, expected one of {expected:.200}")
     return Split(path, LabelledTexts(_texts(table, columns), labels), table.skipped)
 
 
@@ -126,13 +126,13 @@ def _texts(table: Table, columns: list[int]) -> tuple[list[str], ...]:
     return tuple([fields[column] for _, fields in table.rows] for column in columns)
 
 
-def _real(table: Table, line: int, value: str) -> float:
+def _real(table: Table, line: int, text: str) -> float:
     try:
-        number = float(value)
+        number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{table.path}, line {line}: the label is {shown(value)}, expected a number")
+        raise UserError(f"{table.path}, line {line}: the label is {shown(text)}, expected a number")
     return number
 
 

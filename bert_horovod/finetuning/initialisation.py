@@ -26,13 +26,13 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
         ReportedError: `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
     """
     directory = find_checkpoint(checkpoint)
-    found = read_pretrained(directory)
-    if found.vocabulary is None:
+    pretrained = read_pretrained(directory)
+    if pretrained.vocabulary is None:
         raise UserError(
             f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside config.json: "
             "copy the vocab.txt there that the model was trained with"
         )
-    return directory, found
+    return directory, pretrained
 
 
 def first_settings(model: Model, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
@@ -129,40 +129,40 @@ def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:
     return min(rows, max(1, world_size, round(usual / mean)))
 
 
-def refuse_few_rows(recipe: Recipe, rows: int, mean: float, what: str, world_size: int) -> None:
+def refuse_few_rows(recipe: Recipe, rows: int, mean: float, noun: str, world_size: int) -> None:
     """Raise UserError if a step, or an epoch, has fewer rows than there are ranks.
 
     Args:
         recipe: the run's.
         rows: of an epoch.
         mean: examples in a row.
-        what: the name of the examples.
+        noun: the name of the examples.
         world_size: ranks.
     """
     batch = recipe.phase[0].global_batch
     packed = recipe.data.packing and mean > 1
     alone = ", or data.packing=false for rows of one each" if packed else ""
     if rows < world_size:
-        each = f"in {rows:,} rows of about {mean:.1f} each, " if packed else ""
+        packed_text = f"in {rows:,} rows of about {mean:.1f} each, " if packed else ""
         raise UserError(
-            f"there are {round(rows * mean):,} train {what}, {each}but {world_size} ranks, and each needs a row; start "
-            f"at most {rows} ranks{alone}"
+            f"there are {round(rows * mean):,} train {noun}, {packed_text}but {world_size} ranks, and each needs a "
+            f"row; start at most {rows} ranks{alone}"
         )
     if batch < world_size:
         raise UserError(
-            f"phase.0.global_batch={batch}: a step has {batch} rows of about {mean:.1f} {what} each, but there are "
+            f"phase.0.global_batch={batch}: a step has {batch} rows of about {mean:.1f} {noun} each, but there are "
             f"{world_size} ranks, and each needs a row; leave it out, set it to {world_size} or more (about "
-            f"{world_size * mean:.0f} {what} a step), or start at most {batch} ranks{alone}"
+            f"{world_size * mean:.0f} {noun} a step), or start at most {batch} ranks{alone}"
         )
 
 
-def step_notice(recipe: Recipe, usual: int, mean: float, what: str, world_size: int) -> str:
+def step_notice(recipe: Recipe, usual: int, mean: float, noun: str, world_size: int) -> str:
     """The notice about a step that the run prints at the start; arguments as in default_batch and refuse_few_rows."""
     batch = recipe.phase[0].global_batch
-    why = ""
+    reason = ""
     if batch == world_size > round(usual / mean):
-        why = f", more than the usual {usual}, because each of the {world_size} ranks needs a row"
-    return f"a step of {batch} rows has about {batch * mean:.0f} {what}{why}"
+        reason = f", more than the usual {usual}, because each of the {world_size} ranks needs a row"
+    return f"a step of {batch} rows has about {batch * mean:.0f} {noun}{reason}"
 
 
 def _table(model: Model, defaults: dict[str, Any]) -> dict[str, Any]:

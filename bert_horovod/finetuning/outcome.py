@@ -53,15 +53,17 @@ class Outcome(Hook):
             for name in self._test:
                 self._predict(name, name, self._test[name])
             for suffix, split in reversed(list(data.dev.items())):
-                found = self._predict(f"dev{suffix}", f"held_out{suffix}", run.job.dataset.splits[f"held_out{suffix}"])
-                self._say_scores(split, score(found, np.array(split.examples.labels), data.metrics))
+                predictions = self._predict(
+                    f"dev{suffix}", f"held_out{suffix}", run.job.dataset.splits[f"held_out{suffix}"]
+                )
+                self._say_scores(split, score(predictions, np.array(split.examples.labels), data.metrics))
         elif run.held_out:
             for suffix, split in data.dev.items():
                 self._say_scores(split, {name: run.held_out[f"held_out_{name}{suffix}"] for name in data.metrics})
 
     def _say_scores(self, split: Split, scores: dict[str, float]) -> None:
         """Print dev scores, and a line if they are exactly the scores of one answer for all examples."""
-        text = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items())
+        text = ", ".join(f"{name.replace('_', ' ')} {score:.4f}" for name, score in scores.items())
         self.run.say(f"{split.path.name}: {text}, of {len(split.examples.labels):,} examples")
         labels = list(self._data.format.labels.values())
         constant = constant_like(scores, np.array(split.examples.labels), len(labels))
@@ -73,34 +75,34 @@ class Outcome(Hook):
                 "try another data.seed, a lower learning rate or more epochs"
             )
 
-    def _predict(self, stem: str, what: str, tokens: LabelledTokens) -> np.ndarray:
+    def _predict(self, stem: str, split: str, tokens: LabelledTokens) -> np.ndarray:
         """Predict some examples: all ranks compute the predictions and return them, rank 0 writes them."""
         run, data = self.run, self._data
         rows = run.job.dataset.rows(len(run.recipe.phase) - 1, tokens)
 
         def progress(done: int, of: int) -> None:
-            run.doing(f"predicting {what}, {done} of {of} rows")
+            run.doing(f"predicting {split}, {done} of {of} rows")
 
-        run.doing(f"predicting {what}", FIRST_STEP_S)
+        run.doing(f"predicting {split}", FIRST_STEP_S)
         logits = rows.by_example(self._outputs(run.state.parameters, rows, progress)["logits"])
-        found = answers(logits, len(data.format.labels))
+        predictions = answers(logits, len(data.format.labels))
         if run.world.rank == 0:
             path = (run.job.output_dir / DEV_PREDICTIONS).with_stem(stem)
-            write_predictions(path, found, list(data.format.labels))
+            write_predictions(path, predictions, list(data.format.labels))
             run.say(f"predictions: {path}")
-        return found
+        return predictions
 
 
-def write_predictions(path: Path, found: np.ndarray, values: list[str]) -> None:
+def write_predictions(path: Path, predictions: np.ndarray, labels: list[str]) -> None:
     """Write a file in the format that GLUE wants submitted: index and prediction.
 
     Args:
         path: of the file; its directory is created.
-        found: numbers of labels, or real numbers, [examples].
-        values: the value in GLUE's files for each label; empty for real numbers.
+        predictions: numbers of labels, or real numbers, [examples].
+        labels: the value in GLUE's files for each label; empty for real numbers.
     """
-    said = [values[number] if values else number for number in found.tolist()]
-    text = table_text(path, ["index", "prediction"], [[number, value] for number, value in enumerate(said)])
+    predicted = [labels[number] if labels else number for number in predictions.tolist()]
+    text = table_text(path, ["index", "prediction"], [[number, label] for number, label in enumerate(predicted)])
     try:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, text)

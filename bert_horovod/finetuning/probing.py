@@ -39,7 +39,7 @@ def probe_job(finetuning: TextFinetuning, output_dir: Path, overrides: list[str]
     """
     overrides = ["execution.tensorboard=false", "execution.keep_checkpoints=1", *overrides]
     job = finetuning.job(output_dir, EPOCHS, overrides, world_size, **options)
-    if job.recipe.total_steps <= STEPS or any(each.startswith("phase.0.steps=") for each in overrides):
+    if job.recipe.total_steps <= STEPS or any(override.startswith("phase.0.steps=") for override in overrides):
         return job
     steps = [f"phase.0.steps={STEPS}", f"execution.evaluate_steps={STEPS}", f"execution.checkpoint_steps={STEPS}"]
     return finetuning.job(output_dir, EPOCHS, [*steps, *overrides], world_size, **options)
@@ -73,9 +73,9 @@ class ProbeHook(Hook):
         if scores is None:
             return
         if run.journal is not None:
-            run.journal.record({"step": event.step, **{f"probe_{name}": value for name, value in scores.items()}})
-        told = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        run.say(f"probe on {self._data.name}: {told}")
+            run.journal.record({"step": event.step, **{f"probe_{name}": score for name, score in scores.items()}})
+        text = "  ".join(f"{name} {score:.4f}" for name, score in scores.items())
+        run.say(f"probe on {self._data.name}: {text}")
 
     def _scores(self) -> dict[str, float] | None:
         """Fine-tune a copy of the parameters; returns its dev scores, None if the run was asked to stop meanwhile."""
@@ -95,7 +95,7 @@ class ProbeHook(Hook):
 
 def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]]] | None:
     """Probe several checkpoints, except those done before; returns names and scores, None if asked to stop."""
-    found = []
+    probed = []
     for number, job in enumerate(jobs):
         if world.rank == 0:
             print(f"checkpoint {number + 1} of {len(jobs)}: {job.output_dir.name}", flush=True)
@@ -106,8 +106,8 @@ def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]
         if world.rank == 0:  # two thirds of a checkpoint; nobody will resume a probe
             for checkpoint in paths(job.output_dir):
                 shutil.rmtree(checkpoint / "training", ignore_errors=True)
-        found.append((job.output_dir.name, done[0].scores))
-    return found
+        probed.append((job.output_dir.name, done[0].scores))
+    return probed
 
 
 def _like(recipe: Recipe) -> list[str]:

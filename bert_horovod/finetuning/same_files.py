@@ -17,16 +17,17 @@ def require_same_files(files: dict[str, tuple[Path, Any]], world: World) -> None
         files: by purpose, such as "dev": this rank's path, and the content that it read, which JSON can hold.
         world: the ranks.
     """
-    mine = {
+    own_digests = {
         name: [str(path), hashlib.sha256(json.dumps(content).encode()).hexdigest()]
         for name, (path, content) in files.items()
     }
-    everyone = from_all_ranks([mine], world, "digests of files")
+    everyone = from_all_ranks([own_digests], world, "digests of files")
     for name in {name: None for of_rank in everyone for name in of_rank}:
-        found = [of_rank.get(name, ["no such file", ""]) for of_rank in everyone]
-        others = [rank for rank, (_, digest) in enumerate(found) if digest != found[0][1]]
-        if others:
+        copies = [of_rank.get(name, ["no such file", ""]) for of_rank in everyone]
+        different = [rank for rank, (_, digest) in enumerate(copies) if digest != copies[0][1]]
+        if different:
             raise UserError(
-                f"the {name} file of rank{'s' if others[1:] else ''} {', '.join(map(str, others))} "
-                f"({found[others[0]][0]}) is not that of rank 0 ({found[0][0]}): every host needs the same copy of it"
+                f"the {name} file of rank{'s' if different[1:] else ''} {', '.join(map(str, different))} "
+                f"({copies[different[0]][0]}) is not that of rank 0 ({copies[0][0]}): "
+                "every host needs the same copy of it"
             )

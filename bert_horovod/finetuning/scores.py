@@ -15,14 +15,22 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1: 2 TP / (2 TP + FP + FN); 0 if no prediction and no label is of class 1."""
+    """F1 of class 1: 2 TP / (2 TP + FP + FN); 0 if no prediction and no label is of class 1.
+
+    >>> f1(np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]))
+    0.5
+    """
     true_positives = np.count_nonzero((predictions == 1) & (labels == 1))
     positives = np.count_nonzero(predictions == 1) + np.count_nonzero(labels == 1)
     return 2 * true_positives / positives if positives else 0.0
 
 
 def matthews_correlation(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews' correlation of any number of classes (Gorodkin 2004); exact but for the last division."""
+    """Matthews' correlation of any number of classes (Gorodkin 2004); exact but for the last division.
+
+    >>> matthews_correlation(np.array([1, 1, 0, 0]), np.array([1, 1, 1, 0]))  # 2 / sqrt(12)
+    0.5773502691896258
+    """
     classes = np.union1d(predictions, labels)
     predicted = [int(np.count_nonzero(predictions == label)) for label in classes]
     actual = [int(np.count_nonzero(labels == label)) for label in classes]
@@ -34,7 +42,7 @@ def matthews_correlation(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Pearson's correlation coefficient."""
-    x, y = (np.asarray(values, np.float64) for values in (predictions, labels))
+    x, y = (np.asarray(numbers, np.float64) for numbers in (predictions, labels))
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
     x, y = x - x.mean(), y - y.mean()
@@ -42,14 +50,17 @@ def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Spearman's rank correlation: Pearson's of the ranks, where equal values share their mean rank."""
+    """Spearman's rank correlation: Pearson's of the ranks, where equal values share their mean rank.
+
+    >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0])), 12)
+    1.0
+    """
     return pearson(_mean_ranks(predictions), _mean_ranks(labels))
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     metric.__name__: metric for metric in (accuracy, f1, matthews_correlation, pearson, spearman)
 }
-OF_NUMBERS = ("pearson", "spearman")  # the other metrics are of labels
 
 
 def score(predictions: np.ndarray, labels: np.ndarray, metrics: tuple[str, ...]) -> dict[str, float]:
@@ -68,6 +79,6 @@ def constant_like(scores: dict[str, float], labels: np.ndarray, classes: int) ->
     return None
 
 
-def _mean_ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+def _mean_ranks(numbers: np.ndarray) -> np.ndarray:
+    _, place, counts = np.unique(np.asarray(numbers), return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]

@@ -53,26 +53,26 @@ def score_glue(name: str, request: Request) -> dict[str, float]:
             f"{request.predictions} has {len(table.rows):,} predictions, {gold} has {len(labels):,} examples; expected "
             "one for each"
         )
-    found: list[float] = [0] * len(labels)
-    seen: set[int] = set()
-    numbers = {value: number for number, value in enumerate(form.labels)}
+    predictions: list[float] = [0] * len(labels)
+    seen_places: set[int] = set()
+    numbers = {name_of_label: number for number, name_of_label in enumerate(form.labels)}
     numbers |= {label: number for number, label in enumerate(form.labels.values())}
     for line, fields in table.rows:
         place = _index(fields[index], len(labels))
-        if place is None or place in seen:
+        if place is None or place in seen_places:
             raise UserError(
                 f"{request.predictions}, line {line}: the index is {shown(fields[index])}; expected each of 0 to "
                 f"{len(labels) - 1} once"
             )
-        seen.add(place)
+        seen_places.add(place)
         try:
-            found[place] = numbers[fields[prediction]] if numbers else float(fields[prediction])
+            predictions[place] = numbers[fields[prediction]] if numbers else float(fields[prediction])
         except (KeyError, ValueError) as error:
             raise UserError(
                 f"{request.predictions}, line {line}: the prediction is {shown(fields[prediction])}; expected "
                 + (f"one of {', '.join(form.labels)}" if numbers else "a number")
             ) from error
-    return score(np.array(found), labels, task.metrics)
+    return score(np.array(predictions), labels, task.metrics)
 
 
 def score_squad(request: Request) -> dict[str, float]:
@@ -93,20 +93,22 @@ def score_squad(request: Request) -> dict[str, float]:
     odds = None
     if request.null_odds is not None:
         odds = _by_id(request.null_odds, questions.ids, (int, float), "a number")
-        if missing := [number for number in questions.ids if number not in odds]:
-            raise UserError(f"{request.null_odds} has no value for {len(missing):,} questions, such as {missing[0]}")
+        if missing_ids := [number for number in questions.ids if number not in odds]:
+            raise UserError(
+                f"{request.null_odds} has no value for {len(missing_ids):,} questions, such as {missing_ids[0]}"
+            )
     return squad_scores(questions, predictions, odds, request.threshold)
 
 
 def _by_id(path: Path, ids: list[str], kind: type | tuple[type, ...], expected: str) -> dict[str, Any]:
     """Read a JSON object with a value for each question's id; it must have at least one of `ids`."""
-    found = read_json(path)
-    for number, value in found.items():
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise UserError(f"{path}: {shown(number)} has {shown(value)}; expected {expected} for each question's id")
-    if found.keys().isdisjoint(ids):
+    by_id = read_json(path)
+    for number, answer in by_id.items():
+        if not isinstance(answer, kind) or isinstance(answer, bool):
+            raise UserError(f"{path}: {shown(number)} has {shown(answer)}; expected {expected} for each question's id")
+    if by_id.keys().isdisjoint(ids):
         raise UserError(f"{path} has none of the dev file's {len(ids):,} questions; expected an object by their ids")
-    return found
+    return by_id
 
 
 SCORERS: dict[str, Callable[[Request], dict[str, float]]] = {name: partial(score_glue, name) for name in TASKS}

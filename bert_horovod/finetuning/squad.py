@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_horovod.batches.packing import templates_of
 from bert_horovod.batches.span_cache import open_spans
-from bert_horovod.batches.span_rows import SpanDataset, SpanRows, templates_of
+from bert_horovod.batches.span_rows import SpanDataset, SpanRows
 from bert_horovod.batches.span_windows import STRIDE, cut_spans
 from bert_horovod.batches.spans import NOT_FOUND, SpanTokens, span_texts
 from bert_horovod.batches.special_tokens import special_ids
@@ -74,8 +75,8 @@ class SquadFinetuning:
         if not math.isfinite(options.null_score_threshold):
             raise UserError(f"--null_score_threshold {options.null_score_threshold}: expected a finite number")
         self.options = options
-        self.directory, found = open_checkpoint(checkpoint)
-        self.model, self.vocabulary, self.lowercase = found.model, found.vocabulary, found.lowercase
+        self.directory, pretrained = open_checkpoint(checkpoint)
+        self.model, self.vocabulary, self.lowercase = pretrained.model, pretrained.vocabulary, pretrained.lowercase
         special_ids(self.vocabulary)
         if self.model.type_vocab_size < 2:
             raise UserError(
@@ -115,10 +116,10 @@ class SquadFinetuning:
                 f"{self.train.path}: no answer of its {len(self.train.ids):,} questions is in its context at "
                 "answer_start, so that there is nothing to train on"
             )
-        pays = count > _PAYS * templates_of(train, length, True).rows.sum()
+        pays = count > _PAYS * templates_of(train.lengths, length, True).rows.sum()
         overrides = [f"data.packing={str(bool(pays)).lower()}", *overrides]
         packing = first_settings(self.model, PHASE, overrides).data.packing
-        rows, dev_rows = (int(templates_of(windows, length, packing).rows.sum()) for windows in (train, dev))
+        rows, dev_rows = (int(templates_of(windows.lengths, length, packing).rows.sum()) for windows in (train, dev))
         packed = Packed(count, rows, WINDOWS, "windows")
         recipe, step = packed_recipe(self.directory, self.model, PHASE, packed, dev_rows, epochs, overrides, world_size)
         refuse_heads(recipe, "question answering")
@@ -155,19 +156,21 @@ class SquadFinetuning:
         return tuple(tokens for tokens, _ in self._opened)
 
     def _notices(self) -> list[str]:
-        said = [f"SQuAD {'2.0' if self.train.version_2 else '1.1'}: {self.train.path.name} and {self.dev.path.name}"]
-        said += [problem for _, problem in self._opened[:1] if problem]
+        notices = [f"SQuAD {'2.0' if self.train.version_2 else '1.1'}: {self.train.path.name} and {self.dev.path.name}"]
+        notices += [problem for _, problem in self._opened[:1] if problem]
         skipped = np.count_nonzero(self._tokens[0].answers[:, 0] == NOT_FOUND)
         if skipped:
-            said.append(
+            notices.append(
                 f"{skipped:,} train questions are skipped: their answer is not in their context at answer_start"
             )
         architectures = read_configuration(self.directory).get("architectures") or ["no class of model"]
         if architectures[0] != class_name(self.model, ARCHITECTURE):
             pretraining = [class_name(self.model, name) for name in _PRETRAINING]
-            other = "" if architectures[0] in pretraining else ", whose own head is left out"
-            said.append(f"the answers' head starts afresh: the checkpoint is of {str(architectures[0])[:100]}{other}")
-        return said
+            left_out = "" if architectures[0] in pretraining else ", whose own head is left out"
+            notices.append(
+                f"the answers' head starts afresh: the checkpoint is of {str(architectures[0])[:100]}{left_out}"
+            )
+        return notices
 
 
 class DevAnswers:
@@ -189,17 +192,17 @@ class DevAnswers:
             number: answer.best.text for number, answer in zip(self.questions.ids, self.answers, strict=True)
         }
         scores = squad_scores(self.questions, predictions)
-        scores = {name: value for name, value in scores.items() if not name.endswith("total")}
+        scores = {name: score for name, score in scores.items() if not name.endswith("total")}
         if not self.questions.version_2:
             return scores
         # The best thresholds are searched with each question's best answer that is not "".
         odds = {number: answer.null_odds for number, answer in zip(self.questions.ids, self.answers, strict=True)}
         never = {
-            number: next((one.text for one in answer.n_best if one.text), "")
+            number: next((candidate.text for candidate in answer.n_best if candidate.text), "")
             for number, answer in zip(self.questions.ids, self.answers, strict=True)
         }
         best = squad_scores(self.questions, never, odds)
-        return scores | {name: value for name, value in best.items() if name.startswith("best_")}
+        return scores | {name: score for name, score in best.items() if name.startswith("best_")}
 
 
 class AnswersHook(Hook):
@@ -209,7 +212,7 @@ class AnswersHook(Hook):
         super().__init__(run)
         self._scores, self._notices, self._step = scores, notices, step
         files = {"train": train, "dev": scores.questions}
-        contents = {name: (each.path, vars(each) | {"path": ""}) for name, each in files.items()}
+        contents = {name: (questions.path, vars(questions) | {"path": ""}) for name, questions in files.items()}
         require_same_files(contents, run.world)
 
     def phase(self) -> None:
@@ -227,7 +230,7 @@ class AnswersHook(Hook):
         answers = self._scores.answers
         if run.world.rank == 0:
             write_answers(run.job.output_dir, self._scores.questions.ids, answers)
-        self._say_scores({name.removeprefix("held_out_"): value for name, value in run.held_out.items()})
+        self._say_scores({name.removeprefix("held_out_"): score for name, score in run.held_out.items()})
         texts = {answer.best.text for answer in answers}
         if len(answers) > 1 and len(texts) == 1:
             run.say(
@@ -244,16 +247,16 @@ class AnswersHook(Hook):
 
         run.doing("predicting", FIRST_STEP_S)
         scores = self._scores(rows, run_outputs(run)(run.state.parameters, rows, progress))
-        run.held_out = {f"held_out_{name}": value for name, value in scores.items()}
+        run.held_out = {f"held_out_{name}": score for name, score in scores.items()}
 
-    def _say_scores(self, found: dict[str, float]) -> None:
-        exact = found.get("exact_match", found.get("exact"))
+    def _say_scores(self, scores: dict[str, float]) -> None:
+        exact = scores.get("exact_match", scores.get("exact"))
         count = len(self._scores.answers)
-        self.run.say(f"dev set: exact match {exact:.2f}, F1 {found['f1']:.2f}, of {count:,} questions")
-        if "best_f1" in found:
+        self.run.say(f"dev set: exact match {exact:.2f}, F1 {scores['f1']:.2f}, of {count:,} questions")
+        if "best_f1" in scores:
             self.run.say(
-                f"best thresholds: --null_score_threshold {found['best_f1_thresh']} gives F1 {found['best_f1']:.2f}, "
-                f"{found['best_exact_thresh']} exact match {found['best_exact']:.2f}"
+                f"best thresholds: --null_score_threshold {scores['best_f1_thresh']} gives F1 {scores['best_f1']:.2f}, "
+                f"{scores['best_exact_thresh']} exact match {scores['best_exact']:.2f}"
             )
 
 

@@ -15,7 +15,11 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """A text in the form to compare: lower case, no ASCII punctuation, no English articles, one blank between words."""
+    """A text in the form to compare: lower case, no ASCII punctuation, no English articles, one blank between words.
+
+    >>> normalise("The  Eiffel-Tower!")
+    'eiffeltower'
+    """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -23,6 +27,9 @@ def f1(prediction: str, answer: str, both_empty: float = 0.0) -> float:
     """Harmonic mean of precision and recall of the words that two normalised texts share.
 
     `both_empty`: the score if neither text has a word: 1 in version 2.0, 0 in version 1.1.
+
+    >>> f1("eiffel tower in paris", "eiffel tower")  # precision 2 / 4, recall 2 / 2
+    0.6666666666666666
     """
     predicted, expected = prediction.split(), answer.split()
     if not predicted and not expected:
@@ -98,23 +105,23 @@ def _second_version(
         }
 
     scores = _Scores(*map(abstaining, raw))
-    found = _means(scores, list(scores.exact), "")
-    for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
-        numbers = [number for number in scores.exact if answerable[number] == wanted]
+    metrics = _means(scores, list(scores.exact), "")
+    for prefix, has_answer in (("HasAns_", True), ("NoAns_", False)):
+        numbers = [number for number in scores.exact if answerable[number] == has_answer]
         if numbers:
-            found |= _means(scores, numbers, prefix)
+            metrics |= _means(scores, numbers, prefix)
     if null_odds is not None and raw.exact:
-        for name, values in raw._asdict().items():
-            best, best_threshold = _best(predictions, values, odds, answerable)
-            found |= {f"best_{name}": best, f"best_{name}_thresh": best_threshold}
-    return found
+        for name, by_question in raw._asdict().items():
+            best, best_threshold = _best(predictions, by_question, odds, answerable)
+            metrics |= {f"best_{name}": best, f"best_{name}_thresh": best_threshold}
+    return metrics
 
 
 def _means(scores: _Scores, numbers: list[str], prefix: str) -> dict[str, float]:
     total = len(numbers)
     means = {
-        f"{prefix}{name}": 100.0 * sum(values[number] for number in numbers) / max(1, total)
-        for name, values in scores._asdict().items()
+        f"{prefix}{name}": 100.0 * sum(of_questions[number] for number in numbers) / max(1, total)
+        for name, of_questions in scores._asdict().items()
     }
     return means | {f"{prefix}total": total}
 

@@ -37,8 +37,8 @@ class Variant(NamedTuple):
     @property
     def overrides(self) -> list[str]:
         """The run's settings, as `section.key=value`."""
-        found = [] if self.seed is None else [f"data.seed={self.seed}"]
-        return found + ([] if self.learning_rate is None else [f"phase.0.learning_rate={self.learning_rate!r}"])
+        settings = [] if self.seed is None else [f"data.seed={self.seed}"]
+        return settings + ([] if self.learning_rate is None else [f"phase.0.learning_rate={self.learning_rate!r}"])
 
 
 def variants(seeds: str | None, learning_rates: str | None) -> list[Variant]:
@@ -114,18 +114,18 @@ def summary(task: str, runs: Sequence[Finished]) -> dict[str, Any]:
     }
 
 
-def write_summary(path: Path, found: dict[str, Any]) -> None:
+def write_summary(path: Path, summary: dict[str, Any]) -> None:
     """Write scores.json; raises ReportedError if it cannot be written."""
-    write_atomically(path, json.dumps(found, indent=1) + "\n")
+    write_atomically(path, json.dumps(summary, indent=1) + "\n")
 
 
-def cells(found: dict[str, Any]) -> list[list[str]]:
+def cells(summary: dict[str, Any]) -> list[list[str]]:
     """The summary as the cells of a table."""
-    names = list(found["runs"][0]["scores"])
+    names = list(summary["runs"][0]["scores"])
     lines = [["run", *(name.replace("_", " ") for name in names)]]
-    for run in found["runs"]:
+    for run in summary["runs"]:
         lines.append([Path(run["output_dir"]).name, *(f"{run['scores'][name]:.4f}" for name in names)])
-    for group in found["by_learning_rate"]:
+    for group in summary["by_learning_rate"]:
         rate = "" if group["learning_rate"] is None else f", rate {group['learning_rate']:g}"
         head = f"mean of {group['runs']}{rate}"
         lines.append(
@@ -139,12 +139,12 @@ def _entry(run: Finished) -> dict[str, Any]:
 
 
 def _spread(scores: list[dict[str, float]]) -> dict[str, Any]:
-    columns = {name: [each[name] for each in scores] for name in scores[0]}
+    columns = {name: [run_scores[name] for run_scores in scores] for name in scores[0]}
     return {
         "runs": len(scores),
-        "mean": {name: statistics.fmean(values) for name, values in columns.items()},
+        "mean": {name: statistics.fmean(column) for name, column in columns.items()},
         "standard_deviation": {
-            name: statistics.stdev(values) if len(values) > 1 else 0.0 for name, values in columns.items()
+            name: statistics.stdev(column) if len(column) > 1 else 0.0 for name, column in columns.items()
         },
     }
 
@@ -160,7 +160,7 @@ def _last_scores(job: Job) -> dict[str, float] | None:
     written = any((job.output_dir / name).is_file() for name in (DEV_PREDICTIONS, PREDICTIONS))
     if not path_of(job.output_dir, last).is_dir() or not written:
         return None
-    prefix, found = "held_out_", None
+    prefix, scores = "held_out_", None
     if not path.exists():
         raise DamagedData(
             f"{path} is missing, which held the scores of a run that is at its end; restore it, or remove "
@@ -172,8 +172,8 @@ def _last_scores(job: Job) -> dict[str, float] | None:
         except ValueError:  # a line that a crash has cut short
             continue
         if line.get("step") == last and any(name.startswith(prefix) for name in line):
-            found = {name.removeprefix(prefix): value for name, value in line.items() if name.startswith(prefix)}
-    return found
+            scores = {name.removeprefix(prefix): score for name, score in line.items() if name.startswith(prefix)}
+    return scores
 
 
 def _numbers(text: str, kind: Callable[[str], Any], flag: str, expected: str) -> list[Any]:

@@ -18,8 +18,7 @@ from bert_horovod.finetuning.glue import TASKS, TestSet
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
 
-OWN_TASKS = ("classification", "regression")  # on the user's own files
-OWN_METRICS = {"classification": ("accuracy",), "regression": ("pearson", "spearman")}
+OWN_METRICS = {"classification": ("accuracy",), "regression": ("pearson", "spearman")}  # of tasks on own files
 
 
 @dataclass(frozen=True)
@@ -51,15 +50,15 @@ class TextData:
 
     def notices(self) -> list[str]:
         """Lines about the data, printed at a run's start."""
-        said = []
+        lines = []
         for split in (self.train, *self.dev.values(), *self.test.values()):
             if split.skipped:
-                said.append(f"{split.path}: {split.skipped:,} broken rows are skipped: they lack fields")
+                lines.append(f"{split.path}: {split.skipped:,} broken rows are skipped: they lack fields")
             if split.empty:
-                said.append(
+                lines.append(
                     f"warning: {split.path}: {split.empty:,} examples have an empty text; it stands as [CLS] [SEP]"
                 )
-        return said
+        return lines
 
 
 def glue_data(name: str, files: Files) -> TextData:
@@ -80,12 +79,12 @@ def glue_data(name: str, files: Files) -> TextData:
     train_split = read_labelled(train, form)
     refuse_one_label(train_split, form)
     suffixes = ["", *(f"_{split.removeprefix('dev_')}" for split in task.dev[1:])]
-    tests = [each.name for each in task.test_sets]
+    tests = [test_set.name for test_set in task.test_sets]
     if len(files.test) > len(tests):
         raise UserError(f"--test_file is given {len(files.test)} times; {task.title} has {', '.join(tests)}")
-    found = files.test or [_optional(files.data_dir, each) for each in task.test_sets]
+    paths = files.test or [_optional(files.data_dir, test_set) for test_set in task.test_sets]
     test = {
-        name: read_unlabelled(path, task.columns) for name, path in zip(tests, found, strict=False) if path is not None
+        name: read_unlabelled(path, task.columns) for name, path in zip(tests, paths, strict=False) if path is not None
     }
     return TextData(
         name,

@@ -63,12 +63,12 @@ def find_answers(
         rules: how answers are chosen.
     """
     row, place = rows.places()
-    found: list[Answers] = []
+    all_answers: list[Answers] = []
     for chunk in _chunks(rows.windows.question):
         windows = SpanWindows(*(column[chunk] for column in rows.windows))
         logits = [_logits_of(outputs[f"{side}_logits"], row[chunk], place[chunk], windows) for side in ("start", "end")]
-        found += _answers(rows, windows, *logits, contexts, rules)
-    return found
+        all_answers += _answers(rows, windows, *logits, contexts, rules)
+    return all_answers
 
 
 def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> None:
@@ -81,7 +81,9 @@ def write_answers(directory: Path, ids: list[str], answers: list[Answers]) -> No
         write_atomically(directory / name, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
 
     fields = ("text", "probability", "start_logit", "end_logit")
-    n_best = ([{name: getattr(one, name) for name in fields} for one in answer.n_best] for answer in answers)
+    n_best = (
+        [{name: getattr(candidate, name) for name in fields} for candidate in answer.n_best] for answer in answers
+    )
     write("nbest_predictions.json", dict(zip(ids, n_best, strict=True)))
     if answers[0].null_odds is not None:
         odds = (answer.null_odds for answer in answers)
@@ -102,9 +104,9 @@ def _chunks(question: np.ndarray) -> Iterator[slice]:
 def _logits_of(logits: np.ndarray, row: np.ndarray, place: np.ndarray, windows: SpanWindows) -> np.ndarray:
     """The windows' own logits: float64 [windows, longest], -inf after a window's end."""
     position = np.arange(windows.lengths.max())
-    own = position < windows.lengths[:, None]
-    column = np.where(own, place[:, None] + position, 0)
-    return np.where(own, logits[row[:, None], column].astype(np.float64), -np.inf)
+    is_own = position < windows.lengths[:, None]
+    column = np.where(is_own, place[:, None] + position, 0)
+    return np.where(is_own, logits[row[:, None], column].astype(np.float64), -np.inf)
 
 
 def _answers(
@@ -199,23 +201,25 @@ def _of_question(
         null: [CLS]'s start and end logit, of the window in which their sum is smallest.
         rules: how answers are chosen.
     """
-    found: dict[str, tuple[int, int, float, float]] = {}
+    by_text: dict[str, tuple[int, int, float, float]] = {}
     for begin, end, start_logit, end_logit, context in candidates:
-        if len(found) == rules.n_best:
+        if len(by_text) == rules.n_best:
             break
-        if rules.may_abstain and "" not in found and start_logit + end_logit < sum(null):
-            found[""] = (0, 0, *null)
-            if len(found) == rules.n_best:
+        if rules.may_abstain and "" not in by_text and start_logit + end_logit < sum(null):
+            by_text[""] = (0, 0, *null)
+            if len(by_text) == rules.n_best:
                 break
-        found.setdefault(context[begin:end], (begin, end, start_logit, end_logit))
-    if rules.may_abstain or not found:
-        found.setdefault("", (0, 0, *null))
-    sums = np.array([start_logit + end_logit for _, _, start_logit, end_logit in found.values()])
+        by_text.setdefault(context[begin:end], (begin, end, start_logit, end_logit))
+    if rules.may_abstain or not by_text:
+        by_text.setdefault("", (0, 0, *null))
+    sums = np.array([start_logit + end_logit for _, _, start_logit, end_logit in by_text.values()])
     shares = np.exp(sums - sums.max())
     probabilities = (shares / shares.sum()).tolist()
     n_best = [
         Answer(text, begin, end, probability, start_logit, end_logit)
-        for (text, (begin, end, start_logit, end_logit)), probability in zip(found.items(), probabilities, strict=True)
+        for (text, (begin, end, start_logit, end_logit)), probability in zip(
+            by_text.items(), probabilities, strict=True
+        )
     ]
     if not rules.may_abstain:
         return Answers(n_best[0], n_best, None)

@@ -15,12 +15,12 @@ def read_fine_tuned(directory: Path, task: PredictingTask) -> Pretrained:
     Raises:
         ReportedError: the checkpoint is damaged, or lacks a part of the head or the vocabulary.
     """
-    found = read_pretrained(directory, task)
-    if missing := sorted(task.parameters(found.model).keys() - found.parameters.keys()):
+    pretrained = read_pretrained(directory, task)
+    if missing := sorted(task.parameters(pretrained.model).keys() - pretrained.parameters.keys()):
         raise DamagedData(f"{directory} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
-    if found.vocabulary is None:
+    if pretrained.vocabulary is None:
         raise UserError(f"--checkpoint {directory} has no vocabulary; expected vocab.txt beside its configuration")
-    return found
+    return pretrained
 
 
 def row_length(directory: Path, asked: int | None, most: int, usual: int, least: int) -> int:

@@ -30,14 +30,14 @@ class Guess(NamedTuple):
 
 def read_masked_model(directory: Path) -> Pretrained:
     """Read a checkpoint that predicts masked tokens; raises UserError without that head, and as read_pretrained."""
-    found = read_pretrained(directory)
-    missing = pretraining_shapes(found.model, pairs=False).keys() - found.parameters.keys()
-    if missing:
+    pretrained = read_pretrained(directory)
+    missing_parameters = pretraining_shapes(pretrained.model, pairs=False).keys() - pretrained.parameters.keys()
+    if missing_parameters:
         raise UserError(
-            f"--checkpoint {directory} has no masked-token head ({', '.join(sorted(missing))}); expected "
+            f"--checkpoint {directory} has no masked-token head ({', '.join(sorted(missing_parameters))}); expected "
             "BertForPreTraining or BertForMaskedLM"
         )
-    return found
+    return pretrained
 
 
 class MaskedTokenPredictor:
@@ -49,24 +49,23 @@ class MaskedTokenPredictor:
     Raises:
         ReportedError: as read_masked_model.
 
-    Example:
-        >>> MaskedTokenPredictor(Path("bert-base-uncased")).guess(["Paris is the [MASK] of France."], 1)
-        [[[Guess(token='capital', probability=0.997)]]]
+    For example, MaskedTokenPredictor(Path("bert-base-uncased")).guess(["Paris is the [MASK] of France."], 1) returns
+    [[[Guess(token='capital', probability=0.997)]]].
     """
 
     def __init__(self, directory: Path) -> None:
-        found = read_masked_model(directory)
-        if found.vocabulary is None:
+        pretrained = read_masked_model(directory)
+        if pretrained.vocabulary is None:
             raise UserError(
                 f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside "
                 "its configuration: copy the vocab.txt there that the model was trained with"
             )
-        self.vocabulary = found.vocabulary
-        self._special = special_ids(found.vocabulary)
-        parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+        self.vocabulary = pretrained.vocabulary
+        self._special = special_ids(pretrained.vocabulary)
+        parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         policy = ComputePolicy()
-        self._forward = Forward(found.model, cast_weights(parameters, policy.dtype), policy)
-        self._tokenizer = Tokenizer(found.vocabulary, found.lowercase)
+        self._forward = Forward(pretrained.model, cast_weights(parameters, policy.dtype), policy)
+        self._tokenizer = Tokenizer(pretrained.vocabulary, pretrained.lowercase)
 
     def guess(self, texts: list[str], count: int) -> list[list[list[Guess]]]:
         """The likeliest tokens: per text, per [MASK] in it, `count` guesses, the best first.
@@ -101,12 +100,12 @@ class MaskedTokenPredictor:
             "position_ids": np.arange(len(ids), dtype=np.int32),
             "sequence_ids": np.ones_like(ids),
         }
-        batch = {name: tf.constant(values[None], tf.int32) for name, values in batch.items()}
+        batch = {name: tf.constant(array[None], tf.int32) for name, array in batch.items()}
         positions = tf.constant(masked[None], tf.int32)
         hidden = encode_at(self._forward, batch, positions)[0]
         logits = masked_token_logits(self._forward, hidden)  # (masks, vocabulary)
-        values, tokens = tf.math.top_k(tf.nn.softmax(logits), min(count, len(self.vocabulary)))
+        probabilities, tokens = tf.math.top_k(tf.nn.softmax(logits), min(count, len(self.vocabulary)))
         return [
-            [Guess(self.vocabulary[token], float(value)) for value, token in zip(*place, strict=True)]
-            for place in zip(values.numpy(), tokens.numpy(), strict=True)
+            [Guess(self.vocabulary[token], float(probability)) for probability, token in zip(*place, strict=True)]
+            for place in zip(probabilities.numpy(), tokens.numpy(), strict=True)
         ]

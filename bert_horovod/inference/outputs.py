@@ -58,18 +58,18 @@ class RowOutputs:
         parameters = {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
         size, blocks = self._rows, -(-source.count // self._rows)
         first, last = (blocks * rank // self._world.size for rank in (self._world.rank, self._world.rank + 1))
-        found: dict[str, list[np.ndarray]] = {}
+        parts_of: dict[str, list[np.ndarray]] = {}
         # A rank without a block computes a block of padding, because it must know the outputs' shapes.
         for block in range(first, max(last, first + 1)):
             rows = np.arange(block * size, (block + 1) * size)
             real = (rows < source.count) & (block < last)
             batch = as_tensors(source.assemble(np.where(real, rows, -1)))
-            for name, values in self._outputs(parameters, batch).items():
-                found.setdefault(name, []).append(values.numpy()[real])
+            for name, output in self._outputs(parameters, batch).items():
+                parts_of.setdefault(name, []).append(output.numpy()[real])
             if progress:
                 progress((block + 1 - first) * size, max(1, last - first) * size)
-        joined = {name: np.concatenate(parts) for name, parts in found.items()}
+        joined = {name: np.concatenate(parts) for name, parts in parts_of.items()}
         return {
-            name: self._world.all_gather(tf.constant(values), f"outputs/{name}").numpy()
-            for name, values in joined.items()
+            name: self._world.all_gather(tf.constant(output), f"outputs/{name}").numpy()
+            for name, output in joined.items()
         }

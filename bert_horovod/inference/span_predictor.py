@@ -17,7 +17,7 @@ from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.sources import COMPRESSIONS
 from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.corpus.reading.table_files import read_table, table_text
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.inference.fine_tuned import read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
@@ -49,8 +49,8 @@ class SpanPredictor:
     def __init__(self, directory: Path, options: "Options") -> None:
         config = read_configuration(directory)
         self._task = Span()
-        found = read_fine_tuned(directory, self._task)
-        most = found.model.max_position_embeddings
+        pretrained = read_fine_tuned(directory, self._task)
+        most = pretrained.model.max_position_embeddings
         self._length = row_length(directory, options.sequence_length, most, usual=_LENGTH, least=16)
         self._stride = config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
         if type(self._stride) is not int or self._stride < 1:
@@ -61,10 +61,10 @@ class SpanPredictor:
         self._threshold = options.null_score_threshold
         # None: the checkpoint does not say; then the version of SQuAD's file decides.
         self._may_abstain = True if self._threshold is not None else config.get("version_2_with_negative")
-        self._special = special_ids(found.vocabulary)
-        self._tokenizer = LocatingTokenizer(found.vocabulary, found.lowercase)
-        self._model = found.model
-        self._parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+        self._special = special_ids(pretrained.vocabulary)
+        self._tokenizer = LocatingTokenizer(pretrained.vocabulary, pretrained.lowercase)
+        self._model = pretrained.model
+        self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
 
     def predict_file(self, source: Path, output: Path, progress: "Progress") -> str:
@@ -81,16 +81,13 @@ class SpanPredictor:
         questions = read_squad(source) if _is_squad(source) else self._table(source)
         rules = self._rules(questions.version_2)
         answers = list(self._in_parts(questions, rules, progress))
-        try:
-            if output.suffix == ".json":
-                texts = {number: one.best.text for number, one in zip(questions.ids, answers, strict=True)}
-                write_atomically(output, json.dumps(texts, indent=4, ensure_ascii=False) + "\n")
-            elif output.is_dir():
-                write_answers(output, questions.ids, answers)
-            else:
-                write_atomically(output, _text(output, questions, answers, rules))
-        except OSError as error:
-            raise file_error(error, f"cannot write --output {output}: {error.strerror}") from error
+        if output.suffix == ".json":
+            texts = {number: answer.best.text for number, answer in zip(questions.ids, answers, strict=True)}
+            write_atomically(output, json.dumps(texts, indent=4, ensure_ascii=False) + "\n")
+        elif output.is_dir():
+            write_answers(output, questions.ids, answers)
+        else:
+            write_atomically(output, _text(output, questions, answers, rules))
         return f"{len(answers):,} answers: {output}"
 
     def predict_line(self, line: str) -> str:
@@ -106,8 +103,8 @@ class SpanPredictor:
         length = _SHORTEST
         while length < needed and length < self._length:
             length *= 2
-        (found,) = self._answers(texts, self._rules(False), min(length, self._length), packing=False)
-        best = found.best
+        (answers,) = self._answers(texts, self._rules(False), min(length, self._length), packing=False)
+        best = answers.best
         return f"{best.text}\tprobability={best.probability:.4f}\tcharacters={best.begin}-{best.end}"
 
     def _rules(self, of_file: bool) -> AnswerRules:
@@ -159,8 +156,8 @@ def _is_squad(path: Path) -> bool:
 def _text(output: Path, questions: Questions, answers: list[Answers], rules: AnswerRules) -> str:
     columns = ["id", "answer", "probability", "begin", "end", *(["null_odds"] if rules.may_abstain else [])]
     rows: list[list[Any]] = []
-    for number, found in zip(questions.ids, answers, strict=True):
-        best = found.best
-        odds = [found.null_odds] if rules.may_abstain else []
+    for number, of_question in zip(questions.ids, answers, strict=True):
+        best = of_question.best
+        odds = [of_question.null_odds] if rules.may_abstain else []
         rows.append([number, best.text, np.round(best.probability, 6).item(), best.begin, best.end, *odds])
     return table_text(output, columns, rows)

@@ -14,7 +14,7 @@ def answers(logits: np.ndarray, labels: int) -> np.ndarray:
         [examples]: int64 numbers of the likeliest labels, at a tie the first; or real numbers, float64, as files show
         them: the shortest decimals that stand for the float32 values.
     """
-    return logits.argmax(axis=-1) if labels else np.array([float(str(value)) for value in logits[:, 0]])
+    return logits.argmax(axis=-1) if labels else np.array([float(str(logit)) for logit in logits[:, 0]])
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

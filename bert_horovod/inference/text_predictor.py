@@ -11,7 +11,7 @@ from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.inference.fine_tuned import read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.text_answers import answers, probabilities
@@ -41,14 +41,14 @@ class TextPredictor:
     def __init__(self, directory: Path, options: "Options") -> None:
         config = read_configuration(directory)
         self.task = text_task(config)
-        found = read_fine_tuned(directory, self.task)
+        pretrained = read_fine_tuned(directory, self.task)
         self._columns = options.text_columns or self.task.text_columns
-        most = found.model.max_position_embeddings
+        most = pretrained.model.max_position_embeddings
         self._length = row_length(directory, options.sequence_length, most, usual=most, least=8)
-        self._special = special_ids(found.vocabulary)
-        self._tokenizer = Tokenizer(found.vocabulary, found.lowercase)
-        self._model = found.model
-        self._parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
+        self._special = special_ids(pretrained.vocabulary)
+        self._tokenizer = Tokenizer(pretrained.vocabulary, pretrained.lowercase)
+        self._model = pretrained.model
+        self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
 
     @property
@@ -70,14 +70,11 @@ class TextPredictor:
         places = table.places(self._columns)
         texts = tuple([fields[place] for _, fields in table.rows] for place in places)
         logits = self.logits(texts, self._length, packing=True, progress=progress)
-        said = self._said(logits)
+        predictions = self._said(logits)
         columns = ["index", "prediction", *(f"probability_{label}" for label in self.labels)]
-        text = table_text(output, columns, [[number, *row] for number, row in enumerate(said)])
-        try:
-            write_atomically(output, text)
-        except OSError as error:
-            raise file_error(error, f"cannot write --output {output}: {error.strerror}") from error
-        return f"{len(said):,} predictions: {output}"
+        text = table_text(output, columns, [[number, *row] for number, row in enumerate(predictions)])
+        write_atomically(output, text)
+        return f"{len(predictions):,} predictions: {output}"
 
     def predict_line(self, line: str) -> str:
         """The prediction, then each label's probability, with tabs between; a pair's texts have a tab between."""
@@ -110,11 +107,11 @@ class TextPredictor:
         return rows.by_example(self._outputs[length](self._parameters, rows, progress)["logits"])
 
     def _said(self, logits: np.ndarray) -> list[list[Any]]:
-        found = answers(logits, len(self.labels))
+        predictions = answers(logits, len(self.labels))
         if not self.labels:
-            return [[number] for number in found.tolist()]
+            return [[number] for number in predictions.tolist()]
         shares = probabilities(logits).round(6).tolist()
-        return [[self.labels[number], *share] for number, share in zip(found.tolist(), shares, strict=True)]
+        return [[self.labels[number], *share] for number, share in zip(predictions.tolist(), shares, strict=True)]
 
 
 def text_task(config: dict[str, Any]) -> Classification | Regression:

@@ -42,15 +42,15 @@ class Architecture:
 
     def configuration(self, model: Model) -> dict[str, Any]:
         """The content of config.json besides the sizes."""
-        found: dict[str, Any] = {"architectures": [self.class_name(model)]}
+        contents: dict[str, Any] = {"architectures": [self.class_name(model)]}
         if self.name == CLASSIFICATION:
-            found |= {
+            contents |= {
                 "id2label": {str(number): label for number, label in enumerate(self.labels)},
                 "label2id": {label: number for number, label in enumerate(self.labels)},
                 "num_labels": len(self.labels),
                 "problem_type": "regression" if len(self.labels) == 1 else "single_label_classification",
             }
-        return found
+        return contents
 
     def class_name(self, model: Model) -> str:
         """Hugging Face's name of the class."""
@@ -87,12 +87,12 @@ def whole_heads(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[Archit
     pooler = encoder_shapes(model, True).keys() - encoder_shapes(model, False).keys() <= shapes.keys()
     classifier = shapes.get(CLASSIFIER_WEIGHT, ())
     labels = default_labels(classifier[0]) if classifier[1:] == (model.hidden_size,) else ()
-    found = [
+    architectures = [
         Architecture(name, pooler, labels if name == CLASSIFICATION else ())
         for name in ARCHITECTURES
         if (pooler or name not in _NEEDS_POOLER) and (labels or name != CLASSIFICATION)
     ]
-    return [each for each in found if each._head(model).keys() <= shapes.keys()]
+    return [architecture for architecture in architectures if architecture._head(model).keys() <= shapes.keys()]
 
 
 def default_labels(count: int) -> tuple[str, ...]:

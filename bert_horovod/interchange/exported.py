@@ -41,7 +41,7 @@ def check_export(directory: Path, calls: list[Call]) -> float:
     with tempfile.TemporaryDirectory() as place:
         inputs, outputs = Path(place) / "inputs.npz", Path(place) / "outputs.npz"
         arrays = {
-            f"{call.signature}/{i}/{name}": value for i, call in enumerate(calls) for name, value in call.inputs.items()
+            f"{call.signature}/{i}/{name}": array for i, call in enumerate(calls) for name, array in call.inputs.items()
         }
         np.savez(inputs, **arrays)
         words = [sys.executable, "-m", "bert_horovod.interchange.exported", str(directory), str(inputs), str(outputs)]
@@ -49,9 +49,9 @@ def check_export(directory: Path, calls: list[Call]) -> float:
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["it was killed"])[-1]
             raise RunError(f"the export cannot be loaded and called in a fresh process: {last[:500]}")
-        with np.load(outputs) as found:
+        with np.load(outputs) as returned:
             return max(
-                difference(call, name, found[f"{call.signature}/{i}/{name}"])
+                difference(call, name, returned[f"{call.signature}/{i}/{name}"])
                 for i, call in enumerate(calls)
                 for name in call.outputs
             )
@@ -79,23 +79,23 @@ def load_export(directory: Path, threads: int = 0) -> Callable[[str, Arrays], Ar
 
     def call(signature: str, inputs: Arrays) -> Arrays:
         tensors = {
-            name: tf.constant(value.tolist() if value.dtype.kind == "U" else value) for name, value in inputs.items()
+            name: tf.constant(array.tolist() if array.dtype.kind == "U" else array) for name, array in inputs.items()
         }
         outputs = loaded.signatures[signature](**tensors)
-        return {name: value.numpy() for name, value in outputs.items()}
+        return {name: array.numpy() for name, array in outputs.items()}
 
     call.loaded = loaded  # keep this object: TensorFlow frees the variables together with it
     return call
 
 
-def difference(call: Call, name: str, found: np.ndarray) -> float:
+def difference(call: Call, name: str, returned: np.ndarray) -> float:
     """The relative difference of an output from the expected one; raises RunError if it is above TOLERANCE."""
     expected = call.outputs[name]
-    if found.shape != expected.shape:
-        raise RunError(f"{call.signature}: {name} has shape {list(found.shape)}, expected {list(expected.shape)}")
+    if returned.shape != expected.shape:
+        raise RunError(f"{call.signature}: {name} has shape {list(returned.shape)}, expected {list(expected.shape)}")
     if call.real is not None and expected.shape[:2] == call.real.shape:
-        expected, found = expected[call.real], found[call.real]
-    apart = float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
+        expected, returned = expected[call.real], returned[call.real]
+    apart = float(np.abs(returned - expected).max() / max(1.0, np.abs(expected).max()))
     if not apart <= TOLERANCE:  # true for nan too
         raise RunError(
             f"the export computes other numbers than the checkpoint: {call.signature}: {name} differs by "
@@ -107,18 +107,18 @@ def difference(call: Call, name: str, found: np.ndarray) -> float:
 def _numbered(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
     """The inputs of each call, by SIGNATURE/NUMBER."""
     for key in dict.fromkeys(name.rpartition("/")[0] for name in arrays):
-        yield key, {name.rpartition("/")[2]: value for name, value in arrays.items() if name.rpartition("/")[0] == key}
+        yield key, {name.rpartition("/")[2]: array for name, array in arrays.items() if name.rpartition("/")[0] == key}
 
 
 def main(directory: str, inputs: str, outputs: str) -> None:
     """Call the export with the inputs in file `inputs`, and write the results to file `outputs`."""
-    model, found = load_export(Path(directory)), {}
+    model, returned = load_export(Path(directory)), {}
     with np.load(inputs) as arrays:
-        for key, values in _numbered(dict(arrays)):
-            for name, value in model(key.split("/")[0], values).items():
-                if value.dtype.kind != "O":  # strings are not compared
-                    found[f"{key}/{name}"] = value
-    np.savez(outputs, **found)
+        for key, arguments in _numbered(dict(arrays)):
+            for name, output in model(key.split("/")[0], arguments).items():
+                if output.dtype.kind != "O":  # strings are not compared
+                    returned[f"{key}/{name}"] = output
+    np.savez(outputs, **returned)
 
 
 if __name__ == "__main__":

@@ -57,80 +57,87 @@ def export(
             raise UserError("--with_tokenizer: an ONNX file holds no tokenizer; export a savedmodel, or leave it out")
     contents = describe(checkpoint)
     chosen = next(
-        (each for each in contents.architectures if architecture in (None, each.class_name(contents.model))), None
+        (
+            known_architecture
+            for known_architecture in contents.architectures
+            if architecture in (None, known_architecture.class_name(contents.model))
+        ),
+        None,
     )
     if chosen is None:
-        names = [each.class_name(contents.model) for each in contents.architectures]
+        names = [known_architecture.class_name(contents.model) for known_architecture in contents.architectures]
         raise UserError(
             f"--architecture {architecture}: {checkpoint} is {names[0]}, and has the parameters "
             f"of {' and '.join(names)} only"
         )
-    found = read_pretrained(checkpoint, chosen)
-    if found.vocabulary is None:
+    pretrained = read_pretrained(checkpoint, chosen)
+    if pretrained.vocabulary is None:
         raise UserError(f"{checkpoint} has no vocabulary; copy the vocab.txt there that the model was trained with")
-    parameters = {name: found.parameters[name] for name in chosen.parameters(found.model)}
-    served = Served(chosen, found.model, parameters, tf.int64 if kind == "onnx" else tf.int32)
+    parameters = {name: pretrained.parameters[name] for name in chosen.parameters(pretrained.model)}
+    served = Served(chosen, pretrained.model, parameters, tf.int64 if kind == "onnx" else tf.int32)
     calls = _calls(
-        chosen, found, parameters, "tokens" if with_tokenizer else "serving_default", served.signature[0].dtype
+        chosen, pretrained, parameters, "tokens" if with_tokenizer else "serving_default", served.signature[0].dtype
     )
     with new_directory(output) as temporary:
         if kind == "onnx":
             write_onnx(temporary, served)
         elif with_tokenizer:
-            write_text_model(temporary, served, found)
-            calls += _text_calls(chosen, found, parameters)
+            write_text_model(temporary, served, pretrained)
+            calls += _text_calls(chosen, pretrained, parameters)
         else:
             write_saved_model(temporary, served)
-        write_configuration(temporary, found.model, chosen, found.vocabulary, found.lowercase)
+        write_configuration(temporary, pretrained.model, chosen, pretrained.vocabulary, pretrained.lowercase)
         difference = check_export(temporary, calls)
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     inputs = {call.signature: f"{call.signature}({', '.join(call.inputs)})" for call in calls}
-    return Exported(contents.origin, chosen.class_name(found.model), chosen, list(inputs.values()), difference, size)
+    return Exported(
+        contents.origin, chosen.class_name(pretrained.model), chosen, list(inputs.values()), difference, size
+    )
 
 
 def _calls(
-    architecture: Architecture, found: Pretrained, parameters: Arrays, signature: str, dtype: tf.DType
+    architecture: Architecture, pretrained: Pretrained, parameters: Arrays, signature: str, dtype: tf.DType
 ) -> list[Call]:
     """Two calls with random ids; their rows differ in number and length, and are padded."""
-    random, pad = np.random.default_rng(0), special_ids(found.vocabulary).pad
+    random, pad = np.random.default_rng(0), special_ids(pretrained.vocabulary).pad
     calls = []
     for lengths in _CHECKED_LENGTHS:
-        length = min(max(lengths), found.model.max_position_embeddings)
+        length = min(max(lengths), pretrained.model.max_position_embeddings)
         real = np.arange(length) < np.array(lengths)[:, None]
         rows = {
-            "input_ids": np.where(real, random.integers(0, found.model.vocab_size, real.shape), pad),
+            "input_ids": np.where(real, random.integers(0, pretrained.model.vocab_size, real.shape), pad),
             "attention_mask": real,
-            "token_type_ids": real & (np.arange(length) >= length // 2) & (found.model.type_vocab_size > 1),
+            "token_type_ids": real & (np.arange(length) >= length // 2) & (pretrained.model.type_vocab_size > 1),
         }
-        rows = {name: value.astype(np.int32) for name, value in rows.items()}
-        outputs = trained_outputs(architecture, found.model, parameters, rows)
-        inputs = {name: value.astype(dtype.as_numpy_dtype) for name, value in rows.items()}
+        rows = {name: array.astype(np.int32) for name, array in rows.items()}
+        outputs = trained_outputs(architecture, pretrained.model, parameters, rows)
+        inputs = {name: array.astype(dtype.as_numpy_dtype) for name, array in rows.items()}
         calls.append(Call(signature, inputs, outputs, real))
     return calls
 
 
-def _text_calls(architecture: Architecture, found: Pretrained, parameters: Arrays) -> list[Call]:
+def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: Arrays) -> list[Call]:
     """Calls with texts of the vocabulary's words; expected outputs come from rows of this program's own tokenizer."""
-    words = [token for token in found.vocabulary if token.isalpha()] or ["a"]
+    words = [token for token in pretrained.vocabulary if token.isalpha()] or ["a"]
     draw = np.random.default_rng(1).choice
     first, second = ([" ".join(draw(words, count)) for count in counts] for counts in _WORDS)
-    rows = _rows_of(found, first, second)
+    rows = _rows_of(pretrained, first, second)
     if architecture.name == CLASSIFICATION:
         calls = []
-        for signature, names, made in (
-            ("serving_default", {"text": first}, _rows_of(found, first)),
+        for signature, names, batch in (
+            ("serving_default", {"text": first}, _rows_of(pretrained, first)),
             ("pairs", {"text": first, "text_pair": second}, rows),
         ):
-            logits = trained_outputs(architecture, found.model, parameters, made)["logits"]
+            logits = trained_outputs(architecture, pretrained.model, parameters, batch)["logits"]
             shares = np.exp(logits - logits.max(-1, keepdims=True))
             outputs = {"probabilities": shares / shares.sum(-1, keepdims=True)}
             if len(architecture.labels) == 1:
                 outputs = {"score": logits[:, 0]}
             calls.append(Call(signature, {name: np.array(texts) for name, texts in names.items()}, outputs))
         return calls
-    logits = trained_outputs(architecture, found.model, parameters, rows)
+    logits = trained_outputs(architecture, pretrained.model, parameters, rows)
     starts, ends = logits["start_logits"], logits["end_logits"]
-    inside = rows["token_type_ids"] * (rows["input_ids"] != special_ids(found.vocabulary).sep) > 0
+    inside = rows["token_type_ids"] * (rows["input_ids"] != special_ids(pretrained.vocabulary).sep) > 0
     best = [
         max(
             starts[i, start] + ends[i, end]
@@ -143,12 +150,12 @@ def _text_calls(architecture: Architecture, found: Pretrained, parameters: Array
     return [Call("serving_default", {"question": np.array(first), "context": np.array(second)}, outputs)]
 
 
-def _rows_of(found: Pretrained, first: list[str], second: list[str] | None = None) -> Arrays:
+def _rows_of(pretrained: Pretrained, first: list[str], second: list[str] | None = None) -> Arrays:
     """Model inputs for short texts or pairs of texts, made by this program's own tokenizer."""
     texts = LabelledTexts((first, second) if second else (first,), [0] * len(first))
-    tokens = tokenised(texts, Tokenizer(found.vocabulary, found.lowercase))
-    length = min(_TEXT_LENGTH, found.model.max_position_embeddings)
-    rows = LabelledRows(tokens, special_ids(found.vocabulary), length, seed=0, packing=False)
-    made = rows.assemble(np.argsort(rows.examples(np.arange(len(first)))[:, 0]))
+    tokens = tokenised(texts, Tokenizer(pretrained.vocabulary, pretrained.lowercase))
+    length = min(_TEXT_LENGTH, pretrained.model.max_position_embeddings)
+    rows = LabelledRows(tokens, special_ids(pretrained.vocabulary), length, seed=0, packing=False)
+    batch = rows.assemble(np.argsort(rows.examples(np.arange(len(first)))[:, 0]))
     names = {"input_ids": "input_ids", "attention_mask": "sequence_ids", "token_type_ids": "token_type_ids"}
-    return {name: made[source] for name, source in names.items()}
+    return {name: batch[source] for name, source in names.items()}

@@ -107,34 +107,34 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
     _require_data(prefix, shapes)
     model = _read_model(prefix)
     known = {_variable(model, name): name for name in _possible(model)}
-    found = Variables({}, [], [])
+    variables = Variables({}, [], [])
     for variable, shape in sorted(shapes.items()):
         if name := known.get(variable):
-            found.parameters[name] = tuple(shape[::-1] if _is_kernel(variable) else shape)
+            variables.parameters[name] = tuple(shape[::-1] if _is_kernel(variable) else shape)
         elif _OPTIMIZER.fullmatch(variable):
-            found.optimizer.append(variable)
+            variables.optimizer.append(variable)
         elif variable.startswith("bert/"):
             raise UserError(
                 f"{prefix}: {variable[:200]} is no part of the encoder that {_config(prefix).name} describes "
                 f"({model.num_hidden_layers} layers); copy the one there that belongs to the checkpoint"
             )
         else:
-            found.others.append(variable)
-    missing = [name for name in encoder_shapes(model, pooler=False) if name not in found.parameters]
-    missing += [name] if (name := part_of_a_head(model, found.parameters)) else []
+            variables.others.append(variable)
+    missing = [name for name in encoder_shapes(model, pooler=False) if name not in variables.parameters]
+    missing += [name] if (name := part_of_a_head(model, variables.parameters)) else []
     if missing:
         raise UserError(
             f"{prefix} is part of a checkpoint: {_variable(model, missing[0])} is missing"
             f"{f', and {len(missing) - 1} more' if missing[1:] else ''}; expected all that {_config(prefix).name} "
             f"describes ({model.num_hidden_layers} layers), and whole heads"
         )
-    return model, found
+    return model, variables
 
 
 def architectures(prefix: Path) -> list[Architecture]:
     """The classes whose parameters the checkpoint has, the richest first; raises the errors of read_variables."""
-    model, found = read_variables(prefix)
-    return whole_heads(model, found.parameters)
+    model, variables = read_variables(prefix)
+    return whole_heads(model, variables.parameters)
 
 
 def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lowercase: bool | None = None) -> Pretrained:
@@ -149,28 +149,28 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
         UserError: as read_variables and read_tokenizer, or nothing tells whether text is lower-cased.
         DamagedData: its data are damaged, or not finite.
     """
-    model, found = read_variables(prefix)
-    wanted = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
-    if task and not _labels_are(model, found, task):
-        wanted = {name: shape for name, shape in wanted.items() if not name.startswith(f"{CLASSIFIER}.")}
+    model, variables = read_variables(prefix)
+    wanted_shapes = pretraining_shapes(model, pairs=True) | (task.parameters(model) if task else {})
+    if task and not _labels_are(model, variables, task):
+        wanted_shapes = {name: shape for name, shape in wanted_shapes.items() if not name.startswith(f"{CLASSIFIER}.")}
     reader, parameters = _reader(prefix), {}
-    for name, shape in wanted.items():
-        if name not in found.parameters:
+    for name, shape in wanted_shapes.items():
+        if name not in variables.parameters:
             continue
         variable = _variable(model, name)
-        if found.parameters[name] != shape:
+        if variables.parameters[name] != shape:
             raise UserError(
-                f"{prefix}: {variable} makes {name} {list(found.parameters[name])}, expected {list(shape)} as "
+                f"{prefix}: {variable} makes {name} {list(variables.parameters[name])}, expected {list(shape)} as "
                 f"{_config(prefix).name} {'and the task say' if task else 'says'}"
             )
         try:
-            values = reader.get_tensor(variable)
+            array = reader.get_tensor(variable)
         except _READER_ERRORS as error:
             raise DamagedData(f"{prefix} is damaged at {variable}: {_first_line(error)}; copy it again") from error
-        values = np.ascontiguousarray(values.T if _is_kernel(variable) else values, np.float32)
-        if not np.isfinite(values).all():
+        array = np.ascontiguousarray(array.T if _is_kernel(variable) else array, np.float32)
+        if not np.isfinite(array).all():
             raise DamagedData(f"{prefix}: {variable} has values that are not finite")
-        parameters[name] = values
+        parameters[name] = array
     vocabulary, found_lowercase, _ = read_tokenizer(prefix)
     if lowercase is None and (lowercase := found_lowercase) is None:
         raise UserError(
@@ -180,10 +180,14 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
     return Pretrained(model, parameters, vocabulary, lowercase)
 
 
-def _labels_are(model: Model, found: Variables, task: Task | Architecture) -> bool:
-    classifiers = [each for each in whole_heads(model, found.parameters) if each.name == CLASSIFICATION]
-    ours = task.configuration(model)
-    return any(head_rows(each.configuration(model), ours) is not None for each in classifiers)
+def _labels_are(model: Model, variables: Variables, task: Task | Architecture) -> bool:
+    classifiers = [
+        architecture for architecture in whole_heads(model, variables.parameters) if architecture.name == CLASSIFICATION
+    ]
+    our_configuration = task.configuration(model)
+    return any(
+        head_rows(architecture.configuration(model), our_configuration) is not None for architecture in classifiers
+    )
 
 
 def read_tokenizer(prefix: Path) -> tuple[list[str] | None, bool | None, str]:
@@ -273,15 +277,15 @@ def _require_data(prefix: Path, shapes: dict[str, list[int]]) -> None:
 
 def _read_model(prefix: Path) -> Model:
     path = _config(prefix)
-    found = read_json(path)
-    if "num_hidden_groups" in found:
-        found.setdefault("model_type", "albert")
-        if found.get("hidden_act") == "gelu":  # Google's ALBERT computes the tanh form for this name too
-            found["hidden_act"] = "gelu_new"
-    if found.get("model_type", "bert") not in ("bert", "albert"):
-        raise UserError(f"{path}: model_type = {found['model_type']!r}: expected a BERT's or an ALBERT's")
-    require_supported(path, found)
-    return model_of(path, found)
+    config = read_json(path)
+    if "num_hidden_groups" in config:
+        config.setdefault("model_type", "albert")
+        if config.get("hidden_act") == "gelu":  # Google's ALBERT computes the tanh form for this name too
+            config["hidden_act"] = "gelu_new"
+    if config.get("model_type", "bert") not in ("bert", "albert"):
+        raise UserError(f"{path}: model_type = {config['model_type']!r}: expected a BERT's or an ALBERT's")
+    require_supported(path, config)
+    return model_of(path, config)
 
 
 def _config(prefix: Path) -> Path:

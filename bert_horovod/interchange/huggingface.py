@@ -113,7 +113,7 @@ def write_directory(
     directory.mkdir(parents=True, exist_ok=True)
     write_configuration(directory, model, task, vocabulary, lowercase)
     digest = write_file(
-        directory / WEIGHTS_FILE, {_name_in_file(model, name): values for name, values in parameters.items()}
+        directory / WEIGHTS_FILE, {_name_in_file(model, name): array for name, array in parameters.items()}
     )
     sync(directory)
     return digest
@@ -149,15 +149,15 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
     labels = _label_order(directory, model, task) if task else None
     copies = {DECODER_WEIGHT_COPY: shapes[WORD_EMBEDDINGS], DECODER_BIAS_COPY: shapes[DECODER_BIAS]}
     tensors = {}
-    for name, values in mapped.items():
+    for name, array in mapped.items():
         if name.startswith(f"{CLASSIFIER}.") and name in shapes:
             if labels is not None:
-                theirs = (len(labels), *shapes[name][1:])
-                tensors[name] = np.ascontiguousarray(_checked_tensor(directory, name, values, theirs)[labels])
-        elif name.startswith(MORE_CLASSIFIERS) and values.shape != shapes.get(name):
+                their_shape = (len(labels), *shapes[name][1:])
+                tensors[name] = np.ascontiguousarray(_checked_tensor(directory, name, array, their_shape)[labels])
+        elif name.startswith(MORE_CLASSIFIERS) and array.shape != shapes.get(name):
             continue  # a head of a training with another number of heads
         elif name in shapes or name in copies:
-            tensors[name] = _checked_tensor(directory, name, values, (shapes | copies)[name])
+            tensors[name] = _checked_tensor(directory, name, array, (shapes | copies)[name])
         elif name.startswith(BERT):
             raise UserError(
                 f"{directory}: {_name_in_file(model, name)[:200]} is no part of the encoder that config.json describes "
@@ -184,7 +184,7 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
     """
     directory = Path(directory)
     model, config = read_model(directory / "config.json"), read_json(directory / "config.json")
-    shapes = {name: values.shape for name, values in _map_parameters(directory, model).items()}
+    shapes = {name: array.shape for name, array in _map_parameters(directory, model).items()}
     if DECODER_BIAS_COPY in shapes:
         shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
     labels, named = config.get("id2label"), config.get("architectures")
@@ -193,7 +193,7 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
             f"{directory / 'config.json'}: problem_type = 'multi_label_classification' is not supported: expected one "
             "label of each text, or a regression"
         )
-    found = []
+    architectures = []
     for architecture in whole_heads(model, shapes):
         count = len(architecture.labels)
         if architecture.name == CLASSIFICATION and isinstance(labels, dict) and len(labels) == count:
@@ -201,9 +201,9 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
             architecture = dataclasses.replace(
                 architecture, labels=names if len(set(names)) == count else default_labels(count)
             )
-        found.append(architecture)
-    found.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # a stable sort
-    return model, shapes, found
+        architectures.append(architecture)
+    architectures.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # a stable sort
+    return model, shapes, architectures
 
 
 def _map_parameters(directory: Path, model: sections.Model) -> dict[str, np.ndarray]:
@@ -218,14 +218,14 @@ def _name_in_file(model: sections.Model, name: str) -> str:
 def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
     sizes = dataclasses.asdict(model)
     del sizes["embedding_size"], sizes["shared_layers"]
-    found = sizes | {
+    config = sizes | {
         "model_type": "bert",
         "position_embedding_type": "absolute",
         "pad_token_id": vocabulary.index(SPECIAL_TOKENS["pad_token"]),
         "tie_word_embeddings": True,
     }
     if model.albert:
-        found |= {
+        config |= {
             "model_type": "albert",
             "embedding_size": model.embedding_width,
             "num_hidden_groups": model.layer_groups,
@@ -234,35 +234,35 @@ def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[s
             "bos_token_id": vocabulary.index(SPECIAL_TOKENS["cls_token"]),
             "eos_token_id": vocabulary.index(SPECIAL_TOKENS["sep_token"]),
         }
-    return found
+    return config
 
 
 def read_model(path: Path) -> sections.Model:
     """The sizes in a config.json; raises ReportedError if this program does not support the model."""
     if not path.is_file():
         raise UserError(f"{path.parent} has no config.json: expected a Hugging Face directory of BERT or ALBERT")
-    found = read_json(path)
-    if found.get("model_type") not in ("bert", "albert"):
-        raise UserError(f"{path}: model_type = {shown(found.get('model_type'))}: expected 'bert' or 'albert'")
-    require_supported(path, found)
-    return model_of(path, found)
+    config = read_json(path)
+    if config.get("model_type") not in ("bert", "albert"):
+        raise UserError(f"{path}: model_type = {shown(config.get('model_type'))}: expected 'bert' or 'albert'")
+    require_supported(path, config)
+    return model_of(path, config)
 
 
-def require_supported(path: Path, found: dict[str, Any]) -> None:
-    """Raise UserError if a configuration (`found`: its content) has a value that this program does not support."""
+def require_supported(path: Path, config: dict[str, Any]) -> None:
+    """Raise UserError if a configuration (`config`: its content) has a value that this program does not support."""
     for key, expected in _REQUIRED_VALUES.items():
-        if found.get(key, expected) != expected:
-            raise UserError(f"{path}: {key} = {shown(found[key])} is not supported: expected {expected!r}")
+        if config.get(key, expected) != expected:
+            raise UserError(f"{path}: {key} = {shown(config[key])} is not supported: expected {expected!r}")
 
 
-def model_of(path: Path, found: dict[str, Any]) -> sections.Model:
-    """The sizes in a config.json or bert_config.json (`found`: its content); raises UserError if they are wrong."""
+def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
+    """The sizes in a config.json or bert_config.json (`config`: its content); raises UserError if they are wrong."""
     known = {field.name for field in dataclasses.fields(sections.Model)} - {"embedding_size", "shared_layers"}
-    if albert := found.get("model_type") == "albert":
-        found, known = _ALBERT_DEFAULTS | found, known | {"embedding_size"}
-    table = {name: found[name] for name in known if name in found}
+    if albert := config.get("model_type") == "albert":
+        config, known = _ALBERT_DEFAULTS | config, known | {"embedding_size"}
+    table = {name: config[name] for name in known if name in config}
     if albert:
-        table["shared_layers"] = found["num_hidden_groups"]
+        table["shared_layers"] = config["num_hidden_groups"]
     try:  # build a recipe around the model, to check the limits of [model]
         return loading.recipe_from_table(
             {
@@ -290,24 +290,22 @@ def _tie_decoder(directory: Path, tensors: dict[str, np.ndarray]) -> None:
 
 def _checked_tensor(directory: Path, name: str, mapped: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The tensor in float32; raises DamagedData for a wrong shape (before memory is allocated), nan or inf."""
-    values = mapped
-    if values.shape != shape:
-        raise DamagedData(f"{directory}: {name} has shape {list(values.shape)}: config.json says {list(shape)}")
-    values = as_float32(mapped)
-    if not np.isfinite(values).all():
-        raise DamagedData(
-            f"{directory}: {name} has {np.count_nonzero(~np.isfinite(values))} values that are not finite"
-        )
-    return values
+    array = mapped
+    if array.shape != shape:
+        raise DamagedData(f"{directory}: {name} has shape {list(array.shape)}: config.json says {list(shape)}")
+    array = as_float32(mapped)
+    if not np.isfinite(array).all():
+        raise DamagedData(f"{directory}: {name} has {np.count_nonzero(~np.isfinite(array))} values that are not finite")
+    return array
 
 
 def _check_parameters(parameters: dict[str, np.ndarray], shapes: Shapes) -> None:
     if parameters.keys() != shapes.keys():
         missing, unknown = sorted(shapes.keys() - parameters.keys()), sorted(parameters.keys() - shapes.keys())
         raise ValueError(f"parameters are not the model's: missing {missing}, unknown {unknown}")
-    for name, values in parameters.items():
-        if values.shape != shapes[name]:
-            raise ValueError(f"{name} has shape {list(values.shape)}: expected {list(shapes[name])}")
+    for name, array in parameters.items():
+        if array.shape != shapes[name]:
+            raise ValueError(f"{name} has shape {list(array.shape)}: expected {list(shapes[name])}")
 
 
 def _check_vocabulary(vocabulary: list[str], vocab_size: int) -> None:

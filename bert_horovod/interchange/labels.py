@@ -19,15 +19,15 @@ def head_rows(theirs: dict[str, Any], ours: dict[str, Any]) -> list[int] | None:
         single = theirs.get("problem_type") == "regression" or theirs.get("num_labels") == 1
         return [0] if single or len(_names(theirs)) == 1 else None
     names = _names(theirs)
-    wanted = [numbers[str(number)] for number in range(len(numbers))]
-    if sorted(names) != sorted(wanted):
+    wanted_names = [numbers[str(number)] for number in range(len(numbers))]
+    if sorted(names) != sorted(wanted_names):
         return None
-    return [names.index(name) for name in wanted]
+    return [names.index(name) for name in wanted_names]
 
 
 def _names(config: dict[str, Any]) -> list[str]:
     """The label names in the order of their numbers; empty if config.json has none, or numbers are missing."""
-    found = config.get("id2label")
-    if not isinstance(found, dict) or sorted(map(str, found)) != sorted(map(str, range(len(found)))):
+    names = config.get("id2label")
+    if not isinstance(names, dict) or sorted(map(str, names)) != sorted(map(str, range(len(names)))):
         return []
-    return [str(found[str(number)]) for number in range(len(found))]
+    return [str(names[str(number)]) for number in range(len(names))]

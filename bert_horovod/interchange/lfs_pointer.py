@@ -12,10 +12,10 @@ def refuse_lfs_pointer(path: Path) -> None:
     """Raise UserError if the file is a Git LFS pointer; if it is unreadable, its reader raises the error."""
     try:
         with open_regular(path) as file:
-            found = file.read(len(_BEGINNING))
+            beginning = file.read(len(_BEGINNING))
     except OSError:
         return
-    if found == _BEGINNING:
+    if beginning == _BEGINNING:
         raise UserError(
             f"{path} is a pointer of Git LFS, a text of {path.stat().st_size} bytes, in place of the file; run "
             "git lfs pull where it was cloned, or download the file itself"

@@ -49,26 +49,26 @@ def write_onnx(directory: Path, served: Served) -> None:
     # constants tf2onnx needs 30 times their size in memory.
     names = {f"parameter_{i}": name for i, name in enumerate(served.parameters)}
     specs = [
-        tf.TensorSpec(value.shape, value.dtype, key)
-        for key, value in zip(names, served.parameters.values(), strict=True)
+        tf.TensorSpec(tensor.shape, tensor.dtype, key)
+        for key, tensor in zip(names, served.parameters.values(), strict=True)
     ]
 
     @tf.function(input_signature=[*served.signature, *specs], autograph=False)
-    def function(ids: tf.Tensor, mask: tf.Tensor, types: tf.Tensor, *values: tf.Tensor) -> dict[str, tf.Tensor]:
-        return served.outputs(ids, mask, types, dict(zip(served.parameters, values, strict=True)))
+    def function(ids: tf.Tensor, mask: tf.Tensor, types: tf.Tensor, *parameters: tf.Tensor) -> dict[str, tf.Tensor]:
+        return served.outputs(ids, mask, types, dict(zip(served.parameters, parameters, strict=True)))
 
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     with native_messages_held_back(), contextlib.redirect_stdout(None):
         model, _ = tf2onnx.convert.from_function(function, input_signature=function.input_signature, opset=OPSET)
     for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
-    inputs = [value for value in model.graph.input if value.name not in names]
+    inputs = [tensor for tensor in model.graph.input if tensor.name not in names]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     for name, variable in served.parameters.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(variable.numpy(), name))
-    for value in (*model.graph.input, *model.graph.output):
-        for axis, dimension in zip(_AXES, value.type.tensor_type.shape.dim, strict=False):
+    for tensor in (*model.graph.input, *model.graph.output):
+        for axis, dimension in zip(_AXES, tensor.type.tensor_type.shape.dim, strict=False):
             if not dimension.HasField("dim_value"):
                 dimension.dim_param = axis
     (directory / ONNX_FILE).write_bytes(model.SerializeToString())

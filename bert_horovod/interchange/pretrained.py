@@ -54,17 +54,17 @@ def read_pretrained(path: Path, task: Task | Architecture | None = None, lowerca
     """
     if prefix := _google_prefix(path):
         return google.read_checkpoint(prefix, task, lowercase)
-    found = read_directory(path, task)
-    return found if lowercase is None else found._replace(lowercase=lowercase)
+    pretrained = read_directory(path, task)
+    return pretrained if lowercase is None else pretrained._replace(lowercase=lowercase)
 
 
 def describe(path: Path) -> Contents:
     """The content of a checkpoint; reads no values. Raises ReportedError as read_pretrained does."""
     if prefix := _google_prefix(path):
-        model, found = google.read_variables(prefix)
-        shapes = found.parameters | dict.fromkeys(found.others, ())
+        model, variables = google.read_variables(prefix)
+        shapes = variables.parameters | dict.fromkeys(variables.others, ())
         origin = f"{prefix}, a TF1 checkpoint of Google's"
-        return Contents(origin, model, shapes, google.architectures(prefix), found.optimizer)
+        return Contents(origin, model, shapes, google.architectures(prefix), variables.optimizer)
     model, shapes, architectures = describe_directory(path)
     return Contents(f"{path}, a Hugging Face directory", model, shapes, architectures, [])
 

@@ -3,8 +3,10 @@
 If there is only pytorch_model.bin, a pickle, torch_file.py reads its tensors.
 """
 
+import hashlib
 import json
 import mmap
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ from safetensors import SafetensorError, safe_open
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
 from bert_horovod.interchange.torch_file import map_torch_file
-from bert_horovod.storage.direct import write_direct
 from bert_horovod.storage.reading import open_regular, read_json, shown
 from bert_horovod.storage.typed import check_type
 
@@ -42,11 +43,11 @@ def map_weights(directory: Path, rename: Callable[[str], str] = str) -> dict[str
     """
     tensors: dict[str, np.ndarray] = {}
     for path, mapper in _files(directory):
-        for saved_name, values in mapper(path).items():
+        for saved_name, array in mapper(path).items():
             name = rename(_modern_name(saved_name))
             if name in tensors:
                 raise DamagedData(f"{path}: two tensors for {name[:200]}, one of them as {saved_name[:200]}")
-            tensors[name] = values
+            tensors[name] = array
     return tensors
 
 
@@ -104,8 +105,8 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
         header = json.loads(contents[8 : 8 + header_bytes])
         header.pop("__metadata__", None)
         return {
-            name: _map_tensor(contents, 8 + header_bytes, name, entry)
-            for name, entry in header.items()
+            name: _map_tensor(contents, 8 + header_bytes, name, description)
+            for name, description in header.items()
             if name.split(".")[-1] not in _BUFFERS
         }
     except OSError as error:
@@ -117,27 +118,33 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
 def write_file(path: Path, tensors: dict[str, np.ndarray]) -> str:
     """Write float32 tensors as a safetensors file, and sync it; returns its SHA-256, in hexadecimal.
 
-    It replaces safetensors' own writer, which first copies all tensors in memory and holds the GIL.
+    It replaces safetensors' own writer, which first copies all tensors in memory, holds the GIL, and does not hash.
+    Other Python threads run while this function hashes and writes. Raises OSError.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, values in tensors.items():
-        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [end, end + 4 * values.size]}
-        end += 4 * values.size
+    for name, array in tensors.items():
+        header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": [end, end + 4 * array.size]}
+        end += 4 * array.size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    beginning = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
-    return write_direct(path, (beginning, *map(_bytes, tensors.values())))
+    digest = hashlib.sha256()
+    with open(path, "wb") as file:
+        for part in (len(text).to_bytes(8, "little"), text, *tensors.values()):
+            part = part if isinstance(part, bytes) else np.ascontiguousarray(part, np.float32)
+            digest.update(part)
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
 
 
-def _bytes(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
-
-
-def _map_tensor(contents: mmap.mmap, begin: int, name: str, entry: dict[str, Any]) -> np.ndarray:
-    if entry["dtype"] not in _DTYPES:
-        raise ValueError(f"{name[:100]} has dtype {entry['dtype']}: expected one of {', '.join(_DTYPES)}")
-    return np.ndarray(entry["shape"], _DTYPES[entry["dtype"]], contents, begin + entry["data_offsets"][0])
+def _map_tensor(contents: mmap.mmap, begin: int, name: str, description: dict[str, Any]) -> np.ndarray:
+    if description["dtype"] not in _DTYPES:
+        raise ValueError(f"{name[:100]} has dtype {description['dtype']}: expected one of {', '.join(_DTYPES)}")
+    return np.ndarray(
+        description["shape"], _DTYPES[description["dtype"]], contents, begin + description["data_offsets"][0]
+    )
 
 
 def _modern_name(name: str) -> str:

@@ -21,7 +21,7 @@ def write_saved_model(directory: Path, served: Served) -> None:
     _save(directory, served, {"serving_default": served.serve})
 
 
-def write_text_model(directory: Path, served: Served, found: Pretrained) -> None:
+def write_text_model(directory: Path, served: Served, pretrained: Pretrained) -> None:
     """Write the model with its tokenizer: serving_default takes strings, `tokens` takes ids.
 
     A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label, or
@@ -32,7 +32,7 @@ def write_text_model(directory: Path, served: Served, found: Pretrained) -> None
 
     Raises UserError for other architectures.
     """
-    served.texts = TextRows(found.vocabulary, found.lowercase, found.model.max_position_embeddings)
+    served.texts = TextRows(pretrained.vocabulary, pretrained.lowercase, pretrained.model.max_position_embeddings)
     if served.architecture.name == CLASSIFICATION:
         signatures = {"serving_default": _classify(served), "pairs": _classify_pairs(served)}
     elif served.architecture.name == ANSWERS:
@@ -91,11 +91,11 @@ def _answer(served: Served) -> Callable:
         asked, whole = texts.tokenize(question), texts.tokenize(context)
         longest = min(QUESTION_TOKENS, max((texts.length - 3) // 2, 1))
         asked = asked.cut(tf.fill([asked.ids.nrows()], longest))
-        kept = tf.cast(asked.ids.row_lengths(), tf.int32)
-        read = whole.cut(texts.length - 3 - kept)
+        question_tokens = tf.cast(asked.ids.row_lengths(), tf.int32)
+        read = whole.cut(texts.length - 3 - question_tokens)
         outputs = served.outputs(**texts.pairs(asked, read))
-        found = best_answers(outputs["start_logits"], outputs["end_logits"], kept + 2, read, context)
-        return found | {"unread_words": unread_words(whole, read, context)}
+        best = best_answers(outputs["start_logits"], outputs["end_logits"], question_tokens + 2, read, context)
+        return best | {"unread_words": unread_words(whole, read, context)}
 
     return answer
 
@@ -107,8 +107,8 @@ def unread_words(whole: TextTokens, read: TextTokens, texts: tf.Tensor) -> tf.Te
     starts = tf.pad(whole.starts.to_tensor(0), [[0, 0], [0, 1]])
     first = tf.gather(starts, tf.where(lost, kept, 0)[:, None], batch_dims=1)[:, 0]
     sizes = tf.strings.length(texts)
-    rest = tf.strings.substr(texts, tf.where(lost, first, 0), tf.where(lost, sizes - first, 0))
-    return tf.cast(tf.strings.split(rest).row_lengths(), tf.int32)
+    unread = tf.strings.substr(texts, tf.where(lost, first, 0), tf.where(lost, sizes - first, 0))
+    return tf.cast(tf.strings.split(unread).row_lengths(), tf.int32)
 
 
 def best_answers(
@@ -135,10 +135,10 @@ def best_answers(
     best = tf.argmax(tf.reshape(scores, [-1, length * length]), -1, tf.int32)
     first, last = best // length - begins, best % length - begins
     present = counts > 0
-    where = [tf.where(present, index, 0)[:, None] for index in (first, last)]
+    places = [tf.where(present, index, 0)[:, None] for index in (first, last)]
     begin, end = (
         tf.gather(tf.pad(part.to_tensor(0), [[0, 0], [0, 1]]), index, batch_dims=1)[:, 0]
-        for part, index in zip((tokens.starts, tokens.ends), where, strict=True)
+        for part, index in zip((tokens.starts, tokens.ends), places, strict=True)
     )
     null = starts[:, 0] + ends[:, 0]
     return {

@@ -32,7 +32,7 @@ class Served(tf.Module):
     ) -> None:
         super().__init__()
         self.architecture, self.model = architecture, model
-        self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
+        self.parameters = {name: tf.Variable(array, trainable=False) for name, array in parameters.items()}
         self.signature = [tf.TensorSpec([None, None], dtype, name) for name in INPUTS]
         # A lambda, because the signature has only three inputs, and `outputs` has a fourth argument.
         self.serve: Callable = tf.function(
@@ -79,7 +79,7 @@ def trained_outputs(
     `rows`: INPUTS, int32 [rows, length].
     """
     policy = ComputePolicy()
-    weights = cast_weights({name: tf.constant(value) for name, value in parameters.items()}, policy.dtype)
+    weights = cast_weights({name: tf.constant(array) for name, array in parameters.items()}, policy.dtype)
     forward = Forward(model, weights, policy)
     count, length = rows["input_ids"].shape
     batch = {name: tf.constant(rows[name], tf.int32) for name in ("input_ids", "token_type_ids")}
@@ -100,4 +100,4 @@ def trained_outputs(
             outputs = {"prediction_logits": logits, "seq_relationship_logits": heads.pair_logits(forward, first)}
     elif architecture.pooler:
         outputs["pooler_output"] = heads.pooled(forward, first)
-    return {key: value.numpy() for key, value in outputs.items()}
+    return {key: array.numpy() for key, array in outputs.items()}

@@ -56,8 +56,8 @@ class TextRows(tf.Module):
             places = tf.cast(made_bytes.to_tensor(0), tf.int32)
             # Take the last character that begins there: a character that was removed, such as an accent, belongs to the
             # one before.
-            found = tf.gather(given, tf.searchsorted(made, places, "right") - 1, batch_dims=1)
-            return tf.RaggedTensor.from_tensor(found, ids.row_lengths())
+            given_places = tf.gather(given, tf.searchsorted(made, places, "right") - 1, batch_dims=1)
+            return tf.RaggedTensor.from_tensor(given_places, ids.row_lengths())
 
         return TextTokens(ids, given_bytes(starts), given_bytes(ends))
 
@@ -76,10 +76,10 @@ class TextRows(tf.Module):
     def trimmed(self, first: TextTokens, second: TextTokens) -> tuple[TextTokens, TextTokens]:
         """Cut pairs to a row's length: drop tokens of the longer text, on a tie of the second (run_classifier.py)."""
         room = self.length - 3
-        one, other = (tf.cast(tokens.ids.row_lengths(), tf.int32) for tokens in (first, second))
+        first_lengths, second_lengths = (tf.cast(tokens.ids.row_lengths(), tf.int32) for tokens in (first, second))
         return (
-            first.cut(tf.minimum(one, tf.maximum(room - other, room - room // 2))),
-            second.cut(tf.minimum(other, tf.maximum(room - one, room // 2))),
+            first.cut(tf.minimum(first_lengths, tf.maximum(room - second_lengths, room - room // 2))),
+            second.cut(tf.minimum(second_lengths, tf.maximum(room - first_lengths, room // 2))),
         )
 
     def _normalised(self, characters: tf.Tensor) -> tf.Tensor:

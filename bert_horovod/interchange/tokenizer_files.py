@@ -66,15 +66,15 @@ def read_vocabulary(directory: Path, vocab_size: int, config: str = "config.json
             if tokenizer["model"]["type"] != "WordPiece":
                 raise UserError(f"{source}: its model is {shown(tokenizer['model']['type'])}: expected 'WordPiece'")
             tokens.update({index: token for token, index in tokenizer["model"]["vocab"].items()})
-            tokens.update({entry["id"]: entry["content"] for entry in tokenizer.get("added_tokens", [])})
+            tokens.update({listed["id"]: listed["content"] for listed in tokenizer.get("added_tokens", [])})
         else:
             return None
         tokens.update({index: token for token, index in _optional(directory / "added_tokens.json").items()})
         decoder = _optional(directory / "tokenizer_config.json").get("added_tokens_decoder", {})
-        tokens.update({int(index): entry["content"] for index, entry in decoder.items()})
-        wrong = [entry for entry in tokens.items() if [type(part) for part in entry] != [int, str]]
-        if wrong:
-            raise TypeError(f"expected a whole number and a token, found {shown(wrong[0])}")
+        tokens.update({int(index): listed["content"] for index, listed in decoder.items()})
+        wrong_entries = [listed for listed in tokens.items() if [type(part) for part in listed] != [int, str]]
+        if wrong_entries:
+            raise TypeError(f"expected a whole number and a token, found {shown(wrong_entries[0])}")
         ids = sorted(tokens)
     except OSError as error:
         raise file_error(error, f"cannot read {source}: {error.strerror}") from error
@@ -125,14 +125,14 @@ def read_casing(directory: Path, vocabulary: list[str] | None) -> tuple[bool | N
 def read_stated_casing(directory: Path) -> bool | None:
     """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; None if neither says it."""
     source = directory / "tokenizer_config.json"
-    found = _optional(source).get("do_lower_case")
-    if found is None:
+    lowercase = _optional(source).get("do_lower_case")
+    if lowercase is None:
         source = directory / "tokenizer.json"
         normalizer = _optional(source).get("normalizer") or {}
-        found = normalizer.get("lowercase") if isinstance(normalizer, dict) else normalizer
-    if found is not None and type(found) is not bool:
-        raise DamagedData(f"{source} is damaged: lower-casing is {shown(found)}: expected true or false")
-    return found
+        lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else normalizer
+    if lowercase is not None and type(lowercase) is not bool:
+        raise DamagedData(f"{source} is damaged: lower-casing is {shown(lowercase)}: expected true or false")
+    return lowercase
 
 
 def _optional(path: Path) -> dict[str, Any]:

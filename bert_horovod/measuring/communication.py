@@ -61,7 +61,7 @@ def measure(
         kinds["overlapped"] = build(world, expectation.plan if overlaps else None)
         if overlaps:
             kinds["held_back"] = build(world, expectation.plan, held_back=True)
-    found, taken_s = {name: [] for name in kinds}, dict.fromkeys(kinds, 0.0)
+    results, taken_s = {name: [] for name in kinds}, dict.fromkeys(kinds, 0.0)
     for i in range(warm_up + steps):
         for name, step in kinds.items():
             world.barrier()
@@ -69,17 +69,17 @@ def measure(
             result = step.run(with_times=True)
             if i >= warm_up:
                 taken_s[name] += time.perf_counter() - begin
-                found[name].append(result)
+                results[name].append(result)
     if timeline is not None and world.size > 1:
         _write_timeline(timeline, kinds["overlapped"], expectation.plan, world)
 
     def median(kind: str, seconds) -> float:
-        return statistics.median(seconds(result.times) for result in found[kind])
+        return statistics.median(seconds(result.times) for result in results[kind])
 
     alike = recipe.exchange.interval == 1  # all steps send the same
     step_s = {name: median(name, _step_s) if alike else taken_s[name] / steps for name in kinds}
     update_s = median("off", lambda times: times.updated - times.reduced)
-    result = {
+    report = {
         "configuration": describe(recipe),
         "world_size": world.size,
         "micro_batches": micro_batches,
@@ -88,12 +88,12 @@ def measure(
         "delays": delays or delays_of(expectation.profile, update_s),
     }
     if world.size > 1:
-        last = found["overlapped"][-1]
+        last = results["overlapped"][-1]
         exchange = kinds["overlapped"].step.exchange
-        result |= {
+        report |= {
             "exposed_s": step_s["overlapped"] - step_s["off"],
             "exposed_held_back_s": step_s["held_back"] - step_s["off"] if overlaps else None,
-            "reduce_wait_s": statistics.median(result.times.reduce_wait_s for result in found["overlapped"]),
+            "reduce_wait_s": statistics.median(result.times.reduce_wait_s for result in results["overlapped"]),
             "hidden_share": median("overlapped", hidden_share),
             "bytes_reduced": exchange.bytes_reduced(last.rows),
             "wire_bytes": exchange.wire_bytes(last.rows),
@@ -108,7 +108,7 @@ def measure(
             "bucket_bytes": expectation.bucket_bytes,
             "rows": last.rows,
         }
-    return result
+    return report
 
 
 def hidden_share(times: StepTimes) -> float:

@@ -35,17 +35,17 @@ def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | li
 def read_delays(path: Path, layers: int) -> dict[str, float | list[float]]:
     """Read the file of --delay; raises ReportedError if it is no such file or has another number of layers."""
     expected = "the JSON object that `bench comm --json` gives as delays"
-    found = read_given_json(path, "--delay", expected)
+    delays = read_given_json(path, "--delay", expected)
     try:
-        scalars = [found[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
-        seconds = [float(value) for value in [*scalars, *found["layers_s"]]]
+        scalars = [delays[name] for name in ("forward_s", "head_s", "embeddings_s", "update_s")]
+        seconds = [float(delay_s) for delay_s in [*scalars, *delays["layers_s"]]]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"--delay {path}: expected {expected} ({error!r})") from error
-    if len(found["layers_s"]) != layers:
-        raise UserError(f"--delay {path}: expected seconds of {layers} layers, found {found['layers_s']}")
-    if not all(value >= 0 and math.isfinite(value) for value in seconds):
+    if len(delays["layers_s"]) != layers:
+        raise UserError(f"--delay {path}: expected seconds of {layers} layers, found {delays['layers_s']}")
+    if not all(delay_s >= 0 and math.isfinite(delay_s) for delay_s in seconds):
         raise UserError(f"--delay {path}: expected seconds from 0 on, found {seconds}")
-    return found
+    return delays
 
 
 class DelayedStep(TrainStep):
@@ -77,8 +77,8 @@ class DelayedStep(TrainStep):
             with tf.control_dependencies([token]):  # parameters serve as gradients, as in the peers: no copies
                 gradients |= {name: self._state.parameters[name].read_value() for name in names}
         ids = tf.reshape(batch["input_ids"], [-1])
-        values = tf.fill([ids.shape[0], self.shapes[WORD_EMBEDDINGS][1]], token)
-        return gradients, {WORD_EMBEDDINGS: tf.IndexedSlices(values, ids)}, sums
+        row_gradients = tf.fill([ids.shape[0], self.shapes[WORD_EMBEDDINGS][1]], token)
+        return gradients, {WORD_EMBEDDINGS: tf.IndexedSlices(row_gradients, ids)}, sums
 
 
 class DelayedUpdater(Updater):
@@ -96,8 +96,8 @@ class DelayedUpdater(Updater):
 def _sleep(seconds: float, after: tf.Tensor) -> tf.Tensor:
     """Return `after`, a float32 scalar, `seconds` later."""
 
-    def sleep(value: np.ndarray) -> np.ndarray:
+    def sleep(number: np.ndarray) -> np.ndarray:
         time.sleep(seconds)
-        return value
+        return number
 
     return tf.ensure_shape(tf.numpy_function(sleep, [after], tf.float32, stateful=False), [])

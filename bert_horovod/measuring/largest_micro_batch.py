@@ -83,15 +83,15 @@ def largest_micro_batch(recipe: Recipe, limit_bytes: int, world_size: int, tell:
             tell(tried[phase, micro_batch])
         return tried[phase, micro_batch].fits
 
-    found, first = most, 1
+    largest_so_far, first = most, 1
     while True:
         for phase in order:
-            found = largest(lambda rows, phase=phase: fits(phase, rows), found, first)
-            if not found:
+            largest_so_far = largest(lambda rows, phase=phase: fits(phase, rows), largest_so_far, first)
+            if not largest_so_far:
                 raise UserError(_too_low(recipe, limit_bytes, tried[phase, 1]))
-            first = found
-        if all(fits(phase, found) for phase in order):
-            return found
+            first = largest_so_far
+        if all(fits(phase, largest_so_far) for phase in order):
+            return largest_so_far
 
 
 def largest(fits: Callable[[int], bool], most: int, first: int = 1) -> int:
@@ -148,16 +148,16 @@ def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, worl
 def _run_within(work: str, bound: int | None) -> tuple[int, bool]:
     """The peak in bytes of a child process, and whether it was ended for lack of memory."""
     with (
-        tempfile.TemporaryFile("w+") as given,
-        tempfile.TemporaryFile("w+") as said,
+        tempfile.TemporaryFile("w+") as input_file,
+        tempfile.TemporaryFile("w+") as output_file,
         tempfile.TemporaryFile("w+") as log,
     ):
-        given.write(work)
-        given.seek(0)
+        input_file.write(work)
+        input_file.seek(0)
         with subprocess.Popen(
             [sys.executable, "-m", "bert_horovod.measuring.largest_micro_batch"],
-            stdin=given,
-            stdout=said,
+            stdin=input_file,
+            stdout=output_file,
             stderr=log,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | python_settings(),
         ) as child:
@@ -165,15 +165,15 @@ def _run_within(work: str, bound: int | None) -> tuple[int, bool]:
                 reached, over = _watch(child, bound)
             finally:
                 child.kill()
-        said.seek(0)
+        output_file.seek(0)
         log.seek(0)
-        output, errors = said.read(), log.read()
+        output, errors = output_file.read(), log.read()
     if over or child.returncode == -signal.SIGKILL or "bad_alloc" in errors:  # or the system's memory was full
         return reached, True
     if child.returncode:
         raise RuntimeError(f"a step failed with exit code {child.returncode}:\n{errors[-4000:]}")
-    result = json.loads(output.splitlines()[-1])
-    return result["peak_bytes"], result["exhausted"]
+    measured = json.loads(output.splitlines()[-1])
+    return measured["peak_bytes"], measured["exhausted"]
 
 
 def _watch(child: subprocess.Popen, bound: int | None) -> tuple[int, bool]:

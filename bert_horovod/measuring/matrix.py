@@ -36,18 +36,18 @@ def matrix_seconds(products: Iterable[Product], dtype: str, samples: int = SAMPL
       samples: calls per median.
     """
     timed: dict[tuple, tuple[float, ...]] = {}
-    found = []
+    seconds = []
     for product in products:
         size = (product.batch, product.m, product.n, product.k, product.transposed)
         if size not in timed:
             timed[size] = _seconds(product, tf.as_dtype(dtype), samples)
-        found.append(ProductSeconds(product, *timed[size]))
-    return found
+        seconds.append(ProductSeconds(product, *timed[size]))
+    return seconds
 
 
 def total_seconds(timed: Iterable[ProductSeconds]) -> float:
     """Seconds of all products of forward and backward, one after another."""
-    return sum(entry.product.count * (entry.forward_s + entry.left_s + entry.right_s) for entry in timed)
+    return sum(timing.product.count * (timing.forward_s + timing.left_s + timing.right_s) for timing in timed)
 
 
 def step_seconds(recipe: Recipe) -> float:
@@ -58,9 +58,9 @@ def step_seconds(recipe: Recipe) -> float:
     products, upper = step_products(recipe), step_products(recipe, trained)
     timed = matrix_seconds([*products, *upper], recipe.numerics.precision)
     forward, backward = timed[: len(products)], timed[len(products) :]
-    return sum(entry.product.count * entry.forward_s for entry in forward) + sum(
-        entry.product.count * (entry.left_s + (entry.right_s if entry.product.name != VOCABULARY else 0.0))
-        for entry in backward
+    return sum(timing.product.count * timing.forward_s for timing in forward) + sum(
+        timing.product.count * (timing.left_s + (timing.right_s if timing.product.name != VOCABULARY else 0.0))
+        for timing in backward
     )
 
 
@@ -97,11 +97,11 @@ def _samples(function: Callable, left: tf.Tensor, right: tf.Tensor, calls: int, 
     lefts = [tf.identity(left + i) for i in range(calls)]  # all different: TensorFlow computes equal products once
 
     def run(lefts: list[tf.Tensor], right: tf.Tensor) -> tf.Tensor:
-        kept: list[tf.Tensor] = []  # one number of each product, else TensorFlow drops it as unused
+        used_numbers: list[tf.Tensor] = []  # one number of each product, else TensorFlow drops it as unused
         for left in lefts:
-            with tf.control_dependencies(kept[-1:]):
-                kept.append(tf.reshape(function(left, right), [-1])[0])
-        return tf.stack(kept)
+            with tf.control_dependencies(used_numbers[-1:]):
+                used_numbers.append(tf.reshape(function(left, right), [-1])[0])
+        return tf.stack(used_numbers)
 
     compiled = tf.function(run, jit_compile=False, autograph=False)
     seconds = []

@@ -31,7 +31,7 @@ def trace(run: Callable[[], object], directory: Path, steps: int = STEPS) -> Pat
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        before = set(directory.rglob("*.xplane.pb"))
+        traces_before = set(directory.rglob("*.xplane.pb"))
         tf.profiler.experimental.start(str(directory))
         for _ in range(steps):
             run()
@@ -40,7 +40,7 @@ def trace(run: Callable[[], object], directory: Path, steps: int = STEPS) -> Pat
         raise UserError(
             f"--profile {directory}: cannot write a trace there ({error}); name another directory"
         ) from error
-    written = set(directory.rglob("*.xplane.pb")) - before
+    written = set(directory.rglob("*.xplane.pb")) - traces_before
     if not written:
         raise RunError(f"--profile {directory}: the profiler wrote no trace there; see that the disk has room")
     return max(written)
@@ -61,14 +61,17 @@ def operations(path: Path, steps: int = STEPS) -> list[Operation]:
             for name, duration_ps in _own_times(plane, line):
                 durations[name] += duration_ps / 1e9 / steps
                 calls[name] += 1
-    found = [Operation(name, duration, calls[name] / steps) for name, duration in durations.items()]
-    return sorted(found, key=lambda operation: -operation.ms_per_step)
+    listed = [Operation(name, duration, calls[name] / steps) for name, duration in durations.items()]
+    return sorted(listed, key=lambda operation: -operation.ms_per_step)
 
 
-def table(found: list[Operation]) -> str:
+def table(listed: list[Operation]) -> str:
     """The operations as lines for people, under a heading."""
     lines = [f"{'ms a step':>10} {'calls':>8}  operation (time summed over threads)"]
-    lines += [f"{entry.ms_per_step:>10.2f} {entry.calls_per_step:>8.1f}  {entry.name}" for entry in found[:TOP]]
+    lines += [
+        f"{operation.ms_per_step:>10.2f} {operation.calls_per_step:>8.1f}  {operation.name}"
+        for operation in listed[:TOP]
+    ]
     return "\n".join(lines)
 
 
@@ -82,17 +85,17 @@ def _own_times(plane, line) -> list[tuple[str, int]]:
         name = _name(plane, event)
         if name is not None:
             events.append((event.offset_ps, -event.duration_ps, name))
-    own: list[list] = []
+    spans: list[list] = []
     open_events: list[tuple[int, int]] = []  # end, index in own
     for start, negative, name in sorted(events):
         while open_events and open_events[-1][0] <= start:
             open_events.pop()
         if open_events:
-            own[open_events[-1][1]][1] += negative
-            own[open_events[-1][1]][2] = False
-        open_events.append((start - negative, len(own)))
-        own.append([name, -negative, True])
-    return [(name, max(0, duration)) for name, duration, leaf in own if leaf or not name.endswith(": call")]
+            spans[open_events[-1][1]][1] += negative
+            spans[open_events[-1][1]][2] = False
+        open_events.append((start - negative, len(spans)))
+        spans.append([name, -negative, True])
+    return [(name, max(0, duration)) for name, duration, leaf in spans if leaf or not name.endswith(": call")]
 
 
 def _name(plane, event) -> str | None:

@@ -98,8 +98,8 @@ class RealStep:
         return make_batch(number, self._rows, self._source, self._dataset, self._task, self._recipe, self._world)
 
     def _inputs(self, batch: StepBatch, end: bool) -> StepInputs | None:
-        mine = [*batch.counts.values(), float(end and self._world.rank == 0)]
-        *counts, ended = self._world.all_reduce(tf.constant(mine, tf.float64), "counts").numpy().tolist()
+        own_counts = [*batch.counts.values(), float(end and self._world.rank == 0)]
+        *counts, ended = self._world.all_reduce(tf.constant(own_counts, tf.float64), "counts").numpy().tolist()
         if ended:
             return None
         named = dict(zip(self._task.counts, np.maximum(counts, 1).tolist(), strict=True))
@@ -153,7 +153,7 @@ def measure(step: RealStep, recipe: Recipe, phase: int, world: World, seconds: f
       The JSON object of `bert-horovod bench throughput --json`; times are this rank's, memory_bytes is the largest over
       ranks.
     """
-    interval, found = recipe.exchange.interval, []
+    interval, steps = recipe.exchange.interval, []
     begun = time.perf_counter()
     for _ in range(interval):
         step.run()
@@ -161,14 +161,14 @@ def measure(step: RealStep, recipe: Recipe, phase: int, world: World, seconds: f
     least = math.ceil(LEAST_STEPS / interval) * interval
 
     def enough() -> bool:
-        if len(found) % interval or not found:
+        if len(steps) % interval or not steps:
             return False
-        late = time.perf_counter() - begun >= seconds and len(found) >= least
-        return late or (len(found) == interval and statistics.mean(each.step_s for each in found) > bound_s)
+        late = time.perf_counter() - begun >= seconds and len(steps) >= least
+        return late or (len(steps) == interval and statistics.mean(timed_step.step_s for timed_step in steps) > bound_s)
 
     while (timed := step.run(end=enough())) is not None:
-        found.append(timed)
-    step_s = (statistics.median if interval == 1 else statistics.mean)(each.step_s for each in found)
+        steps.append(timed)
+    step_s = (statistics.median if interval == 1 else statistics.mean)(timed_step.step_s for timed_step in steps)
     parts = ("input_wait_s", "micro_batch_s", "update_s", "reduce_wait_s")
     return {
         "configuration": describe(recipe),
@@ -178,9 +178,9 @@ def measure(step: RealStep, recipe: Recipe, phase: int, world: World, seconds: f
         "micro_batches": step.micro_batches,
         "step_s": step_s,
         "rows_per_s": recipe.phase[phase].global_batch / step_s,
-        **{name: statistics.median(getattr(each, name) for each in found) for name in parts},
+        **{name: statistics.median(getattr(timed_step, name) for timed_step in steps) for name in parts},
         "bytes_reduced": step.exchange.bytes_reduced(),
         "memory_bytes": max(from_all_ranks([peak_memory_bytes()], world, "peak")),
         "first_step_s": first_step_s,
-        "steps": [asdict(each) for each in found],
+        "steps": [asdict(timed_step) for timed_step in steps],
     }

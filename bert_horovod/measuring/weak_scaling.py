@@ -56,10 +56,10 @@ def usual_layouts(hosts: Hosts) -> list[Layout]:
     Where there are several machines, "all devices" of one are as many as every machine has.
     """
     devices = min(hosts.values())
-    found = [Layout(1, count) for count in doubling(max(hosts.values()))]
+    layouts = [Layout(1, count) for count in doubling(max(hosts.values()))]
     for machines in doubling(len(hosts))[1:]:
-        found += [Layout(machines, count) for count in sorted({1, devices})]
-    return found
+        layouts += [Layout(machines, count) for count in sorted({1, devices})]
+    return layouts
 
 
 class Measured(NamedTuple):
@@ -70,7 +70,7 @@ class Measured(NamedTuple):
 
     def median(self, read: Callable[[dict[str, Any]], float]) -> float:
         """The median over rounds."""
-        return statistics.median(read(found) for found in self.rounds)
+        return statistics.median(read(answer) for answer in self.rounds)
 
 
 def measure(
@@ -87,18 +87,18 @@ def measure(
         run: runs `bench comm --json` on a layout and returns its JSON object; may raise RunError.
         tell: called after each run with the number of runs done, the layout, and the JSON object or the error.
     """
-    found: dict[Layout, list[dict[str, Any]]] = {layout: [] for layout in layouts}
+    answers_of: dict[Layout, list[dict[str, Any]]] = {layout: [] for layout in layouts}
     done = 0
     for _ in range(rounds):
         for layout in layouts:
             try:
                 answer: dict[str, Any] | RunError = run(layout)
-                found[layout].append(answer)
+                answers_of[layout].append(answer)
             except RunError as error:
                 answer = error
             done += 1
             tell(done, layout, answer)
-    return (Measured(layout, answers) for layout, answers in found.items() if answers)
+    return (Measured(layout, answers) for layout, answers in answers_of.items() if answers)
 
 
 def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_words: list[str]) -> dict[str, Any]:
@@ -114,69 +114,69 @@ def run_layout(layout: Layout, hosts: Hosts, launch_words: list[str], bench_word
         RunError: the ranks failed; the message has the last lines of their error output.
         UserError: they refused what they were given.
     """
-    where = ",".join(f"{name}:{slots}" for name, slots in layout.hosts(hosts).items())
-    words = ["launch", "-np", str(layout.ranks), "-H", where, *launch_words, "--", "bench", "comm", "--json"]
+    hosts_text = ",".join(f"{name}:{slots}" for name, slots in layout.hosts(hosts).items())
+    words = ["launch", "-np", str(layout.ranks), "-H", hosts_text, *launch_words, "--", "bench", "comm", "--json"]
     ended = run_command([*words, *bench_words])
     lines = [line for line in ended.output.splitlines() if line.startswith("{")]
     if ended.code or not lines:
-        said = "\n  ".join(ended.errors.strip().splitlines()[-5:])
+        last_lines = "\n  ".join(ended.errors.strip().splitlines()[-5:])
         if ended.code == UserError.exit_code:
-            raise UserError(said.partition("error: ")[2] or said)
-        raise RunError(f"ended with {ended.code}: {said}")
+            raise UserError(last_lines.partition("error: ")[2] or last_lines)
+        raise RunError(f"ended with {ended.code}: {last_lines}")
     return json.loads(lines[-1])
 
 
 def results(
-    found: list[Measured], recipe: Recipe, micro_batches: int, device_hour: float | None, currency: str
+    measured: list[Measured], recipe: Recipe, micro_batches: int, device_hour: float | None, currency: str
 ) -> dict[str, Any]:
     """The JSON object of `bench scaling --json`; `plan --compute` and `--link`, and `report --scaling`, read it.
 
     Args:
-        found: the measurements, one for each layout.
+        measured: the measurements, one for each layout.
         recipe: the recipe that was measured.
         micro_batches: of a rank's step, on each layout.
         device_hour: price of one device for one hour; None: not known.
         currency: of the price.
     """
-    alone = next((each for each in found if each.layout.ranks == 1), None)
-    alone_rows_per_s = alone.median(lambda one: one["rows_per_s"]) if alone else None
-    lines = [_line(each, recipe, alone_rows_per_s, device_hour) for each in found]
-    result: dict[str, Any] = {
-        "configuration": found[0].rounds[0]["configuration"],
+    alone = next((layout_measured for layout_measured in measured if layout_measured.layout.ranks == 1), None)
+    alone_rows_per_s = alone.median(lambda answer: answer["rows_per_s"]) if alone else None
+    lines = [_line(layout_measured, recipe, alone_rows_per_s, device_hour) for layout_measured in measured]
+    report: dict[str, Any] = {
+        "configuration": measured[0].rounds[0]["configuration"],
         "micro_batches": micro_batches,
-        "rounds": len(found[0].rounds),
+        "rounds": len(measured[0].rounds),
         "currency": currency,
         "lines": lines,
     }
     if alone:
-        passes_s = alone.median(lambda one: _passes_s(one["delays"]))
-        step_s = passes_s + alone.median(lambda one: one["delays"]["update_s"])
-        result["compute"] = {
-            "configuration": result["configuration"],
+        passes_s = alone.median(lambda answer: _passes_s(answer["delays"]))
+        step_s = passes_s + alone.median(lambda answer: answer["delays"]["update_s"])
+        report["compute"] = {
+            "configuration": report["configuration"],
             "step_s": step_s,
             "forward_backward_s": passes_s,
             "flops_per_s": step_flops(recipe) / step_s,
         }
-    widest = max(found, key=lambda each: (each.layout.machines, each.layout.ranks))
+    widest = max(measured, key=lambda layout_measured: (layout_measured.layout.machines, layout_measured.layout.ranks))
     if widest.layout.machines > 1:
         last = widest.rounds[-1]
-        result |= {key: last[key] for key in ("world_size", "link", "reduction")}
-    return result
+        report |= {key: last[key] for key in ("world_size", "link", "reduction")}
+    return report
 
 
 def _line(
     measured: Measured, recipe: Recipe, alone_rows_per_s: float | None, device_hour: float | None
 ) -> dict[str, Any]:
     layout = measured.layout
-    rows_per_s = measured.median(lambda one: one["rows_per_s"])
+    rows_per_s = measured.median(lambda answer: answer["rows_per_s"])
     tokens_per_s = rows_per_s * recipe.phase[0].sequence_length
     speed_up = rows_per_s / alone_rows_per_s if alone_rows_per_s else None
     return {
         "layout": str(layout),
         "machines": layout.machines,
         "ranks": layout.ranks,
-        "step_s": measured.median(lambda one: one["step_s"].get("overlapped", one["step_s"]["off"])),
-        "exposed_s": measured.median(lambda one: one.get("exposed_s", 0.0)),
+        "step_s": measured.median(lambda answer: answer["step_s"].get("overlapped", answer["step_s"]["off"])),
+        "exposed_s": measured.median(lambda answer: answer.get("exposed_s", 0.0)),
         "rows_per_s": rows_per_s,
         "tokens_per_s": tokens_per_s,
         "speed_up": speed_up,

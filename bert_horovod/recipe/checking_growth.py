@@ -38,8 +38,8 @@ def _check_border(recipe: Recipe, i: int, before: int | None, depth: int) -> Non
     grow = recipe.phase[i].grow
     if before is None or depth == before:
         if grow != "none":
-            found = "the first phase has none to copy" if before is None else f"phase.{i - 1} has {before} layers too"
-            raise UserError(f"phase.{i}.grow = {grow!r}: no layers are added, because {found}; expected 'none'")
+            reason = "the first phase has none to copy" if before is None else f"phase.{i - 1} has {before} layers too"
+            raise UserError(f"phase.{i}.grow = {grow!r}: no layers are added, because {reason}; expected 'none'")
         return
     if depth < before:
         raise UserError(

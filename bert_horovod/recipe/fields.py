@@ -1,14 +1,16 @@
 """Sections of settings: dataclasses with limits for their fields; they are read from tables and checked."""
 
 import dataclasses
+import errno
 import math
-import types
+import operator
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from bert_horovod.errors import UserError
-from bert_horovod.storage.reading import shown
+from bert_horovod.errors import UserError, file_error
+from bert_horovod.storage.reading import read_text, shown
 from bert_horovod.wording import did_you_mean
 
 try:
@@ -16,8 +18,10 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
+_LIMIT_BYTES = 1 << 20  # of a TOML file
 _MOST_DOTS = 1000  # in a line of TOML
 _MOST = 1 << 40  # limit of whole numbers whose field has none: large enough for any count; products stay exact
+_MOST_PROBLEMS = 10  # in one message
 _KIND_NAMES = {
     int: "a whole number",
     float: "a number",
@@ -25,6 +29,13 @@ _KIND_NAMES = {
     str: "a string",
     list: "a list",
     dict: "a table",
+}
+_LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "minimum": (operator.ge, "at least"),
+    "above": (operator.gt, "more than"),
+    "maximum": (operator.le, "at most"),
+    "below": (operator.lt, "less than"),
+    "choices": (lambda value, choices: value in choices, "one of"),
 }
 
 
@@ -54,59 +65,95 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from error
 
 
-def refuse_unknown(table: dict[str, Any], known: Iterable[str], prefix: str) -> None:
-    """Raise UserError for the first key of the table that is not known."""
-    for key in table:
-        if key not in known:
-            question = did_you_mean(key, known)
-            raise UserError(f"unknown key {prefix}{key[:200]}; {question}known are: {', '.join(sorted(known))}")
+def read_toml(path: str | Path, name: str, if_missing: str = "") -> dict[str, Any]:
+    """The table of a TOML file; raises ReportedError, in which `name` stands before the path.
+
+    `if_missing` is added to the message if there is no such file.
+    """
+    try:
+        return parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES).removeprefix("\ufeff"))
+    except OSError as error:
+        hint = if_missing if error.errno == errno.ENOENT else ""
+        raise file_error(error, f"cannot read {name} {path}: {error.strerror}{hint}") from error
+    except ValueError as error:
+        raise UserError(f"{name} {path} is not valid TOML: {error}") from error
 
 
-def section_from_table(kind: type, table: dict[str, Any], name: str) -> Any:
-    """A section (dataclass `kind`) from its table; raises UserError that names key, value and allowed values."""
+def sections_from_table(kinds: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """The sections of a table, by name.
+
+    Args:
+        kinds: the dataclass of each section; [dataclass] for one or more tables [[name]], which become a tuple.
+        table: may lack sections.
+
+    Raises UserError, which lists every wrong key with its value and what is allowed.
+    """
+    problems, sections = _unknown_keys(table, kinds, ""), {}
+    for name in [name for name in table if name in kinds]:
+        try:
+            kind, value = kinds[name], table[name]
+            if not isinstance(kind, list):
+                sections[name] = section_from_table(kind, value, name)
+                continue
+            if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
+                raise UserError(f"{name}: expected one or more [[{name}]] tables")
+            sections[name] = tuple(section_from_table(*kind, entry, f"{name}.{i}") for i, entry in enumerate(value))
+        except UserError as error:
+            problems.append(str(error))
+    _refuse(problems)
+    return sections
+
+
+def section_from_table(kind: type, table: Any, name: str) -> Any:
+    """A section (dataclass `kind`) from its table; raises UserError as sections_from_table does."""
+    if not isinstance(table, dict):
+        raise UserError(f"{name} = {shown(table)}: expected a table [{name}]")
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
-    refuse_unknown(table, fields, f"{name}.")
-    hints = typing.get_type_hints(kind)
-    return kind(
-        **{key: _checked(f"{name}.{key}", value, hints[key], fields[key].metadata) for key, value in table.items()}
-    )
+    problems, hints, values = _unknown_keys(table, fields, f"{name}."), typing.get_type_hints(kind), {}
+    for key in [key for key in table if key in fields]:
+        try:
+            values[key] = _checked(table[key], hints[key], fields[key].metadata)
+        except ValueError as error:
+            problems.append(f"{name}.{key} = {shown(table[key])}: expected {error}")
+    _refuse(problems)
+    return kind(**values)
 
 
-def _checked(name: str, value: Any, kind: type, limits: types.MappingProxyType) -> Any:
+def _unknown_keys(table: dict[str, Any], known: Iterable[str], prefix: str) -> list[str]:
+    return [
+        f"unknown key {prefix}{key[:200]}; {did_you_mean(key, known)}known are: {', '.join(sorted(known))}"
+        for key in table
+        if key not in known
+    ]
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise UserError("; ".join(problems[:_MOST_PROBLEMS]))
+
+
+def _checked(value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
+    """The value as the setting has it; raises ValueError, which says what was expected."""
     if kind == tuple[int, ...]:
-        wrong = [item for item in value if type(item) is not int] if type(value) is list else [value]
-        if wrong:
-            found = _KIND_NAMES.get(type(wrong[0]), type(wrong[0]).__name__)
-            raise UserError(f"{name} = {shown(value)}: expected a list of whole numbers, found {found}")
-        return tuple(_checked(name, item, int, limits) for item in value)
+        if type(value) is not list or any(type(item) is not int for item in value):
+            raise ValueError("a list of whole numbers")
+        return tuple(_checked(item, int, limits) for item in value)
     words = [word for part in typing.get_args(kind) for word in typing.get_args(part)]  # as in int | Literal["auto"]
     if words:
         if isinstance(value, str) and value in words:
             return value
         kind = typing.get_args(kind)[0]
-        if type(value) not in (int, kind):
-            raise UserError(
-                f"{name} = {shown(value)}: expected {_KIND_NAMES[kind]} or {' or '.join(map(repr, words))}, "
-                f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
-            )
     if kind is float and type(value) is int:
         value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not kind:
-        raise UserError(
-            f"{name} = {shown(value)}: expected {_KIND_NAMES[kind]}, "
-            f"found {_KIND_NAMES.get(type(value), type(value).__name__)}"
-        )
-    if kind is int:
-        limits = {"minimum": -_MOST, "maximum": _MOST} | dict(limits) if abs(value) > _MOST else limits
-    tests = {
-        "choices": (lambda limit: value in limit, lambda limit: "one of " + ", ".join(limit)),
-        "minimum": (lambda limit: value >= limit, lambda limit: f"at least {limit}"),
-        "above": (lambda limit: value > limit, lambda limit: f"more than {limit}"),
-        "maximum": (lambda limit: value <= limit, lambda limit: f"at most {limit}"),
-        "below": (lambda limit: value < limit, lambda limit: f"less than {limit}"),
-    }
-    finite = kind is not float or abs(value) < float("inf")
-    if not finite or not all(tests[key][0](limit) for key, limit in limits.items()):
-        allowed = " and ".join(tests[key][1](limit) for key, limit in limits.items()) or "a finite number"
-        raise UserError(f"{name} = {shown(value)}: expected {allowed}")
+        kind_name = _KIND_NAMES.get(type(value), type(value).__name__)
+        raise ValueError(f"{' or '.join([_KIND_NAMES[kind], *map(repr, words)])}, found {kind_name}")
+    if kind is int and abs(value) > _MOST:
+        limits = {"minimum": -_MOST, "maximum": _MOST} | dict(limits)
+    finite = kind is not float or math.isfinite(value)
+    if not finite or not all(_LIMITS[name][0](value, limit) for name, limit in limits.items()):
+        allowed = [
+            f"{_LIMITS[name][1]} {', '.join(limit) if name == 'choices' else limit}" for name, limit in limits.items()
+        ]
+        raise ValueError(" and ".join(allowed) or "a finite number")
     return value

@@ -1,7 +1,6 @@
 """Reads recipes from TOML, applies overrides and checks them; writes recipes; lists differences of two recipes."""
 
 import dataclasses
-import errno
 import hashlib
 import json
 from pathlib import Path
@@ -9,56 +8,28 @@ from typing import Any
 
 import tomli_w
 
-from bert_horovod.errors import UserError, file_error
+from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking import check_combinations
-from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table
+from bert_horovod.recipe.fields import parse_toml, read_toml, sections_from_table
 from bert_horovod.recipe.sections import STEP_RANGES, WHAT_SECTIONS, Phase, Recipe
-from bert_horovod.storage.reading import read_text, shown
-
-_LIMIT_BYTES = 1 << 20  # of a recipe's text
 
 
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
     """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises ReportedError."""
-    try:
-        table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES).removeprefix("\ufeff"))
-    except OSError as error:
-        hint = "; `bert-horovod recipes` lists those that come with the program" if error.errno == errno.ENOENT else ""
-        raise file_error(error, f"cannot read the recipe {path}: {error.strerror}{hint}") from error
-    except ValueError as error:
-        raise UserError(f"the recipe {path} is not valid TOML: {error}") from error
-    return recipe_from_table(table, overrides)
+    hint = "; `bert-horovod recipes` lists those that come with the program"
+    return recipe_from_table(read_toml(path, "the recipe", hint), overrides)
 
 
 def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
     """Build a checked recipe from parsed TOML, with `key.path=value` overrides.
 
-    Raises UserError that names the key, the value and the allowed values.
+    Raises UserError that lists every wrong key with its value and the allowed values.
     """
-    # Copy only the levels that overrides can change: copy.deepcopy would fail on a table with very deep nesting.
-    table = {
-        name: [dict(phase) if isinstance(phase, dict) else phase for phase in value]
-        if isinstance(value, list)
-        else dict(value)
-        if isinstance(value, dict)
-        else value
-        for name, value in table.items()
-    }
+    table = dict(table)
     for override in overrides:
         _override(table, override)
-    sections = {section.name: section for section in dataclasses.fields(Recipe)}
-    refuse_unknown(table, sections, "")
-    values: dict[str, Any] = {}
-    for name, value in table.items():
-        if name == "phase":
-            if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
-                raise UserError("phase: expected one or more [[phase]] tables")
-            values[name] = tuple(section_from_table(Phase, entry, f"phase.{i}") for i, entry in enumerate(value))
-        else:
-            if not isinstance(value, dict):
-                raise UserError(f"{name} = {shown(value)}: expected a table [{name}]")
-            values[name] = section_from_table(sections[name].default_factory, value, name)
-    recipe = Recipe(**values)
+    kinds = {section.name: section.default_factory for section in dataclasses.fields(Recipe)} | {"phase": [Phase]}
+    recipe = Recipe(**sections_from_table(kinds, table))
     check_combinations(recipe)
     return recipe
 
@@ -89,25 +60,26 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
 
     With optimizer.clipping = "bucket" these include micro_batch and bucket_bytes of [execution].
     """
-    found = []
+    lines = []
     for section in WHAT_SECTIONS:
         before, after = recipe_to_table(old)[section], recipe_to_table(new)[section]
         if section == "phase":
             if len(before) != len(after):
-                found.append(f"phase: {len(before)} phases -> {len(after)}")
+                lines.append(f"phase: {len(before)} phases -> {len(after)}")
             pairs = [(f"phase.{i}", a, b) for i, (a, b) in enumerate(zip(before, after, strict=False))]
         else:
             pairs = [(section, before, after)]
-        found += [f"{name}.{key}: {a[key]!r} -> {b[key]!r}" for name, a, b in pairs for key in a if a[key] != b[key]]
+        lines += [f"{name}.{key}: {a[key]!r} -> {b[key]!r}" for name, a, b in pairs for key in a if a[key] != b[key]]
     if old.optimizer.clipping == new.optimizer.clipping == "bucket":
         for name in ("micro_batch", "bucket_bytes"):
             before, after = getattr(old.execution, name), getattr(new.execution, name)
             if before != after:
-                found.append(f"execution.{name}: {before!r} -> {after!r}, by which optimizer.clipping = 'bucket' clips")
-    return found
+                lines.append(f"execution.{name}: {before!r} -> {after!r}, by which optimizer.clipping = 'bucket' clips")
+    return lines
 
 
 def _override(table: dict[str, Any], override: str) -> None:
+    """Set one value of the table; its sections are replaced, because they may be the caller's."""
     key, separator, text = override.partition("=")
     path = key.strip().split(".")
     override = override if len(override) < 200 else f"{override[:200]}..."
@@ -126,9 +98,10 @@ def _override(table: dict[str, Any], override: str) -> None:
                 f"--set {override}: expected phase.N.key=value with N from 0, as in --set phase.0.steps=100; "
                 f"the recipe has {len(phases)} [[phase]] table(s)"
             )
-        phases[int(path[1])][path[2]] = value
+        number = int(path[1])
+        table["phase"] = [*phases[:number], phases[number] | {path[2]: value}, *phases[number + 1 :]]
         return
-    section = table.setdefault(path[0], {})
+    section = table.get(path[0], {})
     if len(path) != 2 or not isinstance(section, dict):
         raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
-    section[path[1]] = value
+    table[path[0]] = section | {path[1]: value}

@@ -21,10 +21,10 @@ def shipped_recipes() -> dict[str, Path]:
 def shipped_recipe(name: str) -> Path:
     """The file of the recipe of this name, with or without .toml; raises UserError if there is none."""
     recipes = shipped_recipes()
-    found = recipes.get(name.removesuffix(".toml"))
-    if found is None:
+    path = recipes.get(name.removesuffix(".toml"))
+    if path is None:
         raise UserError(f"no recipe {name[:200]}; {did_you_mean(name, recipes)}known are: {', '.join(recipes)}")
-    return found
+    return path
 
 
 def what_for(path: Path) -> str:

@@ -6,12 +6,9 @@ from typing import Any
 
 import tomli_w
 
-from bert_horovod.errors import UserError, file_error
-from bert_horovod.recipe.fields import parse_toml, refuse_unknown, section_from_table
+from bert_horovod.errors import UserError
+from bert_horovod.recipe.fields import read_toml, sections_from_table
 from bert_horovod.recipe.sections import Execution
-from bert_horovod.storage.reading import read_text, shown
-
-_LIMIT_BYTES = 1 << 16
 
 
 def tuned_overrides(path: Path | None) -> list[str]:
@@ -21,23 +18,14 @@ def tuned_overrides(path: Path | None) -> list[str]:
     """
     if path is None:
         return []
+    table = read_toml(path, "--tuned")
     try:
-        table = parse_toml(read_text(path, limit_bytes=_LIMIT_BYTES).removeprefix("\ufeff"))
-    except OSError as error:
-        raise file_error(error, f"cannot read --tuned {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"--tuned {path} is not valid TOML: {error}") from error
-    try:
-        refuse_unknown(table, ("execution",), "")
-        settings = table.get("execution", {})
-        if not isinstance(settings, dict):
-            raise UserError(f"execution = {shown(settings)}: expected a table [execution]")
-        section_from_table(Execution, settings, "execution")
+        sections_from_table({"execution": Execution}, table)
     except UserError as error:
         raise UserError(
             f"--tuned {path}: {error}. Expected settings of [execution] alone, as bert-horovod tune writes them"
         ) from error
-    return execution_overrides(settings)
+    return execution_overrides(table.get("execution", {}))
 
 
 def execution_overrides(settings: Mapping[str, Any]) -> list[str]:

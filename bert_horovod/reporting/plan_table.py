@@ -42,29 +42,29 @@ class PhaseAdvice:
 
     def describe(self, micro_batch: int) -> list[str]:
         """Lines for people; `micro_batch`: the recipe's."""
-        found = []
+        lines = []
         if self.largest_micro_batch is not None:
             rows = ", ".join(f"{rows} with {recompute!r}" for recompute, rows in self.largest_micro_batch.items())
-            found.append(
+            lines.append(
                 f"the largest micro-batch that fits by execution.recompute: {rows} (estimates; now {micro_batch})"
             )
         if not self.choices:
-            return found
-        found.append(
+            return lines
+        lines.append(
             f"efficiency x speed-up is largest on {self.knee} rank(s); until {self.worth_until} rank(s) each one added "
             f"brings at least {LEAST_WORTH:.0%} of the rows/s of a rank alone"
         )
-        reaching = [each for each in self.choices if each.efficiency >= self.wished_efficiency]
-        best = max(self.choices, key=lambda each: each.efficiency)
+        reaching = [choice for choice in self.choices if choice.efficiency >= self.wished_efficiency]
+        best = max(self.choices, key=lambda choice: choice.efficiency)
         advice = f"cheapest: {reaching[0].setting}" if reaching else f"nothing here reaches it; most has {best.setting}"
-        found.append(f"for an efficiency of {self.wished_efficiency:.0%} on {self.world_size} ranks, {advice}")
-        found.extend(
-            f"  {each.efficiency:6.1%}  {days(each.days)} days  {each.setting}"
-            + (f" ({each.price})" if each.price else "")
-            for each in self.choices
+        lines.append(f"for an efficiency of {self.wished_efficiency:.0%} on {self.world_size} ranks, {advice}")
+        lines.extend(
+            f"  {choice.efficiency:6.1%}  {days(choice.days)} days  {choice.setting}"
+            + (f" ({choice.price})" if choice.price else "")
+            for choice in self.choices
         )
-        found.append(self.slow_link())
-        return found
+        lines.append(self.slow_link())
+        return lines
 
     def slow_link(self) -> str:
         """A line with the step times of settings that send less, and the link rate below which int8 pays."""
@@ -100,20 +100,21 @@ def plan_text(
     parts = [_device_line(recipe, device), _network_line(recipe, network)]
     currency = prices.currency if prices else ""
     for i, phase in enumerate(recipe.phase):
-        mine = [(plan, bill) for plan, bill in zip(plans, bills, strict=True) if plan.phase == i]
+        of_phase = [(plan, bill) for plan, bill in zip(plans, bills, strict=True) if plan.phase == i]
         parts.append(
             f"\nphase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length}, "
             f"micro-batches of {recipe.execution.micro_batch}" + (f"; {part}" if (part := depth(recipe, i)) else "")
         )
-        last = mine[-1][0]
+        last = of_phase[-1][0]
         if recipe.exchange.method != "gradients":
             parts.append(f"on {last.world_size} rank(s): {_stages(last)}")
-        parts.append(lines([_PARTS, *(_parts(plan, device) for plan, _ in mine)]))
-        parts.append(_totals_table([plan for plan, _ in mine], [bill for _, bill in mine], currency))
-        if device.memory_bytes and (large := [plan for plan, _ in mine if plan.memory_bytes > device.memory_bytes]):
+        parts.append(lines([_PARTS, *(_parts(plan, device) for plan, _ in of_phase)]))
+        parts.append(_totals_table([plan for plan, _ in of_phase], [bill for _, bill in of_phase], currency))
+        room = device.allocatable_bytes
+        if room is not None and (large := [plan for plan, _ in of_phase if plan.memory_bytes > room]):
             parts.append(
-                f"memory: {large[0].memory_bytes / 2**30:.1f} GiB a rank are more than the device's "
-                f"{device.memory_bytes / 2**30:.4g} GiB: --set execution.micro_batch=N with a smaller N, "
+                f"memory: {large[0].memory_bytes / 2**30:.1f} GiB a rank are more than the "
+                f"{room / 2**30:.1f} GiB that TensorFlow may allocate: --set execution.micro_batch=N with a smaller N, "
                 "or execution.recompute=layer"
             )
         parts += advice[i].describe(recipe.execution.micro_batch)
@@ -136,10 +137,15 @@ def _device_line(recipe: Recipe, device: Device) -> str:
     return (
         f"device {device.name}: {device.flops_per_s / TERA:.4g} TFLOP/s in {recipe.numerics.precision}, "
         f"of which forward and backward reach {device.product_share:.0%}; "
-        f"memory {'unknown' if size is None else f'{size / 2**30:.4g} GiB'}"
+        f"memory {'unknown' if size is None else _memory(device)}"
         + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s")
         + (f"; speeds differ by {device.spread:.1%}" if device.spread else "")
     )
+
+
+def _memory(device: Device) -> str:
+    text, room = f"{device.memory_bytes / 2**30:.4g} GiB", device.allocatable_bytes
+    return text if room is None else f"{text} ({room / 2**30:.1f} to allocate)"
 
 
 def _network_line(recipe: Recipe, network: Network) -> str:
@@ -169,7 +175,7 @@ def _parts(plan: PhasePlan, device: Device) -> tuple[str, ...]:
         f"{plan.communication_s:.3g}",
         f"{plan.exposed_s:.3g}",
         f"{plan.input_s:.3g}",
-        memory if device.memory_bytes is None else f"{memory} of {device.memory_bytes / 2**30:.4g}",
+        memory if device.allocatable_bytes is None else f"{memory} of {device.allocatable_bytes / 2**30:.1f}",
     )
 
 
@@ -198,17 +204,17 @@ def _totals_table(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: s
 
 
 def _all_phases(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str) -> list[str]:
-    found = ["\nall phases:"]
+    lines = ["\nall phases:"]
     for ranks in dict.fromkeys(plan.world_size for plan in plans):
-        mine = [(plan, bill) for plan, bill in zip(plans, bills, strict=True) if plan.world_size == ranks]
-        text = f"{ranks:>6} rank(s): {days(sum(plan.days for plan, _ in mine))} days"
-        text += f", {sum(bill.device_hours for _, bill in mine):,.0f} device-hours"
-        if mine[0][1].price is not None:
-            text += f", {sum(bill.price for _, bill in mine):,.0f} {currency}".rstrip()
-        if mine[0][1].kwh is not None:
-            text += f", {sum(bill.kwh for _, bill in mine):,.0f} kWh"
-        found.append(text)
-    return found
+        of_ranks = [(plan, bill) for plan, bill in zip(plans, bills, strict=True) if plan.world_size == ranks]
+        text = f"{ranks:>6} rank(s): {days(sum(plan.days for plan, _ in of_ranks))} days"
+        text += f", {sum(bill.device_hours for _, bill in of_ranks):,.0f} device-hours"
+        if of_ranks[0][1].price is not None:
+            text += f", {sum(bill.price for _, bill in of_ranks):,.0f} {currency}".rstrip()
+        if of_ranks[0][1].kwh is not None:
+            text += f", {sum(bill.kwh for _, bill in of_ranks):,.0f} kWh"
+        lines.append(text)
+    return lines
 
 
 def _stages(plan: PhasePlan) -> str:

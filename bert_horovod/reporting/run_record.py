@@ -63,10 +63,10 @@ def names_of(directories: list[Path]) -> list[str]:
     """A name for each run: the last parts of its path, as few as make all names different."""
     parts = [directory.resolve().parts for directory in directories]
     for count in range(1, max(map(len, parts)) + 1):
-        found = ["/".join(each[-count:]) for each in parts]
-        if len(set(found)) == len(found):
+        names = ["/".join(parts_of_one[-count:]) for parts_of_one in parts]
+        if len(set(names)) == len(names):
             break
-    return found
+    return names
 
 
 class _Clock:
@@ -105,21 +105,21 @@ class _Clock:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The objects of metrics.jsonl; a last line that is being written is left out."""
-    found = []
+    objects = []
     try:
         with open_regular(path) as file:
             for line in file.read(_MOST_BYTES).splitlines():
                 try:
-                    value = json.loads(line)
+                    line_object = json.loads(line)
                 except ValueError:
                     continue
-                if isinstance(value, dict) and isinstance(value.get("step"), int):
-                    found.append(value)
+                if isinstance(line_object, dict) and isinstance(line_object.get("step"), int):
+                    objects.append(line_object)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise file_error(error, f"cannot read {path}: {error.strerror}") from error
-    return found
+    return objects
 
 
 def _is_evaluation(line: dict[str, Any]) -> bool:
@@ -128,7 +128,7 @@ def _is_evaluation(line: dict[str, Any]) -> bool:
 
 def _columns(lines: list[dict[str, Any]], clock: _Clock) -> dict[str, list[Any]]:
     """By metric name, one value for each line, None if the line lacks it; hours and tokens are added."""
-    names = dict.fromkeys(name for line in lines for name, value in line.items() if isinstance(value, int | float))
+    names = dict.fromkeys(name for line in lines for name, figure in line.items() if isinstance(figure, int | float))
     columns: dict[str, list[Any]] = {"step": [line["step"] for line in lines]}
     places = [clock.at(step) for step in columns["step"]]
     columns |= {"hours": [hours for hours, _ in places], "tokens": [tokens for _, tokens in places]}
@@ -140,23 +140,23 @@ def _columns(lines: list[dict[str, Any]], clock: _Clock) -> dict[str, list[Any]]
 
 def _bands(recipe: Recipe, clock: _Clock) -> list[dict[str, Any]]:
     """Bands in which a metric is expected, from the reference curves of such runs, up to this run's last step."""
-    found = []
+    bands = []
     for reference in references_of(recipe):
         window, last = reference.window, clock.last_step
         steps = [min(last, i * window + window // 2) for i in range(len(reference.means)) if i * window < last]
         bounds = [reference.bounds(i, losses=1) for i in range(len(steps))]
         if steps:
-            found.append(_band("loss", f"expected: {reference.runs}", steps, bounds, clock))
+            bands.append(_band("loss", f"expected: {reference.runs}", steps, bounds, clock))
         for mark in reference.marks if last else ():
             bounds = [Bounds(mark.low, mark.high)] * 2
-            found.append(_band(mark.metric, f"at the end: {mark.source}", [1, last], bounds, clock))
-    return found
+            bands.append(_band(mark.metric, f"at the end: {mark.source}", [1, last], bounds, clock))
+    return bands
 
 
 def _band(metric: str, label: str, steps: list[int], bounds: list[Bounds], clock: _Clock) -> dict[str, Any]:
     places = [clock.at(step) for step in steps]
     columns = {"step": steps, "hours": [hours for hours, _ in places], "tokens": [tokens for _, tokens in places]}
-    low, high = [each.low for each in bounds], [each.high for each in bounds]
+    low, high = [bound.low for bound in bounds], [bound.high for bound in bounds]
     return {"metric": metric, "label": label, **columns, "low": low, "high": high}
 
 
@@ -167,11 +167,11 @@ def _thinned(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
     if width <= 1:
         return columns
 
-    def mean(values: list[Any]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
+    def mean(column: list[Any]) -> float | None:
+        numbers = [value for value in column if value is not None]
+        return sum(numbers) / len(numbers) if numbers else None
 
-    return {name: [mean(each[i : i + width]) for i in range(0, count, width)] for name, each in columns.items()}
+    return {name: [mean(column[i : i + width]) for i in range(0, count, width)] for name, column in columns.items()}
 
 
 def _summary(
@@ -188,46 +188,46 @@ def _summary(
     last, (hours, tokens) = steps[-1], clock.end
     age_s = time.time() - last["time"]
     left_h = (total - last["step"]) * last["step_s"] / 3600
-    found = [["step", f"{last['step']:,} of {total:,}"], ["loss", f"{last['loss']:.4f}"]]
+    rows = [["step", f"{last['step']:,} of {total:,}"], ["loss", f"{last['loss']:.4f}"]]
     for line in reversed(lines):
         if _is_evaluation(line):
-            found += [
-                [name.replace("_", " "), f"{value:.4f}"]
-                for name, value in line.items()
-                if name.startswith((_HELD_OUT, _PROBE)) and isinstance(value, float)
+            rows += [
+                [name.replace("_", " "), f"{figure:.4f}"]
+                for name, figure in line.items()
+                if name.startswith((_HELD_OUT, _PROBE)) and isinstance(figure, float)
             ]
             break
-    found += [["hours of training", f"{hours:,.2f}"]]
+    rows += [["hours of training", f"{hours:,.2f}"]]
     if left_h:
-        found += [["hours left", f"{left_h:,.2f}"], ["last line", f"{_span(age_s)} ago"]]
-    found += [["tokens", f"{tokens:,.0f}"], ["tokens a second", f"{last['tokens_per_s']:,.0f}"]]
+        rows += [["hours left", f"{left_h:,.2f}"], ["last line", f"{_span(age_s)} ago"]]
+    rows += [["tokens", f"{tokens:,.0f}"], ["tokens a second", f"{last['tokens_per_s']:,.0f}"]]
     if last.get("flops_share"):
-        found.append(["share of the peak", f"{last['flops_share']:.1%}"])
-    found += [
+        rows.append(["share of the peak", f"{last['flops_share']:.1%}"])
+    rows += [
         ["memory of rank 0", f"{last['memory_bytes'] / 2**30:,.2f} GiB"],
         ["skipped steps", f"{last['skipped_steps']:,}"],
-        ["pauses", f"{len(clock.pauses)}, {_span(sum(each['seconds'] for each in clock.pauses))}"],
+        ["pauses", f"{len(clock.pauses)}, {_span(sum(pause['seconds'] for pause in clock.pauses))}"],
     ]
     if cluster is not None:
         for words, when_h in (("so far", hours), ("at the end", hours + left_h)):
-            takes = bill(cluster.costs, when_h / 24, cluster.ranks)
-            found.append([f"device-hours {words}", f"{takes.device_hours:,.1f}"])
-            if takes.price is not None:
-                found.append([f"cost {words}", f"{takes.price:,.2f} {cluster.costs.currency}".strip()])
-            if takes.kwh is not None:
-                found.append([f"energy {words}", f"{takes.kwh:,.1f} kWh"])
-    return found
+            costs = bill(cluster.costs, when_h / 24, cluster.ranks)
+            rows.append([f"device-hours {words}", f"{costs.device_hours:,.1f}"])
+            if costs.price is not None:
+                rows.append([f"cost {words}", f"{costs.price:,.2f} {cluster.costs.currency}".strip()])
+            if costs.kwh is not None:
+                rows.append([f"energy {words}", f"{costs.kwh:,.1f} kWh"])
+    return rows
 
 
 def _place(directory: Path) -> list[list[str]]:
     """State, ranks and host from the run's last sign of life, and the program's version from its newest checkpoint."""
-    found = []
+    rows = []
     if (sign := read_sign(directory)) is not None:
-        found += [["state", sign.ended or sign.doing], ["ranks", str(sign.ranks)], ["host of rank 0", sign.host]]
+        rows += [["state", sign.ended or sign.doing], ["ranks", str(sign.ranks)], ["host of rank 0", sign.host]]
     if (checkpoint := newest_checkpoint(directory)) is not None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            found.append(["version", str(read_json(checkpoint / "training" / "state.json")["version"])])
-    return found
+            rows.append(["version", str(read_json(checkpoint / "training" / "state.json")["version"])])
+    return rows
 
 
 def _span(seconds: float) -> str:
@@ -239,9 +239,13 @@ def _span(seconds: float) -> str:
 
 def _flat(table: dict[str, Any]) -> dict[str, str]:
     """Settings as `section.key`, phases as `phase.0.key`, in the recipe's order; values as TOML has them."""
-    found = {}
-    for section, values in table.items():
-        phases = {f"{section}.{i}": each for i, each in enumerate(values)} if isinstance(values, list) else None
-        for prefix, settings in (phases or {section: values}).items():
-            found |= {f"{prefix}.{key}": json.dumps(value) for key, value in settings.items()}
-    return found
+    flat = {}
+    for section, settings_table in table.items():
+        phases = (
+            {f"{section}.{i}": phase for i, phase in enumerate(settings_table)}
+            if isinstance(settings_table, list)
+            else None
+        )
+        for prefix, settings in (phases or {section: settings_table}).items():
+            flat |= {f"{prefix}.{key}": json.dumps(value) for key, value in settings.items()}
+    return flat

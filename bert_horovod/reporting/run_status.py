@@ -74,18 +74,18 @@ def _last_metrics(run: Path) -> dict[str, Any]:
         return {}
     for line in reversed(lines):
         try:
-            found = json.loads(line)
+            metrics = json.loads(line)
         except ValueError:  # the first line, cut because only the tail is read, or the last, still being written
             continue
-        if isinstance(found, dict) and "loss" in found and "step_s" in found:
-            return found
+        if isinstance(metrics, dict) and "loss" in metrics and "step_s" in metrics:
+            return metrics
     return {}
 
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The checkpoint with the largest step in its name, complete or not; None: there is none."""
-    found = [path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    checkpoints = [path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
+    return max(checkpoints, key=lambda path: int(path.name.removeprefix("step-")), default=None)
 
 
 def _time_left(run: Path, step: int | None, sign: Sign | None, metrics: dict[str, Any]) -> float | None:

@@ -7,17 +7,17 @@ from bert_horovod.errors import UserError
 from bert_horovod.storage.reading import read_given_json
 
 
-def heading(found: dict[str, Any]) -> str:
+def heading(scaling: dict[str, Any]) -> str:
     """A line with the configuration, the micro-batches and the rounds."""
-    return f"{found['configuration']}; {found['micro_batches']} micro-batch(es) a rank; rounds: {found['rounds']}"
+    return f"{scaling['configuration']}; {scaling['micro_batches']} micro-batch(es) a rank; rounds: {scaling['rounds']}"
 
 
-def cells(found: dict[str, Any]) -> list[tuple[str, ...]]:
+def cells(scaling: dict[str, Any]) -> list[tuple[str, ...]]:
     """A row of headings, then a row for each layout."""
-    priced = any(line["price_per_billion_tokens"] is not None for line in found["lines"])
+    priced = any(line["price_per_billion_tokens"] is not None for line in scaling["lines"])
     head = ("layout", "ranks", "step s", "rows/s", "tokens/s", "speed-up", "efficiency", "exposed s")
-    rows = [head + ((f"{found['currency']} a billion tokens".strip(),) if priced else ())]
-    for line in found["lines"]:
+    rows = [head + ((f"{scaling['currency']} a billion tokens".strip(),) if priced else ())]
+    for line in scaling["lines"]:
         unknown = line["speed_up"] is None  # 1M1G was not measured
         row = (
             line["layout"],
@@ -36,9 +36,9 @@ def cells(found: dict[str, Any]) -> list[tuple[str, ...]]:
 def scaling_table(path: Path) -> dict[str, Any]:
     """The file's table for the page: title, head and rows; raises ReportedError."""
     expected = "what `bert-horovod bench scaling --output` writes"
-    found = read_given_json(path, "--scaling", expected)
+    scaling = read_given_json(path, "--scaling", expected)
     try:
-        head, *rows = cells(found)
-        return {"title": f"Weak scaling: {heading(found)}", "head": head, "rows": rows}
+        head, *rows = cells(scaling)
+        return {"title": f"Weak scaling: {heading(scaling)}", "head": head, "rows": rows}
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"--scaling {path}: expected {expected} ({error!r})") from error

@@ -10,13 +10,12 @@
 Gradient accumulators are never stored, because a checkpoint is taken between optimizer steps.
 """
 
-import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.fields import section_from_table
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Objective, Phase, Recipe
-from bert_horovod.runs.rank_parts import PART, part_file
+from bert_horovod.runs.rank_parts import PART
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import TEXT_BYTES, hash_file, read_json
 from bert_horovod.storage.typed import check_type
@@ -41,18 +40,6 @@ OPTIMIZER = "training/optimizer.safetensors"
 FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
 _NAME = re.compile(r"step-([0-9]{8,18})")
 _OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
-
-
-class _SavedBuckets(TypedDict):
-    """A saved plan of buckets; see training/overlap.py."""
-
-    made_for: dict[str, int | str]
-    buckets: list[list[str]]
-    rows: str | None
-
-
-class _SavedPlan(_SavedBuckets, total=False):
-    reduction: str  # checkpoints of former versions have none
 
 
 @dataclass(frozen=True)
@@ -67,37 +54,38 @@ class Checkpoint:
 
 def recorded_pair(directory: Path) -> str | None:
     """The objective.pair of the checkpoint's recipe; None if this program did not write the checkpoint."""
-    try:
-        pair = _state(directory)["recipe"]["objective"]["pair"]
-        return section_from_table(Objective, {"pair": pair}, "objective").pair
-    except (OSError, ValueError, LookupError, TypeError, ReportedError):
-        return None
+    return _recorded(
+        directory,
+        lambda state: section_from_table(Objective, {"pair": state["recipe"]["objective"]["pair"]}, "objective").pair,
+    )
 
 
 def recorded_recipe(directory: Path) -> Recipe | None:
     """The recipe of the run that saved the checkpoint; None if this program did not write the checkpoint."""
-    try:
-        return recipe_from_table(_state(directory)["recipe"])
-    except (OSError, ValueError, LookupError, TypeError, ReportedError):
-        return None
+    return _recorded(directory, lambda state: recipe_from_table(state["recipe"]))
 
 
 def recorded_length(directory: Path) -> int | None:
     """The sequence length of the phase in which the checkpoint was saved; None if this program did not write it."""
-    try:
-        record = _state(directory)
-        length = record["recipe"]["phase"][record["position"]["phase"]]["sequence_length"]
+
+    def read(state: dict[str, Any]) -> int:
+        length = state["recipe"]["phase"][state["position"]["phase"]]["sequence_length"]
         return section_from_table(Phase, {"sequence_length": length}, "phase").sequence_length
-    except (OSError, ValueError, LookupError, TypeError, ReportedError):
-        return None
+
+    return _recorded(directory, read)
 
 
 def saved_at(directory: Path) -> float:
     """The time at which the checkpoint was saved, in seconds since the epoch; 0 if it does not contain that."""
+    return _recorded(directory, lambda state: float(state["time"])) or 0.0
+
+
+def _recorded(directory: Path, read: Callable[[dict[str, Any]], Any]) -> Any:
+    """What `read` returns for state.json; None if that file is missing or another program wrote it."""
     try:
-        return float(_state(directory)["time"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return 0.0
+        return read(_state(directory))
+    except (OSError, ValueError, LookupError, TypeError, ReportedError):
+        return None
 
 
 def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
@@ -109,7 +97,7 @@ def load_newest(output_dir: Path, task: Task) -> Checkpoint | None:
     for path in _whole(output_dir):
         try:
             return _load(path, task)
-        except (OSError, ValueError, ReportedError) as error:
+        except (OSError, ValueError, LookupError, TypeError, ReportedError) as error:
             _say_damaged(path, [str(getattr(error, "strerror", None) or error)])
     if paths(output_dir):
         raise _all_damaged(output_dir)
@@ -132,12 +120,14 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
             if damaged:
                 raise DamagedData(f"{flag} {path} is damaged: {', '.join(damaged)}; take another checkpoint")
         return path
-    for found in _whole(path):
-        return found
+    for checkpoint in _whole(path):
+        return checkpoint
     if paths(path):
         raise _all_damaged(path)
-    found = f"{path} is a run without a checkpoint yet" if (path / "run.json").is_file() else f"there is none at {path}"
-    raise UserError(f"{flag}: {found}; expected {FORMATS}, or the output_dir of a run")
+    problem = (
+        f"{path} is a run without a checkpoint yet" if (path / "run.json").is_file() else f"there is none at {path}"
+    )
+    raise UserError(f"{flag}: {problem}; expected {FORMATS}, or the output_dir of a run")
 
 
 def _whole(output_dir: Path) -> Iterator[Path]:
@@ -154,8 +144,10 @@ def _whole(output_dir: Path) -> Iterator[Path]:
             yield path
 
 
-def _say_damaged(path: Path, what: list[str]) -> None:
-    print(f"bert-horovod: the checkpoint {path} is damaged ({', '.join(what)}); taking the one before", file=sys.stderr)
+def _say_damaged(path: Path, damage: list[str]) -> None:
+    print(
+        f"bert-horovod: the checkpoint {path} is damaged ({', '.join(damage)}); taking the one before", file=sys.stderr
+    )
 
 
 def _all_damaged(output_dir: Path) -> DamagedData:
@@ -176,8 +168,8 @@ def paths_in(output_dir: Path) -> Path:
 
 def paths(output_dir: Path) -> list[Path]:
     """All checkpoints of the run, oldest first; ignores other entries of the directory, such as a user's copies."""
-    found = {step: path for path in paths_in(output_dir).glob("step-*") if (step := step_of(path.name)) is not None}
-    return [found[step] for step in sorted(found) if found[step].is_dir()]
+    by_step = {step: path for path in paths_in(output_dir).glob("step-*") if (step := step_of(path.name)) is not None}
+    return [by_step[step] for step in sorted(by_step) if by_step[step].is_dir()]
 
 
 def step_of(name: str) -> int | None:
@@ -187,13 +179,9 @@ def step_of(name: str) -> int | None:
 
 
 def _load(path: Path, task: Task) -> Checkpoint:
-    """Load a checkpoint with right hashes; raises OSError, ValueError or ReportedError if it is not the run's state."""
+    """Load a checkpoint with right hashes; raises an error of many types if it is not the state of the run."""
     record = _state(path)
-    check_type(record, dict[str, Any], "state.json")
-    progress, table = record.get("progress"), record.get("recipe")
-    check_type(progress, Progress, "progress")
-    check_type(table, dict[str, Any], "recipe")
-    recipe, progress = recipe_from_table(table), Progress(**progress)
+    recipe, progress = recipe_from_table(record["recipe"]), Progress(**record["progress"])
     of_the_run = path.parent.parent / "recipe.toml"
     if of_the_run.exists() and (changed := differences(load_recipe(of_the_run), recipe)):
         raise ValueError(f"it is of another recipe: {'; '.join(changed)}"[:500])
@@ -203,13 +191,6 @@ def _load(path: Path, task: Task) -> Checkpoint:
     model = recipe.in_phase(phase).model
     shapes = task.parameters(model)
     trained = trained_shapes(shapes, model, phase.trained_layers)
-    if progress.plan:
-        check_type(progress.plan, _SavedPlan, "progress.plan")
-        if sorted(itertools.chain(*progress.plan["buckets"])) != sorted(trained):
-            raise ValueError("progress.plan.buckets do not hold each parameter that trains once")
-    for rank in range(progress.ranks_with_parts):
-        kept = map_file(path / part_file(rank), inside=path)
-        _check_tensors(part_file(rank), kept, {name: values.shape for name, values in kept.items()})
     parameters = read_directory(path, task).parameters  # read_directory has checked shapes by config.json
     _check_tensors("model.safetensors", parameters, shapes)
     slots = {
@@ -228,12 +209,14 @@ def _load(path: Path, task: Task) -> Checkpoint:
 
 def _check_tensors(file: str, tensors: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]) -> None:
     """Raise ValueError unless the tensors have these names and shapes, are float32 and finite."""
-    if wrong := tensors.keys() ^ shapes.keys():
-        raise ValueError(f"{file}: {min(wrong)[:200]} is {'missing' if min(wrong) in shapes else 'unknown'}")
-    for name, values in tensors.items():
-        if values.shape != shapes[name] or values.dtype != np.float32:
-            raise ValueError(f"{file}: {name} is {values.dtype} {list(values.shape)}, expected {list(shapes[name])}")
-        if not np.isfinite(values).all():
+    if different_names := tensors.keys() ^ shapes.keys():
+        raise ValueError(
+            f"{file}: {min(different_names)[:200]} is {'missing' if min(different_names) in shapes else 'unknown'}"
+        )
+    for name, array in tensors.items():
+        if array.shape != shapes[name] or array.dtype != np.float32:
+            raise ValueError(f"{file}: {name} is {array.dtype} {list(array.shape)}, expected {list(shapes[name])}")
+        if not np.isfinite(array).all():
             raise ValueError(f"{file}: {name} has values that are not finite")
 
 
@@ -256,8 +239,8 @@ def _damaged_files(path: Path) -> list[str]:
 def _refuse_unreadable(error: Exception, path: Path) -> None:
     """Raise the error of `unreadable`, if any: the file may be undamaged, so the run must not skip this checkpoint."""
     cause = error if isinstance(error, OSError) else error.__cause__
-    if isinstance(cause, OSError) and (found := unreadable(cause, path)):
-        raise found from error
+    if isinstance(cause, OSError) and (reported := unreadable(cause, path)):
+        raise reported from error
 
 
 def _is_whole(path: Path, name: str, digest: str) -> bool:

@@ -44,10 +44,10 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir {output_dir} is a file; give a directory")
     ours = (output_dir / "run.json").is_file()
-    others = _other_things(output_dir, CONTENTS if ours else (".lock", "recipe.toml"))
-    if others:
+    foreign = _other_things(output_dir, CONTENTS if ours else (".lock", "recipe.toml"))
+    if foreign:
         raise UserError(
-            f"--output_dir {output_dir} holds other things ({', '.join(others)[:200]}); "
+            f"--output_dir {output_dir} holds other things ({', '.join(foreign)[:200]}); "
             "give a new directory, or one of an earlier run"
         )
     if ours:
@@ -102,8 +102,8 @@ def _recipe_of_run(output_dir: Path) -> Recipe | None:
         if read_text(path, inside=output_dir).strip("\0 \r\n\t"):
             return load_recipe(path)
     except (OSError, ValueError) as error:
-        if found := unreadable(error, path):
-            raise found from error
+        if reported := unreadable(error, path):
+            raise reported from error
     for checkpoint in reversed(paths(output_dir)):
         if recipe := recorded_recipe(checkpoint):
             print(
@@ -158,18 +158,18 @@ def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
     if not output_dir.is_dir():
         return []
     return sorted(
-        entry.name
-        for entry in output_dir.iterdir()
-        if not (entry.name in known and _is_as_we_make_it(entry))
-        and not (entry.name.startswith(".") and entry.name.endswith(".partial"))
+        path.name
+        for path in output_dir.iterdir()
+        if not (path.name in known and _is_as_we_make_it(path))
+        and not (path.name.startswith(".") and path.name.endswith(".partial"))
     )
 
 
-def _is_as_we_make_it(entry: Path) -> bool:
+def _is_as_we_make_it(path: Path) -> bool:
     """Whether an entry with a name in CONTENTS is of the kind, file or directory, that a run makes."""
-    if entry.name in _DIRECTORIES:
-        return entry.is_dir()
-    return entry.name == "stop" or (entry.is_file() and not entry.is_symlink())
+    if path.name in _DIRECTORIES:
+        return path.is_dir()
+    return path.name == "stop" or (path.is_file() and not path.is_symlink())
 
 
 def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> None:
@@ -191,8 +191,8 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> No
             f"--output_dir {output_dir} belongs to a run on other data (hash {run.store[:12]}, "
             f"this one is {store_hash[:12]}); resume with that --data_dir, or give a new directory"
         )
-    before = _recipe_of_run(output_dir)
-    changed = differences(before, recipe) if before else []
+    recipe_before = _recipe_of_run(output_dir)
+    changed = differences(recipe_before, recipe) if recipe_before else []
     if changed:
         raise UserError(
             f"--output_dir {output_dir} belongs to a run with another recipe: {'; '.join(changed)}. "

@@ -34,16 +34,16 @@ class Journal:
     def record(self, metrics: dict[str, Any]) -> None:
         """Append an object to metrics.jsonl (null for None, nan and inf) and its numbers to TensorBoard."""
         finite = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in metrics.items()
+            name: None if isinstance(metric, float) and not math.isfinite(metric) else metric
+            for name, metric in metrics.items()
         }
         self._unwritten.append(json.dumps(finite, allow_nan=False) + "\n")
         self._write()
         if self._summaries is not None:
             with self._summaries.as_default(step=metrics["step"]):
-                for name, value in metrics.items():
-                    if name not in ("step", "time") and isinstance(value, int | float):
-                        tf.summary.scalar(name, value)
+                for name, metric in metrics.items():
+                    if name not in ("step", "time") and isinstance(metric, int | float):
+                        tf.summary.scalar(name, metric)
 
     def incident(self, step: int, text: str) -> None:
         """Print `text`, which says what went wrong, and append it to metrics.jsonl."""
@@ -97,12 +97,12 @@ def _cut_back(path: Path, step: int) -> None:
     """Drop the lines of steps after `step`, from which a run resumes, and a line that is incomplete after a kill."""
     if not path.exists():
         return
-    kept = []
+    kept_lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             if json.loads(line)["step"] > step:
                 break
         except (ValueError, KeyError, TypeError, RecursionError):
             break
-        kept.append(line + "\n")
-    write_atomically(path, "".join(kept))
+        kept_lines.append(line + "\n")
+    write_atomically(path, "".join(kept_lines))

@@ -69,7 +69,7 @@ class PartWriter:
                 if self._world.rank == 0:
                     gathered[name] = everyone.numpy()
             parts = {
-                rank: {name: values[rank] for name, values in gathered.items()}
+                rank: {name: of_ranks[rank] for name, of_ranks in gathered.items()}
                 for rank in (range(self._world.size) if self._world.rank == 0 else ())
             }
         self._writing = self._thread.submit(self._write, step, parts)
@@ -105,19 +105,21 @@ class PartWriter:
             self.checkpoints.mkdir(exist_ok=True)
             token.touch()
         self._world.barrier()
-        seen = int(self._world.all_reduce(tf.constant([int(token.exists())], tf.int32), "parts.seen").numpy()[0])
+        seeing_ranks = int(
+            self._world.all_reduce(tf.constant([int(token.exists())], tf.int32), "parts.seen").numpy()[0]
+        )
         if self._world.rank == 0:
             token.unlink()
-        return seen == self._world.size
+        return seeing_ranks == self._world.size
 
 
 def remove_waiting(checkpoints: Path, step: int | None = None) -> None:
     """Remove parts that are in no checkpoint: those of steps before `step`, or (None) all that a killed run left."""
-    for left in checkpoints.glob(".part-*"):
-        waiting = _WAITING.fullmatch(left.name)
-        of_a_killed_run = step is None and (waiting or _UNFINISHED.fullmatch(left.name))
+    for part in checkpoints.glob(".part-*"):
+        waiting = _WAITING.fullmatch(part.name)
+        of_a_killed_run = step is None and (waiting or _UNFINISHED.fullmatch(part.name))
         if of_a_killed_run or (waiting and step is not None and int(waiting[1]) < step):
-            left.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
 
 
 def take(checkpoints: Path, step: int, ranks: int, patience_s: float) -> dict[int, tuple[Path, str]]:
@@ -127,15 +129,17 @@ def take(checkpoints: Path, step: int, ranks: int, patience_s: float) -> dict[in
     """
     end = time.monotonic() + patience_s
     while True:
-        found: dict[int, tuple[Path, str]] = {}
+        parts: dict[int, tuple[Path, str]] = {}
         for path in checkpoints.glob(f".part-step-{step:08d}-rank-*"):
             if waiting := _WAITING.fullmatch(path.name):
-                found[int(waiting[2])] = (path, waiting[3])
-        if len(found) == ranks:
-            return found
+                parts[int(waiting[2])] = (path, waiting[3])
+        if len(parts) == ranks:
+            return parts
         if time.monotonic() > end:
-            missing = [rank for rank in range(ranks) if rank not in found]
-            raise RunError(f"cannot write the checkpoint of step {step}: ranks {missing} have not written their parts")
+            missing_ranks = [rank for rank in range(ranks) if rank not in parts]
+            raise RunError(
+                f"cannot write the checkpoint of step {step}: ranks {missing_ranks} have not written their parts"
+            )
         time.sleep(_POLL_S)
 
 
@@ -157,7 +161,7 @@ def restore(
     Raises DamagedData, on rank 0, if a part does not fit the checkpoint's own layout.
     """
     if saved == layout and _all_see_theirs(checkpoint, world):
-        return {name: np.array(values) for name, values in map_file(checkpoint / part_file(world.rank)).items()}
+        return {name: np.array(array) for name, array in map_file(checkpoint / part_file(world.rank)).items()}
     parts = [map_file(checkpoint / part_file(rank)) for rank in range(saved.ranks)] if world.rank == 0 else []
     names = from_rank_0(sorted(parts[0]) if parts else [], world, "parts.names")
     if saved == layout:
@@ -182,12 +186,12 @@ def _all_see_theirs(checkpoint: Path, world: World) -> bool:
 
 
 def _as_it_was(parts: list[dict[str, np.ndarray]], names: list[str], world: World) -> dict[str, np.ndarray]:
-    mine: dict[str, np.ndarray] = {}
+    own_arrays: dict[str, np.ndarray] = {}
     for name in names:
         shape = from_rank_0(list(parts[0][name].shape) if parts else None, world, "parts.shape")
         for rank in range(world.size):
-            values = parts[rank][name] if parts else np.zeros(shape, np.float32)
-            values = world.broadcast(tf.constant(values), "parts.values").numpy()
+            array = parts[rank][name] if parts else np.zeros(shape, np.float32)
+            array = world.broadcast(tf.constant(array), "parts.values").numpy()
             if rank == world.rank:
-                mine[name] = values
-    return mine
+                own_arrays[name] = array
+    return own_arrays

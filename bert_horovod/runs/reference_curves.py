@@ -91,33 +91,38 @@ def references_of(recipe: Recipe) -> list[Reference]:
     """The references for a recipe's runs: at most one with a band, and any number with marks."""
     settings = what_settings(recipe)
     chosen = dict(settings.items() - what_settings(Recipe(phase=(Phase(),) * len(recipe.phase))).items())
-    found = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]
+    references = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]
     return [
-        each
-        for each in found
-        if each.settings.items() <= settings.items() and (not each.means or chosen.keys() <= each.settings.keys())
+        reference
+        for reference in references
+        if reference.settings.items() <= settings.items()
+        and (not reference.means or chosen.keys() <= reference.settings.keys())
     ]
 
 
 def what_settings(recipe: Recipe) -> dict[str, Any]:
     """All settings that decide a run's result, except data.seed, by section.key; values are hashable."""
-    found = {}
+    settings_by_key = {}
     for section in WHAT_SECTIONS:
-        values = recipe_to_table(recipe)[section]
-        parts = {f"{section}.{i}": each for i, each in enumerate(values)} if isinstance(values, list) else None
-        for prefix, settings in (parts or {section: values}).items():
-            found |= {f"{prefix}.{key}": _plain(value) for key, value in settings.items()}
-    del found[_SEED]
-    return found
+        settings_table = recipe_to_table(recipe)[section]
+        parts = (
+            {f"{section}.{i}": phase for i, phase in enumerate(settings_table)}
+            if isinstance(settings_table, list)
+            else None
+        )
+        for prefix, settings in (parts or {section: settings_table}).items():
+            settings_by_key |= {f"{prefix}.{key}": _plain(value) for key, value in settings.items()}
+    del settings_by_key[_SEED]
+    return settings_by_key
 
 
 def read_reference(path: Path) -> Reference:
     """Read a file of references/."""
-    values = json.loads(path.read_text(encoding="utf-8"))
-    values["marks"] = tuple(Mark(**mark) for mark in values.get("marks", ()))
+    contents = json.loads(path.read_text(encoding="utf-8"))
+    contents["marks"] = tuple(Mark(**mark) for mark in contents.get("marks", ()))
     for name in ("means", "spreads", "noises"):
-        values[name] = tuple(values.get(name, ()))
-    return Reference(**values)
+        contents[name] = tuple(contents.get(name, ()))
+    return Reference(**contents)
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,7 @@ class TrainingState:
         slots: dict[str, dict[str, np.ndarray]] | None = None,
         trained: Iterable[str] | None = None,
     ) -> None:
-        self.parameters = {name: tf.Variable(value, trainable=False) for name, value in parameters.items()}
+        self.parameters = {name: tf.Variable(array, trainable=False) for name, array in parameters.items()}
         self.trained = {name: self.parameters[name] for name in (parameters if trained is None else trained)}
         self.slots = {
             slot: {
@@ -81,15 +81,17 @@ class TrainingState:
     def own(self, name: str, shape: tuple[int, ...]) -> tf.Variable:
         """A float32 variable of this rank alone, by name: its value in `restored`, padded with zeros, or all zeros."""
         if name not in self.per_rank:
-            value = np.zeros(math.prod(shape), np.float32)
-            if (before := self.restored.pop(name, None)) is not None:
-                value[: before.size] = before.reshape(-1)
-            self.per_rank[name] = tf.Variable(value.reshape(shape), trainable=False)
+            array = np.zeros(math.prod(shape), np.float32)
+            if (restored := self.restored.pop(name, None)) is not None:
+                array[: restored.size] = restored.reshape(-1)
+            self.per_rank[name] = tf.Variable(array.reshape(shape), trainable=False)
         return self.per_rank[name]
 
     def variables(self) -> dict[str, tf.Variable]:
         """Parameters by name and slots by slot/name, in a fixed order."""
-        slots = {f"{slot}/{name}": value for slot, values in self.slots.items() for name, value in values.items()}
+        slots = {
+            f"{slot}/{name}": variable for slot, by_name in self.slots.items() for name, variable in by_name.items()
+        }
         return self.parameters | slots
 
     def copy_to(self, arrays: dict[str, np.ndarray]) -> None:
@@ -115,6 +117,6 @@ class TrainingState:
 
 def ranks_that_differ(world: World, digest: bytes, name: str) -> list[int]:
     """The ranks whose digest of `name` is not rank 0's; the same list on every rank."""
-    mine = tf.constant(np.frombuffer(digest, np.uint8)[None])
-    everyone = world.all_gather(mine, f"digest.{name}").numpy()
+    own_digest = tf.constant(np.frombuffer(digest, np.uint8)[None])
+    everyone = world.all_gather(own_digest, f"digest.{name}").numpy()
     return [rank for rank in range(len(everyone)) if (everyone[rank] != everyone[0]).any()]

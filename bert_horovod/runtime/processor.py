@@ -9,15 +9,19 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:
     """The processor's model name; the machine's architecture if the file has none."""
-    return next((each["model name"] for each in _threads(cpuinfo) if "model name" in each), platform.machine())
+    return next((thread["model name"] for thread in _threads(cpuinfo) if "model name" in thread), platform.machine())
 
 
 def physical_cores(cpuinfo: Path = _CPUINFO) -> int:
     """Cores of which this process may use at least one thread; each thread counts as one if core ids are missing."""
     usable = os.sched_getaffinity(0)
-    told = [each for each in _threads(cpuinfo) if int(each.get("processor", -1)) in usable and "core id" in each]
+    threads = [
+        thread for thread in _threads(cpuinfo) if int(thread.get("processor", -1)) in usable and "core id" in thread
+    ]
     return (
-        len({(each.get("physical id"), each["core id"]) for each in told}) if len(told) == len(usable) else len(usable)
+        len({(thread.get("physical id"), thread["core id"]) for thread in threads})
+        if len(threads) == len(usable)
+        else len(usable)
     )
 
 

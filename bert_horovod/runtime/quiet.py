@@ -21,15 +21,15 @@ def import_tensorflow() -> None:
 def native_messages_held_back() -> Iterator[None]:
     """Hold back all writes to standard error, those of native libraries too; show them if there is an exception."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    standard_error = os.dup(2)
     with tempfile.TemporaryFile() as messages:
         os.dup2(messages.fileno(), 2)
         try:
             yield
         except BaseException:
             messages.seek(0)
-            os.write(kept, messages.read())
+            os.write(standard_error, messages.read())
             raise
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(standard_error, 2)
+            os.close(standard_error)

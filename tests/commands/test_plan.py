@@ -43,7 +43,7 @@ def test_a_table_for_each_phase():
     assert [(row[0], row[1]) for row in rows[::4]] == [("1", "2048"), ("1", "1024")]
     assert [row[0] for row in rows] == ["1", "32"] * 4
     assert [row[4] for row in rows[2::4]] == ["100.0%"] * 2  # efficiency
-    assert "GiB a rank are more than the device's 16 GiB: --set execution.micro_batch=N" in done.stdout
+    assert "GiB that TensorFlow may allocate: --set execution.micro_batch=N" in done.stdout
     assert re.match(r" +32 rank\(s\): [\d.]+ days, [\d,]+ device-hours$", lines[-1])
 
 

@@ -46,7 +46,7 @@ def refuse(files: dict[str, Path], match: str, *more: str, error: type[ReportedE
     ("override", "message"),
     [
         ("phase.0.learning_rat=1", r"unknown key phase\.0\.learning_rat; did you mean learning_rate\? known are: "),
-        ("phase.0.learning_rate=-1", r"phase\.0\.learning_rate = -1\.0: expected more than 0"),
+        ("phase.0.learning_rate=-1", r"phase\.0\.learning_rate = -1: expected more than 0"),
         ("model.num_attention_heads=3", r"num_attention_heads = 3 does not divide model.hidden_size = 32"),
         ("model.vocab_size=30522", r"vocab_size = 30522, but the token store .* vocabulary of 64"),
     ],
@@ -191,7 +191,7 @@ def test_under_horovodrun_a_mistake_is_said_once(files):
     assert done.returncode != 0
     said = [line for line in (done.stdout + done.stderr).splitlines() if "bert-horovod: error:" in line]
     assert len(said) == 1, said
-    assert "learning_rate = -1.0: expected more than 0" in said[0]
+    assert "learning_rate = -1: expected more than 0" in said[0]
     assert not files["output_dir"].exists()
 
 

@@ -8,7 +8,7 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands.finetune import OWN
 from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.scoring import SCORERS
-from bert_horovod.finetuning.text_data import OWN_TASKS
+from bert_horovod.finetuning.text_data import OWN_METRICS
 from bert_horovod.recipe.sections import GLUE_TASKS
 from tests.horovod_runs import clean_environment
 
@@ -16,7 +16,7 @@ from tests.horovod_runs import clean_environment
 def test_the_tasks_of_the_commands_are_those_of_the_tables():
     assert tuple(TASKS) == GLUE_TASKS
     assert set(GLUE_TASKS) <= set(SCORERS)
-    assert OWN_TASKS == OWN
+    assert tuple(OWN_METRICS) == OWN
 
 
 def test_scores_are_a_json_object(tmp_path, capsys):

@@ -20,7 +20,7 @@ from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.tasks.pretraining import Pretraining
-from tests.mutations import Change, apply, bounded, changes, nested, sandbox
+from tests.mutations import Change, apply, bounded, changes, sandbox
 from tests.toy_runs import new_state, save
 from tests.toys import toy_recipe
 
@@ -81,28 +81,14 @@ def assert_same(found: Checkpoint, expected: Checkpoint) -> None:
         }
 
 
-def assert_can_be_resumed(found: Checkpoint) -> None:
-    assert found.slots.keys() == {"m", "v"}
-    for arrays in (found.parameters, *found.slots.values()):
-        assert {name: value.shape for name, value in arrays.items()} == SHAPES
-        assert all(value.dtype == np.float32 and np.isfinite(value).all() for value in arrays.values())
-    assert found.path.name == f"step-{found.progress.step:08d}"
-    for field in dataclasses.fields(Progress):
-        value = getattr(found.progress, field.name)
-        assert field.type not in (int, float, dict) or type(value) is field.type
-    assert json.dumps(dataclasses.asdict(found.progress), allow_nan=False)
-
-
 @bounded(20)
-@given(st.lists(changes(FILES), min_size=1, max_size=2), st.booleans())
-def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, original, capsys, made, rehashed):
+@given(st.lists(changes(FILES), min_size=1, max_size=2))
+def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, original, capsys, made):
     capsys.readouterr()
     with sandbox(original, tmp_path_factory.getbasetemp() / "run_box") as box:
         for name, change in made:
             if (box.directory / name).is_file():
                 apply(box.directory / name, change, box.outside)
-        if rehashed:
-            rehash(box.directory / NEWEST)
         found = box.read(load_newest, box.directory, TASK)
         assert isinstance(found, Checkpoint)
         told = capsys.readouterr().err
@@ -112,9 +98,7 @@ def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, origi
             assert_same(found, load_newest_of_before(original))
         else:
             assert not told
-            assert_can_be_resumed(found)
-            if not rehashed:
-                assert_same(found, load_newest(original, TASK))
+            assert_same(found, load_newest(original, TASK))
         length, pair = (box.read(read, box.directory / NEWEST) for read in (recorded_length, recorded_pair))
         assert length is None or (type(length) is int and 8 <= length < 1 << 16)
         assert pair in (None, "next_sentence", "sentence_order", "none")
@@ -208,19 +192,9 @@ SLOTS, WEIGHTS = "training/optimizer.safetensors", "model.safetensors"
         (lambda newest: (newest / "training/hashes.json").write_text("{}"), "training/state.json"),
         (lambda newest: (newest / "training/hashes.json").write_text("[]"), "training/hashes.json"),
         (lambda newest: (newest / "training/hashes.json").write_text('{"../../../x": "y"}'), "../../../x"),
-        (change_state(step="20"), "progress.step is '20', expected a whole number"),
-        (change_state(step=20.0), "progress.step is 20.0"),
-        (change_state(step=True), "progress.step is True"),
         (change_state(step=21), "step 21"),
-        (change_state(updates=-1), "progress.updates is -1"),
-        (change_state(updates=None), "progress.updates is None"),
-        (change_state(updates=10**4000), "progress.updates is "),
-        (change_state(loss_scale=float("nan")), "progress.loss_scale is nan"),
-        (change_state(wire_maxima={"x": "y"}), "progress.wire_maxima.'x' is 'y'"),
-        (change_state(wire_maxima=[1.0]), "progress.wire_maxima is [1.0]"),
-        (change_state(added=1), "unknown 'added'"),
-        (change_state(plan=nested(200)), "progress.plan"),
-        (change_state(plan={"made_for": {}, "buckets": [["x"]], "rows": None}), "plan"),
+        (change_state(added=1), "added"),
+        (lambda newest: (newest / "training/state.json").write_text("{}"), "recipe"),
         (change_tensors(SLOTS, f"m/{BIAS}", lambda _: None), f"m/{BIAS}"),
         (change_tensors(SLOTS, f"m/{BIAS}", not_a_number), f"m/{BIAS}"),
         (change_tensors(SLOTS, f"v/{BIAS}", lambda values: values[:-1]), f"v/{BIAS}"),

@@ -41,14 +41,14 @@ def measure(world: "World", expected_bits_per_s: float, slow: float) -> dict:
 
     def seconds(count: int, repetitions: int) -> float:
         """The median time of an all-reduce of `count` bytes, by rank 0's clock; equal on all ranks."""
-        values, times = tf.ones([count // 4]), []
+        numbers, times = tf.ones([count // 4]), []
         for repetition in range(repetitions):
             world.barrier()
             start = time.perf_counter()
-            world.all_reduce(values, f"doctor.{count}.{repetition}").numpy()
+            world.all_reduce(numbers, f"doctor.{count}.{repetition}").numpy()
             times.append(time.perf_counter() - start)
-        mine = statistics.median(times) if world.rank == 0 else 0.0
-        return float(world.all_reduce(tf.constant(mine, tf.float64), f"doctor.time.{count}.{repetitions}"))
+        median_s = statistics.median(times) if world.rank == 0 else 0.0
+        return float(world.all_reduce(tf.constant(median_s, tf.float64), f"doctor.time.{count}.{repetitions}"))
 
     seconds(4, 5)  # opens the connections
     latency_s = seconds(4, 21)
@@ -73,8 +73,8 @@ def links(world: "World") -> list[float]:
     family = socket.AF_INET6 if ":" in own_address() else socket.AF_INET
     with socket.create_server((own_address(), 0), family=family) as server:
         server.settimeout(10)
-        mine = f"{own_address()} {server.getsockname()[1]}".ljust(_ADDRESS_BYTES).encode()
-        table = world.all_gather(tf.constant([list(mine)], tf.int32), "doctor.addresses").numpy()
+        own_server = f"{own_address()} {server.getsockname()[1]}".ljust(_ADDRESS_BYTES).encode()
+        table = world.all_gather(tf.constant([list(own_server)], tf.int32), "doctor.addresses").numpy()
         received = 0.0
         for sender in range(world.size):
             world.barrier()

@@ -69,7 +69,7 @@ def is_here(host: str) -> bool:
         address = socket.gethostbyname(host)
     except OSError:
         return False
-    return address in {found["address"] for found in interfaces().values()}
+    return address in {interface["address"] for interface in interfaces().values()}
 
 
 def ask_all(
@@ -81,8 +81,8 @@ def ask_all(
     running: list[subprocess.Popen] = []
 
     def ask(host: str) -> Answer:
-        others = [address for name, address in addresses.items() if name != host and address]
-        question = {"packages": packages, "others": others, "directories": directories}
+        other_addresses = [address for name, address in addresses.items() if name != host and address]
+        question = {"packages": packages, "others": other_addresses, "directories": directories}
         words = [sys.executable, "-m", "bert_horovod.cluster.doctor.facts", json.dumps(question)]
         if is_here(host):
             return _ask(words, host, ssh_port, running)
@@ -143,7 +143,7 @@ def _ask(command: list[str], host: str, port: int | None, running: list[subproce
             # A shell's start-up files may print something first.
             line = next((line for line in process.stdout if line.startswith('{"name"')), None)
             if line is not None:
-                clock_s, error_s = min((_tick(process) for _ in range(CLOCK_ROUNDS)), key=lambda found: found[1])
+                clock_s, error_s = min((_tick(process) for _ in range(CLOCK_ROUNDS)), key=lambda tick: tick[1])
                 process.stdin.close()
                 return Answer(json.loads(line), clock_s=clock_s, clock_error_s=error_s)
             code = process.wait()

@@ -20,7 +20,10 @@ _CHECKPOINTS = 4
 _TEMPORARY_BYTES = 100e6  # small files of XLA and of the prepare stages
 # Memory of a rank: 16 bytes for each parameter of BERT-base (itself, gradient, two moments), and TensorFlow's 0.6 GB.
 _RANK_BYTES = 2.4e9
-_LEAST_DRIVER = (525, 60, 13)  # NVIDIA's for CUDA 12, which TensorFlow's GPU packages include
+# NVIDIA's for CUDA 12, which TensorFlow's GPU packages include, and for a Horovod built with CUDA 13. TensorFlow 2.18's
+# kernels for Hopper are PTX of CUDA 12.5, which only that CUDA's driver or a later one compiles.
+_LEAST_DRIVER = {"CUDA 12": "525.60.13", "CUDA 12.5 on Hopper": "555.42.02", "CUDA 13": "580.65.06"}
+_HOPPER = re.compile(r"\bG?H(100|200|800|20)\b")
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,13 @@ def requirements() -> tuple[str, dict[str, str]]:
     from packaging.requirements import Requirement
 
     package = importlib.metadata.metadata("bert_horovod")
-    wanted = [Requirement(text) for text in package.get_all("Requires-Dist", [])]
-    taken = [wish for wish in wanted if wish.marker is None or wish.marker.evaluate({"extra": "horovod"})]
-    return package["Requires-Python"], {wish.name: str(wish.specifier) for wish in taken}
+    declared = [Requirement(text) for text in package.get_all("Requires-Dist", [])]
+    required = [
+        requirement
+        for requirement in declared
+        if requirement.marker is None or requirement.marker.evaluate({"extra": "horovod"})
+    ]
+    return package["Requires-Python"], {requirement.name: str(requirement.specifier) for requirement in required}
 
 
 def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
@@ -79,8 +86,8 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
     from packaging.specifiers import SpecifierSet
 
     bad = []
-    for host, found in facts.items():
-        versions = {"Python": found["python"], **found["packages"]}
+    for host, host_facts in facts.items():
+        versions = {"Python": host_facts["python"], **host_facts["packages"]}
         for name, specifier in {"Python": python, **packages}.items():
             if versions[name] is None or not SpecifierSet(specifier).contains(versions[name], prereleases=True):
                 bad.append(
@@ -93,13 +100,17 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
                         (host,),
                     )
                 )
-        if found["packages"].get("horovod") and "Gloo" not in found["horovod_with"]:
-            text = f"{host}: Horovod with {' and '.join(found['horovod_with']) or 'nothing'}"
+        if host_facts["packages"].get("horovod") and "Gloo" not in host_facts["horovod_with"]:
+            text = f"{host}: Horovod with {' and '.join(host_facts['horovod_with']) or 'nothing'}"
             bad.append(Check("versions", FAILED, text, "Horovod with Gloo", f"run/setup.sh on {host}", (host,)))
     for name in ("Python", *packages):
-        bad += _same(facts, lambda of, name=name: of["python"] if name == "Python" else of["packages"][name], name)
-    bad += _same(facts, lambda of: of["source"][:12], "this project's source")
-    bad += _same(facts, lambda of: " and ".join(of["horovod_with"]) or "nothing", "Horovod with")
+        bad += _same(
+            facts,
+            lambda host_facts, name=name: host_facts["python"] if name == "Python" else host_facts["packages"][name],
+            name,
+        )
+    bad += _same(facts, lambda host_facts: host_facts["source"][:12], "this project's source")
+    bad += _same(facts, lambda host_facts: " and ".join(host_facts["horovod_with"]) or "nothing", "Horovod with")
     if bad:
         return bad
     first = next(iter(facts.values()))
@@ -109,19 +120,19 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
     return [Check("versions", OK, f"Python {first['python']}, {main}; Horovod with {with_}{same}")]
 
 
-def _same(facts: Mapping[str, Facts], value: Callable[[Facts], str | None], what: str) -> list[Check]:
+def _same(facts: Mapping[str, Facts], fact_of: Callable[[Facts], str | None], subject: str) -> list[Check]:
     """A failure if a known value differs between hosts: the value of most hosts is right, at a tie the first value."""
     groups: dict[str, list[str]] = defaultdict(list)
-    for host, found in facts.items():
-        if value(found) is not None:
-            groups[value(found)].append(host)
+    for host, host_facts in facts.items():
+        if fact_of(host_facts) is not None:
+            groups[fact_of(host_facts)].append(host)
     if len(groups) < 2:
         return []
-    found = "; ".join(f"{text} on {', '.join(hosts)}" for text, hosts in groups.items())
-    mend = "copy the project to every host anew" if "source" in what else "run/setup.sh on the hosts that differ"
+    differing = "; ".join(f"{text} on {', '.join(hosts)}" for text, hosts in groups.items())
+    mend = "copy the project to every host anew" if "source" in subject else "run/setup.sh on the hosts that differ"
     right = max(groups.values(), key=len)
-    wrong = tuple(host for hosts in groups.values() if hosts is not right for host in hosts)
-    return [Check("versions", FAILED, f"{what}: {found}", "the same on all hosts", mend, wrong)]
+    differing_hosts = tuple(host for hosts in groups.values() if hosts is not right for host in hosts)
+    return [Check("versions", FAILED, f"{subject}: {differing}", "the same on all hosts", mend, differing_hosts)]
 
 
 def check_clocks(answers: Mapping[str, Answer]) -> list[Check]:
@@ -145,40 +156,41 @@ def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None =
     """Whether there is room, and the right to write, for temporary files and, on the first host, for checkpoints."""
     places = [(host, temporary, _TEMPORARY_BYTES, "for temporary files", "set TMPDIR") for host in facts]
     if output:
-        one = "for one checkpoint of BERT-base"
-        places.append((next(iter(facts)), output, _CHECKPOINT_BYTES["BERT-base"], one, "take another --output_dir"))
+        checkpoint_text = "for one checkpoint of BERT-base"
+        places.append(
+            (next(iter(facts)), output, _CHECKPOINT_BYTES["BERT-base"], checkpoint_text, "take another --output_dir")
+        )
     bad, fine = [], {}
     for host, directory, least, purpose, otherwise in places:
-        free, wrong = facts[host]["directories"][directory].values()
-        text = f"{host}: {directory}: {f'{wrong}, ' if wrong else ''}{_gigabytes(free)} free"
-        wanted = _CHECKPOINTS * _CHECKPOINT_BYTES["BERT-large"] if directory == output else least
-        if wrong or free < least:
+        free, problem = facts[host]["directories"][directory].values()
+        text = f"{host}: {directory}: {f'{problem}, ' if problem else ''}{_gigabytes(free)} free"
+        wanted_bytes = _CHECKPOINTS * _CHECKPOINT_BYTES["BERT-large"] if directory == output else least
+        if problem or free < least:
             mend = f"make room or give leave to write (df -h {directory}; ls -ld {directory}), or {otherwise}"
             bad.append(Check("disk", FAILED, text, f"{_gigabytes(least)} {purpose}", mend, (host,)))
-        elif free < wanted:
-            expected = f"{_gigabytes(wanted)}: {_CHECKPOINTS} checkpoints of BERT-large; smaller models need less"
+        elif free < wanted_bytes:
+            expected = f"{_gigabytes(wanted_bytes)}: {_CHECKPOINTS} checkpoints of BERT-large; smaller models need less"
             bad.append(Check("disk", WARNING, text, expected, "make room, or --set execution.keep_checkpoints=1"))
         else:
             fine[directory] = min(free, fine.get(directory, free))
-    where = ", ".join(f"{directory} {_gigabytes(free)}" for directory, free in fine.items())
-    return bad or [Check("disk", OK, f"writable, and free everywhere: {where}")]
+    free_text = ", ".join(f"{directory} {_gigabytes(free)}" for directory, free in fine.items())
+    return bad or [Check("disk", OK, f"writable, and free everywhere: {free_text}")]
 
 
 def check_resources(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
     """Whether every rank has enough cores and memory."""
     bad = []
-    for host, found in facts.items():
-        if found["cores"] < slots[host]:
-            text = f"{host}: {found['cores']} cores for {slots[host]} ranks"
+    for host, host_facts in facts.items():
+        if host_facts["cores"] < slots[host]:
+            text = f"{host}: {host_facts['cores']} cores for {slots[host]} ranks"
             bad.append(Check("cores", WARNING, text, "a core for each rank", f"give {host} fewer slots"))
-        if found["memory_bytes"] / slots[host] < _RANK_BYTES:
-            text = (
-                f"{host}: {_gigabytes(found['memory_bytes'] / slots[host])} available for each of {slots[host]} ranks"
-            )
+        memory_bytes = host_facts["memory_bytes"] / slots[host]
+        if memory_bytes < _RANK_BYTES:
+            text = f"{host}: {_gigabytes(memory_bytes)} available for each of {slots[host]} ranks"
             mend = "fewer slots, or see what fits: bert-horovod bench memory"
             bad.append(Check("memory", WARNING, text, f"{_gigabytes(_RANK_BYTES)}: BERT-base before activations", mend))
-    cores = min(found["cores"] / slots[host] for host, found in facts.items())
-    memory = min(found["memory_bytes"] / slots[host] for host, found in facts.items())
+    cores = min(host_facts["cores"] / slots[host] for host, host_facts in facts.items())
+    memory = min(host_facts["memory_bytes"] / slots[host] for host, host_facts in facts.items())
     return bad or [
         Check("resources", OK, f"each rank has at least {cores:.3g} cores and {_gigabytes(memory)} of memory")
     ]
@@ -186,10 +198,10 @@ def check_resources(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
 
 def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
     """If any host has GPUs: whether GPUs, driver and Horovod's NCCL suffice for the ranks of every host."""
-    kinds = {name for found in facts.values() for name in found["gpus"]["names"]}
+    kinds = {name for host_facts in facts.values() for name in host_facts["gpus"]["names"]}
     bad = []
-    for host, found in facts.items():
-        gpus = found["gpus"]
+    for host, host_facts in facts.items():
+        gpus = host_facts["gpus"]
         if gpus["wrong"]:
             mend = "restart after a driver's update, or install the driver again"
             bad.append(Check("GPUs", FAILED, f"{host}: {gpus['wrong']}", "an answer of nvidia-smi", mend, (host,)))
@@ -197,12 +209,17 @@ def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
         if kinds and len(gpus["names"]) < slots[host]:
             text, expected = f"{host}: {len(gpus['names'])} GPUs for {slots[host]} ranks", "a GPU for each rank"
             bad.append(Check("GPUs", FAILED, text, expected, f"give {host} no more slots than GPUs", (host,)))
-        if gpus["driver"] and tuple(int(part) for part in re.findall(r"\d+", gpus["driver"])) < _LEAST_DRIVER:
-            least = ".".join(map(str, _LEAST_DRIVER))
-            text = f"{host}: driver {gpus['driver']}"
-            bad.append(Check("GPUs", FAILED, text, f"{least} for CUDA 12", "a newer driver", (host,)))
-        if gpus["names"] and "NCCL" not in found["horovod_with"]:
-            mend = f"run/setup.sh on {host}, where nvidia-smi and nvcc are found"
+        needed_by = "CUDA 12.5 on Hopper" if any(map(_HOPPER.search, gpus["names"])) else "CUDA 12"
+        if (host_facts["horovod_cuda"] or 0) >= 13:
+            needed_by = "CUDA 13"
+        if gpus["driver"] and _numbers(gpus["driver"]) < _numbers(_LEAST_DRIVER[needed_by]):
+            expected = f"{_LEAST_DRIVER[needed_by]} for {needed_by}"
+            with_12 = f", or run/setup.sh on {host} with a CUDA 12 toolkit" if needed_by == "CUDA 13" else ""
+            bad.append(
+                Check("GPUs", FAILED, f"{host}: driver {gpus['driver']}", expected, f"a newer driver{with_12}", (host,))
+            )
+        if gpus["names"] and "NCCL" not in host_facts["horovod_with"]:
+            mend = f"run/setup.sh on {host}, where nvidia-smi is found"
             text = f"{host}: Horovod without NCCL"
             bad.append(Check("GPUs", FAILED, text, "with NCCL, to reduce on GPUs", mend, (host,)))
     if len(kinds) > 1:
@@ -212,7 +229,7 @@ def check_gpus(facts: Mapping[str, Facts], slots: Hosts) -> list[Check]:
         return bad
     if not kinds:
         return [Check("GPUs", OK, "none; ranks compute on the CPU")]
-    count = sum(len(found["gpus"]["names"]) for found in facts.values())
+    count = sum(len(host_facts["gpus"]["names"]) for host_facts in facts.values())
     return [Check("GPUs", OK, f"{count} of {kinds.pop()}, driver {next(iter(facts.values()))['gpus']['driver']}, NCCL")]
 
 
@@ -222,6 +239,10 @@ def count_hosts(count: int) -> str:
 
 def short(text: str, limit: int = 100) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def _gigabytes(count: float) -> str:

@@ -85,8 +85,8 @@ class Doctor:
         self.slots = self.hosts or {THIS_HOST: max(1, len(self.facts[THIS_HOST]["gpus"]["names"]))}
         yield from checks.check_versions(self.facts, python, packages)
         if len(self.facts) > 1:
-            self.interface, found = network_checks.common_interface(self.facts, self.network_interface)
-            yield from found
+            self.interface, interface_checks = network_checks.common_interface(self.facts, self.network_interface)
+            yield from interface_checks
         yield from network_checks.check_names(self.facts, self.interface, self.network_interface is not None)
         if len(self.facts) > 1:
             yield from checks.check_clocks({host: answers[host] for host in self.facts})
@@ -123,11 +123,11 @@ class Doctor:
             ports = (
                 "the hosts connect to each other on any port: open all between them; or name the network's interface"
             )
-            found = f"no result within {LIMIT_S} s" if timed_out else f"it failed: {_reason(output)}"
+            failure = f"no result within {LIMIT_S} s" if timed_out else f"it failed: {_reason(output)}"
             return Check(
                 "all-reduce",
                 FAILED,
-                found,
+                failure,
                 "an all-reduce",
                 f"{ports}: --network_interfaces. To see all of it: {shlex.join(command)}",
             )

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import struct
@@ -29,6 +30,7 @@ Facts = dict[str, Any]
 _SIOCGIFADDR = 0x8915
 # Bytes in Horovod's library that show what it was built with; importing Horovod would tell the same, but takes 2 s.
 _BUILT_WITH = {"Gloo": b"HOROVOD_GLOO_IFACE", "MPI": b"MPI_Allreduce", "NCCL": b"ncclAllReduce"}
+_CUDA_COMPILER = re.compile(rb"Cuda compilation tools, release (\d+)\.")
 
 
 def gather(packages: list[str], others: list[str], directories: list[str]) -> Facts:
@@ -45,6 +47,7 @@ def gather(packages: list[str], others: list[str], directories: list[str]) -> Fa
         "packages": {name: installed_version(name) for name in packages},
         "source": source_hash(),
         "horovod_with": horovod_with(),
+        "horovod_cuda": horovod_cuda(),
         "own_address": own_address(),
         "loopback_line": loopback_line(Path("/etc/hosts"), socket.gethostname()),
         "interfaces": interfaces(),
@@ -58,9 +61,19 @@ def gather(packages: list[str], others: list[str], directories: list[str]) -> Fa
 
 def horovod_with() -> list[str]:
     """Which of Gloo, MPI and NCCL Horovod was built with."""
-    found = importlib.util.find_spec("horovod")
-    libraries = list(Path(found.origin).parent.glob("tensorflow/mpi_lib*.so")) if found and found.origin else []
+    libraries = _horovod_libraries()
     return [name for name, mark in _BUILT_WITH.items() if any(mark in path.read_bytes() for path in libraries)]
+
+
+def horovod_cuda() -> int | None:
+    """The CUDA (12, 13) whose compiler made Horovod's kernels; None if it has none."""
+    matches = filter(None, (_CUDA_COMPILER.search(path.read_bytes()) for path in _horovod_libraries()))
+    return next((int(match[1]) for match in matches), None)
+
+
+def _horovod_libraries() -> list[Path]:
+    horovod = importlib.util.find_spec("horovod")
+    return list(Path(horovod.origin).parent.glob("tensorflow/mpi_lib*.so")) if horovod and horovod.origin else []
 
 
 def own_address() -> str | None:
@@ -87,13 +100,13 @@ def loopback_line(hosts_file: Path, name: str) -> str | None:
 
 def interfaces() -> dict[str, Facts]:
     """Every network interface with an IPv4 address: the address, and the speed in bit/s (None if unknown)."""
-    found = {}
+    by_name = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-                found[name] = {"address": socket.inet_ntoa(answer[20:24]), "bits_per_s": _speed(name)}
-    return found
+                by_name[name] = {"address": socket.inet_ntoa(answer[20:24]), "bits_per_s": _speed(name)}
+    return by_name
 
 
 def _speed(interface: str) -> float | None:
@@ -122,10 +135,10 @@ def room(directory: Path) -> Facts:
             file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
-        wrong = None
+        problem = None
     except OSError as error:
-        wrong = error.strerror
-    return {"free_bytes": shutil.disk_usage(existing).free, "wrong": wrong}
+        problem = error.strerror
+    return {"free_bytes": shutil.disk_usage(existing).free, "wrong": problem}
 
 
 def available_memory_bytes() -> int:

@@ -21,9 +21,9 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
       named: whether the user named the interface.
     """
     several, bad = len(facts) > 1, []
-    for host, found in facts.items():
-        address, name = found["own_address"], found["name"]
-        meant = found["interfaces"].get(interface, {}).get("address") or found["address_to_others"]
+    for host, host_facts in facts.items():
+        address, name = host_facts["own_address"], host_facts["name"]
+        expected_address = host_facts["interfaces"].get(interface, {}).get("address") or host_facts["address_to_others"]
         if address is None:
             bad.append(
                 Check(
@@ -31,12 +31,12 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     FAILED,
                     f"{host}: its own name {name} has no address of its own",
                     "an address of this host; Gloo listens there",
-                    f"on {host}, add to /etc/hosts: {meant or '127.0.1.1'} {name}",
+                    f"on {host}, add to /etc/hosts: {expected_address or '127.0.1.1'} {name}",
                     (host,),
                 )
             )
         elif several and (address.startswith(UNREACHABLE) or address == "::1"):
-            line = found["loopback_line"]
+            line = host_facts["loopback_line"]
             mend = f"take {name} out of that line and add" if line else "to /etc/hosts add"
             bad.append(
                 Check(
@@ -44,50 +44,52 @@ def check_names(facts: Mapping[str, Facts], interface: str | None, named: bool) 
                     FAILED,
                     f"{host}: its own name {name} is {address}" + (f", by /etc/hosts {line}" if line else ""),
                     "an address that the others reach; Gloo listens there",
-                    f"on {host}, {mend} `{meant or 'ADDRESS'} {name}`",
+                    f"on {host}, {mend} `{expected_address or 'ADDRESS'} {name}`",
                     (host,),
                 )
             )
-        elif several and interface and meant != address:
-            own = next((name for name, of in found["interfaces"].items() if of["address"] == address), "unknown")
+        elif several and interface and expected_address != address:
+            own = next((name for name, of in host_facts["interfaces"].items() if of["address"] == address), "unknown")
             bad.append(
                 Check(
                     "name",
-                    FAILED if named and not found["gpus"]["names"] else WARNING,
+                    FAILED if named and not host_facts["gpus"]["names"] else WARNING,
                     f"{host}: its own name {name} is {address} on {own}; over that network Gloo moves all gradients",
                     f"an address of {interface}",
                     f"on {host}, give {name} the address of {interface} in /etc/hosts",
                     (host,),
                 )
             )
-    where = ", ".join(f"{host} {found['own_address']}" for host, found in facts.items())
-    return bad or [Check("name", OK, f"own names are addresses of the hosts: {short(where)}")]
+    addresses = ", ".join(f"{host} {host_facts['own_address']}" for host, host_facts in facts.items())
+    return bad or [Check("name", OK, f"own names are addresses of the hosts: {short(addresses)}")]
 
 
 def common_interface(facts: Mapping[str, Facts], named: str | None) -> tuple[str | None, list[Check]]:
     """The interface that connects the hosts (None if there is not one), and whether all have it with the same speed."""
-    found = {host: named or _interface(of, of["address_to_others"]) for host, of in facts.items()}
+    interfaces = {
+        host: named or _interface(host_facts, host_facts["address_to_others"]) for host, host_facts in facts.items()
+    }
     bad = [
         Check(
             "network",
             FAILED,
             f"{host}: " + (f"no interface {named} with an IPv4 address" if named else "no way to the other hosts"),
-            f"one of {', '.join(name for name in of['interfaces'] if name != 'lo')}" if named else "a route",
+            f"one of {', '.join(name for name in host_facts['interfaces'] if name != 'lo')}" if named else "a route",
             "give --network_interfaces another name" if named else f"on {host}: ip address; ip route",
             (host,),
         )
-        for host, of in facts.items()
-        if found[host] not in of["interfaces"]
+        for host, host_facts in facts.items()
+        if interfaces[host] not in host_facts["interfaces"]
     ]
     if bad:
         return None, bad
-    names = set(found.values())
+    names = set(interfaces.values())
     if len(names) > 1:
-        which = ", ".join(f"{name} on {host}" for host, name in found.items())
+        which = ", ".join(f"{name} on {host}" for host, name in interfaces.items())
         mend = "give them one name: horovodrun takes one for all hosts (or none: then it looks for a common one)"
         return None, [Check("network", FAILED, f"interfaces differ: {which}", "the same name on all hosts", mend)]
     (interface,) = names
-    speeds = {host: of["interfaces"][interface]["bits_per_s"] for host, of in facts.items()}
+    speeds = {host: host_facts["interfaces"][interface]["bits_per_s"] for host, host_facts in facts.items()}
     if len(set(speeds.values())) > 1:
         which = ", ".join(f"{_gigabits(speed)} on {host}" for host, speed in speeds.items())
         mend = "see cables and switch: ethtool " + interface
@@ -102,7 +104,10 @@ def _interface(facts: Facts, address: str | None) -> str | None:
 
 def link_speed(facts: Mapping[str, Facts]) -> float | None:
     """The lowest speed, in bit/s, of the interfaces that Gloo's ring uses; None if one is unknown."""
-    speeds = [of["interfaces"].get(_interface(of, of["own_address"]), {}).get("bits_per_s") for of in facts.values()]
+    speeds = [
+        host_facts["interfaces"].get(_interface(host_facts, host_facts["own_address"]), {}).get("bits_per_s")
+        for host_facts in facts.values()
+    ]
     return None if None in speeds else min(speeds)
 
 

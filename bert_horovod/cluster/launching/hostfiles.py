@@ -40,12 +40,16 @@ def read_hostfile(path: Path) -> Hosts:
 
 
 def parse_hosts(text: str) -> Hosts:
-    """The hosts of a list such as `node1:8,node2:8`; raises UserError."""
+    """The hosts of a list such as `node1:8,node2:8`; raises UserError.
+
+    >>> parse_hosts("node1:8,node2:4")
+    {'node1': 8, 'node2': 4}
+    """
     hosts: Hosts = {}
-    for entry in text.split(","):
-        match = re.fullmatch(r"([\w.-]+):([0-9]+)", entry.strip())
+    for host_slots in text.split(","):
+        match = re.fullmatch(r"([\w.-]+):([0-9]+)", host_slots.strip())
         if not match:
-            raise UserError(f"-H {text}: {entry!r} is not of the form host:slots, as in -H node1:8,node2:8")
+            raise UserError(f"-H {text}: {host_slots!r} is not of the form host:slots, as in -H node1:8,node2:8")
         _add(hosts, match[1], match[2], f"-H {text}")
     return hosts
 
@@ -73,7 +77,11 @@ def from_scheduler(environment: Mapping[str, str] = os.environ) -> tuple[Hosts, 
 
 
 def expand_nodelist(text: str) -> list[str]:
-    """Expand names in SLURM's compressed form, such as node[01-03,7],gpu-a[1-2]-ib; raises UserError."""
+    """Expand names in SLURM's compressed form, such as node[01-03,7],gpu-a[1-2]-ib; raises UserError.
+
+    >>> expand_nodelist("node[08-10,12],gpu-a[1-2]-ib")
+    ['node08', 'node09', 'node10', 'node12', 'gpu-a1-ib', 'gpu-a2-ib']
+    """
     # Commas inside brackets separate numbers; all other commas separate names.
     entries = re.findall(r"(?:\[[^\[\]]*\]|[^\[\],])+", text)
     if ",".join(entries) != text:
@@ -88,10 +96,14 @@ def expand_nodelist(text: str) -> list[str]:
 
 
 def expand_counts(text: str, hosts: int) -> list[int]:
-    """Expand SLURM's compressed numbers: 8(x3),4 is 8, 8, 8, 4; a single one is for all hosts. Raises UserError."""
+    """Expand SLURM's compressed numbers: 8(x3),4 is 8, 8, 8, 4; a single one is for all hosts. Raises UserError.
+
+    >>> expand_counts("8(x3),4", hosts=4)
+    [8, 8, 8, 4]
+    """
     counts: list[int] = []
-    for entry in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", entry)
+    for host_count in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", host_count)
         if not match or not int(match[1]) or int(match[2] or 1) > _MAXIMUM_HOSTS:
             raise UserError(f"SLURM says {shown(text)} for the tasks of its nodes; expected a form as 8(x3),4")
         counts += [int(match[1])] * int(match[2] or 1)
@@ -104,13 +116,13 @@ def expand_counts(text: str, hosts: int) -> list[int]:
 
 def _expand(entry: str, text: str) -> Iterator[str]:
     """All names of one entry: one for each combination of the numbers in its brackets."""
-    head, bracket, rest = entry.partition("[")
+    head, bracket, suffix = entry.partition("[")
     if not bracket:
         if not _NAME.fullmatch(entry):
             raise UserError(f"SLURM_JOB_NODELIST={text}: {entry!r} is not a host's name")
         yield entry
         return
-    numbers, _, tail = rest.partition("]")
+    numbers, _, tail = suffix.partition("]")
     for span in numbers.split(","):
         match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", span)
         if not match or int(match[2] or match[1]) < int(match[1]):
@@ -130,12 +142,12 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
         "SLURM_GPUS_PER_NODE",
         "SLURM_TASKS_PER_NODE",
     ):
-        value = environment.get(variable, "")
-        if ":" in value:  # GPUs with their types: a100:8, or a100:2,v100:2
-            counts = [each.rpartition(":")[2] for each in value.split(",")]
-            value = str(sum(map(int, counts))) if all(map(str.isdecimal, counts)) else counts[-1]
-        if value:
-            return dict(zip(names, expand_counts(value, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
+        slots = environment.get(variable, "")
+        if ":" in slots:  # GPUs with their types: a100:8, or a100:2,v100:2
+            counts = [kind_count.rpartition(":")[2] for kind_count in slots.split(",")]
+            slots = str(sum(map(int, counts))) if all(map(str.isdecimal, counts)) else counts[-1]
+        if slots:
+            return dict(zip(names, expand_counts(slots, len(names)), strict=True)), f"SLURM_JOB_NODELIST, {variable}"
     return dict.fromkeys(names, 1), "SLURM_JOB_NODELIST; it says no number of tasks or GPUs, so that each has one slot"
 
 
@@ -165,10 +177,10 @@ def _lsf_counts(text: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
     return _summed(zip(words[::2], map(int, words[1::2]), strict=True)), "LSB_MCPU_HOSTS"
 
 
-def _summed(entries: Iterable[tuple[str, int]]) -> Hosts:
+def _summed(hosts_slots: Iterable[tuple[str, int]]) -> Hosts:
     """Hosts with all of their slots: a host that has slots in two queues has an entry for each queue."""
     hosts: Hosts = {}
-    for host, slots in entries:
+    for host, slots in hosts_slots:
         hosts[host] = hosts.get(host, 0) + slots
     return hosts
 

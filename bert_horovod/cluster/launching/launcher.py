@@ -251,13 +251,13 @@ class _Ranks:
 
     def _explain(self, launchers_code: int) -> int:
         """Print which rank failed, how, and its last lines; returns the exit code."""
-        said = "".join(self.launchers_lines)
-        ended = _ends(said)
+        messages = "".join(self.launchers_lines)
+        ended = _ends(messages)
         if not ended:
             _print_error("".join(self.lines[0]))
-            said, _, traceback = said.partition("Traceback (most recent call last)")
-            said = (said + traceback.rpartition("Error: ")[2]).strip() or _how(launchers_code)
-            say(f"error: {'mpirun' if self.plan.mpi else 'horovodrun'} failed: {said}")
+            messages, _, traceback = messages.partition("Traceback (most recent call last)")
+            messages = (messages + traceback.rpartition("Error: ")[2]).strip() or _how(launchers_code)
+            say(f"error: {'mpirun' if self.plan.mpi else 'horovodrun'} failed: {messages}")
             return 1
         rank = self._first(ended)
         code = ended.get(rank, 1)
@@ -285,11 +285,13 @@ class _Ranks:
         return first
 
 
-def _ends(said: str) -> dict[int, int]:
+def _ends(messages: str) -> dict[int, int]:
     """The exit codes of the ranks that failed, by rank, in the order of horovodrun's or mpirun's messages."""
-    found = sorted((match for pattern in _ENDED for match in pattern.finditer(said)), key=lambda match: match.start())
+    matches = sorted(
+        (match for pattern in _ENDED for match in pattern.finditer(messages)), key=lambda match: match.start()
+    )
     ended: dict[int, int] = {}
-    for match in found:
+    for match in matches:
         fields = match.groupdict()
         ended.setdefault(int(match["rank"]), int(fields.get("code") or 128 + int(fields.get("signal") or 0)))
     return ended

@@ -24,10 +24,12 @@ def kill_here(attempts: Iterable[str]) -> None:
     """Kill every process on this host whose environment names one of these attempts."""
     marks = {f"{ATTEMPT}={attempt}".encode() for attempt in attempts}
     for _ in range(_ROUNDS):  # again, because a process may start others before it is killed
-        found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if marks & _environment(path)]
-        if not found:
+        processes = [
+            int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if marks & _environment(path)
+        ]
+        if not processes:
             return
-        for process in found:
+        for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.05)

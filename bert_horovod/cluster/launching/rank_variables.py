@@ -40,11 +40,11 @@ def for_ranks(
     more = set(more)
     if missing := sorted(more - environment.keys()):
         raise UserError(f"--env {missing[0]}: the environment has no such variable; set it, or leave the flag away")
-    kept = {name: value for name, value in environment.items() if name in more or _NAMES.fullmatch(name)}
-    given = {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({"NCCL_SOCKET_IFNAME": network_interfaces} if network_interfaces else {})
-    return given | kept | python_settings()
+    passed_on = {name: value for name, value in environment.items() if name in more or _NAMES.fullmatch(name)}
+    added = {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({"NCCL_SOCKET_IFNAME": network_interfaces} if network_interfaces else {})
+    return added | passed_on | python_settings()
 
 
 def for_mpirun(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that mpirun itself needs in addition to those of the ranks."""
-    return {name: value for name, value in environment.items() if _OF_MPIRUN.fullmatch(name)}
+    return {name: text for name, text in environment.items() if _OF_MPIRUN.fullmatch(name)}

@@ -62,8 +62,8 @@ def launch(plan: LaunchPlan, restarts: int = 0) -> int:
             return outcome.code
         ranks = min(plan.ranks, sum(hosts.values()))
         part = replace(plan, hosts=hosts, ranks=ranks, ranks_may_live=bool(unasked - set(hosts)))
-        where = ", ".join(f"{host}:{slots}" for host, slots in hosts.items())
-        say(f"restart {restart} of {restarts} with {part.ranks} rank(s) on {where}")
+        hosts_text = ", ".join(f"{host}:{slots}" for host, slots in hosts.items())
+        say(f"restart {restart} of {restarts} with {part.ranks} rank(s) on {hosts_text}")
     raise AssertionError("the last attempt returns")
 
 
@@ -75,13 +75,13 @@ def well(plan: LaunchPlan) -> Hosts:
     interfaces = plan.network_interfaces
     doctor = Doctor(plan.hosts, interfaces if "," not in (interfaces or ",") else None, plan.ssh_port)
     why: dict[str, list[str]] = {}
-    for found in doctor.examine_facts():
-        if found.level != FAILED:
+    for examined in doctor.examine_facts():
+        if examined.level != FAILED:
             continue
-        if not found.hosts:
-            say(f"{found.name}: {found.found}; expected {found.expected}")
-        for host in found.hosts:
-            why.setdefault(host, []).append(f"{found.name}: {found.found.removeprefix(f'{host}: ')}")
+        if not examined.hosts:
+            say(f"{examined.name}: {examined.found}; expected {examined.expected}")
+        for host in examined.hosts:
+            why.setdefault(host, []).append(f"{examined.name}: {examined.found.removeprefix(f'{host}: ')}")
     for host, reasons in why.items():
         say(f"leaving out {host}: {'; '.join(reasons)}")
     return _begin_with_one_that_sees_the_run(plan, {host: plan.hosts[host] for host in plan.hosts if host not in why})

@@ -53,39 +53,42 @@ def run(arguments: argparse.Namespace) -> None:
     delays = read_delays(arguments.delay, recipe.model.layer_groups) if arguments.delay else None
     world = connect(launched, recipe.execution, bool(arguments.trace), sums_by_host(recipe))
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
-    found = measure(recipe, world, arguments.steps, delays, arguments.trace, arguments.warm_up)
+    measured = measure(recipe, world, arguments.steps, delays, arguments.trace, arguments.warm_up)
     if world.rank == 0:
-        print(json.dumps(found) if arguments.json else _text(found), flush=True)
+        print(json.dumps(measured) if arguments.json else _text(measured), flush=True)
     world.barrier()
     world.shutdown()
 
 
-def _text(found: dict) -> str:
+def _text(measured: dict) -> str:
     from bert_horovod.measuring.tables import lines
 
-    step_s = found["step_s"]
-    rows = found["rows_per_s"] * step_s.get("overlapped", step_s["off"])
+    step_s = measured["step_s"]
+    rows = measured["rows_per_s"] * step_s.get("overlapped", step_s["off"])
     heading = ("communication", "step s", "exposed ms", "rows/s", "sent Mb/s")
     table = [heading]
     for name, seconds in step_s.items():
-        sent = "-" if name == "off" else f"{8e-6 * found['wire_bytes'] / seconds:.0f}"
+        sent = "-" if name == "off" else f"{8e-6 * measured['wire_bytes'] / seconds:.0f}"
         table.append((name, f"{seconds:.4f}", f"{1e3 * (seconds - step_s['off']):.1f}", f"{rows / seconds:.1f}", sent))
     text = (
-        f"{found['configuration']}; {found['world_size']} rank(s), {found['micro_batches']} micro-batch(es)\n"
+        f"{measured['configuration']}; {measured['world_size']} rank(s), {measured['micro_batches']} micro-batch(es)\n"
         f"{lines(table)}"
     )
-    if found["world_size"] == 1:
+    if measured["world_size"] == 1:
         return text
-    link, buckets = found["link"], [f"{size / 1e6:.1f}" for size in found["bucket_bytes"]]
-    rows_sent = f", then {found['rows']} looked-up rows" if found["rows"] else ""
+    link, buckets = measured["link"], [f"{size / 1e6:.1f}" for size in measured["bucket_bytes"]]
+    rows_sent = f", then {measured['rows']} looked-up rows" if measured["rows"] else ""
     predicted = ""
-    if found["predicted_s"] is not None:
-        predicted = f"\npredicted: {found['predicted_s']:.4f} s, of which {1e3 * found['floor_s']:.1f} ms come after "
-        predicted += "backward in any plan"
+    if measured["predicted_s"] is not None:
+        predicted = (
+            f"\npredicted: {measured['predicted_s']:.4f} s, of which {1e3 * measured['floor_s']:.1f} ms come after "
+            "backward in any plan"
+        )
     return (
         f"{text}\n"
-        f"buckets: {' + '.join(buckets)} MB{rows_sent}; {found['wire_bytes'] / 1e6:.1f} MB sent by a rank in a step\n"
+        f"buckets: {' + '.join(buckets)} MB{rows_sent}; "
+        f"{measured['wire_bytes'] / 1e6:.1f} MB sent by a rank in a step\n"
         f"link: {1e3 * link['latency_s']:.2f} ms, {8e-9 * link['bytes_per_s']:.3f} Gb/s\n"
-        f"of the time of all-reduces {found['hidden_share']:.1%} lies before backward's end; "
-        f"waited {1e3 * found['reduce_wait_s']:.1f} ms after it{predicted}"
+        f"of the time of all-reduces {measured['hidden_share']:.1%} lies before backward's end; "
+        f"waited {1e3 * measured['reduce_wait_s']:.1f} ms after it{predicted}"
     )

@@ -38,18 +38,19 @@ def run(arguments: argparse.Namespace) -> int | None:
 
     use_devices(0, 1, recipe.execution.threads)
     step = TimedStep(recipe)
-    found = measure(step, arguments.steps)
+    measured = measure(step, arguments.steps)
     listed, written = [], None
     if arguments.profile:
         written = operations.trace(step.run, arguments.profile)
         listed = operations.operations(written)[: operations.TOP]
-        found |= {"trace": str(written), "operations": [entry._asdict() for entry in listed]}
+        measured |= {"trace": str(written), "operations": [operation._asdict() for operation in listed]}
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(measured))
         return None
-    print(table([found]))
+    print(table([measured]))
     print(
-        f"matrix products alone: {found['products_s']:.4g} s, forward and backward {found['forward_backward_s']:.4g} s"
+        f"matrix products alone: {measured['products_s']:.4g} s, "
+        f"forward and backward {measured['forward_backward_s']:.4g} s"
     )
     if written:
         print(f"\n{operations.table(listed)}\ntrace: {written}")

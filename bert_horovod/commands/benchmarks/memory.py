@@ -55,16 +55,16 @@ def run(arguments: argparse.Namespace) -> None:
         derive(recipe, phase, arguments.world_size)  # refuses a batch that the ranks cannot share, before anything runs
     tries: list[Try] = []
 
-    def tell(found: Try) -> None:
-        tries.append(found)
+    def tell(attempt: Try) -> None:
+        tries.append(attempt)
         if not arguments.json:
             if len(tries) == 1:
                 print(f"limit {gibibytes(limit_bytes)}\nphase  length  micro-batch         peak  estimate  ratio")
-            above = ">" if found.ended else " "
+            above = ">" if attempt.ended else " "
             print(
-                f"{found.phase:5}  {recipe.phase[found.phase].sequence_length:6}  {found.micro_batch:11}  "
-                f"{above}{gibibytes(found.peak_bytes):>10}  {found.estimate_bytes / 2**30:8.2f}  {found.ratio:5.2f}  "
-                f"{'fits' if found.fits else 'does not fit'}",
+                f"{attempt.phase:5}  {recipe.phase[attempt.phase].sequence_length:6}  {attempt.micro_batch:11}  "
+                f"{above}{gibibytes(attempt.peak_bytes):>10}  {attempt.estimate_bytes / 2**30:8.2f}  "
+                f"{attempt.ratio:5.2f}  {'fits' if attempt.fits else 'does not fit'}",
                 flush=True,
             )
 
@@ -107,5 +107,5 @@ def _result(
         "largest_micro_batch": largest,
         "micro_batch": chosen,
         "micro_batches": [derive(_with(recipe, chosen), phase, world_size).micro_batches for phase in recipe.phase],
-        "tries": [dataclasses.asdict(found) | {"ratio": found.ratio} for found in tries],
+        "tries": [dataclasses.asdict(attempt) | {"ratio": attempt.ratio} for attempt in tries],
     }

@@ -55,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     recipe = step_recipe(arguments)
     for name in ("rounds", "micro_batches"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: expected at least 1")
+        setting = getattr(arguments, name)
+        if setting is not None and setting < 1:
+            raise UserError(f"--{name} {setting}: expected at least 1")
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     hosts = given_hosts(arguments) or (from_scheduler() or ({}, ""))[0]
     if not hosts:
@@ -78,23 +78,25 @@ def run(arguments: argparse.Namespace) -> int:
 
     runs, started, failed = arguments.rounds * len(layouts), time.monotonic(), []
 
-    def tell(done: int, layout: Any, found: dict[str, Any] | RunError) -> None:
+    def tell(done: int, layout: Any, outcome: dict[str, Any] | RunError) -> None:
         left_s = (runs - done) * (time.monotonic() - started) / done
-        if isinstance(found, RunError):
+        if isinstance(outcome, RunError):
             failed.append(layout)
-        what = f"left out: {found}" if isinstance(found, RunError) else f"{found['rows_per_s']:.1f} rows/s"
-        left = f"; about {left_s / 60:.0f} min left" if left_s > 60 else ""
-        print(f"{done}/{runs} {layout}: {what}{left}", file=sys.stderr, flush=True)
+        outcome_text = (
+            f"left out: {outcome}" if isinstance(outcome, RunError) else f"{outcome['rows_per_s']:.1f} rows/s"
+        )
+        time_left = f"; about {left_s / 60:.0f} min left" if left_s > 60 else ""
+        print(f"{done}/{runs} {layout}: {outcome_text}{time_left}", file=sys.stderr, flush=True)
 
     print(f"{runs} run(s): {', '.join(map(str, layouts))}", file=sys.stderr, flush=True)
     measured = list(measure(layouts, arguments.rounds, run_one, tell))
     if not measured:
         raise RunError("no layout could be measured; `bert-horovod doctor` finds what is wrong with hosts")
     price = cluster.costs.device_hour if cluster and cluster.costs.device_hour >= 0 else None
-    found = results(measured, recipe, count, price, cluster.costs.currency if cluster else "")
+    scaling = results(measured, recipe, count, price, cluster.costs.currency if cluster else "")
     if arguments.output:
-        write_atomically(arguments.output, json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found) if arguments.json else f"{heading(found)}\n{lines(cells(found))}")
+        write_atomically(arguments.output, json.dumps(scaling, indent=1) + "\n")
+    print(json.dumps(scaling) if arguments.json else f"{heading(scaling)}\n{lines(cells(scaling))}")
     return RunError.exit_code if failed else 0
 
 
@@ -102,9 +104,9 @@ def _step_words(arguments: argparse.Namespace) -> list[str]:
     """The flags of `add_step` as they were given, for `bench comm`."""
     words = []
     for name in ("recipe", "model", "rows", "length", "steps"):
-        value = getattr(arguments, name)
-        if value is not None:
-            words += [f"--{name}", str(value.absolute() if isinstance(value, Path) else value)]
+        setting = getattr(arguments, name)
+        if setting is not None:
+            words += [f"--{name}", str(setting.absolute() if isinstance(setting, Path) else setting)]
     for override in arguments.overrides:
         words += ["--set", override]
     return words

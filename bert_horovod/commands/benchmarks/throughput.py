@@ -67,21 +67,21 @@ def run(arguments: argparse.Namespace) -> None:
     bound_s = float("inf") if arguments.give_up_above is None else arguments.give_up_above
     try:
         step = RealStep(recipe, arguments.phase, store, arguments.index_dir, world)
-        found = measure(step, recipe, arguments.phase, world, arguments.seconds, bound_s)
+        measured = measure(step, recipe, arguments.phase, world, arguments.seconds, bound_s)
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         raise RunError(f"{OUT_OF_MEMORY}: {error}") from error
     step.close()
     if world.rank == 0:
-        print(json.dumps(found) if arguments.json else _text(found), flush=True)
+        print(json.dumps(measured) if arguments.json else _text(measured), flush=True)
     world.barrier()
     world.shutdown()
 
 
-def _text(found: dict) -> str:
+def _text(measured: dict) -> str:
     from bert_horovod.measuring.tables import table
 
     return (
-        f"{table([found])}\n{found['world_size']} rank(s), {found['micro_batches']} micro-batch(es) of "
-        f"{found['micro_batch_s']:.4g} s; update {found['update_s']:.4g} s; waited {found['reduce_wait_s']:.4g} s for "
-        f"sums and {found['input_wait_s']:.4g} s for rows in a step"
+        f"{table([measured])}\n{measured['world_size']} rank(s), {measured['micro_batches']} micro-batch(es) of "
+        f"{measured['micro_batch_s']:.4g} s; update {measured['update_s']:.4g} s; "
+        f"waited {measured['reduce_wait_s']:.4g} s for sums and {measured['input_wait_s']:.4g} s for rows in a step"
     )

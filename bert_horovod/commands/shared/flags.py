@@ -34,15 +34,17 @@ def add_tuned(parser: argparse.ArgumentParser) -> None:
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
     """Declare -hostfile, -H (`hosts`) and --ssh_port, as horovodrun has them."""
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
+    hosts_group = parser.add_mutually_exclusive_group()
+    hosts_group.add_argument(
         "-hostfile",
         "--hostfile",
         type=Path,
         metavar="FILE",
         help="lines `host slots=N` (default: the scheduler's hosts)",
     )
-    where.add_argument("-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8")
+    hosts_group.add_argument(
+        "-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8"
+    )
     parser.add_argument("--ssh_port", type=int, metavar="N", help="of the hosts' sshd (default: ssh's own)")
 
 
@@ -55,9 +57,11 @@ def given_hosts(arguments: argparse.Namespace) -> Hosts | None:
 
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a benchmark of the step."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--recipe", type=Path, metavar="FILE", help="recipe in TOML; its first phase is measured")
-    what.add_argument("--model", choices=tuple(SIZES), help="without a recipe: a model's size (default: base)")
+    configuration = parser.add_mutually_exclusive_group()
+    configuration.add_argument(
+        "--recipe", type=Path, metavar="FILE", help="recipe in TOML; its first phase is measured"
+    )
+    configuration.add_argument("--model", choices=tuple(SIZES), help="without a recipe: a model's size (default: base)")
     add_overrides(parser, "numerics.precision=bfloat16")
     parser.add_argument("--rows", type=int, metavar="N", help="of a micro-batch (default: the recipe's)")
     parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the recipe's)")
@@ -67,9 +71,9 @@ def add_step(parser: argparse.ArgumentParser) -> None:
 def step_recipe(arguments: argparse.Namespace) -> Recipe:
     """The recipe for the flags of `add_step`; raises UserError."""
     for flag, least in (("steps", 1), ("rows", 1), ("length", SHORTEST_ROW)):
-        value = getattr(arguments, flag)
-        if value is not None and value < least:
-            raise UserError(f"--{flag} {value}: expected at least {least}")
+        setting = getattr(arguments, flag)
+        if setting is not None and setting < least:
+            raise UserError(f"--{flag} {setting}: expected at least {least}")
     if arguments.recipe is None:
         return size_recipe(arguments.model or "base", arguments.overrides, arguments.rows, arguments.length)
     overrides = list(arguments.overrides)

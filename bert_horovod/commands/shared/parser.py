@@ -43,8 +43,10 @@ class Parser(argparse_flags.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and isinstance(value, str) and value not in action.choices:
-            near = _OTHER_NAMES.get(value, "")
-            question = f"did you mean {near}? " if near in action.choices else did_you_mean(value, action.choices)
+            known_name = _OTHER_NAMES.get(value, "")
+            question = (
+                f"did you mean {known_name}? " if known_name in action.choices else did_you_mean(value, action.choices)
+            )
             choices = ", ".join(map(str, action.choices))
             raise argparse.ArgumentError(
                 action, f"invalid choice: {value[:200]!r}; {question}expected one of {choices}"

@@ -114,10 +114,12 @@ def _train(
     execution = jobs[0].recipe.execution
     claimed: list[int | None] = [None] * len(jobs)
     if launched.rank == 0:
-        for found in untested_versions():
-            print(f"bert-horovod: warning: not tested: {found}; run/setup.sh installs what was tested", file=sys.stderr)
-        for found in misread_numbers():
-            print(f"bert-horovod: warning: {found} in the environment: expected a number", file=sys.stderr)
+        for package in untested_versions():
+            print(
+                f"bert-horovod: warning: not tested: {package}; run/setup.sh installs what was tested", file=sys.stderr
+            )
+        for variable in misread_numbers():
+            print(f"bert-horovod: warning: {variable} in the environment: expected a number", file=sys.stderr)
         # A rank of an earlier attempt, on a host that is cut off, ends by its watchdog after stall_s: wait so long.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]

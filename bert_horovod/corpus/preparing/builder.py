@@ -73,13 +73,13 @@ class ShardBuilder:
 
     def add(self, section: Section, piece: int) -> bool:
         """Add the next section, from piece number `piece` of the task; True: the shard is full, call take() now."""
-        data = section.text.encode()
+        encoded = section.text.encode()
         if self._document_bytes:
             self._document_hash.update(b"\n")
-        self._document_hash.update(data)
+        self._document_hash.update(encoded)
         self._document_bytes += section.bytes
         self._text_bytes += section.bytes
-        held = int.from_bytes(hashlib.sha256(data).digest()[:8], "little") < self._held_out_below
+        held = int.from_bytes(hashlib.sha256(encoded).digest()[:8], "little") < self._held_out_below
         ends = section.ends_document or self._document_bytes >= self._shard_bytes
         sentences = self._split(section.text)
         self._sentences += sentences
@@ -136,14 +136,14 @@ class ShardBuilder:
         self._tokens.append(ids.astype(self._dtype))
         self._lengths.append(lengths[lengths > 0])
         # Counts before each sentence, int64 (sentences + 1): kept sentences, tokens, unknown tokens.
-        kept = np.concatenate([[0], np.cumsum(lengths > 0)])
+        kept_before = np.concatenate([[0], np.cumsum(lengths > 0)])
         tokens = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.searchsorted(np.flatnonzero(ids == self._unknown_id), tokens)
         begin = 0
         for waiting in self._batch:
             end = begin + waiting.sentences
-            if kept[end] > kept[begin]:
-                sums = (int(sums[end] - sums[begin]) for sums in (kept, tokens, unknown))
+            if kept_before[end] > kept_before[begin]:
+                sums = (int(sums[end] - sums[begin]) for sums in (kept_before, tokens, unknown))
                 self._end_section(waiting, *sums)
             if waiting.document_hash is not None:
                 self._end_document(waiting)

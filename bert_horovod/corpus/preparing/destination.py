@@ -77,7 +77,7 @@ def refuse_foreign(path: Path, vocabulary: list[str], vocabulary_path: str | Pat
             f"--vocab {vocabulary_path} lies in --output_dir {path}, which is cleared if it must be made "
             "again; expected it to lie elsewhere"
         )
-    names = sorted(entry.name for entry in path.iterdir())
+    names = sorted(path_in_it.name for path_in_it in path.iterdir())
     foreign = [name for name in names if not _OWN_NAMES.fullmatch(name)]
     if names == ["vocab.txt"] and (path / "vocab.txt").read_bytes() != vocabulary_text(vocabulary).encode():
         foreign = names  # another vocabulary, and perhaps the user's only copy
@@ -115,8 +115,8 @@ def begin(path: Path, head: dict[str, Any], sources: list[SourceFile], known: bo
         untrusted = {source for source, value in state.items() if plan["sources"].get(_place(source)) != value}
     else:
         untrusted = set() if known else set(sources)
-    for left in (*path.glob(".worker-*"), *path.glob(".*.partial")):
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for leftover in (*path.glob(".worker-*"), *path.glob(".*.partial")):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     described = {_place(source): value for source, value in state.items()}
     write_atomically(path / "plan.json", json.dumps({"head": head, "sources": described}) + "\n")
     (path / "manifest.json").unlink(missing_ok=True)
@@ -163,7 +163,7 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
         return None, False
     try:
         manifest = read_json(path / "manifest.json")
-        old_sources = [{key: entry[key] for key in ("name", "bytes", "sha256")} for entry in manifest["sources"]]
+        old_sources = [{key: source[key] for key in ("name", "bytes", "sha256")} for source in manifest["sources"]]
         changed = _differences(manifest, head) or _changed_sources(old_sources, sources)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None, False
@@ -180,13 +180,13 @@ def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) 
 
 
 def _changed_sources(old: list[dict[str, Any]], sources: list[SourceFile]) -> list[str]:
-    if [entry["name"] for entry in old] != [source.name for source in sources]:
+    if [before["name"] for before in old] != [source.name for source in sources]:
         return [f"sources: {counted(len(old), 'file')} -> {counted(len(sources), 'file')}, or other names or order"]
-    changed = [source.name for entry, source in zip(old, sources, strict=True) if entry["bytes"] != source.bytes]
-    for entry, source in zip(old, sources, strict=True):
+    changed = [source.name for before, source in zip(old, sources, strict=True) if before["bytes"] != source.bytes]
+    for before, source in zip(old, sources, strict=True):
         if changed:
             break
         with SourceReader(source) as reader:
-            if reader.sha256() != entry["sha256"]:
+            if reader.sha256() != before["sha256"]:
                 changed.append(source.name)
     return [f"source {name} has changed" for name in changed]

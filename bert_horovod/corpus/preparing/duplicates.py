@@ -11,8 +11,8 @@ def find_duplicates(shards: list[Shard]) -> np.ndarray:
     """Numbers of the documents, counted over all shards, whose text is that of an earlier one: int64, ascending."""
     total = sum(len(shard.document_hashes) for shard in shards)
     passes = max(1, -(-total // _PASS_DOCUMENTS))
-    found = [_repeated(*_hashes_of_pass(shards, number, passes)) for number in range(passes)]
-    return np.sort(np.concatenate(found))
+    duplicates = [_repeated(*_hashes_of_pass(shards, number, passes)) for number in range(passes)]
+    return np.sort(np.concatenate(duplicates))
 
 
 def count_tokens(shards: list[Shard], documents: np.ndarray) -> int:

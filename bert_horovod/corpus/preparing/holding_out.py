@@ -19,7 +19,7 @@ _FEWEST_DOCUMENTS = 3  # in the store, so that one is left to train on
 
 
 def hold_out_more(
-    store: Path, parts: list[Part], entries: list[dict[str, Any]], shards: list[Shard], duplicates: np.ndarray
+    store: Path, parts: list[Part], shard_entries: list[dict[str, Any]], shards: list[Shard], duplicates: np.ndarray
 ) -> tuple[int, int]:
     """Hold out a section of further documents until two documents have one, if the store has three documents or more.
 
@@ -29,7 +29,7 @@ def hold_out_more(
     Args:
         store: the directory.
         parts: the parts that became shards, in order.
-        entries: the shards' entries in the manifest.
+        shard_entries: the shards' entries in the manifest.
         shards: their arrays.
         duplicates: int64, numbers of duplicate documents, over all shards; they are never chosen.
 
@@ -37,17 +37,17 @@ def hold_out_more(
     """
     held, candidates, first, kept_count = 0, [], 0, 0
     for number, shard in enumerate(shards):
-        kept = kept_documents(shard, duplicates - first)
-        first += len(kept)
-        kept_count += int(kept.sum())
-        if not len(kept):
+        kept_of_shard = kept_documents(shard, duplicates - first)
+        first += len(kept_of_shard)
+        kept_count += int(kept_of_shard.sum())
+        if not len(kept_of_shard):
             continue
         has = np.logical_or.reduceat(np.asarray(shard.held_out), np.asarray(shard.documents[:-1]))
-        held += int((has & kept).sum())
+        held += int((has & kept_of_shard).sum())
         if held >= DOCUMENTS:
             return 0, 0
         single = np.diff(np.asarray(shard.documents)) == 1
-        free = np.flatnonzero(kept & ~has)
+        free = np.flatnonzero(kept_of_shard & ~has)
         order = np.lexsort((shard.document_hashes[free, 0], single[free]))[:DOCUMENTS]
         candidates += [(bool(single[i]), int(shard.document_hashes[i, 0]), number, int(i)) for i in free[order]]
     if kept_count < _FEWEST_DOCUMENTS:
@@ -55,26 +55,28 @@ def hold_out_more(
     chosen: dict[int, list[int]] = {}
     for _, _, number, document in sorted(candidates)[: DOCUMENTS - held]:
         chosen.setdefault(number, []).append(document)
-    changes = [_hold_out(store, parts[i], entries[i], shards[i], documents) for i, documents in chosen.items()]
+    changes = [_hold_out(store, parts[i], shard_entries[i], shards[i], documents) for i, documents in chosen.items()]
     return sum(sections for sections, _ in changes), sum(tokens for _, tokens in changes)
 
 
-def _hold_out(store: Path, part: Part, entry: dict[str, Any], shard: Shard, documents: list[int]) -> tuple[int, int]:
+def _hold_out(
+    store: Path, part: Part, shard_entry: dict[str, Any], shard: Shard, documents: list[int]
+) -> tuple[int, int]:
     begins, sizes = np.asarray(shard.documents), np.diff(np.asarray(shard.documents))
     sections = [int(begins[i] + shard.document_hashes[i, 1] % np.uint64(sizes[i])) for i in documents]
     held_out = np.array(shard.held_out)
     held_out[sections] = True
     tokens = int(np.diff(section_token_starts(shard).astype(np.int64))[sections].sum())
-    directory = store / entry["name"]
+    directory = store / shard_entry["name"]
     temporary = directory / ".held_out.npy.partial"
     with open(temporary, "wb") as file:
         write_array(file, held_out)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, directory / "held_out.npy")
-    entry["sha256"] = hash_shard(directory)
+    shard_entry["sha256"] = hash_shard(directory)
     totals = dict(part.totals)
     totals["held_out_sections"] += len(sections)
     totals["held_out_tokens"] += tokens
-    rewrite_part(directory, part, totals, entry["sha256"])
+    rewrite_part(directory, part, totals, shard_entry["sha256"])
     return len(sections), tokens

@@ -91,7 +91,7 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> dict[tuple[str, int],
     Parts that have a directory of the finished store are renamed back to `part.name`.
     """
     keys = {task.key for task in tasks}
-    found = {}
+    whole = {}
     for directory in sorted(store.glob("shard-*")):
         part = _read_part(directory)
         if part is None or part.task not in keys or not _is_whole(directory, part):
@@ -100,36 +100,36 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> dict[tuple[str, int],
         if directory.name != part.name:
             shutil.rmtree(store / part.name, ignore_errors=True)
             os.rename(directory, store / part.name)
-        found[part.task, part.number] = part
-    return found
+        whole[part.task, part.number] = part
+    return whole
 
 
 def number_parts(store: Path, parts: list[Part]) -> list[dict[str, Any]]:
     """Rename the parts in this order to shard-00000 and so on, delete empty ones; returns the manifest's entries."""
-    entries = []
+    shard_entries = []
     for part in parts:
         if not part.counts["tokens"]:
             shutil.rmtree(store / part.name)
             continue
-        name = f"shard-{len(entries):05d}"
+        name = f"shard-{len(shard_entries):05d}"
         os.rename(store / part.name, store / name)
-        entries.append({"name": name, **part.counts, "sha256": part.sha256})
+        shard_entries.append({"name": name, **part.counts, "sha256": part.sha256})
     sync(store)
-    return entries
+    return shard_entries
 
 
-def missing_parts(task: ShardTask, found: dict[tuple[str, int], Part]) -> list[tuple[int, Position, int | None]]:
+def missing_parts(task: ShardTask, whole: dict[tuple[str, int], Part]) -> list[tuple[int, Position, int | None]]:
     """The runs of parts that a task lacks: (first number, position where it begins, number of the next part or None).
 
     None: no part comes after the run, which ends with the task.
     """
-    numbers = sorted(number for key, number in found if key == task.key)
+    numbers = sorted(number for key, number in whole if key == task.key)
     runs, begin, expected = [], Position(), 0
     for number in numbers:
         if number > expected:
             runs.append((expected, begin, number))
-        begin, expected = Position(*found[task.key, number].end), number + 1
-    if not numbers or not found[task.key, numbers[-1]].last:
+        begin, expected = Position(*whole[task.key, number].end), number + 1
+    if not numbers or not whole[task.key, numbers[-1]].last:
         runs.append((expected, begin, None))
     return runs
 

@@ -101,19 +101,19 @@ def prepare(
     destination.refuse_foreign(path, vocabulary, vocabulary_path)
     with destination.own(path), standard_input(inputs, path) as files:
         sources = find_sources(files)
-        finished, known = destination.finished_store(path, head, sources)
+        finished, unchanged = destination.finished_store(path, head, sources)
         if finished is not None:
             return Result(path, finished.manifest, _size(path), 0.0, made=False)
         start = time.monotonic()
         try:
-            untrusted = destination.begin(path, head, sources, known)
+            untrusted = destination.begin(path, head, sources, unchanged)
             (path / "vocab.txt").unlink(missing_ok=True)
             write_vocabulary(path / "vocab.txt", vocabulary)
             tasks = plan_tasks(sources, head)
             trusted = [task for task in tasks if untrusted.isdisjoint(piece.source for piece in task.pieces)]
-            kept = find_parts(path, trusted)
-            made = _work(path, tasks, kept, settings, lowercase, workers, executor)
-            manifest = _finish(path, head, sources, tasks, kept | made.parts, made.hashes)
+            kept_parts = find_parts(path, trusted)
+            made = _work(path, tasks, kept_parts, settings, lowercase, workers, executor)
+            manifest = _finish(path, head, sources, tasks, kept_parts | made.parts, made.hashes)
         except OSError as error:
             raise disk_error(error, path) from error
         seconds = time.monotonic() - start
@@ -127,24 +127,24 @@ def prepare(
             made.workers,
             made.seconds,
             made_bytes,
-            len(kept),
+            len(kept_parts),
             *made.memory,
         )
 
 
-def summary(result: Result) -> str:
+def summary(prepared: Result) -> str:
     """The text that prepare prints at its end, with the next command to run."""
-    manifest, totals = result.manifest, result.manifest["totals"]
+    manifest, totals = prepared.manifest, prepared.manifest["totals"]
     state = "finished"
-    if not result.made:
+    if not prepared.made:
         state = "was finished already; sources, settings and vocabulary are the same and all hashes are right"
     unknown = 100 * totals["unknown_tokens"] / totals["tokens"]
     lines = [
-        f"{result.path}: {state}",
+        f"{prepared.path}: {state}",
         f"{counted(totals['documents'], 'document')}, {counted(totals['sentences'], 'sentence')}, "
         f"{counted(totals['tokens'], 'token')} ({unknown:.2f} % [UNK]), held out "
         f"{totals['held_out_sections']:,} of {counted(totals['sections'], 'section')} with "
-        f"{counted(totals['held_out_tokens'], 'token')}, {result.store_bytes / 1e6:,.1f} MB on disk in "
+        f"{counted(totals['held_out_tokens'], 'token')}, {prepared.store_bytes / 1e6:,.1f} MB on disk in "
         f"{counted(len(manifest['shards']), 'shard')}",
     ]
     duplicates = manifest["duplicates"]
@@ -156,9 +156,9 @@ def summary(result: Result) -> str:
     if totals["dropped_documents"]:
         lines.append(f"dropped: {counted(totals['dropped_documents'], 'document')} without tokens")
     if manifest["passed_over"]:
-        counts = ", ".join(f"{count:,} {what}" for what, count in sorted(manifest["passed_over"].items()))
+        counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(manifest["passed_over"].items()))
         lines.append(f"passed over: {counts}")
-    bad = sum(manifest["passed_over"].get(what, 0) for what in BAD_LINES)
+    bad = sum(manifest["passed_over"].get(reason, 0) for reason in BAD_LINES)
     if bad:
         lines.append(f"warning: {bad:,} bad lines or rows were passed over; --bad_lines stop names the first")
     if CUT in manifest["passed_over"]:
@@ -169,31 +169,32 @@ def summary(result: Result) -> str:
     silent = silent_sources(manifest)
     if silent:
         lines.append(f"warning: {len(silent)} of {len(manifest['sources'])} files gave no text: {some(silent)}")
-    if result.made:
-        lines.append(_speed(result))
+    if prepared.made:
+        lines.append(_speed(prepared))
     if not totals["held_out_sections"] and manifest["settings"]["held_out"]:
         lines.append(
             "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
         )
     recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
-    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {result.path} --output_dir RUN")
+    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {prepared.path} --output_dir RUN")
     return "\n".join(lines)
 
 
 def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
     """The shipped recipe for a store of so many tokens, with the --set flag that its vocabulary needs, if any."""
     name, size = next((name, size) for least, name, size in _RECIPES if tokens >= least)
-    other = "" if size == vocabulary_size else f" --set model.vocab_size={vocabulary_size}"
-    return f"run/recipes/{name}.toml{other}"
+    vocabulary_override = "" if size == vocabulary_size else f" --set model.vocab_size={vocabulary_size}"
+    return f"run/recipes/{name}.toml{vocabulary_override}"
 
 
-def _speed(result: Result) -> str:
-    megabytes = result.made_bytes / 1e6
-    kept = f"; finished before: {counted(result.kept_parts, 'shard')}" if result.kept_parts else ""
+def _speed(prepared: Result) -> str:
+    megabytes = prepared.made_bytes / 1e6
+    kept_text = f"; finished before: {counted(prepared.kept_parts, 'shard')}" if prepared.kept_parts else ""
     return (
-        f"{megabytes:,.1f} MB of text in {result.seconds:.1f} s by {counted(result.workers, 'worker')}, "
-        f"{megabytes / max(result.worker_seconds, 1e-9):.1f} MB/s each once started{kept}; memory of a worker at most "
-        f"{result.memory_peak / 1e6:,.0f} MB, of which {result.memory_before / 1e6:,.0f} MB before the first text"
+        f"{megabytes:,.1f} MB of text in {prepared.seconds:.1f} s by {counted(prepared.workers, 'worker')}, "
+        f"{megabytes / max(prepared.worker_seconds, 1e-9):.1f} MB/s each once started{kept_text}; memory of a worker "
+        f"at most {prepared.memory_peak / 1e6:,.0f} MB, "
+        f"of which {prepared.memory_before / 1e6:,.0f} MB before the first text"
     )
 
 
@@ -207,21 +208,21 @@ class _Made:
     seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
 
-    def take(self, job: PartsJob | SourceFile, result: Done | str) -> None:
+    def take(self, job: PartsJob | SourceFile, done: Done | str) -> None:
         """Add a job's result."""
         if isinstance(job, SourceFile):
-            self.hashes[job] = result
+            self.hashes[job] = done
             return
-        self.seconds += result.seconds
-        self.parts |= {(part.task, part.number): part for part in result.parts}
+        self.seconds += done.seconds
+        self.parts |= {(part.task, part.number): part for part in done.parts}
         before, peak = self.memory
-        self.memory = min(before or result.memory_before, result.memory_before), max(peak, result.memory_peak)
+        self.memory = min(before or done.memory_before, done.memory_before), max(peak, done.memory_peak)
 
 
 def _work(
     path: Path,
     tasks: list[ShardTask],
-    kept: dict[tuple[str, int], Part],
+    kept_parts: dict[tuple[str, int], Part],
     settings: Settings,
     lowercase: bool,
     workers: int | None,
@@ -231,11 +232,11 @@ def _work(
     jobs: list[PartsJob | SourceFile] = [
         PartsJob(path, task, number, begin, stop_before, settings, lowercase)
         for task in tasks
-        for number, begin, stop_before in missing_parts(task, kept)
+        for number, begin, stop_before in missing_parts(task, kept_parts)
     ]
-    if kept:
-        left = counted(len(jobs), "run")
-        print(f"{path}: finished already: {counted(len(kept), 'shard')}; left to make: {left} of shards")
+    if kept_parts:
+        runs_left = counted(len(jobs), "run")
+        print(f"{path}: finished already: {counted(len(kept_parts), 'shard')}; left to make: {runs_left} of shards")
     jobs += dict.fromkeys(piece.source for task in tasks for piece in task.pieces if not piece.is_whole)
     total = sum(job.task.bytes for job in jobs if isinstance(job, PartsJob))
     if workers is None:
@@ -249,10 +250,10 @@ def _work(
             far[number] = done_bytes, documents
             progress.at(*map(int, far.sum(axis=0)))
 
-        for number, result in run_jobs(executor, do, jobs, path, report):
-            made.take(jobs[number], result)
-            if isinstance(result, Done):
-                documents = sum(part.counts["documents"] for part in result.parts)
+        for number, done in run_jobs(executor, do, jobs, path, report):
+            made.take(jobs[number], done)
+            if isinstance(done, Done):
+                documents = sum(part.counts["documents"] for part in done.parts)
                 report(number, jobs[number].task.bytes, documents)
             _refuse_unknown(path, list(made.parts.values()))
     return made
@@ -263,13 +264,13 @@ def _finish(
     head: dict[str, Any],
     sources: list[SourceFile],
     tasks: list[ShardTask],
-    found: dict[tuple[str, int], Part],
+    whole: dict[tuple[str, int], Part],
     hashes: dict[SourceFile, str],
 ) -> dict[str, Any]:
     """Put the shards into their places, find duplicates, write the manifest."""
     pieces = {task.key: task.pieces for task in tasks}
     order = {key: number for number, key in enumerate(pieces)}
-    parts = sorted(found.values(), key=lambda part: (order[part.task], part.number))
+    parts = sorted(whole.values(), key=lambda part: (order[part.task], part.number))
     _refuse_empty(path, parts, sources)
     _refuse_unknown(path, parts)
     totals = Counter(dict.fromkeys((*COUNTS, *_TOTALS), 0))
@@ -290,17 +291,17 @@ def _finish(
         {"name": source.name, "bytes": source.bytes, "sha256": hashes[source], **of_source[source]}
         for source in sources
     ]
-    entries = number_parts(path, parts)
-    shards = [open_shard(path, entry, head["vocabulary"]["size"]) for entry in entries]
+    shard_entries = number_parts(path, parts)
+    shards = [open_shard(path, shard_entry, head["vocabulary"]["size"]) for shard_entry in shard_entries]
     duplicates = find_duplicates(shards)
     if head["settings"]["held_out"]:
         filled = [part for part in parts if part.counts["tokens"]]
-        sections, tokens = hold_out_more(path, filled, entries, shards, duplicates)
+        sections, tokens = hold_out_more(path, filled, shard_entries, shards, duplicates)
         totals.update({"held_out_sections": sections, "held_out_tokens": tokens})
     manifest = {
         **head,
         "sources": described,
-        "shards": entries,
+        "shards": shard_entries,
         "totals": dict(totals),
         "passed_over": dict(passed_over),
         "duplicates": {

@@ -57,7 +57,7 @@ def do(job: PartsJob | SourceFile, report: Report) -> "Done | str":
 def make_parts(job: PartsJob, report: Report) -> Done:
     """Make the parts of a job; raises ReportedError for bad input and for a disk without room."""
     tokenizer = _tokenizer(job.store / "vocab.txt", job.lowercase)
-    before, start = _forget_peak(), time.monotonic()
+    memory_before, start = _forget_peak(), time.monotonic()
     builder = ShardBuilder(
         tokenizer,
         len(tokenizer.vocabulary),
@@ -70,7 +70,7 @@ def make_parts(job: PartsJob, report: Report) -> Done:
         parts = list(_parts(job, builder, report))
     except OSError as error:
         raise disk_error(error, job.store) from error
-    return Done(parts, time.monotonic() - start, before, _peak_memory())
+    return Done(parts, time.monotonic() - start, memory_before, _peak_memory())
 
 
 def hash_source(source: SourceFile) -> str:
@@ -149,7 +149,7 @@ class _Reading:
     def _sections_of_piece(self) -> Iterator[Section]:
         begin = self._position
         pieces = self._job.task.pieces
-        before = sum(piece.end - piece.begin for piece in pieces[: begin.piece])
+        bytes_before = sum(piece.end - piece.begin for piece in pieces[: begin.piece])
         size = pieces[begin.piece].end - pieces[begin.piece].begin
         for i, section in enumerate(read_sections(self._reader, self._job.settings.documents, begin.documents)):
             if i < begin.sections:
@@ -162,7 +162,7 @@ class _Reading:
             else:
                 self._position = Position(piece, documents, sections + 1)
             # min(): a piece of a file is read past its end, to the end of its last document.
-            self._report(before + min(self._reader.bytes_read, size), self._documents)
+            self._report(bytes_before + min(self._reader.bytes_read, size), self._documents)
             yield section
 
     def _drain(self) -> None:

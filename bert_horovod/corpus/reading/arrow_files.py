@@ -65,14 +65,14 @@ class ArrowReader(SourceReader):
             names = self._columns(file.schema_arrow, pa)
             first = 1
             for i in range(file.num_row_groups):
-                at = i * self.source.bytes // file.num_row_groups
+                byte = i * self.source.bytes // file.num_row_groups
                 number = first
                 first += file.metadata.row_group(i).num_rows
-                if self.begin <= at < self._end:
+                if self.begin <= byte < self._end:
                     for batch in file.iter_batches(_ROWS, [i], names, use_threads=False):
                         yield number, batch
                         number += batch.num_rows
-                    self.bytes_read = at - self.begin
+                    self.bytes_read = byte - self.begin
 
     def _arrow(self, pa: ModuleType) -> Iterator[tuple[int, Any]]:
         with open_regular(self.source.path) as raw:
@@ -119,12 +119,12 @@ class ArrowReader(SourceReader):
             if schema.names.count(name) > 1:
                 raise UserError(f"{self.source.path} has two columns of the name {name!r}; expected one: rename one")
         if self.text_field not in schema.names or not is_text(self.text_field):
-            found = f"no column {self.text_field!r}"
+            problem = f"no column {self.text_field!r}"
             if self.text_field in schema.names:
-                found = f"a column {self.text_field!r} of the type {schema.field(self.text_field).type}"
+                problem = f"a column {self.text_field!r} of the type {schema.field(self.text_field).type}"
             texts = [name for name in dict.fromkeys(schema.names) if is_text(name)]
             raise UserError(
-                f"{self.source.path} has {found}; expected a column of text: --text_field NAME, where NAME is one of "
+                f"{self.source.path} has {problem}; expected a column of text: --text_field NAME, where NAME is one of "
                 f"{shown(texts)}"
             )
         has_title = "title" in schema.names and is_text("title")
@@ -134,17 +134,17 @@ class ArrowReader(SourceReader):
         texts = batch.column(self.text_field)
         titles = batch.column("title") if "title" in batch.schema.names else None
         for i in range(batch.num_rows):
-            found = self._row(first + i, texts[i], titles[i] if titles is not None else None)
-            if found is not None:
-                yield first + i, *found
+            title_and_text = self._row(first + i, texts[i], titles[i] if titles is not None else None)
+            if title_and_text is not None:
+                yield first + i, *title_and_text
 
     def _row(self, number: int, text: Any, title: Any) -> tuple[str, str] | None:
         """Text and title of a row; None for a bad one that is passed over."""
         where, mend = self.place(number), f"expected text in the column {self.text_field!r}: mend or leave out the row"
-        data = text.value.as_buffer() if hasattr(text, "value") else text.as_buffer()
-        if data is None:
+        buffer = text.value.as_buffer() if hasattr(text, "value") else text.as_buffer()
+        if buffer is None:
             self.pass_over(number, NO_TEXT, f"{where}: no value; {mend}")
-        elif data.size > MAXIMUM_LINE_BYTES:
+        elif buffer.size > MAXIMUM_LINE_BYTES:
             self.pass_over(number, TOO_LONG, f"{where}: longer than {MAXIMUM_LINE_BYTES >> 20} MiB; {mend}")
         else:
             try:

@@ -37,9 +37,9 @@ def find_sources(inputs: list[str]) -> list[SourceFile]:
     files are skipped, and so are files with other suffixes than TEXT_SUFFIXES, which are named on stderr. Raises
     UserError when a value matches no file.
     """
-    found: dict[str, SourceFile] = {}
-    for value in inputs:
-        for path, name in _matches(value):
+    sources: dict[str, SourceFile] = {}
+    for pattern in inputs:
+        for path, name in _matches(pattern):
             try:
                 status = path.stat()
             except OSError as error:
@@ -50,8 +50,8 @@ def find_sources(inputs: list[str]) -> list[SourceFile]:
                     "stream, as in: COMMAND | bert-horovod ... --input -"
                 )
             source = SourceFile(path, writable(name), status.st_size)
-            found.setdefault(os.path.realpath(path), source)
-    return list(found.values())
+            sources.setdefault(os.path.realpath(path), source)
+    return list(sources.values())
 
 
 def writable(path: str | Path) -> str:
@@ -84,34 +84,34 @@ def standard_input(inputs: list[str], directory: Path) -> Iterator[list[str]]:
         with open(path, "wb") as file:
             file.write(head)
             shutil.copyfileobj(stream, file, BLOCK_BYTES)
-        yield [str(path) if value == STANDARD_INPUT else value for value in inputs]
+        yield [str(path) if pattern == STANDARD_INPUT else pattern for pattern in inputs]
     finally:
         path.unlink(missing_ok=True)
 
 
-def _matches(value: str) -> list[tuple[Path, str]]:
-    path = Path(value)
+def _matches(pattern: str) -> list[tuple[Path, str]]:
+    path = Path(pattern)
     if path.is_dir():
         files = _walk(path)
         texts = [file for file in files if _is_text(file)]
         texts = _without_leftovers(texts)
-        others = [file.name for file in files if not _is_text(file)]
+        not_text = [file.name for file in files if not _is_text(file)]
         if not texts:
             raise UserError(
-                f"--input {value}: the directory holds no text; expected .txt, .jsonl or .xml files, plain or "
+                f"--input {pattern}: the directory holds no text; expected .txt, .jsonl or .xml files, plain or "
                 "compressed, .parquet or .arrow files; name files with other suffixes one by one or by a glob pattern"
             )
-        if others:
+        if not_text:
             print(
-                f"passing over {len(others)} files in {value} that are not named as text: {', '.join(others[:5])}"
-                f"{', ...' if len(others) > 5 else ''}",
+                f"passing over {len(not_text)} files in {pattern} that are not named as text: {', '.join(not_text[:5])}"
+                f"{', ...' if len(not_text) > 5 else ''}",
                 file=sys.stderr,
             )
         return [(file, file.relative_to(path).as_posix()) for file in texts]
-    paths = [path] if path.exists() else sorted(map(Path, glob.glob(value, recursive=True)))
+    paths = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
     files = [file for file in paths if not file.is_dir()]
     if not files:
-        raise UserError(f"--input {value}: no such file; expected a file, a directory or a glob pattern in quotes")
+        raise UserError(f"--input {pattern}: no such file; expected a file, a directory or a glob pattern in quotes")
     return [(file, file.name) for file in files]
 
 
@@ -124,20 +124,20 @@ def _without_leftovers(files: list[Path]) -> list[Path]:
 
     `datasets` writes state.json when it saves a dataset, and keeps other files there, such as cache-*.arrow.
     """
-    kept = []
+    remaining = []
     for file in files:
         state = file.with_name("state.json")
         is_leftover = file.suffix.lower() == ".arrow" and state.is_file() and file.name not in _saved_names(state)
         if not is_leftover:
-            kept.append(file)
-    return kept
+            remaining.append(file)
+    return remaining
 
 
 @functools.lru_cache
 def _saved_names(state: Path) -> list[str]:
     try:
         content = read_json(state)
-        names = [entry["filename"] for entry in content["_data_files"]]
+        names = [file["filename"] for file in content["_data_files"]]
         selected = content.get("_indices_files") or content.get("_indices_data_files")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedData(

@@ -68,8 +68,8 @@ class PartReader(SourceReader):
 
     def readinto(self, buffer) -> int:
         """Read bytes as they lie on the disk."""
-        left = len(buffer) if self._limit is None else max(0, self._limit - self._file.tell())
-        count = self._file.readinto(memoryview(buffer)[:left])
+        bytes_left = len(buffer) if self._limit is None else max(0, self._limit - self._file.tell())
+        count = self._file.readinto(memoryview(buffer)[:bytes_left])
         self.bytes_read += count
         return count
 
@@ -88,12 +88,12 @@ class PartReader(SourceReader):
         the first such line that begins in it (or byte 0) up to the first such line that begins after it, exclusive.
         """
         inside = self.begin == 0
-        for offset, _, data in self._whole_lines(*self._from_line()):
-            text = None if data is None else text_of(data, offset)
+        for offset, _, encoded in self._whole_lines(*self._from_line()):
+            text = None if encoded is None else text_of(encoded, offset)
             lines = [None] if text is None else text.removesuffix("\n").split("\n")
-            raws = [b""] if data is None else data.split(b"\n")
-            if text is None and data is not None:
-                lines = [text_of(raw, begin) for begin, raw in line_offsets(data, offset)]
+            raws = [b""] if encoded is None else encoded.split(b"\n")
+            if text is None and encoded is not None:
+                lines = [text_of(raw, begin) for begin, raw in line_offsets(encoded, offset)]
             for line, raw in zip(lines, raws, strict=False):
                 may_cut = is_cut is None or (line is not None and is_cut(line))
                 if may_cut and offset >= self.end:
@@ -102,7 +102,7 @@ class PartReader(SourceReader):
                 self._line += 1
                 if inside and line is not None:
                     yield offset, line
-                elif inside and data is None:
+                elif inside and encoded is None:
                     self._pass_over_long(offset)
                 elif inside:
                     self._pass_over_bytes(offset, raw, offset)
@@ -147,8 +147,8 @@ class PartReader(SourceReader):
         held = b""
         while block := self._file.read(BLOCK_BYTES):
             held += block
-            if found := _STREAM.search(held):
-                return offset + found.start()
+            if match := _STREAM.search(held):
+                return offset + match.start()
             cut = max(0, len(held) - _STREAM_HEAD_BYTES + 1)
             offset += cut
             held = held[cut:]
@@ -166,12 +166,12 @@ def _has_streams(source: SourceFile) -> bool:
     decompressor = bz2.BZ2Decompressor()
     try:
         with open(source.path, "rb") as file:
-            data = file.read(_FIRST_STREAM_BYTES)
+            beginning = file.read(_FIRST_STREAM_BYTES)
         while not decompressor.eof:
-            decompressor.decompress(data, BLOCK_BYTES)
-            if not data and decompressor.needs_input:
+            decompressor.decompress(beginning, BLOCK_BYTES)
+            if not beginning and decompressor.needs_input:
                 return False
-            data = b""
+            beginning = b""
     except (OSError, EOFError):
         return False  # SourceReader reports the error later
     return _STREAM.match(decompressor.unused_data) is not None

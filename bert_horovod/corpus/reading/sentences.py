@@ -129,6 +129,9 @@ def split_sentences(text: str) -> list[str]:
     terminator (. ! ? …, also Arabic, Indic and Armenian ones) ends a sentence if a space follows, or closing quotes and
     brackets and then a space, and the next letter is not lowercase; 。！？ need no space. A full stop after a title, an
     initial or an enumerating number does not end a sentence.
+
+    >>> split_sentences('Dr. Hill left at 5 p.m. on Monday. "Why?" asked J. Smith.')
+    ['Dr. Hill left at 5 p.m. on Monday.', '"Why?" asked J. Smith.']
     """
     sentences = []
     begin = 0

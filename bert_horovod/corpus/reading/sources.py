@@ -114,28 +114,28 @@ class SourceReader(io.RawIOBase):
         """The name, in a message, of a position that lines() yields."""
         return f"{self.source.path}, line {position}"
 
-    def pass_over(self, position: int, what: str, message: str) -> None:
-        """Count a bad line of kind `what`, or raise UserError with this message if bad lines are an error there.
+    def pass_over(self, position: int, reason: str, message: str) -> None:
+        """Count a bad line of kind `reason`, or raise UserError with this message if bad lines are an error there.
 
         `position` is the one that lines() yields for the line, or would yield.
         """
         if self._is_strict(position):
             raise UserError(f"{message}, or pass over such lines with --bad_lines skip")
-        self.passed_over[what] += 1
+        self.passed_over[reason] += 1
 
     def lines(self, _is_cut: Callable[[str], bool] | None = None) -> Iterator[tuple[int, str]]:
         """Yield (line number from 1, line without its end); anything that is not UTF-8 text is a bad line.
 
         `_is_cut` tells PartReader whether a part of the source may begin or end at a line; a whole source ignores it.
         """
-        for offset, number, data in self._whole_lines(self._decompressed()):
-            text = None if data is None else text_of(data, offset)
+        for offset, number, encoded in self._whole_lines(self._decompressed()):
+            text = None if encoded is None else text_of(encoded, offset)
             if text is not None:
                 yield from enumerate(text.removesuffix("\n").split("\n"), number)
-            elif data is None:
+            elif encoded is None:
                 self._pass_over_long(number)
             else:
-                for own_number, (begin, line) in enumerate(line_offsets(data, offset), number):
+                for own_number, (begin, line) in enumerate(line_offsets(encoded, offset), number):
                     text = text_of(line, begin)
                     if text is None:
                         self._pass_over_bytes(own_number, line, begin)
@@ -192,17 +192,17 @@ class SourceReader(io.RawIOBase):
 
     def _pass_over_bytes(self, position: int, line: bytes, offset: int) -> None:
         """Pass over a line that is not text; it begins at byte `offset` of the text."""
-        at = line.find(b"\0")
+        place = line.find(b"\0")
         try:
             line.decode()
         except UnicodeDecodeError as error:
-            at = error.start
-        what = "a NUL byte" if line[at] == 0 else f"the byte 0x{line[at]:02x}, which is not UTF-8"
+            place = error.start
+        byte_text = "a NUL byte" if line[place] == 0 else f"the byte 0x{line[place]:02x}, which is not UTF-8"
         self.pass_over(
             position,
             NOT_TEXT,
-            f"{self.place(position)}, byte {offset + at} of the text: {what}; expected UTF-8 text: convert the file "
-            "(iconv -f OLD -t UTF-8), leave it out",
+            f"{self.place(position)}, byte {offset + place} of the text: {byte_text}; expected UTF-8 text: convert the "
+            "file (iconv -f OLD -t UTF-8), leave it out",
         )
 
     def _decompressed(self) -> Iterator[bytes]:
@@ -225,10 +225,10 @@ class SourceReader(io.RawIOBase):
             raise file_error(error, f"cannot read {self.source.path}: {error.strerror}") from error
 
 
-def text_of(data: bytes, offset: int) -> str | None:
+def text_of(line: bytes, offset: int) -> str | None:
     """Decode bytes that begin at byte `offset` of a text; None if they are not UTF-8 text."""
     try:
-        text = data.decode()
+        text = line.decode()
     except UnicodeDecodeError:
         return None
     if "\0" in text:
@@ -236,9 +236,9 @@ def text_of(data: bytes, offset: int) -> str | None:
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
-def line_offsets(data: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
+def line_offsets(block: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
     """Yield (byte, line without its end) for whole lines, of which the first begins at byte `offset`."""
-    for line in data.removesuffix(b"\n").split(b"\n"):
+    for line in block.removesuffix(b"\n").split(b"\n"):
         yield offset, line
         offset += len(line) + 1
 
@@ -257,20 +257,20 @@ class _Streams:
 
     def read(self, size: int) -> bytes:
         while True:
-            data = b""
+            compressed = b""
             if self._stream is None or self._stream.needs_input:
-                data = self._waiting or self._raw.read(1 << 14)
+                compressed = self._waiting or self._raw.read(1 << 14)
                 self._waiting = b""
-                if not data and self._stream is not None:
+                if not compressed and self._stream is not None:
                     raise EOFError("the data ends in the middle of a stream")
-                if not data:
+                if not compressed:
                     return b""
             if self._stream is None:
-                data = data.lstrip(self._padding) if self._padding else data
-                if not data:
+                compressed = compressed.lstrip(self._padding) if self._padding else compressed
+                if not compressed:
                     continue
                 self._stream = self._make()
-            block = self._stream.decompress(data, size)
+            block = self._stream.decompress(compressed, size)
             if self._stream.eof:
                 self._waiting, self._stream = self._stream.unused_data, None
             if block:
@@ -285,14 +285,14 @@ class _ZstandardFile:
 
     def read(self, _size: int) -> bytes:
         while True:
-            data = self._waiting or self._raw.read(1 << 14)
+            compressed = self._waiting or self._raw.read(1 << 14)
             self._waiting = b""
-            if not data:
+            if not compressed:
                 if self._frame is not None:
                     raise EOFError("the data ends in the middle of a frame")
                 return b""
             frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
-            block = frame.decompress(data)
+            block = frame.decompress(compressed)
             self._frame = None if frame.eof else frame
             self._waiting = frame.unused_data if frame.eof else b""
             if block:

@@ -32,19 +32,19 @@ class Questions:
 def find_squad_file(data_dir: Path, split: str) -> Path:
     """The file of a split, "train" or "dev", of either version; raises UserError where there is none or both."""
     names = [f"{split}-v{version}.json{suffix}" for version in ("1.1", "2.0") for suffix in ("", ".gz")]
-    found = [data_dir / name for name in names if (data_dir / name).is_file()]
-    versions = {path.name[: len(split) + 5] for path in found}
-    if not found:
+    files = [data_dir / name for name in names if (data_dir / name).is_file()]
+    versions = {path.name[: len(split) + 5] for path in files}
+    if not files:
         raise UserError(
             f"--data_dir {data_dir} has no {', '.join(names[:-1])} or {names[-1]}; expected SQuAD's files, or name one "
             f"with --{split}_file"
         )
     if len(versions) > 1:
         raise UserError(
-            f"--data_dir {data_dir} has both {' and '.join(path.name for path in found)}; name the one that is meant "
+            f"--data_dir {data_dir} has both {' and '.join(path.name for path in files)}; name the one that is meant "
             f"with --{split}_file"
         )
-    return found[0]
+    return files[0]
 
 
 def read_squad(path: Path, scored: bool = False) -> Questions:
@@ -58,35 +58,35 @@ def read_squad(path: Path, scored: bool = False) -> Questions:
         UserError: the file cannot be read, or is not in SQuAD's format.
         DamagedData: it is no JSON, or is compressed and damaged.
     """
-    data = _member(path, _read_json(path), "the file", "data", list)
-    found = Questions(path)
-    seen: set[str] = set()
+    articles = _member(path, _read_json(path), "the file", "data", list)
+    questions = Questions(path)
+    seen_ids: set[str] = set()
     marked = False
-    for i, article in enumerate(data):
+    for i, article in enumerate(articles):
         for j, paragraph in enumerate(_member(path, article, f"data[{i}]", "paragraphs", list)):
             place = f"data[{i}].paragraphs[{j}]"
-            found.contexts.append(_member(path, paragraph, place, "context", str))
+            questions.contexts.append(_member(path, paragraph, place, "context", str))
             for k, question in enumerate(_member(path, paragraph, place, "qas", list)):
                 at = f"{place}.qas[{k}]"
                 number = _member(path, question, at, "id", str)
-                if number in seen:
+                if number in seen_ids:
                     raise UserError(f"{path}: {at} has the id {shown(number)} of another question; expected each once")
-                seen.add(number)
+                seen_ids.add(number)
                 marked |= "is_impossible" in question
                 impossible = "is_impossible" in question and _member(path, question, at, "is_impossible", bool)
-                found.ids.append(number)
-                found.questions.append(_member(path, question, at, "question", str))
-                found.context_of.append(len(found.contexts) - 1)
-                found.answers.append(_answers(path, question, at, scored))
-                found.impossible.append(impossible)
-                if scored and not marked and not found.answers[-1]:
+                questions.ids.append(number)
+                questions.questions.append(_member(path, question, at, "question", str))
+                questions.context_of.append(len(questions.contexts) - 1)
+                questions.answers.append(_answers(path, question, at, scored))
+                questions.impossible.append(impossible)
+                if scored and not marked and not questions.answers[-1]:
                     raise UserError(
                         f"{path}: {at} (id {shown(number)}) has no answers and is not marked as is_impossible; "
                         "expected at least one, or SQuAD 2.0's is_impossible"
                     )
-    if not found.ids:
+    if not questions.ids:
         raise UserError(f"{path} has no questions; expected a file in SQuAD's format")
-    return Questions(**(vars(found) | {"version_2": marked}))
+    return Questions(**(vars(questions) | {"version_2": marked}))
 
 
 def _answers(path: Path, question: dict[str, Any], at: str, required: bool) -> list[tuple[str, int]]:
@@ -100,16 +100,16 @@ def _answers(path: Path, question: dict[str, Any], at: str, required: bool) -> l
     return answers
 
 
-def _member(path: Path, value: Any, place: str, key: str, kind: type) -> Any:
-    if type(value) is not dict:
-        raise UserError(f"{path}: {place} is {shown(value)}, expected an object with {key!r}, as SQuAD's files have it")
-    if key not in value:
+def _member(path: Path, table: Any, place: str, key: str, kind: type) -> Any:
+    if type(table) is not dict:
+        raise UserError(f"{path}: {place} is {shown(table)}, expected an object with {key!r}, as SQuAD's files have it")
+    if key not in table:
         raise UserError(f"{path}: {place} has no {key!r}; expected a file in SQuAD's format")
-    if type(value[key]) is not kind:
-        raise UserError(f"{path}: {key!r} of {place} is {shown(value[key])}, expected {_KINDS[kind]}")
-    if kind is str and (found := _SURROGATE.search(value[key])):
-        raise UserError(f"{path}: {key!r} of {place} holds half a character, {found[0]!a}; expected Unicode text")
-    return value[key]
+    if type(table[key]) is not kind:
+        raise UserError(f"{path}: {key!r} of {place} is {shown(table[key])}, expected {_KINDS[kind]}")
+    if kind is str and (surrogate := _SURROGATE.search(table[key])):
+        raise UserError(f"{path}: {key!r} of {place} holds half a character, {surrogate[0]!a}; expected Unicode text")
+    return table[key]
 
 
 def _read_json(path: Path) -> Any:

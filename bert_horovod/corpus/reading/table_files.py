@@ -58,14 +58,14 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
         lines = reader.lines()
         kind = kind_of(path)
         if kind == "json":
-            columns, found = _json_rows(path, lines)
+            columns, numbered = _json_rows(path, lines)
         else:
-            found = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
-            _, columns = next(found, (0, []))
+            numbered = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
+            _, columns = next(numbered, (0, []))
             if headless and len(columns) == len(headless):
-                found, columns = _with_first(columns, found), list(headless)
+                numbered, columns = _with_first(columns, numbered), list(headless)
         rows, skipped = [], 0
-        for number, fields in found:
+        for number, fields in numbered:
             if len(fields) == len(columns):
                 rows.append((number, fields))
             elif skip_broken:
@@ -120,31 +120,31 @@ def _csv_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[in
 
 
 def _json_rows(path: Path, lines: Iterator[tuple[int, str]]) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    found = ((number, _json_object(path, number, line)) for number, line in lines if line.strip())
-    first = next(found, None)
+    objects = ((number, _json_object(path, number, line)) for number, line in lines if line.strip())
+    first = next(objects, None)
     if first is None:
         return [], iter(())
     columns = list(first[1])
 
     def rows() -> Iterator[tuple[int, list[str]]]:
-        for number, value in (first, *found):
-            if missing := [name for name in columns if name not in value]:
+        for number, fields in (first, *objects):
+            if missing := [name for name in columns if name not in fields]:
                 raise UserError(
                     f"{path}, line {number}: no {missing[0]!r} in it; expected the keys of the first line in every line"
                 )
-            yield number, [_text(path, number, name, value[name]) for name in columns]
+            yield number, [_text(path, number, name, fields[name]) for name in columns]
 
     return columns, rows()
 
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}, line {number}: no JSON ({error}); expected an object in each line") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path}, line {number}: {shown(value)}; expected an object in each line")
-    return value
+    if not isinstance(fields, dict):
+        raise UserError(f"{path}, line {number}: {shown(fields)}; expected an object in each line")
+    return fields
 
 
 def _text(path: Path, number: int, name: str, value: Any) -> str:

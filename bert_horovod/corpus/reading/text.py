@@ -52,13 +52,13 @@ def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0)
             read by the same rule. An article of a Wikipedia dump is a document either way.
         skip_documents: documents to skip at the beginning; they are not counted, and not parsed where that is possible.
     """
-    read = {"json": _json_documents, "wikipedia": _articles, "text": _text_documents, "arrow": _rows}[
+    reader_of = {"json": _json_documents, "wikipedia": _articles, "text": _text_documents, "arrow": _rows}[
         reader.source.kind
     ]
-    found = read(reader, documents)
-    for _ in islice(found, skip_documents):
+    section_iterators = reader_of(reader, documents)
+    for _ in islice(section_iterators, skip_documents):
         reader.passed_over.clear()
-    for document in found:
+    for document in section_iterators:
         yield from document
 
 
@@ -85,9 +85,9 @@ def _text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[S
 def _json_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[Section]]:
     for number, line in reader.lines():
         if line.strip():
-            found = _json_text(line, number, reader)
-            if found is not None:
-                yield _record_sections(number, *found, documents, reader)
+            text_and_title = _json_text(line, number, reader)
+            if text_and_title is not None:
+                yield _record_sections(number, *text_and_title, documents, reader)
 
 
 def _rows(reader: ArrowReader, documents: str) -> Iterator[Iterator[Section]]:
@@ -106,17 +106,17 @@ def _json_text(line: str, number: int, reader: SourceReader) -> tuple[str, str] 
     where, name = reader.place(number), reader.text_field
     mend = f'expected one JSON object a line, with the text in a string field "{name}" (see --text_field): mend it'
     try:
-        value = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError) as error:
         reader.pass_over(number, NOT_JSON, f"{where}: not JSON ({error}); {mend}")
         return None
-    if not isinstance(value, dict):
-        reader.pass_over(number, NOT_JSON, f"{where}: a {type(value).__name__} instead of an object; {mend}")
+    if not isinstance(record, dict):
+        reader.pass_over(number, NOT_JSON, f"{where}: a {type(record).__name__} instead of an object; {mend}")
         return None
-    text, title = value.get(name), value.get("title")
+    text, title = record.get(name), record.get("title")
     if not isinstance(text, str):
-        found = f"a {type(text).__name__} in the field" if name in value else "no field"
-        message = f'{where}: {found} "{name}", its fields are {shown(list(value))}; {mend}'
+        problem = f"a {type(text).__name__} in the field" if name in record else "no field"
+        message = f'{where}: {problem} "{name}", its fields are {shown(list(record))}; {mend}'
         reader.pass_over(number, NO_TEXT, message)
         return None
     return _whole_characters(text), _whole_characters(title) if isinstance(title, str) else ""
@@ -136,11 +136,11 @@ def _article_sections(article: Article, reader: SourceReader) -> Iterator[Sectio
     from bert_horovod.corpus.reading.wikitext import plain_text  # only a dump needs the parser
 
     paragraphs, dropped = plain_text(article.wikitext)
-    kept = [paragraph for paragraph in paragraphs if not _is_endless(paragraph)]
-    for name, count in ((MARKUP_LEFT, dropped), (ENDLESS, len(paragraphs) - len(kept))):
+    finite = [paragraph for paragraph in paragraphs if not _is_endless(paragraph)]
+    for name, count in ((MARKUP_LEFT, dropped), (ENDLESS, len(paragraphs) - len(finite))):
         if count:
             reader.passed_over[name] += count
-    yield from _sections(((0, paragraph) for paragraph in kept), "file", reader, article.title)
+    yield from _sections(((0, paragraph) for paragraph in finite), "file", reader, article.title)
 
 
 def _is_endless(paragraph: str) -> bool:
@@ -162,12 +162,12 @@ def _paragraphs(lines: Iterator[Paragraph]) -> Iterator[Paragraph]:
             held, characters = [], 0
         if characters > _HELD_CHARACTERS:
             text = _single_spaces(" ".join(held))
-            rest = split_sentences(text)[-1]
-            if utf8_bytes(rest) > SECTION_BYTES:
-                rest = ""  # an endless sentence: it is cut, and a new one begins
-            if len(rest) < len(text):
-                yield first, text[: len(text) - len(rest)].rstrip()
-            first, held, characters = number, [rest] if rest else [], len(rest)
+            unfinished = split_sentences(text)[-1]
+            if utf8_bytes(unfinished) > SECTION_BYTES:
+                unfinished = ""  # an endless sentence: it is cut, and a new one begins
+            if len(unfinished) < len(text):
+                yield first, text[: len(text) - len(unfinished)].rstrip()
+            first, held, characters = number, [unfinished] if unfinished else [], len(unfinished)
     if held:
         yield first, _single_spaces(" ".join(held))
 
@@ -230,14 +230,14 @@ def _cut(paragraph: str, documents: str, reader: SourceReader) -> Iterator[tuple
 
 def _cut_endless(sentence: str) -> Iterator[str]:
     """Yield pieces of at most SECTION_BYTES, cut between words where there are any."""
-    data = sentence.encode()
+    encoded = sentence.encode()
     begin = 0
-    while len(data) - begin > SECTION_BYTES:
-        end = data.rfind(b" ", begin + 1, begin + SECTION_BYTES + 1)
+    while len(encoded) - begin > SECTION_BYTES:
+        end = encoded.rfind(b" ", begin + 1, begin + SECTION_BYTES + 1)
         if end < 0:
             end = begin + SECTION_BYTES
-            while data[end] & 0xC0 == 0x80:  # in the middle of a UTF-8 character
+            while encoded[end] & 0xC0 == 0x80:  # in the middle of a UTF-8 character
                 end -= 1
-        yield data[begin:end].decode()
-        begin = end + (data[end] == ord(" "))
-    yield data[begin:].decode()
+        yield encoded[begin:end].decode()
+        begin = end + (encoded[end] == ord(" "))
+    yield encoded[begin:].decode()

@@ -83,12 +83,12 @@ class Normaliser:
                 return "".join(map(self._characters.__getitem__, run))
             except KeyError:  # a combining mark: normalisation may change the order of marks
                 return self._normalise(run)
-        result = self._runs.get(run)
-        if result is None:
+        normalised = self._runs.get(run)
+        if normalised is None:
             if len(self._runs) >= _REMEMBERED_RUNS:
                 self._runs.clear()
-            result = self._runs[run] = self._normalise(run)
-        return result
+            normalised = self._runs[run] = self._normalise(run)
+        return normalised
 
     def _normalise(self, run: str) -> str:
         # The run is put between two letters, so that spaces at its ends are kept.
@@ -106,8 +106,8 @@ class _Characters(dict):
     def __missing__(self, character: str) -> str:
         if unicodedata.combining(character):
             raise KeyError(character)
-        result = self[character] = self._normalise(character)
-        return result
+        normalised = self[character] = self._normalise(character)
+        return normalised
 
 
 class Tokenizer:
@@ -153,23 +153,23 @@ class Tokenizer:
             text = self._normaliser(text)
         elif not text.isascii():  # in most books, most sentences are ASCII
             text = "\n".join(s if s.isascii() else self._normaliser(s) for s in sentences)
-        data = text.encode()
-        if _longest_word_bytes(data) > MAXIMUM_WORD_CHARACTERS:
-            data = _LONG_WORD.sub(_NO_TOKEN, text).encode()
+        encoded = text.encode()
+        if _longest_word_bytes(encoded) > MAXIMUM_WORD_CHARACTERS:
+            encoded = _LONG_WORD.sub(_NO_TOKEN, text).encode()
         if self.lowercase:
-            data = data.lower()
-        _, ids, _, starts, _ = self._op(input_values=self._constant([data]), wp_model=self._model)
-        line_ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+            encoded = encoded.lower()
+        _, ids, _, starts, _ = self._op(input_values=self._constant([encoded]), wp_model=self._model)
+        line_ends = np.flatnonzero(np.frombuffer(encoded, np.uint8) == ord("\n"))
         bounds = np.concatenate([[0], np.searchsorted(starts.numpy(), line_ends), [len(ids)]])
         return ids.numpy().astype(np.int32), np.diff(bounds)
 
 
-def _longest_word_bytes(data: bytes) -> int:
+def _longest_word_bytes(encoded: bytes) -> int:
     """Bytes of the longest word, or 0 if no word can be over the limit."""
     # A word over the limit would fill at least one of these blocks, with no space or line end in it.
     width = MAXIMUM_WORD_CHARACTERS // 2
-    blocks = np.frombuffer(data, np.uint8, len(data) // width * width).reshape(-1, width)
+    blocks = np.frombuffer(encoded, np.uint8, len(encoded) // width * width).reshape(-1, width)
     if (blocks <= ord(" ")).any(axis=1).all():
         return 0
-    breaks = np.flatnonzero(_IS_BREAK[np.frombuffer(data, np.uint8)])
-    return int(np.diff(breaks, prepend=-1, append=len(data)).max()) - 1
+    breaks = np.flatnonzero(_IS_BREAK[np.frombuffer(encoded, np.uint8)])
+    return int(np.diff(breaks, prepend=-1, append=len(encoded)).max()) - 1

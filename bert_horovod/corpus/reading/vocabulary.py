@@ -63,10 +63,10 @@ def read_vocabulary(path: str | Path) -> list[str]:
                 f"the vocabulary {path}, line {number}: the token {token!r} is also in line "
                 f"{lines[token]}; expected every token once"
             )
-    missing = [token for token in SPECIAL_TOKENS if token not in lines]
-    if missing:
+    missing_tokens = [token for token in SPECIAL_TOKENS if token not in lines]
+    if missing_tokens:
         raise UserError(
-            f"the vocabulary {path} has no {' '.join(missing)}; expected {' '.join(SPECIAL_TOKENS)} "
+            f"the vocabulary {path} has no {' '.join(missing_tokens)}; expected {' '.join(SPECIAL_TOKENS)} "
             f"among its {len(tokens)} lines: is it a BERT WordPiece vocabulary?"
         )
     return tokens
@@ -160,12 +160,19 @@ def _alphabet(counts: Counter[str], limit: int) -> set[str]:
         for character in word:
             characters[character] += count
     needed = _COVERAGE * characters.total()
-    kept, covered = set(), 0
-    for character, count in sorted(characters.items(), key=lambda item: (not item[0].isascii(), -item[1], item[0])):
-        if len(kept) < limit and (character.isascii() or covered < needed):
-            kept.add(character)
+    alphabet, covered = set(), 0
+    for character, count in sorted(
+        characters.items(),
+        key=lambda item: (
+            not item[0].isascii(),
+            -item[1],
+            item[0],
+        ),
+    ):
+        if len(alphabet) < limit and (character.isascii() or covered < needed):
+            alphabet.add(character)
             covered += count
-    return kept
+    return alphabet
 
 
 def _train(words: dict[str, int], size: int, alphabet: list[str], continuations: list[str]) -> list[str]:
@@ -186,16 +193,16 @@ def _train(words: dict[str, int], size: int, alphabet: list[str], continuations:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.train_from_iterator(_repeated(words), trainer)
-    found = tokenizer.get_vocab()
-    return sorted(found, key=found.get)
+    ids = tokenizer.get_vocab()
+    return sorted(ids, key=ids.get)
 
 
 def _repeated(words: dict[str, int]) -> Iterator[str]:
     total = sum((len(word) + 1) * count for word, count in words.items())
     divisor = max(1, -(-total // _TRAINER_CHARACTERS))
     for word, count in words.items():
-        left = -(-count // divisor)
-        while left > 0:
-            now = min(left, 4096)
+        times_left = -(-count // divisor)
+        while times_left > 0:
+            now = min(times_left, 4096)
             yield f"{word} " * now
-            left -= now
+            times_left -= now

@@ -114,8 +114,8 @@ def _checked_head(reader: SourceReader) -> Iterator[tuple[bool, bytes]]:
         if len(head) >= _HEAD_BYTES:
             break
     if not _DUMP_HEAD.match(head):
-        found = "XML, but not of MediaWiki" if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") else "not XML"
-        raise UserError(f"{reader.source.path} is {found} (it begins with {head[:40]!r}); {_EXPECTED}")
+        format = "XML, but not of MediaWiki" if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") else "not XML"
+        raise UserError(f"{reader.source.path} is {format} (it begins with {head[:40]!r}); {_EXPECTED}")
     return chain(first, blocks)
 
 

@@ -91,17 +91,17 @@ def plain_text(wikitext: str) -> tuple[list[str], int]:
 
 def _without_blocks(wikitext: str) -> str:
     """The text without the blocks that the scan finds."""
-    kept, begin = [], 0
-    for start, end, instead in _Scan(wikitext).found():
+    pieces, begin = [], 0
+    for start, end, replacement in _Scan(wikitext).found():
         if start >= begin:
-            kept += [piece for piece in (wikitext[begin:start], instead) if piece]
+            pieces += [piece for piece in (wikitext[begin:start], replacement) if piece]
         if end > begin:
             begin = end
-            if not kept or kept[-1].endswith("\n"):  # else the rest would look like an indented line
+            if not pieces or pieces[-1].endswith("\n"):  # else the rest would look like an indented line
                 while wikitext[begin : begin + 1] in (" ", "\t"):
                     begin += 1
-    kept.append(wikitext[begin:])
-    return "".join(kept)
+    pieces.append(wikitext[begin:])
+    return "".join(pieces)
 
 
 class _Scan:
@@ -160,12 +160,12 @@ class _Scan:
             while self._open[-1][0] != kind:
                 self._pop()
             _, begin, opened = self._pop()
-            left = max(0, opened - braces)
-            braces -= opened - left
-            if left >= 2:
-                self._push(kind, begin, left)
+            braces_left = max(0, opened - braces)
+            braces -= opened - braces_left
+            if braces_left >= 2:
+                self._push(kind, begin, braces_left)
             else:
-                self._found.append((begin + left, end - braces, ""))
+                self._found.append((begin + braces_left, end - braces, ""))
 
     def _push(self, kind: str, begin: int, braces: int) -> None:
         self._open.append((kind, begin, braces))

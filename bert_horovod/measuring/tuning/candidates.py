@@ -49,22 +49,22 @@ def first_settings(recipe: Recipe, machine: Machine) -> Settings:
 
 def resolved(settings: Mapping[str, Any], machine: Machine) -> Settings:
     """The settings with `auto` and 0 replaced by their values on this machine, so that equal settings compare equal."""
-    found = dict(settings)
-    if found["xla"] == "auto":
-        found["xla"] = "layers" if machine.gpu else "elementwise"
-    if "threads" in found:
-        found["threads"] = machine.threads(found["threads"])
-    if found.get("bucket_bytes", "auto") != "auto" and found["reduction"] == "auto":
-        found["reduction"] = "ring"
-    return found
+    values = dict(settings)
+    if values["xla"] == "auto":
+        values["xla"] = "layers" if machine.gpu else "elementwise"
+    if "threads" in values:
+        values["threads"] = machine.threads(values["threads"])
+    if values.get("bucket_bytes", "auto") != "auto" and values["reduction"] == "auto":
+        values["reduction"] = "ring"
+    return values
 
 
 def micro_batches(recipe: Recipe, phase: int, world_size: int) -> list[int]:
     """Micro-batches, ascending, that divide a rank's share of the global batch with little padding: all, a half, ..."""
-    share, found = -(-recipe.phase[phase].global_batch // world_size), []
-    while not found or found[-1] > 1:
-        found.append(-(-share // (1 << len(found))))
-    return sorted(found)
+    share, sizes = -(-recipe.phase[phase].global_batch // world_size), []
+    while not sizes or sizes[-1] > 1:
+        sizes.append(-(-share // (1 << len(sizes))))
+    return sorted(sizes)
 
 
 class Candidates:
@@ -84,7 +84,7 @@ class Candidates:
     def smaller(self, at: Settings) -> Line:
         """If `at` does not fit: smaller micro-batches, the largest first; last, one row with recompute = "layer"."""
         rows = [rows for rows in reversed(self._micro_batches) if rows < at["micro_batch"]]
-        return [at | {"micro_batch": each} for each in rows] + [at | {"micro_batch": 1, "recompute": "layer"}]
+        return [at | {"micro_batch": count} for count in rows] + [at | {"micro_batch": 1, "recompute": "layer"}]
 
     def lines(self, at: Settings, wait_share: float) -> Iterator[Callable[[Settings], list[Line]]]:
         """Yields functions; each takes the best settings so far and returns the lines that begin there.
@@ -109,47 +109,50 @@ class Candidates:
         return [[at | {"xla": xla}] for xla in XLA if xla != resolved(at, self._machine)["xla"]]
 
     def _rows(self, at: Settings) -> list[Line]:
-        rows, low = at["micro_batch"], [each for each in self._micro_batches if each < at["micro_batch"]]
-        high = [each for each in self._micro_batches if each > rows]
-        return [[at | {"micro_batch": each} for each in line] for line in (low[::-1], high)]
+        rows, low = at["micro_batch"], [count for count in self._micro_batches if count < at["micro_batch"]]
+        high = [count for count in self._micro_batches if count > rows]
+        return [[at | {"micro_batch": count} for count in line] for line in (low[::-1], high)]
 
     def _recompute(self, at: Settings) -> list[Line]:
         """Other values of recompute, with this micro-batch, and with the largest that fits only with recomputation."""
-        found = []
+        lines = []
         for recompute in RECOMPUTE:
             if recompute != at["recompute"]:
                 changed = at | {"recompute": recompute}
-                found.append([changed])
+                lines.append([changed])
                 for rows in reversed(self._micro_batches):
                     larger = changed | {"micro_batch": rows}
                     if rows > at["micro_batch"] and self._fits(larger):
                         if not self._fits(at | {"micro_batch": rows}):
-                            found.append([larger])
+                            lines.append([larger])
                         break
-        return found
+        return lines
 
     def _threads(self, at: Settings) -> list[Line]:
         machine, now = self._machine, self._machine.threads(at["threads"])
         all_of_them = machine.threads(0)
         wished = [all_of_them, max(1, machine.physical_cores // machine.local_size)]
         wished += [all_of_them - 1] if all_of_them >= 4 else []  # a core stays free for Horovod and for making rows
-        return [[at | {"threads": 0 if each == all_of_them else each}] for each in dict.fromkeys(wished) if each != now]
+        return [
+            [at | {"threads": 0 if count == all_of_them else count}] for count in dict.fromkeys(wished) if count != now
+        ]
 
     def _buckets(self, at: Settings) -> list[Line]:
         narrow = self._recipe.numerics.wire == "float16"
-        found = [("auto", "auto")]
+        sizes_and_ways = [("auto", "auto")]
         for size in BUCKET_BYTES[1:]:
-            found += [(size, way) for way in (("ring", "two_step") if narrow else ("auto",))]
+            sizes_and_ways += [(size, way) for way in (("ring", "two_step") if narrow else ("auto",))]
         now = resolved(at, self._machine)
-        changed = [at | {"bucket_bytes": size, "reduction": way} for size, way in found]
-        return [[each] for each in changed if resolved(each, self._machine) != now]
+        changed = [at | {"bucket_bytes": size, "reduction": way} for size, way in sizes_and_ways]
+        return [[candidate] for candidate in changed if resolved(candidate, self._machine) != now]
 
     def _cycle_time(self, at: Settings) -> list[Line]:
         now = at["cycle_time_ms"]
         low, high = (
-            [each for each in CYCLE_TIMES_MS if (each < now) == less and each != now] for less in (True, False)
+            [cycle_time for cycle_time in CYCLE_TIMES_MS if (cycle_time < now) == less and cycle_time != now]
+            for less in (True, False)
         )
-        return [[at | {"cycle_time_ms": each} for each in line] for line in (low[::-1], high)]
+        return [[at | {"cycle_time_ms": cycle_time} for cycle_time in line] for line in (low[::-1], high)]
 
 
 def _by_host(machine: Machine) -> bool:

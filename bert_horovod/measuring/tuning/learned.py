@@ -60,13 +60,13 @@ class Learned:
     def _read(self) -> _Content | None:
         """The file's content; None if the file is missing, damaged or of another format: then measure again."""
         try:
-            found = read_json(self.path)
-            check_type(found, _Content, "")
-            trials = {key: Trial(**each) for key, each in found["trials"].items()}
-            answer = found["answer"] and Found(**found["answer"])
+            contents = read_json(self.path)
+            check_type(contents, _Content, "")
+            trials = {key: Trial(**trial_table) for key, trial_table in contents["trials"].items()}
+            answer = contents["answer"] and Found(**contents["answer"])
         except (OSError, ValueError, KeyError):
             return None
-        return _Content(**{**found, "trials": trials, "answer": answer}) if found["format"] == FORMAT else None
+        return _Content(**{**contents, "trials": trials, "answer": answer}) if contents["format"] == FORMAT else None
 
     def close(self) -> None:
         """Unlock the file, for other processes."""
@@ -90,9 +90,9 @@ class Learned:
         """The kept result of the search for this question; None if there is none."""
         return self._content.answer if self._content.question == dict(question) else None
 
-    def keep_answer(self, question: Mapping[str, Any], found: Found) -> None:
+    def keep_answer(self, question: Mapping[str, Any], answer: Found) -> None:
         """Write a search's result to the file."""
-        self._content.question, self._content.answer = dict(question), found
+        self._content.question, self._content.answer = dict(question), answer
         self._write()
 
     def _write(self) -> None:

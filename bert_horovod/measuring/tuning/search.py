@@ -76,12 +76,12 @@ class Search:
         """Search; raises RunError if no settings work."""
         self._begin()
         while True:
-            before = self.best
+            best_before = self.best
             trial = self._known(self.best)
             for lines in self._candidates.lines(self.best, trial.reduce_wait_s / trial.step_s):
                 for line in lines(self.best):
                     self._walk(line)
-            if self.best == before:
+            if self.best == best_before:
                 break
         return self._decide()
 
@@ -116,8 +116,8 @@ class Search:
         for settings in line:
             trial = self._known(settings)
             if trial is None:
-                if why := self._why_not(settings):
-                    self._over.setdefault(why, []).append(resolved(settings, self._machine))
+                if reason := self._why_not(settings):
+                    self._over.setdefault(reason, []).append(resolved(settings, self._machine))
                     continue
                 trial = self._try(settings)
             best_s = self._known(self.best).step_s
@@ -138,14 +138,14 @@ class Search:
         return None
 
     def _try(self, settings: Settings) -> Trial:
-        known = self._known(self.best)
-        trial = self._measure(settings, 0, GIVE_UP * known.step_s if known else math.inf)
+        known_trial = self._known(self.best)
+        trial = self._measure(settings, 0, GIVE_UP * known_trial.step_s if known_trial else math.inf)
         self._trials.append((settings, trial))
         return trial
 
     def _known(self, settings: Settings) -> Trial | None:
         wanted = resolved(settings, self._machine)
-        return next((trial for each, trial in self._trials if resolved(each, self._machine) == wanted), None)
+        return next((trial for tried, trial in self._trials if resolved(tried, self._machine) == wanted), None)
 
     def _decide(self) -> Found:
         """The best finalist; they are measured in turns, because the machine may have been slower in some trials."""
@@ -172,13 +172,15 @@ class Search:
         best = min(range(len(near)), key=lambda i: (-len(seconds[i]), statistics.median(seconds[i])))
         gain = None
         if first_works:
-            both = zip(seconds[near.index(self._first)], seconds[best], strict=False)
-            gain = statistics.median(first_s / best_s for first_s, best_s in both)
+            times_s = zip(seconds[near.index(self._first)], seconds[best], strict=False)
+            gain = statistics.median(first_s / best_s for first_s, best_s in times_s)
         return self._found(near[best], statistics.median(seconds[best]), gain)
 
     def _found(self, settings: Settings, step_s: float, gain: float | None) -> Found:
         trial = self._known(settings)
-        over = {why: len({json.dumps(each) for each in settings}) for why, settings in self._over.items()}
+        over = {
+            reason: len({json.dumps(candidate) for candidate in settings}) for reason, settings in self._over.items()
+        }
         return Found(settings, trial.rows_per_s * trial.step_s / step_s, gain, len(self._trials), over)
 
     def _turn(self, near: list[Settings], i: int, number: int) -> float:
@@ -201,7 +203,7 @@ def race(count: int, measure: Callable[[int, int], float]) -> list[list[float]]:
     for number in range(1, ROUNDS + 1):
         for i in racing:
             seconds[i].append(measure(i, number))
-        best_s = [min(own) for own in seconds]
+        best_s = [min(seconds_of_one) for seconds_of_one in seconds]
         bound_s = (GIVE_UP if number == 1 else NEAR) * min(best_s)
         racing = [i for i in racing if best_s[i] <= bound_s and seconds[i][-1] < math.inf] or racing
         if len(racing) == 1:

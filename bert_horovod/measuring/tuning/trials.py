@@ -44,16 +44,16 @@ def run_trial(words: Sequence[str], limit_s: float, memory_bytes: int | None = N
     begun = time.monotonic()
     ended = run_command(words, limit_s)
     wall_s = time.monotonic() - begun
-    said = "\n".join(filter(None, (ended.output.strip(), ended.errors.strip())))[-_LAST_WORDS:]
+    output = "\n".join(filter(None, (ended.output.strip(), ended.errors.strip())))[-_LAST_WORDS:]
     if ended.late:
-        return Trial(failure=TIME_IS_UP, words=said, limit=limit_s, wall_s=wall_s)
+        return Trial(failure=TIME_IS_UP, words=output, limit=limit_s, wall_s=wall_s)
     if ended.code == 0:
-        found = json.loads(ended.output.strip().splitlines()[-1])
+        measured = json.loads(ended.output.strip().splitlines()[-1])
         known = {field.name for field in fields(Trial)}
-        return Trial(**{name: value for name, value in found.items() if name in known}, wall_s=wall_s)
+        return Trial(**{name: figure for name, figure in measured.items() if name in known}, wall_s=wall_s)
     if ended.code == -signal.SIGKILL or _NO_MEMORY.search(ended.errors):
-        return Trial(failure=OUT_OF_MEMORY, words=said, limit=float(memory_bytes or 0), wall_s=wall_s)
-    return Trial(failure=FAILED, words=said, wall_s=wall_s)
+        return Trial(failure=OUT_OF_MEMORY, words=output, limit=float(memory_bytes or 0), wall_s=wall_s)
+    return Trial(failure=FAILED, words=output, wall_s=wall_s)
 
 
 def still_holds(trial: Trial, memory_bytes: int | None, limit_s: float) -> bool:

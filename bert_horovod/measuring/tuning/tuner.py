@@ -57,13 +57,13 @@ def tune(question: Question, store: Store, learned: Learned, say: Callable[[str]
     recipe, machine, phase = question.recipe, question.machine, question.phase
     phases = range(len(recipe.phase))
     rows = [open_rows(store, recipe, i, "train", question.index_dir) for i in phases]
-    slots = [(each.masked_slots, each.sequences) for each in rows]
+    slots = [(phase_rows.masked_slots, phase_rows.sequences) for phase_rows in rows]
     prediction = Prediction(recipe, phase, machine.world_size, slots, question.memory_bytes, machine.gpu)
     trials = _Trials(question, learned, say)
 
     def works_elsewhere(settings: Settings) -> bool:
-        others = (trials.measure(settings, i, 0, 0.0) for i in phases if i != phase)
-        return all(trial.failure in ("", TIME_IS_UP) for trial in others)
+        elsewhere = (trials.measure(settings, i, 0, 0.0) for i in phases if i != phase)
+        return all(trial.failure in ("", TIME_IS_UP) for trial in elsewhere)
 
     search = Search(
         first_settings(recipe, machine),
@@ -102,27 +102,27 @@ class _Trials:
         return trial
 
     def _tell(self, settings: Settings, phase: int, number: int, trial: Trial, kept: bool) -> None:
-        told, question = (settings, phase, number), self._question
-        if told in self._told:
+        trial_key, question = (settings, phase, number), self._question
+        if trial_key in self._told:
             return
-        self._told.append(told)
+        self._told.append(trial_key)
         first = first_settings(question.recipe, question.machine)
         changed = [f"{key}={value}" for key, value in settings.items() if value != first[key]]
-        what = " ".join(changed) or "the recipe as it is"
-        what += f", round {number}" if number else ""
-        what += "" if phase == question.phase else f", phase {phase}"
+        description = " ".join(changed) or "the recipe as it is"
+        description += f", round {number}" if number else ""
+        description += "" if phase == question.phase else f", phase {phase}"
         figures = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
-        took = "kept from before" if kept else duration(trial.wall_s)
+        time_text = "kept from before" if kept else duration(trial.wall_s)
         left_s = self.count_left() * sum(self._walls) / max(1, len(self._walls))
         after = f"; at most {duration(left_s)} left" if left_s and not kept else ""
-        self._say(f"{len(self._told):3}  {what}: {figures} ({took}{after})")
+        self._say(f"{len(self._told):3}  {description}: {figures} ({time_text}{after})")
 
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
     """Inside this context SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    handler_before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler_before)

@@ -34,6 +34,7 @@ def facts(**changes) -> dict:
         "packages": {"tensorflow": "2.18.1", "horovod": "0.28.1", "numpy": "2.0.2"},
         "source": "abc",
         "horovod_with": ["Gloo", "NCCL"],
+        "horovod_cuda": 12,
         "own_address": "10.0.0.1",
         "loopback_line": None,
         "interfaces": {
@@ -50,6 +51,7 @@ def facts(**changes) -> dict:
 
 
 NO_GPUS = {"names": [], "driver": None, "wrong": None}
+H100 = "NVIDIA H100 80GB HBM3"
 
 
 def test_the_middle_of_a_round_trip_is_when_a_clock_was_read():
@@ -195,6 +197,18 @@ def test_gpus_are_read_from_their_tool():
         ({"gpus": NO_GPUS}, OK, "none; ranks compute on the CPU"),
         ({"gpus": {"names": ["A"], "driver": "550.54.15", "wrong": None}}, FAILED, "a: 1 GPUs for 2 ranks"),
         ({"gpus": {"names": ["A", "A"], "driver": "470.9", "wrong": None}}, FAILED, "a: driver 470.9"),
+        ({"gpus": {"names": [H100] * 2, "driver": "550.54.15", "wrong": None}}, FAILED, "a: driver 550.54.15"),
+        (
+            {"gpus": {"names": [H100] * 2, "driver": "555.42.02", "wrong": None}},
+            OK,
+            f"2 of {H100}, driver 555.42.02, NCCL",
+        ),
+        ({"horovod_cuda": 13}, FAILED, "a: driver 550.54.15"),
+        (
+            {"horovod_cuda": 13, "gpus": {"names": ["A", "A"], "driver": "580.65.06", "wrong": None}},
+            OK,
+            "2 of A, driver 580.65.06, NCCL",
+        ),
         ({"gpus": {"names": ["A", "B"], "driver": "550.1", "wrong": None}}, WARNING, "several kinds: A, B"),
         ({"gpus": NO_GPUS | {"wrong": "nvidia-smi says: no"}}, FAILED, "a: nvidia-smi says: no"),
         ({"horovod_with": ["Gloo"]}, FAILED, "a: Horovod without NCCL"),

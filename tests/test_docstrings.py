@@ -1,0 +1,28 @@
+"""The examples in docstrings do what they say."""
+
+import doctest
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.horovod_runs import PROJECT
+
+MODULES = [
+    ".".join(path.relative_to(PROJECT).with_suffix("").parts)
+    for path in sorted((PROJECT / "bert_horovod").rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_give_what_they_show(name):
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted
+    assert not results.failed
+
+
+def test_the_arithmetic_with_examples_needs_no_tensorflow():
+    program = f"import sys, {', '.join(MODULES)}; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=False).returncode == 0
