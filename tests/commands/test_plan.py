@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from xml.etree import ElementTree
 
 import pytest
@@ -26,10 +25,8 @@ def plan(capsys, *flags: str) -> str:
 
 
 def test_a_table_for_each_phase():
-    began = time.perf_counter()
     done = run_command("plan", *FLAGS, "--device", "V100", "--world_size", "1", "32")
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.perf_counter() - began < 30  # TensorFlow alone takes longer on a busy machine; usually under a second
     lines = done.stdout.splitlines()
     assert lines[0].startswith(
         "device V100: 125 TFLOP/s in float16, of which forward and backward reach 35%; memory 16"

@@ -115,10 +115,11 @@ ctypes.PyDLL(None).sleep(60)
 
 def test_a_rank_that_gets_on_with_its_work_is_left_alone(monkeypatch):
     monkeypatch.setattr("bert_horovod.training.hooks.watchdog.BEAT_S", 0.02)
-    watchdog = Watchdog(World(), 0.5)
+    limit_s = 2.0
+    watchdog = Watchdog(World(), limit_s)
     for step in range(60):
         watchdog.begin("working", step)
-        watchdog._closed.wait(0.02)
+        watchdog._closed.wait(1.2 * limit_s / 60)
     watchdog.close()
 
 
