@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import io
 import os
 import shutil
 import subprocess
@@ -112,36 +113,43 @@ def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(smal
 
 def test_too_long_without_a_checkpoint_stops_the_run(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
-    writer, said = saver(small_disk, store, with_execution(max_unsaved_hours=0.5 / 3600))
+    writer, _ = saver(small_disk, store, with_execution(max_unsaved_hours=0.5 / 3600))
     for step in (10, 20):
         writer.save(random_state(step), POSITION)
     with pytest.raises(RunError, match=r"no new checkpoint for more than execution.max_unsaved_hours = 0.00013"):
         writer.finish(lambda: None)
-    assert said
     assert load_newest(small_disk, TASK).progress.step == 10
 
 
-def fill(disk: Path, log: Path) -> None:
-    """When a run has begun, take all the room of its disk; a while later, make plenty."""
+FULL = (
+    "warning: cannot write the checkpoint",
+    "metrics.jsonl: No space left on device; its lines are kept until that works",
+)
+
+
+def fill(disk: Path, log: Path, shown: io.StringIO) -> None:
+    """When a run has begun, take all the room of its disk; when the run has said so, make plenty."""
+    end = time.monotonic() + 120
     while not (log.exists() and log.stat().st_size):
         time.sleep(0.01)
     with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as file:
         while True:
             file.write(b"\0" * 512)
-    time.sleep(3)
+    while not all(text in shown.getvalue() for text in FULL) and time.monotonic() < end:
+        time.sleep(0.01)
     subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
 
 
-def test_a_run_whose_disk_fills_up_trains_on_and_saves_when_there_is_room(small_disk, store, monkeypatch, capsys):
+def test_a_run_whose_disk_fills_up_trains_on_and_saves_when_there_is_room(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.2)
-    output_dir = small_disk / "run"
-    filling = threading.Thread(target=fill, args=(small_disk, output_dir / "metrics.jsonl"))
+    output_dir, shown = small_disk / "run", io.StringIO()
+    filling = threading.Thread(target=fill, args=(small_disk, output_dir / "metrics.jsonl", shown))
     filling.start()
-    train(store, output_dir, phase={"steps": 60}, execution={"checkpoint_steps": 10})
+    with contextlib.redirect_stdout(shown):
+        train(store, output_dir, phase={"steps": 60}, execution={"checkpoint_steps": 10})
     filling.join()
-    shown = capsys.readouterr().out
-    assert "warning: cannot write the checkpoint" in shown
-    assert "metrics.jsonl: No space left on device; its lines are kept until that works" in shown
+    for text in FULL:
+        assert text in shown.getvalue()
     assert load_newest(output_dir, TASK).progress.step == 60
     assert [line["step"] for line in metrics(output_dir)] == list(range(1, 61))
 
