@@ -11,10 +11,10 @@ from tests.toys import write_toy_store
 @pytest.fixture
 def make_store(tmp_path) -> Callable[..., Store]:
     """A function that writes and opens a toy store (see tests/toys.py); each call makes another one."""
-    made = []
+    calls = []
 
     def make(**sizes) -> Store:
-        made.append(None)
-        return write_toy_store(tmp_path / f"store-{len(made)}", seed=len(made), **sizes)
+        calls.append(None)
+        return write_toy_store(tmp_path / f"store-{len(calls)}", seed=len(calls), **sizes)
 
     return make

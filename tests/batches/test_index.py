@@ -51,11 +51,11 @@ def test_an_index_counts_what_it_holds(make_store, pair, packing):
     assert np.all(np.diff(positions[index.by_length]) >= 0)
     document = token_documents(store)[[window.start for window in windows]]
     for number in np.unique(second):
-        here = document[second == number]
-        largest = np.bincount(here).max()
+        documents = document[second == number]
+        largest = np.bincount(documents).max()
         assert index.classes.largest_run[number] == largest
         end = index.classes.run_end[number]
-        assert len(set(here[end - largest : end])) == 1
+        assert len(set(documents[end - largest : end])) == 1
 
 
 def test_windows_are_drawn_short_as_far_as_rows_need_it(make_store, monkeypatch):
@@ -69,9 +69,9 @@ def test_windows_are_drawn_short_as_far_as_rows_need_it(make_store, monkeypatch)
 
 def test_sorting_in_chunks_is_sorting(make_store, monkeypatch):
     store = make_store()
-    whole = open_index(store, 32, "next_sentence", True)
-    whole_order = whole.by_length.copy()
-    shutil.rmtree(whole.path)
+    index = open_index(store, 32, "next_sentence", True)
+    whole_order = index.by_length.copy()
+    shutil.rmtree(index.path)
     monkeypatch.setattr(index_module, "_CHUNK", 7)
     assert np.array_equal(open_index(store, 32, "next_sentence", True).by_length, whole_order)
 

@@ -41,8 +41,8 @@ def test_any_change_is_refused_or_harmless(tmp_path_factory, original, made):
         for name, change in made:
             if (index / name).is_file():
                 apply(index / name, change, box.outside)
-        found = box.read(assemble, open_store(box.directory))
-        if isinstance(found, ReportedError):
-            assert "remove" in str(found)
+        arrays = box.read(assemble, open_store(box.directory))
+        if isinstance(arrays, ReportedError):
+            assert "remove" in str(arrays)
         else:
-            assert all(map(np.array_equal, found, expected))
+            assert all(map(np.array_equal, arrays, expected))

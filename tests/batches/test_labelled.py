@@ -46,7 +46,7 @@ def rows(examples: LabelledTokens, seed: int = 1) -> LabelledRows:
 
 def row_of(source: LabelledRows, example: int) -> dict[str, np.ndarray]:
     position = int(np.flatnonzero(source.examples(np.arange(source.count))[:, 0] == example)[0])
-    return {name: values[0].tolist() for name, values in source.assemble(np.array([position])).items()}
+    return {name: array[0].tolist() for name, array in source.assemble(np.array([position])).items()}
 
 
 def test_a_text_is_cls_text_sep_and_padding():
@@ -112,39 +112,39 @@ def test_a_row_is_a_function_of_its_position_and_minus_one_is_a_row_of_weight_ze
     together = source.assemble(np.array([3, 40, -1]))
     for row, position in enumerate((3, 40, -1)):
         alone = source.assemble(np.array([position]))
-        for name, values in together.items():
-            np.testing.assert_array_equal(values[row], alone[name][0])
+        for name, array in together.items():
+            np.testing.assert_array_equal(array[row], alone[name][0])
     assert together["weights"].tolist() == [[1], [1], [0]]
-    for name, values in together.items():
-        assert not values[2].any(), name
-        assert values.dtype == (np.float32 if name == "weights" else np.int32)
+    for name, array in together.items():
+        assert not array[2].any(), name
+        assert array.dtype == (np.float32 if name == "weights" else np.int32)
 
 
 def test_a_dataset_tokenises_each_split_with_its_labels():
-    made = dataset(LabelledTexts((["The film is good .", "bad heros"],), [1, 0]), LabelledTexts((["poor"],), [0]))
-    made = replace(made, recipe=toy_recipe(phase={"sequence_length": 8}, data={"packing": False}))
-    source = made.open(0, "train")
-    assert (source.count, made.open(0, "held_out").count) == (2, 1)
+    labelled = dataset(LabelledTexts((["The film is good .", "bad heros"],), [1, 0]), LabelledTexts((["poor"],), [0]))
+    labelled = replace(labelled, recipe=toy_recipe(phase={"sequence_length": 8}, data={"packing": False}))
+    source = labelled.open(0, "train")
+    assert (source.count, labelled.open(0, "held_out").count) == (2, 1)
     words = [[WORDS[number] for number in row_of(source, example)["input_ids"]] for example in (0, 1)]
     assert words[0] == ["[CLS]", "the", "film", "is", "good", ".", "[SEP]", "[PAD]"]
     assert words[1][:5] == ["[CLS]", "bad", "hero", "##s", "[SEP]"]
     assert [row_of(source, example)["labels"] for example in (0, 1)] == [[1], [0]]
-    assert made.tokens == 9
+    assert labelled.tokens == 9
 
 
 def test_the_hash_tells_content_and_vocabulary_apart():
     train = LabelledTexts((["good", "bad"],), [1, 0])
-    made = dataset(train)
-    assert made.hash == dataset(LabelledTexts((["good", "bad"],), [1, 0])).hash
-    bytes.fromhex(made.hash)
+    labelled = dataset(train)
+    assert labelled.hash == dataset(LabelledTexts((["good", "bad"],), [1, 0])).hash
+    bytes.fromhex(labelled.hash)
     others = [
         dataset(LabelledTexts((["good", "fine"],), [1, 0])),
         dataset(LabelledTexts((["good", "bad"],), [1, 1])),
         dataset(train, LabelledTexts((["good"],), [1])),
-        replace(made, vocabulary=[*WORDS[:-2], WORDS[-1], WORDS[-2]]),
-        replace(made, lowercase=False),
+        replace(labelled, vocabulary=[*WORDS[:-2], WORDS[-1], WORDS[-2]]),
+        replace(labelled, lowercase=False),
     ]
-    assert len({made.hash, *(other.hash for other in others)}) == 6
+    assert len({labelled.hash, *(other.hash for other in others)}) == 6
 
 
 def test_a_vocabulary_without_special_tokens_is_refused():
@@ -173,33 +173,33 @@ def test_packed_rows_hold_each_example_once_an_epoch_and_in_each_epoch_beside_ot
 
 def test_an_example_in_a_packed_row_is_what_it_is_alone():
     packed, alone = LabelledRows(some(), SPECIAL, 32, 1), LabelledRows(some(), SPECIAL, 32, 1, packing=False)
-    found = packed.assemble(np.arange(packed.count))
+    batch = packed.assemble(np.arange(packed.count))
     numbers = packed.examples(np.arange(packed.count))
-    assert numbers.shape == found["labels"].shape == found["weights"].shape == found["cls_positions"].shape
-    assert (found["weights"] == (numbers >= 0)).all()
+    assert numbers.shape == batch["labels"].shape == batch["weights"].shape == batch["cls_positions"].shape
+    assert (batch["weights"] == (numbers >= 0)).all()
     for row, slot in zip(*np.nonzero(numbers >= 0), strict=True):
         single = row_of(alone, numbers[row, slot])
         length = sum(single["sequence_ids"])
-        start = found["cls_positions"][row, slot]
-        assert (found["sequence_ids"][row] == slot + 1).sum() == length
+        start = batch["cls_positions"][row, slot]
+        assert (batch["sequence_ids"][row] == slot + 1).sum() == length
         for name in ("input_ids", "token_type_ids", "position_ids"):
-            assert found[name][row, start : start + length].tolist() == single[name][:length], name
-        assert found["labels"][row, slot] == single["labels"][0]
+            assert batch[name][row, start : start + length].tolist() == single[name][:length], name
+        assert batch["labels"][row, slot] == single["labels"][0]
 
 
 def test_a_packed_row_is_a_function_of_its_position():
     source = LabelledRows(some(), SPECIAL, 32, 1)
     together = source.assemble(np.array([3, 40, -1]))
     for row, position in enumerate((3, 40, -1)):
-        for name, values in source.assemble(np.array([position])).items():
-            np.testing.assert_array_equal(together[name][row], values[0])
-    assert not any(values[2].any() for values in together.values())
+        for name, array in source.assemble(np.array([position])).items():
+            np.testing.assert_array_equal(together[name][row], array[0])
+    assert not any(array[2].any() for array in together.values())
 
 
 def test_outputs_of_rows_come_back_in_the_order_of_examples():
     source = LabelledRows(some(), SPECIAL, 32, 1)
-    found = source.assemble(np.arange(source.count))
-    first = np.take_along_axis(found["input_ids"], found["cls_positions"] + 1, axis=1)
+    batch = source.assemble(np.arange(source.count))
+    first = np.take_along_axis(batch["input_ids"], batch["cls_positions"] + 1, axis=1)
     assert source.by_example(first[..., None])[:, 0].tolist() == [100 + i for i in range(50)]
 
 

@@ -13,10 +13,10 @@ PACKING = pytest.mark.parametrize("packing", [True, False])
 
 def masked_places(batch) -> np.ndarray:
     """Which places of the rows are to be predicted, bool [R, L]."""
-    found = np.zeros(batch["input_ids"].shape, bool)
+    masked = np.zeros(batch["input_ids"].shape, bool)
     row, slot = np.nonzero(batch["masked_weights"])
-    found[row, batch["masked_positions"][row, slot]] = True
-    return found
+    masked[row, batch["masked_positions"][row, slot]] = True
+    return masked
 
 
 def per_sequence(batch, values: np.ndarray) -> np.ndarray:
@@ -104,7 +104,9 @@ def test_whole_words_are_masked_or_none_of_their_pieces(make_store, packing, kin
 
 def test_whole_words_change_nothing_where_all_words_are_one_token(make_store):
     store = make_store()
-    one, other = (make_rows(store, whole_word_masking=value).assemble(np.arange(200)) for value in (False, True))
+    one, other = (
+        make_rows(store, whole_word_masking=whole_words).assemble(np.arange(200)) for whole_words in (False, True)
+    )
     for name, array in one.items():
         assert np.array_equal(array, other[name]), name
 

@@ -56,7 +56,7 @@ def test_spans_are_those_of_the_procedure_word_by_word(seed):
     start = np.cumsum(sizes) - sizes + 3 * segments  # [CLS], [SEP] lie between
     tokens = np.add.reduceat(sizes, first[:-1])
     budgets = masked_count(tokens, 0.15)
-    found = choose_spans(Words(start, sizes, left, first), lengths, hashes, budgets)
+    computed = choose_spans(Words(start, sizes, left, first), lengths, hashes, budgets)
     expected = []
     for low, high, budget in zip(first[:-1], first[1:], budgets, strict=True):
         order = np.argsort(hashes[low:high])
@@ -68,7 +68,7 @@ def test_spans_are_those_of_the_procedure_word_by_word(seed):
                 expected += range(start[i], start[i] + sizes[i])
         if not spans:  # no word fits: tokens of the first that was tried
             expected += range(start[low + order[0]], start[low + order[0]] + budget)
-    assert found.tolist() == sorted(expected)
+    assert computed.tolist() == sorted(expected)
 
 
 def test_lengths_have_the_published_frequencies_and_stay_in_the_segment():
@@ -112,7 +112,7 @@ def test_rows_are_masked_as_by_the_published_procedure(make_store, packing, whol
     ids, masked = unmasked(batch), masked_places(batch)
     continues = np.array([whole_words and token.startswith("##") for token in WITH_PIECES])
     python = random.Random(1)
-    found, expected, tokens = np.zeros(12), np.zeros(12), np.zeros(2)
+    computed, expected, tokens = np.zeros(12), np.zeros(12), np.zeros(2)
     for row in range(len(ids)):
         for number in range(1, int(batch["sequence_ids"][row].max()) + 1):
             places = np.flatnonzero(batch["sequence_ids"][row] == number)
@@ -146,12 +146,12 @@ def test_rows_are_masked_as_by_the_published_procedure(make_store, packing, whol
             if not whole_words:
                 assert count == budget  # a token more always fits
             tokens += count, np.array(sizes)[again].sum()
-            found += runs(hit, segments)
+            computed += runs(hit, segments)
             expected += runs(again, segments)
     assert tokens[0] == pytest.approx(tokens[1], rel=0.005)
-    assert found[1:5].min() > 100
+    assert computed[1:5].min() > 100
     # Each is a difference of two Poisson counts; runs of one sequence are not independent, so allow a little more.
-    assert np.all(np.abs(found - expected) < 5 * np.sqrt(found + expected + 1))
+    assert np.all(np.abs(computed - expected) < 5 * np.sqrt(computed + expected + 1))
 
 
 def runs(hit, segments) -> np.ndarray:

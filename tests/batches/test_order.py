@@ -11,9 +11,9 @@ def test_permute_is_a_bijection(n):
 
 
 def test_permute_of_a_subset_equals_the_whole():
-    whole = permute(np.arange(1000), 1000, 7)
+    permuted = permute(np.arange(1000), 1000, 7)
     subset = np.array([[3, 999], [0, 500]])
-    assert np.array_equal(permute(subset, 1000, 7), whole[subset])
+    assert np.array_equal(permute(subset, 1000, 7), permuted[subset])
 
 
 def test_permute_takes_one_key_per_element():

@@ -14,10 +14,10 @@ from tests.batches.reading import index_windows, make_rows, token_documents
 
 
 def histogram(length: int, **counts: int) -> np.ndarray:
-    found = np.zeros(length + 1, np.int64)
+    bins = np.zeros(length + 1, np.int64)
     for name, count in counts.items():
-        found[int(name[1:])] = count
-    return found
+        bins[int(name[1:])] = count
+    return bins
 
 
 def content(templates) -> dict[tuple[int, ...], int]:
@@ -102,16 +102,16 @@ def test_packed_rows_are_full_on_long_and_on_short_documents(make_store, sizes, 
 def private_bytes(holder) -> int:
     """Bytes of the arrays that an object and its parts hold and that are not mapped from a file."""
     total = 0
-    for value in vars(holder).values():
-        if isinstance(value, np.ndarray):
-            base = value
+    for part in vars(holder).values():
+        if isinstance(part, np.ndarray):
+            base = part
             while isinstance(getattr(base, "base", None), np.ndarray):
                 base = base.base
-            total += 0 if isinstance(base, np.memmap) else value.nbytes
-        elif type(value).__module__.startswith("bert_horovod.batches") and hasattr(value, "__dict__"):
-            total += private_bytes(value)
-        elif isinstance(value, tuple):
-            total += sum(array.nbytes for array in value if not isinstance(array.base, np.memmap))
+            total += 0 if isinstance(base, np.memmap) else part.nbytes
+        elif type(part).__module__.startswith("bert_horovod.batches") and hasattr(part, "__dict__"):
+            total += private_bytes(part)
+        elif isinstance(part, tuple):
+            total += sum(array.nbytes for array in part if not isinstance(array.base, np.memmap))
     return total
 
 

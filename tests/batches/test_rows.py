@@ -74,28 +74,28 @@ def test_a_row_is_its_windows_between_special_tokens(make_store, pair, packing):
         for slot, number in enumerate(numbers[numbers >= 0]):
             start, first, second = windows[number]
             length = first + second + 2 + (second > 0)
-            here = slice(at, at + length)
+            sequence = slice(at, at + length)
             own = [part.tolist() for part in np.split(tokens[start : start + first + second], [first])][
                 : 1 + (second > 0)
             ]
             label, weight = batch["next_sentence_labels"][row, slot], batch["sequence_weights"][row, slot]
-            found = segments(ids[row, here].tolist())
+            row_segments = segments(ids[row, sequence].tolist())
             assert batch["sequence_starts"][row, slot] == at
-            assert batch["sequence_ids"][row, here].tolist() == [slot + 1] * length
-            assert batch["position_ids"][row, here].tolist() == list(range(length))
-            types = [0] * (len(found[0]) + 2) + [1] * (length - len(found[0]) - 2)
-            assert batch["token_type_ids"][row, here].tolist() == types
+            assert batch["sequence_ids"][row, sequence].tolist() == [slot + 1] * length
+            assert batch["position_ids"][row, sequence].tolist() == list(range(length))
+            types = [0] * (len(row_segments[0]) + 2) + [1] * (length - len(row_segments[0]) - 2)
+            assert batch["token_type_ids"][row, sequence].tolist() == types
             assert weight == (pair == "none" or second > 0)
             if second == 0:
                 assert label == 0
-                assert found == own
+                assert row_segments == own
                 kinds["single"] += 1
             elif label == 0:
-                assert found == own
+                assert row_segments == own
                 kinds["right"] += 1
             else:
-                assert found[0] == own[0] if pair == "next_sentence" else found == own[::-1]
-                assert [len(part) for part in found] == [len(part) for part in own][
+                assert row_segments[0] == own[0] if pair == "next_sentence" else row_segments == own[::-1]
+                assert [len(part) for part in row_segments] == [len(part) for part in own][
                     :: 1 if pair == "next_sentence" else -1
                 ]
                 kinds["wrong"] += 1
@@ -218,13 +218,13 @@ def test_a_row_is_a_pure_function_of_its_position(make_store, pair, packing, wor
         return make_rows(store, 32, pair, packing, **words)
 
     positions = np.arange(5, 400)
-    whole = again().assemble(positions)
+    batch = again().assemble(positions)
     random = np.random.default_rng(0)
     for size in (1, 2, 50):
         chosen = random.choice(len(positions), size, replace=False)
         part = again().assemble(positions[chosen])
         for name, array in part.items():
-            assert np.array_equal(array, whole[name][chosen]), name
+            assert np.array_equal(array, batch[name][chosen]), name
 
 
 def test_another_seed_gives_other_rows(make_store):
@@ -252,13 +252,13 @@ def test_another_world_size_sees_the_same_rows_from_any_step_on(make_store):
     store = make_store()
 
     def step_rows(step: int, ranks: int, micro_batch: int) -> dict[str, np.ndarray]:
-        rows, found = make_rows(store), {}
+        rows, rows_by_place = make_rows(store), {}
         for rank in range(ranks):
             for positions, first in step_positions(step, 12, rank, ranks, micro_batch):
                 batch = rows.assemble(positions)
                 for row in np.flatnonzero(positions >= 0):
-                    found[first + row] = {name: array[row] for name, array in batch.items()}
-        return {name: np.stack([found[place][name] for place in range(12)]) for name in found[0]}
+                    rows_by_place[first + row] = {name: array[row] for name, array in batch.items()}
+        return {name: np.stack([rows_by_place[place][name] for place in range(12)]) for name in rows_by_place[0]}
 
     for step in (0, 5, 1000):
         expected = step_rows(step, 1, 12)

@@ -22,11 +22,11 @@ def expected() -> SpanTokens:
 
 
 def test_the_next_start_reads_what_the_first_has_made(tmp_path, expected, monkeypatch):
-    found, problem = open_spans(TEXTS, WORDS, True, tmp_path / "index")
-    assert (same(found, expected), problem) == (True, None)
+    tokens, problem = open_spans(TEXTS, WORDS, True, tmp_path / "index")
+    assert (same(tokens, expected), problem) == (True, None)
     monkeypatch.delattr(span_cache, "tokenised_spans")
-    found, problem = open_spans(TEXTS, WORDS, True, tmp_path / "index")
-    assert (same(found, expected), problem) == (True, None)
+    tokens, problem = open_spans(TEXTS, WORDS, True, tmp_path / "index")
+    assert (same(tokens, expected), problem) == (True, None)
 
 
 def test_other_texts_vocabulary_or_case_are_made_anew(tmp_path):
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_made_again(tmp_path, expected, damage):
 
 def test_a_directory_that_cannot_be_written_is_no_obstacle(tmp_path, expected):
     (tmp_path / "file").touch()
-    found, problem = open_spans(TEXTS, WORDS, True, tmp_path / "file" / "index")
-    assert same(found, expected)
+    tokens, problem = open_spans(TEXTS, WORDS, True, tmp_path / "file" / "index")
+    assert same(tokens, expected)
     assert "cannot be kept in" in problem
     assert "--index_dir" in problem

@@ -30,13 +30,13 @@ def rows_of(tokens: SpanTokens, packing: bool, seed: int = 7) -> SpanRows:
 
 def window(tokens: SpanTokens, windows: SpanWindows, number: int) -> tuple[list[int], list[int], list[int]]:
     """Ids, types and the answer's ids of a window, the plain way."""
-    question, asked, start, count, first, last = (int(column[number]) for column in windows)
+    question, question_length, start, count, first, last = (int(column[number]) for column in windows)
     begin = tokens.question_starts[question]
-    mine = tokens.question_ids[begin : begin + asked].tolist()
+    question_ids = tokens.question_ids[begin : begin + question_length].tolist()
     begin = tokens.context_starts[tokens.context_of[question]] + start
     context = tokens.context_ids[begin : begin + count].tolist()
-    ids = [SPECIAL.cls, *mine, SPECIAL.sep, *context, SPECIAL.sep]
-    return ids, [0] * (asked + 2) + [1] * (count + 1), ids[first : last + 1]
+    ids = [SPECIAL.cls, *question_ids, SPECIAL.sep, *context, SPECIAL.sep]
+    return ids, [0] * (question_length + 2) + [1] * (count + 1), ids[first : last + 1]
 
 
 @pytest.mark.parametrize("packing", [True, False])

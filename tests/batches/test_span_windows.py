@@ -11,15 +11,15 @@ from bert_horovod.corpus.reading.squad_files import read_squad
 
 def questions(*sizes: tuple[int, int, tuple[int, int]]) -> SpanTokens:
     """Questions and contexts with these numbers of tokens, and with these answers."""
-    asked, contexts, answers = zip(*sizes, strict=True)
+    question_sizes, contexts, answers = zip(*sizes, strict=True)
     total = sum(contexts)
     return SpanTokens(
         np.arange(total, dtype=np.int32),
         np.arange(total, dtype=np.int32),
         np.arange(total, dtype=np.int32) + 1,
         np.append(0, np.cumsum(contexts)),
-        np.zeros(sum(asked), np.int32),
-        np.append(0, np.cumsum(asked)),
+        np.zeros(sum(question_sizes), np.int32),
+        np.append(0, np.cumsum(question_sizes)),
         np.arange(len(sizes)),
         np.array(answers, np.int64),
     )
@@ -28,17 +28,17 @@ def questions(*sizes: tuple[int, int, tuple[int, int]]) -> SpanTokens:
 def googles(asked: int, context: int, answer: tuple[int, int], length: int, stride: int) -> list[tuple[int, ...]]:
     """Start, tokens and label places of each window: convert_examples_to_features, in its loop."""
     asked = min(asked, question_room(length))
-    room, start, found = length - asked - 3, 0, []
+    room, start, windows = length - asked - 3, 0, []
     while start < context:
         count = min(context - start, room)
         first, last = 0, 0
         if start <= answer[0] and answer[1] <= start + count - 1:
             first, last = (place - start + asked + 2 for place in answer)
-        found.append((start, count, first, last))
+        windows.append((start, count, first, last))
         if start + count == context:
             break
         start += min(count, stride)
-    return found
+    return windows
 
 
 @pytest.mark.parametrize("length", [32, 128, 384])
@@ -54,9 +54,9 @@ def test_windows_and_labels_are_googles_and_no_token_is_lost(length, stride):
     assert windows.lengths.max() <= length
     for number, size in enumerate(sizes):
         own = windows.question == number
-        found = np.stack((windows.start, windows.count, windows.answer_start, windows.answer_end), 1)[own]
-        assert list(map(tuple, found.tolist())) == googles(*size, length, stride)
-        shown = np.concatenate([start + np.arange(count) for start, count, *_ in found])
+        question_windows = np.stack((windows.start, windows.count, windows.answer_start, windows.answer_end), 1)[own]
+        assert list(map(tuple, question_windows.tolist())) == googles(*size, length, stride)
+        shown = np.concatenate([start + np.arange(count) for start, count, *_ in question_windows])
         assert np.array_equal(np.unique(shown), np.arange(size[1]))
 
 
@@ -88,6 +88,6 @@ def test_real_sets_have_as_many_windows_as_published_not_as_overlapping_strides_
     vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
     file = read_squad(shared_data / "finetune" / "squad" / f"{name}.json.gz")
     tokens = tokenised_spans(span_texts(file), LocatingTokenizer(vocabulary, lowercase=True))
-    found = [len(cut_spans(tokens, *settings).question) for settings in ((384, 128), (128, 64))]
-    assert found == expected
+    window_counts = [len(cut_spans(tokens, *settings).question) for settings in ((384, 128), (128, 64))]
+    assert window_counts == expected
     assert not np.any(tokens.answers == NOT_FOUND)

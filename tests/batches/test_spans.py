@@ -89,20 +89,20 @@ def test_an_answer_that_is_not_where_it_is_said_to_be_is_not_found(tokenizer, an
 
 def test_contexts_and_questions_without_tokens_are_empty(tokenizer):
     texts = SpanTexts(["", " \n\u202f", "new"], ["", "who", "who"], [0, 1, 2], [None, None, ("new", 0)])
-    found = tokenised_spans(texts, tokenizer)
-    assert found.context_starts.tolist() == [0, 0, 0, 1]
-    assert found.question_starts.tolist() == [0, 0, 3, 6]
-    assert found.answers.tolist() == [[NO_ANSWER] * 2, [NO_ANSWER] * 2, [0, 0]]
+    tokens = tokenised_spans(texts, tokenizer)
+    assert tokens.context_starts.tolist() == [0, 0, 0, 1]
+    assert tokens.question_starts.tolist() == [0, 0, 3, 6]
+    assert tokens.answers.tolist() == [[NO_ANSWER] * 2, [NO_ANSWER] * 2, [0, 0]]
 
 
 def test_answers_of_a_real_dev_set_are_googles(shared_data):
     vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
     tokenizer = LocatingTokenizer(vocabulary, lowercase=True)
     texts = span_texts(read_squad(shared_data / "finetune" / "squad" / "xquad.en.json.gz"))
-    found = tokenised_spans(texts, tokenizer).answers[::6].tolist()
+    answers = tokenised_spans(texts, tokenizer).answers[::6].tolist()
     expected = [
         googles(tokenizer, texts.contexts[context], *answer)
         for context, answer in list(zip(texts.context_of, texts.answers, strict=True))[::6]
     ]
-    assert found == expected
-    assert len(found) > 190
+    assert answers == expected
+    assert len(answers) > 190

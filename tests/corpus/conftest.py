@@ -37,7 +37,7 @@ def make_store(tmp_path, vocabulary):
 
     def make(*inputs, output=None, lowercase=True, vocabulary_path=None, **settings):
         return prepare(
-            [str(value) for value in inputs],
+            [str(path) for path in inputs],
             vocabulary_path or vocabulary,
             output or tmp_path / "store",
             lowercase=lowercase,

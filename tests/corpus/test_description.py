@@ -9,10 +9,10 @@ from bert_horovod.corpus.statistics import Lengths, LongDocument
 
 def counts(**powers: int) -> np.ndarray:
     """A histogram by powers of two, as p5=10."""
-    found = np.zeros(33, np.int64)
+    bins = np.zeros(33, np.int64)
     for power, count in powers.items():
-        found[int(power[1:])] = count
-    return found
+        bins[int(power[1:])] = count
+    return bins
 
 
 def found(unknown=5, of_source=5, most=50, documents=None, held_out=1, duplicates=10) -> list[str]:

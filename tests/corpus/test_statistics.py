@@ -25,21 +25,21 @@ def store(tmp_path):
 
 def documents_of(store) -> list[tuple[int, int, int]]:
     """Tokens, shard and number of each document, counted one by one."""
-    found = []
+    documents = []
     for number, shard in enumerate(store.shards):
         starts = [int(shard.sentences[shard.sections[section]]) for section in shard.documents]
-        found += [(end - begin, number, i) for i, (begin, end) in enumerate(itertools.pairwise(starts))]
-    return found
+        documents += [(end - begin, number, i) for i, (begin, end) in enumerate(itertools.pairwise(starts))]
+    return documents
 
 
 def test_lengths_are_those_of_what_is_read(store):
-    read = [document for i, document in enumerate(documents_of(store)) if i not in store.duplicates]
+    documents = [document for i, document in enumerate(documents_of(store)) if i not in store.duplicates]
     lengths = measure_lengths(store)
-    expected = [sum(1 << power <= tokens < 2 << power for tokens, _, _ in read) for power in range(33)]
+    expected = [sum(1 << power <= tokens < 2 << power for tokens, _, _ in documents) for power in range(33)]
     assert lengths.documents.tolist() == expected
-    assert lengths.tokens == sum(tokens for tokens, _, _ in read)
+    assert lengths.tokens == sum(tokens for tokens, _, _ in documents)
     sentences = [0] * 33
-    for _, number, document in read:
+    for _, number, document in documents:
         shard = store.shards[number]
         for section in range(shard.documents[document], shard.documents[document + 1]):
             for i in range(shard.sections[section], shard.sections[section + 1]):
@@ -48,8 +48,8 @@ def test_lengths_are_those_of_what_is_read(store):
 
 
 def test_the_longest_documents_are_named(store):
-    read = [document for i, document in enumerate(documents_of(store)) if i not in store.duplicates]
-    expected = sorted(read, key=lambda document: (-document[0], *document[1:]))[:5]
+    documents = [document for i, document in enumerate(documents_of(store)) if i not in store.duplicates]
+    expected = sorted(documents, key=lambda document: (-document[0], *document[1:]))[:5]
     assert [
         (document.tokens, document.shard, document.number, document.title)
         for document in measure_lengths(store).longest

@@ -93,14 +93,14 @@ def test_any_change_is_refused_or_harmless(tmp_path_factory, original, made, reh
                 apply(box.directory / name, change, box.outside)
         if rehashed:
             rehash(box.directory)
-        found = box.read(verify if checked else open_store, box.directory)
-        if isinstance(found, ReportedError):
+        store = box.read(verify if checked else open_store, box.directory)
+        if isinstance(store, ReportedError):
             return
         if checked and not rehashed:
-            assert_same(found, open_store(original))
-        used = box.read(use, found)
+            assert_same(store, open_store(original))
+        used = box.read(use, store)
         if checked and not rehashed:
-            box.read(unigram_cross_entropy, found)
+            box.read(unigram_cross_entropy, store)
         assert used is None or isinstance(used, ReportedError)
 
 
@@ -113,8 +113,8 @@ def test_a_shard_outside_of_the_store_is_refused_by_name(tmp_path, original, nam
         manifest["shards"][0]["name"] = name
         path.write_text(json.dumps(manifest), encoding="utf-8")
         for read in (verify, open_store):
-            found = box.read(read, box.directory)
-            assert "manifest.json is damaged: shards.0.name is " in str(found)
+            error = box.read(read, box.directory)
+            assert "manifest.json is damaged: shards.0.name is " in str(error)
 
 
 @pytest.mark.parametrize("name", ["tokens", "titles"])
@@ -149,6 +149,6 @@ def test_a_manifest_that_lacks_something_is_refused_by_key(tmp_path, original, k
     with sandbox(original, tmp_path / "box") as box:
         path = box.directory / "manifest.json"
         path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
-        found = str(box.read(open_store, box.directory))
-        assert "manifest.json is damaged" in found
-        assert key in found
+        message = str(box.read(open_store, box.directory))
+        assert "manifest.json is damaged" in message
+        assert key in message

@@ -79,9 +79,9 @@ def assert_is_a_recipe(recipe: Recipe) -> None:
 @given(tables, st.lists(overrides, max_size=2))
 def test_any_table_is_a_recipe_or_a_users_error(tmp_path_factory, table, changed):
     with sandbox_of_recipe(tmp_path_factory) as box:
-        found = box.read(recipe_from_table, table, changed)
-        if not isinstance(found, UserError):
-            assert_is_a_recipe(found)
+        recipe = box.read(recipe_from_table, table, changed)
+        if not isinstance(recipe, UserError):
+            assert_is_a_recipe(recipe)
 
 
 @bounded(20)
@@ -98,12 +98,12 @@ def test_any_file_is_a_recipe_or_a_users_error(tmp_path_factory, change, changed
     with sandbox_of_recipe(tmp_path_factory) as box:
         path = box.directory / "recipe.toml"
         apply(path, change, box.outside)
-        found = box.read(load_recipe, path, changed)
-        if not isinstance(found, UserError):
-            assert_is_a_recipe(found)
+        recipe = box.read(load_recipe, path, changed)
+        if not isinstance(recipe, UserError):
+            assert_is_a_recipe(recipe)
             path.unlink()
-            path.write_text(recipe_to_toml(found), encoding="utf-8")
-            assert load_recipe(path) == found
+            path.write_text(recipe_to_toml(recipe), encoding="utf-8")
+            assert load_recipe(path) == recipe
 
 
 def sandbox_of_recipe(tmp_path_factory):

@@ -69,11 +69,11 @@ def outside(field: dataclasses.Field) -> list:
     """Values just outside of each of the setting's limits."""
     limits, kind = field.metadata, int if field.default == "auto" else type(field.default)
     step = 1 if issubclass(kind, int) else 1e-6
-    found = ["nonsense"] if "choices" in limits else []
-    found += [kind(limits["minimum"] - step)] if "minimum" in limits else []
-    found += [kind(limits["maximum"] + step)] if "maximum" in limits else []
-    found += [kind(limits[limit]) for limit in ("above", "below") if limit in limits]
-    return found
+    values = ["nonsense"] if "choices" in limits else []
+    values += [kind(limits["minimum"] - step)] if "minimum" in limits else []
+    values += [kind(limits["maximum"] + step)] if "maximum" in limits else []
+    values += [kind(limits[limit]) for limit in ("above", "below") if limit in limits]
+    return values
 
 
 def write(tmp_path: Path, text: str) -> Path:

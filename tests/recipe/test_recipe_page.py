@@ -26,9 +26,9 @@ def test_the_page_is_up_to_date(maker):
 
 @pytest.mark.parametrize("kind", SECTIONS, ids=lambda kind: kind.__name__)
 def test_every_setting_says_what_it_means(maker, kind):
-    said = maker.in_source(kind)
-    assert set(said) == {entry.name for entry in dataclasses.fields(kind)}
-    assert [name for name, (_, text) in said.items() if len(text) < 8] == []
+    meanings = maker.in_source(kind)
+    assert set(meanings) == {entry.name for entry in dataclasses.fields(kind)}
+    assert [name for name, (_, text) in meanings.items() if len(text) < 8] == []
 
 
 def test_values_are_told_with_their_limits(maker):

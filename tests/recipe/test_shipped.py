@@ -59,8 +59,8 @@ def test_the_numbers_of_a_comment_are_those_of_the_recipe(path):
     recipe, text = load_recipe(path), comment(path)
     parameters = derive(recipe, recipe.phase[-1], 1).parameters
     for match in _PARAMETERS.finditer(text):
-        said, millions = (match[1], match[2]) if match[1] else (match[3], match[4])
-        assert number(said) == pytest.approx(parameters / (1e6 if millions else 1), rel=0.005)
+        count, millions = (match[1], match[2]) if match[1] else (match[3], match[4])
+        assert number(count) == pytest.approx(parameters / (1e6 if millions else 1), rel=0.005)
     stated = [tuple(map(number, match.groups())) for match in _PHASE.finditer(text)]
     phases = [(phase.steps, phase.global_batch, phase.sequence_length) for phase in recipe.phase]
     assert [each[:3] for each in stated] in ([], phases)  # small ones may say it in words

@@ -48,79 +48,79 @@ def make_key(path: Path, passphrase: str = "") -> None:
 
 def test_without_a_command_it_prints_how_to_use_it(container):
     for arguments in ((), ("--help",), ("help",)):
-        result = container(*arguments)
-        assert result.returncode == 0, result.stderr
-        assert "docker run [OPTIONS] IMAGE sshd" in result.stdout
-        assert "SSH_PORT=2222" in result.stdout
-        assert "set -euo" not in result.stdout
+        done = container(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "docker run [OPTIONS] IMAGE sshd" in done.stdout
+        assert "SSH_PORT=2222" in done.stdout
+        assert "set -euo" not in done.stdout
 
 
 def test_a_command_is_run_with_its_arguments_and_exit_code(container):
-    result = container("bash", "-c", 'echo "$1"; exit 7', "bash", "two words")
-    assert (result.returncode, result.stdout) == (7, "two words\n")
+    done = container("bash", "-c", 'echo "$1"; exit 7', "bash", "two words")
+    assert (done.returncode, done.stdout) == (7, "two words\n")
 
 
 @pytest.mark.parametrize("name", ["pretrain", "/opt", "--recipe", "cd"])
 def test_an_unknown_command_is_refused_by_name(container, name):
-    result = container(name)
-    assert result.returncode == 127
-    assert f"found no command '{name}' in the image; expected sshd or a program" in result.stderr
-    assert "bert-horovod --help lists the commands" in result.stderr
+    done = container(name)
+    assert done.returncode == 127
+    assert f"found no command '{name}' in the image; expected sshd or a program" in done.stderr
+    assert "bert-horovod --help lists the commands" in done.stderr
 
 
 def test_sshd_without_keys_says_how_to_mount_them(container):
-    result = container("sshd")
-    assert result.returncode == 1
-    assert "found no mounted" in result.stderr
-    assert "ssh-keygen -t ed25519 -N '' -f keys/id_ed25519" in result.stderr
-    assert "docker run -v $PWD/keys:/keys:ro" in result.stderr
+    done = container("sshd")
+    assert done.returncode == 1
+    assert "found no mounted" in done.stderr
+    assert "ssh-keygen -t ed25519 -N '' -f keys/id_ed25519" in done.stderr
+    assert "docker run -v $PWD/keys:/keys:ro" in done.stderr
 
 
 def test_sshd_takes_no_arguments(container, keys):
-    result = container("sshd", "-p", "2200")
-    assert result.returncode == 1
-    assert "sshd takes no arguments, found '-p 2200'; the port is SSH_PORT=2222" in result.stderr
+    done = container("sshd", "-p", "2200")
+    assert done.returncode == 1
+    assert "sshd takes no arguments, found '-p 2200'; the port is SSH_PORT=2222" in done.stderr
 
 
 def test_an_empty_directory_of_keys_is_refused(container, tmp_path):
     (tmp_path / "keys").mkdir()
     for command in ("sshd", "true"):
-        result = container(command)
-        assert result.returncode == 1
-        assert f"found no key in {tmp_path / 'keys'}" in result.stderr
+        done = container(command)
+        assert done.returncode == 1
+        assert f"found no key in {tmp_path / 'keys'}" in done.stderr
 
 
 def test_sshd_without_a_public_key_is_refused(container, keys):
     (keys / "id_ed25519.pub").unlink()
-    result = container("sshd")
-    assert result.returncode == 1
-    assert "found no public key" in result.stderr
+    done = container("sshd")
+    assert done.returncode == 1
+    assert "found no public key" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["authorized_keys", "id_ed25519.pub"])
 def test_a_file_that_holds_no_public_key_is_refused(container, keys, name):
     (keys / name).write_text("nothing\n", encoding="utf-8")
-    result = container("sshd")
-    assert result.returncode == 1
-    assert f"{keys / name} holds no public key" in result.stderr
+    done = container("sshd")
+    assert done.returncode == 1
+    assert f"{keys / name} holds no public key" in done.stderr
 
 
 def test_a_private_key_with_a_passphrase_is_refused(container, keys):
     (keys / "id_ed25519").unlink()
     make_key(keys / "id_ed25519", passphrase="secret")
-    result = container("true")
-    assert result.returncode == 1
-    assert "id_ed25519 is no private key, or one with a passphrase" in result.stderr
+    done = container("true")
+    assert done.returncode == 1
+    assert "id_ed25519 is no private key, or one with a passphrase" in done.stderr
 
 
 @pytest.mark.parametrize("port", ["22", "70000", "ssh", ""])
 def test_a_port_out_of_range_is_refused(container, keys, port):
-    result = container("true", SSH_PORT=port)
+    done = container("true", SSH_PORT=port)
     if port:
-        assert result.returncode == 1
-        assert f"SSH_PORT={port} is no port from 1024 to 65535" in result.stderr
+        assert done.returncode == 1
+        assert f"SSH_PORT={port} is no port from 1024 to 65535" in done.stderr
     else:
-        assert result.returncode == 0, result.stderr
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, to be another user for once")
@@ -132,23 +132,23 @@ def test_a_key_of_another_user_is_refused_with_both_numbers():
         os.chown(directory / "home", 65534, 65534)
         make_key(directory / "id_ed25519")
         shutil.copy(SCRIPT, directory)
-        result = subprocess.run(
+        done = subprocess.run(
             ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash", directory / SCRIPT.name, "true"],
             env={"PATH": os.environ["PATH"], "HOME": str(directory / "home"), "KEYS": name},
             capture_output=True,
             text=True,
             check=False,
         )
-    assert result.returncode == 1
-    assert f"{name}/id_ed25519 belongs to user 0 (mode 600), and user 65534" in result.stderr
-    assert "--build-arg USER_ID=" in result.stderr
+    assert done.returncode == 1
+    assert f"{name}/id_ed25519 belongs to user 0 (mode 600), and user 65534" in done.stderr
+    assert "--build-arg USER_ID=" in done.stderr
 
 
 def test_keys_are_copied_for_this_user_alone_and_the_command_keeps_its_umask(container, keys, tmp_path):
     for _ in range(2):  # a restarted container finds its own copies
-        result = container("bash", "-c", "umask", SSH_PORT="2345")
-        assert result.returncode == 0, result.stderr
-        assert result.stdout == subprocess.run(["bash", "-c", "umask"], capture_output=True, text=True).stdout
+        done = container("bash", "-c", "umask", SSH_PORT="2345")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == subprocess.run(["bash", "-c", "umask"], capture_output=True, text=True).stdout
     ssh = tmp_path / "home" / ".ssh"
     assert {path.name for path in ssh.iterdir()} == {"authorized_keys", "config", "id_ed25519"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in (ssh, *ssh.iterdir()))

@@ -51,9 +51,9 @@ def test_the_slurm_script_saves_before_the_limit_and_queues_the_job_again(flags,
     with launched(command, tmp_path, str(tmp_path / "run"), partial(start, environment=job)) as run:
         run.await_output("step 1/")
         run.process.send_signal(signal.SIGUSR1)
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert code == 0, errors
-    assert "asked to stop: saved at step" in said
+    assert "asked to stop: saved at step" in output
     assert "2 slots, from SLURM_JOB_NODELIST, SLURM_NTASKS_PER_NODE" in errors
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
@@ -79,9 +79,9 @@ def test_the_pbs_script_saves_before_the_limit(flags, tmp_path):
         "OUTPUT_DIR": flags[5],
     }
     with launched([RUN / "pbs.sh"], tmp_path, str(tmp_path / "run"), partial(start, environment=job)) as run:
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert code == 0, errors
-    assert "asked to stop: saved at step" in said
+    assert "asked to stop: saved at step" in output
     assert "1 host, 2 slots, from PBS_NODEFILE" in errors
 
 

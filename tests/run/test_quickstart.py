@@ -59,10 +59,15 @@ def test_documents_are_the_modules_docstrings_and_the_topics(library):
         "import json, pathlib, quickstart, sys\n"
         "print(json.dumps(list(quickstart.documents(pathlib.Path(sys.argv[1])))))"
     )
-    found = json.loads(run(program, library).stdout)
-    assert [name for name, _ in found] == ["a.py", "b.py", "pydoc_data/topics.py#assert", "pydoc_data/topics.py#yield"]
-    assert found[1][1] == f"Module. {LONG}\n\nSecond.\n\nThird.\n\nIndented."
-    assert found[2][1] == LONG
+    documents = json.loads(run(program, library).stdout)
+    assert [name for name, _ in documents] == [
+        "a.py",
+        "b.py",
+        "pydoc_data/topics.py#assert",
+        "pydoc_data/topics.py#yield",
+    ]
+    assert documents[1][1] == f"Module. {LONG}\n\nSecond.\n\nThird.\n\nIndented."
+    assert documents[2][1] == LONG
 
 
 def test_the_real_library_gives_the_same_corpus_twice_and_is_not_imported(tmp_path):
@@ -74,10 +79,10 @@ def test_the_real_library_gives_the_same_corpus_twice_and_is_not_imported(tmp_pa
     )
     paths = [tmp_path / "new" / "1.jsonl", tmp_path / "2.jsonl"]
     for path in paths:
-        result = run(program, LIBRARY, path)
-        assert result.returncode == 0, result.stderr
+        done = run(program, LIBRARY, path)
+        assert done.returncode == 0, done.stderr
         # Codecs and the like; nothing of what was read, which would be hundreds.
-        assert len(ast.literal_eval(result.stdout)) < 5, result.stdout
+        assert len(ast.literal_eval(done.stdout)) < 5, done.stdout
     assert paths[0].read_bytes() == paths[1].read_bytes()
     documents = [json.loads(line) for line in paths[0].read_text(encoding="utf-8").splitlines()]
     assert len(documents) > 100
@@ -95,14 +100,14 @@ def test_a_library_without_documentation_is_one_message(library, tmp_path):
         "quickstart.sysconfig.get_paths = lambda: {'stdlib': library}\n"
         "sys.argv[1:] = ['corpus', str(target)]\nsys.exit(quickstart.main())"
     )
-    result = run(program, library, tmp_path / "corpus.jsonl")
-    assert result.returncode == 1
-    assert "bytes of documentation, expected at least 1,000,000" in result.stderr
-    assert "Traceback" not in result.stderr
+    done = run(program, library, tmp_path / "corpus.jsonl")
+    assert done.returncode == 1
+    assert "bytes of documentation, expected at least 1,000,000" in done.stderr
+    assert "Traceback" not in done.stderr
     assert list(tmp_path.glob("*.jsonl")) == list(tmp_path.glob(".*")) == []
 
 
 def test_quickstart_refuses_an_unknown_argument():
-    result = subprocess.run([QUICKSTART.with_suffix(".sh"), "--fast"], capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert "unknown argument '--fast'" in result.stderr
+    done = subprocess.run([QUICKSTART.with_suffix(".sh"), "--fast"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "unknown argument '--fast'" in done.stderr

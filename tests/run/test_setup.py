@@ -123,20 +123,20 @@ def tree(tmp_path):
 @pytest.mark.parametrize("missing", BUILD_TOOLS)
 def test_without_compiler_or_make_it_names_the_packages_and_makes_nothing(tree, missing):
     (tree.bin / missing).unlink()
-    result = tree.setup()
-    assert result.returncode == 1
-    assert "found no C++ compiler (g++) or no make" in result.stderr
-    assert all(manager in result.stderr for manager in PACKAGE_MANAGERS)
-    assert "gxx make   (then: export CXX=$CONDA_PREFIX/bin/" in result.stderr
+    done = tree.setup()
+    assert done.returncode == 1
+    assert "found no C++ compiler (g++) or no make" in done.stderr
+    assert all(manager in done.stderr for manager in PACKAGE_MANAGERS)
+    assert "gxx make   (then: export CXX=$CONDA_PREFIX/bin/" in done.stderr
     assert not (tree.root / ".venv").exists()
 
 
 def test_without_python_it_names_the_packages_and_makes_nothing(tree):
     (tree.bin / "python3").unlink()
-    result = tree.setup()
-    assert result.returncode == 1
-    assert "found no Python 3.10, 3.11 or 3.12 with the modules venv and ensurepip" in result.stderr
-    assert all(manager in result.stderr for manager in PACKAGE_MANAGERS)
+    done = tree.setup()
+    assert done.returncode == 1
+    assert "found no Python 3.10, 3.11 or 3.12 with the modules venv and ensurepip" in done.stderr
+    assert all(manager in done.stderr for manager in PACKAGE_MANAGERS)
     assert not (tree.root / ".venv").exists()
 
 
@@ -144,25 +144,25 @@ def test_a_python_that_is_too_old_is_not_taken(tree):
     tree.stub("python3", "#!/bin/bash\nexit 1\n")
     assert "found no Python 3.10" in tree.setup().stderr
     tree.stub("python3.10", PYTHON)
-    result = tree.setup()
-    assert result.returncode == 0, result.stderr
-    assert f"with {tree.bin}/python3.10" in result.stdout
+    done = tree.setup()
+    assert done.returncode == 0, done.stderr
+    assert f"with {tree.bin}/python3.10" in done.stdout
 
 
 def test_a_python_that_is_named_and_unusable_is_refused(tree):
-    result = tree.setup(PYTHON="/nowhere/python3")
-    assert result.returncode == 1
-    assert "PYTHON=/nowhere/python3 is no Python 3.10, 3.11 or 3.12" in result.stderr
+    done = tree.setup(PYTHON="/nowhere/python3")
+    assert done.returncode == 1
+    assert "PYTHON=/nowhere/python3 is no Python 3.10, 3.11 or 3.12" in done.stderr
 
 
 @pytest.mark.parametrize("visible", [True, False])
 def test_without_toolkit_horovod_with_nccl_is_built_by_wheels_that_do_not_stay(tree, visible):
     if visible:
         tree.gpu(H100)
-    result = tree.setup(**({} if visible else {"GPU": "yes"}))
-    assert result.returncode == 0, result.stderr
-    assert "found no CUDA toolkit in CUDA_HOME=/nowhere; fetching NVIDIA's wheels" in result.stdout
-    assert "building Horovod with Gloo, NCCL (CUDA 13.0 from wheels)" in result.stdout
+    done = tree.setup(**({} if visible else {"GPU": "yes"}))
+    assert done.returncode == 0, done.stderr
+    assert "found no CUDA toolkit in CUDA_HOME=/nowhere; fetching NVIDIA's wheels" in done.stdout
+    assert "building Horovod with Gloo, NCCL (CUDA 13.0 from wheels)" in done.stdout
     calls = tree.calls()
     assert calls[2].endswith(f"-e {tree.root}[gpu]")
     assert calls[3].endswith(f"--target {tree.root}/.venv/cuda-wheels nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.*")
@@ -182,28 +182,28 @@ def test_without_toolkit_horovod_with_nccl_is_built_by_wheels_that_do_not_stay(t
 )
 def test_a_gpu_or_driver_too_old_for_the_wheels_needs_a_toolkit(tree, facts, found):
     tree.gpu(facts)
-    result = tree.setup()
-    assert result.returncode == 1
-    assert f"{found} and no CUDA toolkit (nvcc)" in result.stderr
-    assert "driver 580.65.06 and compute capability 7.5 or later" in result.stderr
-    assert "GPU=no " in result.stderr
+    done = tree.setup()
+    assert done.returncode == 1
+    assert f"{found} and no CUDA toolkit (nvcc)" in done.stderr
+    assert "driver 580.65.06 and compute capability 7.5 or later" in done.stderr
+    assert "GPU=no " in done.stderr
     assert not (tree.root / ".venv").exists()
     toolkit = tree.toolkit(tree.bin.parent / "cuda", "12.5")
-    result = tree.setup(CUDA_HOME=str(toolkit))
-    assert result.returncode == 0, result.stderr
-    assert f"building Horovod with Gloo, NCCL (CUDA 12.5 from {toolkit})" in result.stdout
+    done = tree.setup(CUDA_HOME=str(toolkit))
+    assert done.returncode == 0, done.stderr
+    assert f"building Horovod with Gloo, NCCL (CUDA 12.5 from {toolkit})" in done.stdout
 
 
 def test_the_toolkit_that_is_named_comes_before_that_of_the_path(tree):
     tree.toolkit(tree.bin.parent / "other", "12.4")
     path = f"{tree.bin}:{tree.bin.parent}/other/bin"
-    result = tree.setup(GPU="yes", PATH=path, CUDA_HOME="")
-    assert result.returncode == 0, result.stderr
-    assert f"NCCL (CUDA 12.4 from {tree.bin.parent}/other)" in result.stdout
+    done = tree.setup(GPU="yes", PATH=path, CUDA_HOME="")
+    assert done.returncode == 0, done.stderr
+    assert f"NCCL (CUDA 12.4 from {tree.bin.parent}/other)" in done.stdout
     assert tree.calls()[3].endswith(f"horovod==0.28.1  for 75,90 by {tree.bin.parent}/other/bin/nvcc")
     named = tree.toolkit(tree.bin.parent / "named", "12.5")
-    result = tree.setup(GPU="yes", PATH=path, CUDA_HOME=str(named))
-    assert f"NCCL (CUDA 12.5 from {named})" in result.stdout
+    done = tree.setup(GPU="yes", PATH=path, CUDA_HOME=str(named))
+    assert f"NCCL (CUDA 12.5 from {named})" in done.stdout
     tree.stub("nvcc", f'#!/bin/bash\nexec {named}/bin/nvcc "$@"\n')
     assert "Horovod is in place" in tree.setup(GPU="yes", CUDA_HOME="").stdout
 
@@ -232,44 +232,44 @@ def test_a_toolkit_that_appears_is_used_and_one_that_disappears_changes_nothing(
 def test_nccl_can_be_left_to_whether_there_is_a_toolkit(tree):
     assert tree.setup(GPU="nvcc").returncode == 0
     assert tree.calls()[2].endswith(f"-e {tree.root}")
-    result = tree.setup(GPU="nvcc", CUDA_HOME=str(tree.toolkit(tree.bin.parent / "cuda", "12.5")))
-    assert result.returncode == 0, result.stderr
+    done = tree.setup(GPU="nvcc", CUDA_HOME=str(tree.toolkit(tree.bin.parent / "cuda", "12.5")))
+    assert done.returncode == 0, done.stderr
     assert tree.calls()[1].endswith(f"-e {tree.root}[gpu]")
-    assert "building Horovod with Gloo, NCCL" in result.stdout
+    assert "building Horovod with Gloo, NCCL" in done.stdout
 
 
 def test_a_gpu_can_be_left_unused(tree):
     tree.gpu(V100)
-    result = tree.setup(GPU="no")
-    assert result.returncode == 0, result.stderr
+    done = tree.setup(GPU="no")
+    assert done.returncode == 0, done.stderr
     assert tree.calls()[2].endswith(f"-e {tree.root}")
 
 
 def test_another_word_for_gpu_is_refused(tree):
-    result = tree.setup(GPU="on")
-    assert result.returncode == 1
-    assert "GPU=on is none of yes, no and nvcc" in result.stderr
+    done = tree.setup(GPU="on")
+    assert done.returncode == 1
+    assert "GPU=on is none of yes, no and nvcc" in done.stderr
     assert not (tree.root / ".venv").exists()
 
 
 def test_a_path_with_spaces_is_refused(tmp_path):
-    result = Tree(tmp_path / "my project", tmp_path / "bin").setup()
-    assert result.returncode == 1
-    assert "fails in a path with spaces" in result.stderr
+    done = Tree(tmp_path / "my project", tmp_path / "bin").setup()
+    assert done.returncode == 1
+    assert "fails in a path with spaces" in done.stderr
 
 
 def test_a_second_run_does_nothing(tree):
-    result = tree.setup()
-    assert result.returncode == 0, result.stderr
+    done = tree.setup()
+    assert done.returncode == 0, done.stderr
     calls = tree.calls()
     assert calls[0] == "venv"
     assert calls[2].endswith(f"-e {tree.root}")
     assert calls[3].endswith("--no-deps horovod==0.28.1")
     assert calls[4].endswith(f"-e {tree.root}[horovod]")
-    result = tree.setup()
-    assert result.returncode == 0, result.stderr
+    done = tree.setup()
+    assert done.returncode == 0, done.stderr
     assert tree.calls() == []
-    assert "Horovod is in place" in result.stdout
+    assert "Horovod is in place" in done.stdout
 
 
 def test_a_finished_set_up_needs_no_compiler(tree):
@@ -291,8 +291,8 @@ def test_horovod_is_built_again_with_mpi_where_mpi_appears(tree):
     tree.setup()
     assert not any("with MPI" in call for call in tree.calls())
     tree.stub("mpicxx", "#!/bin/bash\n")
-    result = tree.setup()
-    assert "building Horovod with Gloo, MPI" in result.stdout
+    done = tree.setup()
+    assert "building Horovod with Gloo, MPI" in done.stdout
     calls = tree.calls()
     assert any(call.endswith(f"-e {tree.root}[mpi]") for call in calls)
     assert any("horovod==0.28.1 with MPI" in call for call in calls)
@@ -300,10 +300,10 @@ def test_horovod_is_built_again_with_mpi_where_mpi_appears(tree):
 
 @pytest.mark.parametrize("step", ["cmake", "horovod==", "[horovod]"])
 def test_a_failed_step_shows_its_log_and_is_done_again(tree, step):
-    result = tree.setup(FAIL=step)
-    assert result.returncode == 1
-    assert "no room left" in result.stderr
-    assert "the whole log: " in result.stderr
+    done = tree.setup(FAIL=step)
+    assert done.returncode == 1
+    assert "no room left" in done.stderr
+    assert "the whole log: " in done.stderr
     tree.calls()
     assert tree.setup().returncode == 0
     assert any(step in call for call in tree.calls())
@@ -330,9 +330,9 @@ def test_an_environment_that_was_moved_is_made_again(tree):
 
 def test_help_and_a_wrong_argument(tree):
     assert "run/setup.sh [--test]" in tree.setup("--help").stdout
-    result = tree.setup("--tests")
-    assert result.returncode == 2
-    assert "unknown argument '--tests'" in result.stderr
+    done = tree.setup("--tests")
+    assert done.returncode == 2
+    assert "unknown argument '--tests'" in done.stderr
     assert tree.calls() == []
 
 

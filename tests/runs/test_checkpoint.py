@@ -40,20 +40,20 @@ def random_state(step: int) -> TrainingState:
     random = np.random.default_rng(step)
 
     def arrays() -> dict[str, np.ndarray]:
-        made = {
+        tensors = {
             name: random.standard_normal(shape).astype(np.float32)
             for name, shape in pretraining_shapes(RECIPE.model, RECIPE.objective.pairs).items()
         }
-        for value in made.values():
-            value.flat[:2] = -0.0, np.float32(1e-42)
-        return made
+        for tensor in tensors.values():
+            tensor.flat[:2] = -0.0, np.float32(1e-42)
+        return tensors
 
     progress = Progress(step, step - 1, 2.0**15, 3, 1, 0, 4.5, wire_maxima={"a": float(np.float32(0.1)), "b": 2.0**-90})
     return new_state(arrays(), progress, {"m": arrays(), "v": arrays()})
 
 
 def arrays(state: TrainingState) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in state.parameters.items()}
+    return {name: variable.numpy() for name, variable in state.parameters.items()}
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +81,20 @@ def flip(path: Path, place: int = 0) -> None:
 
 def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
     assert found.keys() == expected.keys()
-    for name, value in found.items():
-        assert (value.dtype, value.shape) == (np.float32, expected[name].shape)
-        assert value.tobytes() == expected[name].tobytes(), name
+    for name, array in found.items():
+        assert (array.dtype, array.shape) == (np.float32, expected[name].shape)
+        assert array.tobytes() == expected[name].tobytes(), name
 
 
 def test_the_state_comes_back_bit_for_bit(saved, states):
-    found = load_newest(saved, TASK)
-    assert found.path == saved / "checkpoints" / "step-00000020"
-    assert found.progress == states[20].progress
-    assert_same_bits(found.parameters, arrays(states[20]))
-    assert found.slots.keys() == {"m", "v"}
-    for slot, values in found.slots.items():
-        assert_same_bits(values, {name: value.numpy() for name, value in states[20].slots[slot].items()})
-    again = new_state(found.parameters, found.progress, found.slots)
+    checkpoint = load_newest(saved, TASK)
+    assert checkpoint.path == saved / "checkpoints" / "step-00000020"
+    assert checkpoint.progress == states[20].progress
+    assert_same_bits(checkpoint.parameters, arrays(states[20]))
+    assert checkpoint.slots.keys() == {"m", "v"}
+    for slot, slot_arrays in checkpoint.slots.items():
+        assert_same_bits(slot_arrays, {name: variable.numpy() for name, variable in states[20].slots[slot].items()})
+    again = new_state(checkpoint.parameters, checkpoint.progress, checkpoint.slots)
     assert again.hash() == states[20].hash()
 
 
@@ -149,12 +149,12 @@ def test_saving_a_step_again_replaces_its_checkpoint(saved, states, store):
 
 
 def test_what_a_kill_left_half_written_is_no_checkpoint_and_goes_with_the_next_save(saved, states, store):
-    whole = saved / "checkpoints" / "step-00000020"
+    checkpoint = saved / "checkpoints" / "step-00000020"
     for step in (25, 30):
-        half = whole.with_name(f".step-000000{step}.partial")
-        shutil.copytree(whole, half)
+        half = checkpoint.with_name(f".step-000000{step}.partial")
+        shutil.copytree(checkpoint, half)
         (half / "training" / "hashes.json").unlink()
-    assert load_newest(saved, TASK).path == whole
+    assert load_newest(saved, TASK).path == checkpoint
     save(saved, states[30], RECIPE, store, POSITION)
     assert names(saved) == ["step-00000020", "step-00000030"]
 

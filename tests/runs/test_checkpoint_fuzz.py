@@ -76,8 +76,8 @@ def assert_same(found: Checkpoint, expected: Checkpoint) -> None:
         (found.parameters, expected.parameters),
         *((found.slots[slot], expected.slots[slot]) for slot in ("m", "v")),
     ):
-        assert {name: value.tobytes() for name, value in arrays.items()} == {
-            name: value.tobytes() for name, value in others.items()
+        assert {name: array.tobytes() for name, array in arrays.items()} == {
+            name: array.tobytes() for name, array in others.items()
         }
 
 
@@ -89,17 +89,17 @@ def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, origi
         for name, change in made:
             if (box.directory / name).is_file():
                 apply(box.directory / name, change, box.outside)
-        found = box.read(load_newest, box.directory, TASK)
-        assert isinstance(found, Checkpoint)
-        told = capsys.readouterr().err
-        if found.path.name == "step-00000010":
-            assert f"{box.directory / NEWEST} is damaged (" in told
-            assert len(told.splitlines()) == 1
-            assert_same(found, load_newest_of_before(original))
+        checkpoint = box.read(load_newest, box.directory, TASK)
+        assert isinstance(checkpoint, Checkpoint)
+        messages = capsys.readouterr().err
+        if checkpoint.path.name == "step-00000010":
+            assert f"{box.directory / NEWEST} is damaged (" in messages
+            assert len(messages.splitlines()) == 1
+            assert_same(checkpoint, load_newest_of_before(original))
         else:
-            assert not told
-            assert_same(found, load_newest(original, TASK))
-        length, pair = (box.read(read, box.directory / NEWEST) for read in (recorded_length, recorded_pair))
+            assert not messages
+            assert_same(checkpoint, load_newest(original, TASK))
+        length, pair = (box.read(recorded, box.directory / NEWEST) for recorded in (recorded_length, recorded_pair))
         assert length is None or (type(length) is int and 8 <= length < 1 << 16)
         assert pair in (None, "next_sentence", "sentence_order", "none")
 
@@ -136,9 +136,9 @@ def test_any_output_directory_is_claimed_or_refused(tmp_path_factory, original, 
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
             path.touch()
             apply(path, Change(kind), box.outside)
-        found = box.read(claim, box.directory, RECIPE, store.hash)
-        if not isinstance(found, ReportedError):
-            os.close(found)
+        lock = box.read(claim, box.directory, RECIPE, store.hash)
+        if not isinstance(lock, ReportedError):
+            os.close(lock)
             assert json.loads((box.directory / "run.json").read_text(encoding="utf-8"))["store"] == store.hash
 
 
@@ -208,12 +208,12 @@ SLOTS, WEIGHTS = "training/optimizer.safetensors", "model.safetensors"
 def test_what_right_hashes_do_not_tell_is_found_and_the_checkpoint_before_is_taken(
     tmp_path, original, capsys, change, named
 ):
-    found = damaged(original, tmp_path / "box", change)
-    assert found.path.name == "step-00000010"
-    told = capsys.readouterr().err
-    assert "step-00000020 is damaged (" in told
-    assert named in told
-    assert told.endswith("; taking the one before\n")
+    checkpoint = damaged(original, tmp_path / "box", change)
+    assert checkpoint.path.name == "step-00000010"
+    messages = capsys.readouterr().err
+    assert "step-00000020 is damaged (" in messages
+    assert named in messages
+    assert messages.endswith("; taking the one before\n")
 
 
 def test_a_checkpoint_of_another_recipe_is_passed_over(tmp_path, original, store, capsys):

@@ -82,20 +82,20 @@ def test_what_is_unknown_is_null_in_the_metrics_and_absent_from_tensorboard(tmp_
 
 
 def test_metrics_that_are_missing_on_resume_are_said_to_be_lost(tmp_path):
-    said = []
-    Journal(tmp_path, 0, False, said.append).close()
+    messages = []
+    Journal(tmp_path, 0, False, messages.append).close()
     (tmp_path / "metrics.jsonl").unlink()
-    assert said == []
-    Journal(tmp_path, 20, False, said.append).close()
-    assert said == [f"warning: {tmp_path / 'metrics.jsonl'} is missing: the lines of the steps before 21 are lost"]
+    assert messages == []
+    Journal(tmp_path, 20, False, messages.append).close()
+    assert messages == [f"warning: {tmp_path / 'metrics.jsonl'} is missing: the lines of the steps before 21 are lost"]
 
 
 def test_metrics_that_are_removed_under_a_run_are_begun_anew_and_that_is_said(tmp_path):
-    said = []
-    journal = Journal(tmp_path, 0, False, said.append)
+    messages = []
+    journal = Journal(tmp_path, 0, False, messages.append)
     journal.record({"step": 1, "loss": 1.5})
     (tmp_path / "metrics.jsonl").unlink()
     journal.record({"step": 2, "loss": 1.5})
     journal.close()
     assert (tmp_path / "metrics.jsonl").read_text() == line(2)
-    assert said == [f"warning: {tmp_path / 'metrics.jsonl'} was removed: its lines up to here are lost"]
+    assert messages == [f"warning: {tmp_path / 'metrics.jsonl'} was removed: its lines up to here are lost"]

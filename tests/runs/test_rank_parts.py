@@ -47,8 +47,8 @@ def stop_and_resume(two_ranks, store, output_dir: Path, recipe: Recipe, work=tra
 
 
 def files(run: Path) -> dict[str, bytes]:
-    found = newest(run)
-    return {name: (found / name).read_bytes() for name in ("model.safetensors", part_file(0), part_file(1))}
+    checkpoint = newest(run)
+    return {name: (checkpoint / name).read_bytes() for name in ("model.safetensors", part_file(0), part_file(1))}
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one_with_what_ranks_owe(two_ranks
     recipe = parts_recipe(method)
     two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)
     stop_and_resume(two_ranks, store, tmp_path / "stopped", recipe)
-    whole, stopped = files(tmp_path / "whole"), files(tmp_path / "stopped")
-    assert whole == stopped
-    kept = safetensors.numpy.load(whole[part_file(1)])
-    assert any(values.any() for values in kept.values())
-    assert whole[part_file(0)] != whole[part_file(1)]
+    uninterrupted, stopped = files(tmp_path / "whole"), files(tmp_path / "stopped")
+    assert uninterrupted == stopped
+    kept = safetensors.numpy.load(uninterrupted[part_file(1)])
+    assert any(array.any() for array in kept.values())
+    assert uninterrupted[part_file(0)] != uninterrupted[part_file(1)]
     assert not list((tmp_path / "whole" / "checkpoints").glob(".part-*"))
 
 
@@ -87,7 +87,7 @@ def test_one_rank_resumes_what_two_have_saved_and_drops_nothing_but_what_needs_t
     recipe = parts_recipe("largest_chunks")
     two_ranks.run(train_rank, store.path, tmp_path / "run", recipe, max_steps=STOP)
     before = owed(tmp_path / "run", recipe)
-    assert any(values.any() for values in before.values())
+    assert any(array.any() for array in before.values())
     train_recipe(recipe, store, tmp_path / "run")
     assert training_state(tmp_path / "run")["progress"]["step"] == STEPS
     assert np.isfinite([line["loss"] for line in metrics(tmp_path / "run") if "loss" in line]).all()
@@ -103,20 +103,20 @@ def test_a_checkpoint_with_a_damaged_or_missing_part_is_passed_over(two_ranks, s
     damaged = bytearray(part.read_bytes())
     damaged[-1] ^= 1
     part.write_bytes(damaged)
-    said = two_ranks.run(train_rank, store.path, tmp_path / "run", recipe)[0].said
-    assert f"step-{STOP:08d} is damaged ({part_file(1)})" in said
-    assert f"resuming from {tmp_path / 'run' / 'checkpoints' / 'step-00000006'}" in said
+    output = two_ranks.run(train_rank, store.path, tmp_path / "run", recipe)[0].said
+    assert f"step-{STOP:08d} is damaged ({part_file(1)})" in output
+    assert f"resuming from {tmp_path / 'run' / 'checkpoints' / 'step-00000006'}" in output
     (newest(good) / part_file(0)).unlink()
-    said = two_ranks.run(train_rank, store.path, good, recipe)[0].said
-    assert f"({part_file(0)})" in said
+    output = two_ranks.run(train_rank, store.path, good, recipe)[0].said
+    assert f"({part_file(0)})" in output
 
 
 def test_a_part_that_does_not_come_is_named_and_what_others_left_is_removed(tmp_path):
     writer = PartWriter(tmp_path, World(), print)
     writer.write(4, {"error.worker.0": tf.Variable([1.0, 2.0])})
     writer.finish(lambda: None)
-    found = take(tmp_path, 4, 1, patience_s=5)
-    assert safetensors.numpy.load_file(found[0][0])["error.worker.0"].tolist() == [1, 2]
+    parts = take(tmp_path, 4, 1, patience_s=5)
+    assert safetensors.numpy.load_file(parts[0][0])["error.worker.0"].tolist() == [1, 2]
     with pytest.raises(RunError, match=r"step 4: ranks \[1\] have not written their parts"):
         take(tmp_path, 4, 2, patience_s=0.1)
     remove_waiting(tmp_path, step=4)

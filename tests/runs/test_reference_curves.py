@@ -66,9 +66,9 @@ def test_the_seed_and_how_the_work_is_done_do_not_count():
 
 @pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.json")), ids=lambda path: path.stem)
 def test_what_ships_is_about_recipes_that_ship(path: Path):
-    found = read_reference(path)
-    assert len(found.means) == len(found.spreads) == len(found.noises)
-    assert all(mark.low <= mark.high and mark.source for mark in found.marks)
-    assert found.means or found.marks
+    reference = read_reference(path)
+    assert len(reference.means) == len(reference.spreads) == len(reference.noises)
+    assert all(mark.low <= mark.high and mark.source for mark in reference.marks)
+    assert reference.means or reference.marks
     recipes = sorted((PROJECT / "run" / "recipes").glob("*.toml"))
-    assert any(found.settings.items() <= what_settings(load_recipe(recipe)).items() for recipe in recipes)
+    assert any(reference.settings.items() <= what_settings(load_recipe(recipe)).items() for recipe in recipes)

@@ -56,24 +56,26 @@ def small_disk(tmp_path, store) -> Path:
 
 
 def saver(output_dir: Path, store: Store, recipe: Recipe = RECIPE) -> tuple[Saver, list[str]]:
-    said: list[str] = []
-    return Saver(random_state(0), Followed(output_dir), recipe, TASK, StoreDataset(store, recipe), said.append), said
+    messages: list[str] = []
+    return Saver(
+        random_state(0), Followed(output_dir), recipe, TASK, StoreDataset(store, recipe), messages.append
+    ), messages
 
 
 def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):
     state, unchanged = random_state(10), random_state(10)
-    writer, said = saver(tmp_path, store)
+    writer, messages = saver(tmp_path, store)
     writer.save(state, POSITION)
     state.progress.step = 11
     for variable in [*state.parameters.values(), *state.slots["m"].values()]:
         variable.assign_add(np.ones(variable.shape, np.float32))
     writer.finish(lambda: None)
-    found = load_newest(tmp_path, TASK)
-    assert found.progress.step == 10
-    for name, value in found.parameters.items():
-        assert value.tobytes() == unchanged.parameters[name].numpy().tobytes()
-        assert found.slots["m"][name].tobytes() == unchanged.slots["m"][name].numpy().tobytes()
-    assert said == []
+    checkpoint = load_newest(tmp_path, TASK)
+    assert checkpoint.progress.step == 10
+    for name, array in checkpoint.parameters.items():
+        assert array.tobytes() == unchanged.parameters[name].numpy().tobytes()
+        assert checkpoint.slots["m"][name].tobytes() == unchanged.slots["m"][name].numpy().tobytes()
+    assert messages == []
 
 
 def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, store, monkeypatch):
@@ -85,21 +87,21 @@ def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, s
         return write(*arguments)
 
     monkeypatch.setattr(saving, "write", late)
-    it, _ = saver(tmp_path, store)
-    it.save(random_state(5), POSITION)
+    writer, _ = saver(tmp_path, store)
+    writer.save(random_state(5), POSITION)
     threading.Timer(0.2, may_go_on.set).start()
-    it.close()
+    writer.close()
     assert names(tmp_path) == ["step-00000005"]
 
 
 def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
-    writer, said = saver(small_disk, store)
+    writer, messages = saver(small_disk, store)
     for step in (10, 20):
         writer.save(random_state(step), POSITION)
     while not writer.retry_due():
         time.sleep(0.02)
-    (warning,) = said
+    (warning,) = messages
     assert "No space left on device" in warning
     assert "earlier checkpoints are whole: make room. The run goes on, and tries again in 0 s" in warning
     assert names(small_disk) == ["step-00000010"]
@@ -107,7 +109,7 @@ def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(smal
     writer.save(random_state(21), POSITION)
     writer.finish(lambda: None)
     assert names(small_disk) == ["step-00000010", "step-00000021"]
-    assert len(said) == 1
+    assert len(messages) == 1
     assert not writer.retry_due()
 
 

@@ -54,9 +54,9 @@ def test_a_checkpoint_that_this_user_may_not_read_does_not_send_the_run_back(tmp
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOMEM])
 def test_a_disk_that_fails_is_named_as_such(number):
-    found = unreadable(OSError(number, os.strerror(number)), "/store/tokens.npy")
-    assert type(found) is RunError
-    assert str(found).startswith(f"cannot read /store/tokens.npy: {os.strerror(number)}. Its disk or network fails")
+    error = unreadable(OSError(number, os.strerror(number)), "/store/tokens.npy")
+    assert type(error) is RunError
+    assert str(error).startswith(f"cannot read /store/tokens.npy: {os.strerror(number)}. Its disk or network fails")
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOENT, "none"), OSError(errno.EINVAL, "a FIFO"), ValueError("no")])

@@ -18,13 +18,13 @@ def make(path, error: BaseException | None = None) -> None:
 
 
 def test_it_appears_when_all_is_written(tmp_path):
-    made = tmp_path / "a" / "made"
-    with new_directory(made) as temporary:
+    directory = tmp_path / "a" / "made"
+    with new_directory(directory) as temporary:
         (temporary / "inner").mkdir()
         (temporary / "inner" / "file").write_text("x")
-        assert not made.exists()
-    assert (made / "inner" / "file").read_text() == "x"
-    assert names(made.parent) == ["made"]
+        assert not directory.exists()
+    assert (directory / "inner" / "file").read_text() == "x"
+    assert names(directory.parent) == ["made"]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])

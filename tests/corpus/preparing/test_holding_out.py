@@ -28,16 +28,16 @@ def write(path, texts):
 @pytest.mark.parametrize(("documents", "held"), [(1, 0), (2, 0), (3, 2), (5, 2), (40, 2)])
 def test_two_documents_are_held_out_where_there_are_three(make_store, tmp_path, documents, held):
     path = write(tmp_path / "a.jsonl", [f"Number {i} is here. It sat." for i in range(documents)])
-    result = make_store(path, held_out=1e-9)
-    store = verify(result.path)
-    totals = result.manifest["totals"]
+    prepared = make_store(path, held_out=1e-9)
+    store = verify(prepared.path)
+    totals = prepared.manifest["totals"]
     assert (held_documents(store), totals["held_out_sections"]) == (held, held)
     assert totals["held_out_tokens"] == sum(
         int(shard.sentences[shard.sections[i + 1]] - shard.sentences[shard.sections[i]])
         for shard in store.shards
         for i in np.flatnonzero(shard.held_out)
     )
-    assert f"held out {held} of {documents} section" in summary(result)
+    assert f"held out {held} of {documents} section" in summary(prepared)
     if documents > 3:
         for split in ("train", "held_out"):
             assert open_index(store, 32, "next_sentence", True, split).classes.windows.sum() >= 2
@@ -63,14 +63,14 @@ def test_a_setting_of_none_is_kept(make_store, tmp_path):
 
 def test_a_damaged_shard_is_made_anew_with_the_same_choice(make_store, tmp_path):
     path = write(tmp_path / "a.jsonl", [f"Number {i} is here. It sat." for i in range(60)])
-    result = make_store(path, held_out=1e-9, shard_bytes=300)
-    before = tree(result.path)
-    assert len(result.manifest["shards"]) > 3
-    for entry in result.manifest["shards"]:
-        (result.path / entry["name"] / "tokens.npy").write_bytes(b"damaged")
+    prepared = make_store(path, held_out=1e-9, shard_bytes=300)
+    before = tree(prepared.path)
+    assert len(prepared.manifest["shards"]) > 3
+    for entry in prepared.manifest["shards"]:
+        (prepared.path / entry["name"] / "tokens.npy").write_bytes(b"damaged")
         again = make_store(path, held_out=1e-9, shard_bytes=300)
-        assert again.kept_parts == len(result.manifest["shards"]) - 1
-        assert tree(result.path) == before
+        assert again.kept_parts == len(prepared.manifest["shards"]) - 1
+        assert tree(prepared.path) == before
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ def command(source, vocabulary, store, *more):
 
 def wait_until(process, condition):
     """Wait until something holds while a process runs."""
-    while not (found := condition()):
+    while not (value := condition()):
         assert process.poll() is None
         time.sleep(0.005)
-    return found
+    return value
 
 
 def inodes(store):
@@ -61,11 +61,13 @@ def test_parquet_gives_the_same_bytes_by_one_worker_by_two_and_as_json_lines(voc
         words = command(tmp_path / name, vocabulary, tmp_path / f"{name}-{workers}", *more)
         subprocess.run(words, capture_output=True, text=True, check=True)
     assert tree(tmp_path / "a.parquet-1") == tree(tmp_path / "a.parquet-2")
-    ours, lines = (verify(tmp_path / name) for name in ("a.parquet-1", "a.jsonl-1"))
-    assert len(ours.shards) > 3
-    assert ours.manifest["passed_over"] == {"rows without text": 4}
+    from_parquet, from_lines = (verify(tmp_path / name) for name in ("a.parquet-1", "a.jsonl-1"))
+    assert len(from_parquet.shards) > 3
+    assert from_parquet.manifest["passed_over"] == {"rows without text": 4}
     for name in ("tokens", "document_hashes"):
-        assert np.array_equal(*(np.concatenate([getattr(s, name) for s in store.shards]) for store in (ours, lines)))
+        assert np.array_equal(
+            *(np.concatenate([getattr(s, name) for s in store.shards]) for store in (from_parquet, from_lines))
+        )
 
 
 def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp_path):
@@ -92,8 +94,8 @@ def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_fil
     before = inodes(store)
     assert before
     assert not (store / "manifest.json").exists()
-    result = make_store(many_files, output=store, shard_bytes=20_000)
-    assert result.kept_parts >= 3
+    prepared = make_store(many_files, output=store, shard_bytes=20_000)
+    assert prepared.kept_parts >= 3
     assert set(before.values()) <= set(inodes(store).values())  # renamed, not made again
     make_store(many_files, shard_bytes=20_000)
     assert tree(store) == tree(tmp_path / "store")
@@ -110,8 +112,8 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
         data = bytearray((damaged / "tokens.npy").read_bytes())
         data[-1] ^= 1
         (damaged / "tokens.npy").write_bytes(data)
-        result = make_store(source, **settings)
-        assert result.kept_parts == len(shards) - 1
+        prepared = make_store(source, **settings)
+        assert prepared.kept_parts == len(shards) - 1
         assert tree(tmp_path / "store") == before
 
 
@@ -134,7 +136,7 @@ def test_a_dead_worker_is_one_clear_error(many_files, vocabulary, tmp_path, afte
 
 def children(pid):
     """The worker processes of a process: those that spawn started, without its resource tracker."""
-    found = []
+    pids = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             status = (directory / "stat").read_text(encoding="utf-8")
@@ -142,15 +144,15 @@ def children(pid):
         except OSError:  # it has ended
             continue
         if int(status.rpartition(")")[2].split()[1]) == pid and "spawn_main" in words:
-            found.append(int(directory.name))
-    return found
+            pids.append(int(directory.name))
+    return pids
 
 
 def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
     process = subprocess.Popen(
         command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.DEVNULL
     )
-    workers = wait_until(process, lambda: len(found := children(process.pid)) == 2 and found)
+    workers = wait_until(process, lambda: len(pids := children(process.pid)) == 2 and pids)
     process.kill()
     process.wait()
     deadline = time.monotonic() + 30
@@ -188,15 +190,15 @@ def test_exact_duplicates_of_documents_are_dropped_once_and_counted(make_store, 
     texts = [f"Number {i} is here." for i in range(50)]
     write_json_lines(tmp_path / "a.jsonl", [*texts, texts[3], texts[4], texts[3]])
     (tmp_path / "b.txt").write_text(texts[7], encoding="utf-8")
-    result = make_store(tmp_path / "a.jsonl", tmp_path / "b.txt", shard_bytes=200, held_out=0.1)
-    store = verify(result.path)
+    prepared = make_store(tmp_path / "a.jsonl", tmp_path / "b.txt", shard_bytes=200, held_out=0.1)
+    store = verify(prepared.path)
     assert len(store.shards) > 3
     assert store.duplicates.tolist() == [50, 51, 52, 53]
-    found = result.manifest["duplicates"]
-    assert found["documents"] == 4
+    duplicates = prepared.manifest["duplicates"]
+    assert duplicates["documents"] == 4
     write_json_lines(tmp_path / "c.jsonl", texts)
     once = make_store(tmp_path / "c.jsonl", output=tmp_path / "once", held_out=0.1)
-    assert found["tokens"] == result.manifest["totals"]["tokens"] - once.manifest["totals"]["tokens"]
+    assert duplicates["tokens"] == prepared.manifest["totals"]["tokens"] - once.manifest["totals"]["tokens"]
     for counts, expected in zip(token_counts(store), token_counts(verify(once.path)), strict=True):
         assert counts.tolist() == expected.tolist()
     assert once.manifest["duplicates"] == {"documents": 0, "tokens": 0, "sha256": None}
@@ -293,10 +295,10 @@ def test_workers_share_a_multistream_dump(make_store, shared_data, vocabulary, t
     one = make_store(dump, output=tmp_path / "one", shard_bytes=1 << 20)
     assert len(one.manifest["shards"]) > 2
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
-    whole = make_store(single, output=tmp_path / "whole", shard_bytes=1 << 20)
+    from_single = make_store(single, output=tmp_path / "whole", shard_bytes=1 << 20)
     for name in ("documents", "sentences", "tokens", "bytes", "unknown_tokens"):
-        assert one.manifest["totals"][name] == whole.manifest["totals"][name]
-    assert one.manifest["passed_over"] == whole.manifest["passed_over"]
+        assert one.manifest["totals"][name] == from_single.manifest["totals"][name]
+    assert one.manifest["passed_over"] == from_single.manifest["passed_over"]
 
 
 def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp_path):

@@ -62,10 +62,10 @@ def test_what_is_damaged_is_made_again(tmp_path_factory, stores, made):
             path = box.directory / name.replace("first", first.name)
             if path.is_file():
                 apply(path, change, box.outside)
-        found = box.read(lambda: prepare(inputs, vocabulary, box.directory, settings=SETTINGS))
-        if isinstance(found, ReportedError):
-            assert "expected the same command" in str(found) or "plan.json: Is a directory" in str(found)
+        prepared = box.read(lambda: prepare(inputs, vocabulary, box.directory, settings=SETTINGS))
+        if isinstance(prepared, ReportedError):
+            assert "expected the same command" in str(prepared) or "plan.json: Is a directory" in str(prepared)
             assert any(name == "plan.json" for name, _ in made)
         else:
             assert tree(box.directory) == tree(finished)
-            assert made or found.kept_parts == len(list(unfinished.glob("shard-*"))) > 0
+            assert made or prepared.kept_parts == len(list(unfinished.glob("shard-*"))) > 0

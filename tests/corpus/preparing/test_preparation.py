@@ -35,16 +35,16 @@ def write_json_lines(path, texts):
 
 
 def test_the_store_holds_the_text_as_ids(make_store, text):
-    result = make_store(text)
-    store = verify(result.path)
+    prepared = make_store(text)
+    store = verify(prepared.path)
     words = ["The cat sat.", "Mr. Fox saw it!", '"Was it here?" said he.', "A dog ran on."]
     ids, lengths = Tokenizer(store.vocabulary, True)([*words, *words, "One more.", "And another one."])
     assert sentences_of(store) == [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-    totals = result.manifest["totals"]
+    totals = prepared.manifest["totals"]
     expected = {"documents": 2, "sections": 2, "sentences": 10, "tokens": len(ids), "unknown_tokens": 0}
     assert expected.items() <= totals.items()
-    assert [source["name"] for source in result.manifest["sources"]] == ["a.txt", "sub/b.txt"]
-    assert "next: bert-horovod pretrain" in summary(result)
+    assert [source["name"] for source in prepared.manifest["sources"]] == ["a.txt", "sub/b.txt"]
+    assert "next: bert-horovod pretrain" in summary(prepared)
 
 
 def test_cased_keeps_case_and_uncased_does_not(make_store, text, tmp_path):
@@ -76,9 +76,9 @@ def test_shards_change_neither_documents_nor_sentences(make_store, tmp_path):
 
 def test_an_endless_document_does_not_make_an_endless_shard(make_store, tmp_path):
     (tmp_path / "long.txt").write_text("\n\n".join(f"Number {i} is here. " * 50 for i in range(1000)), encoding="utf-8")
-    result = make_store(tmp_path / "long.txt", shard_bytes=200_000)
-    assert max(entry["bytes"] for entry in result.manifest["shards"]) < 300_000
-    assert result.manifest["totals"]["sentences"] == 50_000
+    prepared = make_store(tmp_path / "long.txt", shard_bytes=200_000)
+    assert max(entry["bytes"] for entry in prepared.manifest["shards"]) < 300_000
+    assert prepared.manifest["totals"]["sentences"] == 50_000
 
 
 def test_held_out_sections_are_those_of_their_text(make_store, tmp_path):
@@ -119,9 +119,9 @@ def test_documents_without_tokens_are_dropped_and_counted(make_store, tmp_path):
 def test_again_on_a_finished_store_finds_it_finished(make_store, text, tmp_path):
     make_store(text)
     before = tree(tmp_path / "store")
-    result = make_store(text)
-    assert not result.made
-    assert "finished already" in summary(result)
+    prepared = make_store(text)
+    assert not prepared.made
+    assert "finished already" in summary(prepared)
     assert tree(tmp_path / "store") == before
 
 

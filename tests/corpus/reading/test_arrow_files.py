@@ -50,16 +50,16 @@ def source_of(path):
 
 def documents(source, piece=None, passed_over=None, skip=0, **options):
     """[(title, text)] of a source, or of a piece of it."""
-    found, held = [], []
+    titled_texts, held = [], []
     with piece_reader(piece or Piece(source, 0, source.bytes), **options) as reader:
         for section in read_sections(reader, "file", skip):
             held.append(section.text)
             if section.ends_document:
-                found.append((section.title, "\n".join(held)))
+                titled_texts.append((section.title, "\n".join(held)))
                 held = []
     if passed_over is not None:
         passed_over.update(reader.passed_over)
-    return found
+    return titled_texts
 
 
 EXPECTED = [(f"T{i}", f"Text é{i}. And so on.\nMore of {i}.") for i in range(200)]
@@ -91,8 +91,8 @@ def test_columns_are_found_by_name_whatever_their_order_type_and_compression(tmp
     pq.write_table(table, tmp_path / "a.parquet", compression=compression)
     source = source_of(tmp_path / "a.parquet")
     assert documents(source, text_field="body") == [("A", "One."), ("", "Two."), ("C", "One.")]
-    for field, found in (("text", "column 'text' of the type int64"), ("contents", "no column 'contents'")):
-        with pytest.raises(UserError, match=rf"{found}; expected .*--text_field NAME.*'body'"):
+    for field, problem in (("text", "column 'text' of the type int64"), ("contents", "no column 'contents'")):
+        with pytest.raises(UserError, match=rf"{problem}; expected .*--text_field NAME.*'body'"):
             documents(source, text_field=field)
 
 

@@ -29,25 +29,27 @@ def lowercase(request) -> bool:
 
 def located(texts: list[str], lowercase: bool) -> list[list[str]]:
     """The characters that each token covers, for each text."""
-    found = LocatingTokenizer(WORDS, lowercase)(texts)
-    places = iter(zip(found.begins.tolist(), found.ends.tolist(), strict=True))
-    return [[text[slice(*next(places))] for _ in range(count)] for text, count in zip(texts, found.counts, strict=True)]
+    tokens = LocatingTokenizer(WORDS, lowercase)(texts)
+    places = iter(zip(tokens.begins.tolist(), tokens.ends.tolist(), strict=True))
+    return [
+        [text[slice(*next(places))] for _ in range(count)] for text, count in zip(texts, tokens.counts, strict=True)
+    ]
 
 
 def test_ids_are_those_of_the_corpus_tokenizer(lowercase):
     ids, counts = Tokenizer(WORDS, lowercase)(TEXTS)
-    found = LocatingTokenizer(WORDS, lowercase)(TEXTS)
-    assert found.counts.tolist() == counts.tolist()
-    assert found.ids.tolist() == ids.tolist()
+    tokens = LocatingTokenizer(WORDS, lowercase)(TEXTS)
+    assert tokens.counts.tolist() == counts.tolist()
+    assert tokens.ids.tolist() == ids.tolist()
 
 
 def test_ids_are_those_of_the_corpus_tokenizer_on_real_text(shared_data):
     vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
     texts = read_squad(shared_data / "finetune" / "squad" / "dev-v1.1.json.gz").contexts[::8]
     ids, counts = Tokenizer(vocabulary, True)(texts)
-    found = LocatingTokenizer(vocabulary, True)(texts)
-    assert found.counts.tolist() == counts.tolist()
-    assert found.ids.tolist() == ids.tolist()
+    tokens = LocatingTokenizer(vocabulary, True)(texts)
+    assert tokens.counts.tolist() == counts.tolist()
+    assert tokens.ids.tolist() == ids.tolist()
 
 
 def test_places_are_those_of_the_text_as_it_was_written(lowercase):

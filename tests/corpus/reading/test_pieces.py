@@ -29,26 +29,26 @@ def source_of(path, data):
 
 def documents(reader, mode):
     """The documents that a reader gives: [(title, text)]."""
-    found, held = [], []
+    titled_texts, held = [], []
     with reader:
         for section in read_sections(reader, mode):
             held.append(section.text)
             if section.ends_document:
-                found.append((section.title, "\n".join(held)))
+                titled_texts.append((section.title, "\n".join(held)))
                 held = []
     assert not held
-    return found
+    return titled_texts
 
 
 def check_every_piece_size(source, mode, sizes):
-    whole = documents(SourceReader(source), mode)
-    assert len(whole) > 9
+    all_documents = documents(SourceReader(source), mode)
+    assert len(all_documents) > 9
     for size in sizes:
         pieces = split_source(source, mode, size)
         assert len(pieces) == -(-source.bytes // size)
         assert [piece.begin for piece in pieces] == list(range(0, source.bytes, size))
         parts = [documents(piece_reader(piece), mode) for piece in pieces]
-        assert sum(parts, []) == whole, size  # noqa: RUF017
+        assert sum(parts, []) == all_documents, size  # noqa: RUF017
 
 
 def streams(data, cuts):
@@ -83,10 +83,10 @@ def test_a_plain_dump_can_be_cut_at_any_byte(tmp_path):
 
 def test_the_cuts_of_a_plain_dump_around_its_tags(tmp_path):
     source = source_of(tmp_path / "a.xml", dump(*PAGES[:4]))
-    whole = documents(SourceReader(source), "file")
+    all_documents = documents(SourceReader(source), "file")
     for cut in range(1, source.bytes):
         first, second = (Piece(source, *ends) for ends in ((0, cut), (cut, source.bytes)))
-        assert documents(piece_reader(first), "file") + documents(piece_reader(second), "file") == whole
+        assert documents(piece_reader(first), "file") + documents(piece_reader(second), "file") == all_documents
 
 
 @pytest.mark.parametrize("step", [50, 199, 997])
@@ -118,11 +118,11 @@ def test_empty_streams_and_trailing_ones_hold_nothing(tmp_path):
 def test_a_dump_as_wikimedia_packs_it_is_shared_without_reading_it_twice(tmp_path):
     heads = [DUMP.index(item.encode()) for item in PAGES[::2]]
     source = source_of(tmp_path / "a.xml.bz2", streams(DUMP, heads))
-    whole = documents(SourceReader(source), "file")
+    all_documents = documents(SourceReader(source), "file")
     size = source.bytes // 3 + 1
     parts = [documents(piece_reader(piece), "file") for piece in split_source(source, "file", size)]
     assert [len(part) > 0 for part in parts] == [True] * 3
-    assert sum(parts, []) == whole  # noqa: RUF017
+    assert sum(parts, []) == all_documents  # noqa: RUF017
 
 
 @pytest.mark.parametrize(
@@ -173,12 +173,12 @@ def test_skipping_in_a_part_is_exact(tmp_path):
     ]:
         source = source_of(tmp_path / name, data)
         piece = Piece(source, source.bytes // 3, source.bytes)
-        whole = documents(piece_reader(piece), mode)
-        assert len(whole) > 3
-        for skip in range(len(whole) + 1):
+        all_documents = documents(piece_reader(piece), mode)
+        assert len(all_documents) > 3
+        for skip in range(len(all_documents) + 1):
             with piece_reader(piece) as reader:
                 ends = [section.ends_document for section in read_sections(reader, mode, skip)]
-            assert sum(ends) == len(whole) - skip
+            assert sum(ends) == len(all_documents) - skip
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
@@ -190,24 +190,24 @@ def test_bad_lines_are_counted_once_wherever_the_file_is_cut_and_reading_goes_on
     source = source_of(tmp_path / name, b"\n".join(lines))
 
     def read(pieces, skip=0):
-        found, counts = [], Counter()
+        so_far, counts = [], Counter()
         for piece in pieces:
             with piece_reader(piece, bad_lines="skip") as reader:
                 for section in read_sections(reader, "blank_line", skip):
-                    found.append(section)
-                    yield found, counts + reader.passed_over
+                    so_far.append(section)
+                    yield so_far, counts + reader.passed_over
             counts += reader.passed_over
-        yield found, counts
+        yield so_far, counts
 
-    *steps, (whole, counts) = read([Piece(source, 0, source.bytes)])
+    *steps, (all_sections, counts) = read([Piece(source, 0, source.bytes)])
     steps = [count.total() for _, count in steps]
-    assert (len(whole) > 9, counts.total()) == (True, 3)
+    assert (len(all_sections) > 9, counts.total()) == (True, 3)
     for size in (5, 31, 100):
-        *_, found = read(split_source(source, "blank_line", size))
-        assert found == (whole, counts)
-    for skip in range(1, len(whole)):
-        *_, (found, rest) = read([Piece(source, 0, source.bytes)], skip)
-        assert (found, rest.total()) == (whole[skip:], 3 - steps[skip - 1])
+        *_, so_far = read(split_source(source, "blank_line", size))
+        assert so_far == (all_sections, counts)
+    for skip in range(1, len(all_sections)):
+        *_, (so_far, rest) = read([Piece(source, 0, source.bytes)], skip)
+        assert (so_far, rest.total()) == (all_sections[skip:], 3 - steps[skip - 1])
 
 
 @pytest.mark.parametrize(

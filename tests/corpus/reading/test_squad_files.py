@@ -52,20 +52,20 @@ def changed(place: tuple, value: Any) -> dict:
 
 def test_a_file_is_read_in_its_order_and_may_be_compressed(tmp_path):
     (tmp_path / "dev.json.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + json.dumps(FILE).encode()))
-    found = read_squad(tmp_path / "dev.json.gz", scored=True)
-    assert (found.ids, found.questions, found.context_of) == (["x", "y"], ["What?", "Who?"], [0, 0])
-    assert found.contexts == ["Ünïcode 😀 text.", ""]
-    assert found.answers == [[("text", 10)] * 2, [("Ünïcode", 0)]]
-    assert (found.impossible, found.version_2) == ([False, False], False)
-    text, begin = found.answers[0][0]
-    assert found.contexts[0][begin : begin + len(text)] == text
+    questions = read_squad(tmp_path / "dev.json.gz", scored=True)
+    assert (questions.ids, questions.questions, questions.context_of) == (["x", "y"], ["What?", "Who?"], [0, 0])
+    assert questions.contexts == ["Ünïcode 😀 text.", ""]
+    assert questions.answers == [[("text", 10)] * 2, [("Ünïcode", 0)]]
+    assert (questions.impossible, questions.version_2) == ([False, False], False)
+    text, begin = questions.answers[0][0]
+    assert questions.contexts[0][begin : begin + len(text)] == text
 
 
 def test_is_impossible_makes_it_version_2(tmp_path):
     content = changed((*QUESTION, "answers"), [])
     content["data"][0]["paragraphs"][0]["qas"][0] |= {"is_impossible": True, "plausible_answers": [{"text": "text"}]}
-    found = read_squad(write(tmp_path / "f.json", content), scored=True)
-    assert (found.impossible, found.version_2, found.answers[0]) == ([True, False], True, [])
+    questions = read_squad(write(tmp_path / "f.json", content), scored=True)
+    assert (questions.impossible, questions.version_2, questions.answers[0]) == ([True, False], True, [])
 
 
 def test_questions_alone_need_no_answers(tmp_path):
@@ -124,6 +124,6 @@ def test_files_are_found_by_split_and_two_versions_are_refused(tmp_path):
 
 
 def test_the_real_files_have_as_many_questions_as_published(shared_data):
-    found = read_squad(shared_data / "finetune" / "squad" / "dev-v2.0.json.gz", scored=True)
-    assert (len(found.ids), len(found.contexts), sum(found.impossible)) == (11_873, 1_204, 5_945)
-    assert found.version_2
+    questions = read_squad(shared_data / "finetune" / "squad" / "dev-v2.0.json.gz", scored=True)
+    assert (len(questions.ids), len(questions.contexts), sum(questions.impossible)) == (11_873, 1_204, 5_945)
+    assert questions.version_2

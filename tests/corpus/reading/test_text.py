@@ -26,18 +26,18 @@ COMPRESS = {
 
 def documents(path, mode="file", passed_over=None, **options):
     """The documents of a path, each a list of sections' texts; `passed_over` takes the last reader's."""
-    found = [[]]
+    texts = [[]]
     for source in find_sources([str(path)]):
         with SourceReader(source, **options) as reader:
             for section in read_sections(reader, mode):
                 assert section.bytes == len(section.text.encode()) <= SECTION_BYTES
-                found[-1].append(section.text)
+                texts[-1].append(section.text)
                 if section.ends_document:
-                    found.append([])
+                    texts.append([])
         if passed_over is not None:
             passed_over.update(reader.passed_over)
-    assert found.pop() == []
-    return found
+    assert texts.pop() == []
+    return texts
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -168,9 +168,9 @@ def test_a_sentence_without_an_end_is_cut_and_nothing_of_it_is_lost(tmp_path, wo
     text = f"Before.\n\n{endless}\n\nAfter."
     (tmp_path / name).write_text(json.dumps({"text": text}) if name == "a.jsonl" else text, encoding="utf-8")
     counts = {}
-    found = "\n".join(section for document in documents(tmp_path / name, mode, counts) for section in document)
-    assert "".join(found.split()) == "".join(text.split())
-    assert (" " in word) == (found.replace("\n", " ").split() == text.split())  # cut between words
+    joined = "\n".join(section for document in documents(tmp_path / name, mode, counts) for section in document)
+    assert "".join(joined.split()) == "".join(text.split())
+    assert (" " in word) == (joined.replace("\n", " ").split() == text.split())  # cut between words
     assert counts == {CUT: 1}
 
 
@@ -199,8 +199,8 @@ def test_a_bad_line_stops_among_the_first_thousand_and_is_passed_over_and_counte
         documents(path, bad_lines=None)
     write(1000)
     counts = {}
-    found = documents(path, bad_lines=None, passed_over=counts)
-    assert found == [[f"Line {i}."] for i in range(1500)]
+    texts = documents(path, bad_lines=None, passed_over=counts)
+    assert texts == [[f"Line {i}."] for i in range(1500)]
     assert (list(counts.values()), set(counts) < set(BAD_LINES)) == ([1], True)
     with pytest.raises(UserError, match="line 1001"):
         documents(path, bad_lines="stop")
@@ -237,9 +237,9 @@ def test_the_text_is_in_the_field_that_the_user_names(tmp_path):
 def test_a_pipe_among_the_inputs_is_named_and_not_waited_for(tmp_path):
     (tmp_path / "a.txt").write_text("Good.", encoding="utf-8")
     os.mkfifo(tmp_path / "b.txt")
-    for value in (tmp_path, tmp_path / "b.txt", tmp_path / "*.txt", "/dev/zero"):
+    for path in (tmp_path, tmp_path / "b.txt", tmp_path / "*.txt", "/dev/zero"):
         with pytest.raises(UserError, match=r"(b\.txt|/dev/zero) is not a regular file.*--input -"):
-            find_sources([str(value)])
+            find_sources([str(path)])
 
 
 def test_an_enormous_line_is_refused_before_it_fills_the_memory(tmp_path):

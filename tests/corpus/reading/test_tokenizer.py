@@ -82,9 +82,11 @@ def rows(tokenizer, sentences):
 
 
 def assert_same(vocabulary, lowercase, sentences):
-    found = rows(Tokenizer(vocabulary, lowercase), sentences)
-    for sentence, ours, theirs in zip(sentences, found, expected(vocabulary, lowercase, sentences), strict=True):
-        assert ours == theirs, ascii(sentence)
+    computed = rows(Tokenizer(vocabulary, lowercase), sentences)
+    for sentence, ids, expected_ids in zip(
+        sentences, computed, expected(vocabulary, lowercase, sentences), strict=True
+    ):
+        assert ids == expected_ids, ascii(sentence)
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ def test_articles_come_with_title_and_text_and_the_rest_is_counted(tmp_path, nam
         page("Cee (disambiguation)", "C may be"),
         page("No text", ""),
     ]
-    found, passed_over = articles(write(tmp_path / name, dump(*pages)))
-    assert found == [("Ant", PROSE), ("Bee & wasp", "Second <ref>x</ref> text."), ("No text", "")]
+    titled_texts, passed_over = articles(write(tmp_path / name, dump(*pages)))
+    assert titled_texts == [("Ant", PROSE), ("Bee & wasp", "Second <ref>x</ref> text."), ("No text", "")]
     assert passed_over == {"redirects": 1, "pages in other namespaces": 1, "disambiguation pages": 1}
 
 
@@ -66,8 +66,8 @@ def test_articles_come_with_title_and_text_and_the_rest_is_counted(tmp_path, nam
     ],
 )
 def test_disambiguation_pages_are_known_by_their_templates(tmp_path, wikitext, is_article):
-    found, _ = articles(write(tmp_path / "a.xml", dump(page("X", wikitext))))
-    assert bool(found) == is_article
+    titled_texts, _ = articles(write(tmp_path / "a.xml", dump(page("X", wikitext))))
+    assert bool(titled_texts) == is_article
 
 
 def test_articles_become_documents_with_a_title_and_every_document_is_counted(tmp_path):
@@ -99,15 +99,15 @@ def test_skipped_documents_are_skipped_exactly_and_count_for_nothing(tmp_path):
     ]
     [source] = find_sources([str(write(tmp_path / "a.xml", dump(*pages)))])
     with SourceReader(source) as reader:
-        whole = []
+        all_sections = []
         for section in read_sections(reader, "file"):
-            whole.append((section, reader.passed_over.copy()))
-    for skip in range(len(whole) + 2):
+            all_sections.append((section, reader.passed_over.copy()))
+    for skip in range(len(all_sections) + 2):
         with SourceReader(source) as reader:
-            assert list(read_sections(reader, "file", skip)) == [section for section, _ in whole[skip:]]
-            before = whole[min(skip, len(whole)) - 1][1] if skip else {}
-            after = {name: count - before.get(name, 0) for name, count in whole[-1][1].items()}
-            if skip <= len(whole):
+            assert list(read_sections(reader, "file", skip)) == [section for section, _ in all_sections[skip:]]
+            before = all_sections[min(skip, len(all_sections)) - 1][1] if skip else {}
+            after = {name: count - before.get(name, 0) for name, count in all_sections[-1][1].items()}
+            if skip <= len(all_sections):
                 assert reader.passed_over == {name: count for name, count in after.items() if count}
 
 
@@ -145,8 +145,8 @@ def test_a_truncated_compressed_dump_is_refused(tmp_path):
 
 def test_xml_declaration_comment_and_joined_dumps_are_no_mistake(tmp_path):
     joined = b'<?xml version="1.0" encoding="utf-8"?>\n<!-- of\ntoday -->\n' + WHOLE + b"\n" + WHOLE + b"<!-- end -->"
-    found, _ = articles(write(tmp_path / "a.xml", joined))
-    assert [title for title, _ in found] == ["Ant", "Bee", "Ant", "Bee"]
+    titled_texts, _ = articles(write(tmp_path / "a.xml", joined))
+    assert [title for title, _ in titled_texts] == ["Ant", "Bee", "Ant", "Bee"]
 
 
 def test_memory_does_not_grow_with_a_dump_and_an_enormous_page_is_refused(tmp_path, monkeypatch):

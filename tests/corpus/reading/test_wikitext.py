@@ -45,8 +45,8 @@ from bert_horovod.corpus.reading.wikitext import plain_text
     ],
 )  # fmt: skip
 def test_each_rule(wikitext, paragraphs):
-    found, dropped = plain_text(wikitext)
-    assert found == paragraphs
+    computed, dropped = plain_text(wikitext)
+    assert computed == paragraphs
     assert dropped == wikitext.count("<nowiki>[[")
 
 
