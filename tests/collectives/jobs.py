@@ -18,19 +18,19 @@ def values(rank: int, dtype: str) -> np.ndarray:
 
 def collectives(world: World) -> dict[str, np.ndarray]:
     """Every collective once, by name; and the link between the ranks."""
-    found = {"world": np.array([world.rank, world.size, world.local_rank, world.local_size])}
+    arrays = {"world": np.array([world.rank, world.size, world.local_rank, world.local_size])}
     for dtype in DTYPES:
         mine = tf.constant(values(world.rank, dtype))
-        found[f"all_reduce.{dtype}"] = world.all_reduce(mine, f"all_reduce.{dtype}").numpy()
-        found[f"all_reduce.graph.{dtype}"] = tf.function(world.all_reduce)(mine, f"graph.{dtype}").numpy()
-        found[f"broadcast.{dtype}"] = world.broadcast(mine, f"broadcast.{dtype}").numpy()
+        arrays[f"all_reduce.{dtype}"] = world.all_reduce(mine, f"all_reduce.{dtype}").numpy()
+        arrays[f"all_reduce.graph.{dtype}"] = tf.function(world.all_reduce)(mine, f"graph.{dtype}").numpy()
+        arrays[f"broadcast.{dtype}"] = world.broadcast(mine, f"broadcast.{dtype}").numpy()
     mine = tf.constant(values(world.rank, "float32"))
-    found["all_gather"] = world.all_gather(mine[: 3 - world.rank], "all_gather").numpy()
-    found["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
-    found["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
-    found["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
-    found["hosts"] = np.array([world.hosts.inside.size, world.hosts.across.size])
-    found["in_flight"] = np.array(world.in_flight(), dtype=str)  # once hosts are known: groups are asked too
+    arrays["all_gather"] = world.all_gather(mine[: 3 - world.rank], "all_gather").numpy()
+    arrays["all_gather.empty"] = world.all_gather(mine[:0] if world.rank == 1 else mine, "all_gather.empty").numpy()
+    arrays["all_reduce_max"] = world.all_reduce_max(tf.constant(values(world.rank, "uint8")), "all_reduce_max").numpy()
+    arrays["all_to_all"] = world.all_to_all(mine, "all_to_all").numpy()
+    arrays["hosts"] = np.array([world.hosts.inside.size, world.hosts.across.size])
+    arrays["in_flight"] = np.array(world.in_flight(), dtype=str)  # once hosts are known: groups are asked too
     ring = partial(world.all_reduce, name="link")
-    found["link"] = np.array(measure_link(world, ring, tf.float16, 2))
-    return found
+    arrays["link"] = np.array(measure_link(world, ring, tf.float16, 2))
+    return arrays

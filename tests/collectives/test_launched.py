@@ -96,5 +96,5 @@ def test_only_a_step_of_a_job_is_ranks_and_its_script_is_one_process(monkeypatch
         monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = launch()
-    assert (found.launcher, found.size) == (launcher, size)
+    launched = launch()
+    assert (launched.launcher, launched.size) == (launcher, size)

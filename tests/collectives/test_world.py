@@ -73,47 +73,47 @@ def test_a_launcher_that_starts_one_process_makes_a_world_of_one():
 
 
 def test_ranks_know_their_place(ranks):
-    assert [list(found["world"]) for found in ranks] == [[rank, RANKS, rank, RANKS] for rank in range(RANKS)]
+    assert [list(arrays["world"]) for arrays in ranks] == [[rank, RANKS, rank, RANKS] for rank in range(RANKS)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_reduce_gives_every_rank_the_sum(ranks, dtype):
     expected = sum(values(rank, dtype) for rank in range(RANKS))
-    for found in ranks:
+    for arrays in ranks:
         for name in (f"all_reduce.{dtype}", f"all_reduce.graph.{dtype}"):
-            assert found[name].dtype == dtype
-            np.testing.assert_array_equal(found[name], expected)
+            assert arrays[name].dtype == dtype
+            np.testing.assert_array_equal(arrays[name], expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_broadcast_gives_every_rank_what_rank_0_has(ranks, dtype):
-    for found in ranks:
-        assert found[f"broadcast.{dtype}"].dtype == dtype
-        np.testing.assert_array_equal(found[f"broadcast.{dtype}"], values(0, dtype))
+    for arrays in ranks:
+        assert arrays[f"broadcast.{dtype}"].dtype == dtype
+        np.testing.assert_array_equal(arrays[f"broadcast.{dtype}"], values(0, dtype))
 
 
 def test_all_gather_joins_tensors_of_different_length_by_rank(ranks):
-    for found in ranks:
+    for arrays in ranks:
         np.testing.assert_array_equal(
-            found["all_gather"], np.concatenate([values(0, "float32")[:3], values(1, "float32")[:2]])
+            arrays["all_gather"], np.concatenate([values(0, "float32")[:3], values(1, "float32")[:2]])
         )
 
 
 def test_all_gather_takes_an_empty_tensor(ranks):
-    for found in ranks:
-        np.testing.assert_array_equal(found["all_gather.empty"], values(0, "float32"))
+    for arrays in ranks:
+        np.testing.assert_array_equal(arrays["all_gather.empty"], values(0, "float32"))
 
 
 def test_all_to_all_gives_each_rank_its_share_of_every_ranks_tensor(ranks):
-    for rank, found in enumerate(ranks):
+    for rank, arrays in enumerate(ranks):
         shares = [np.split(values(source, "float32"), RANKS)[rank] for source in range(RANKS)]
-        np.testing.assert_array_equal(found["all_to_all"], np.concatenate(shares))
+        np.testing.assert_array_equal(arrays["all_to_all"], np.concatenate(shares))
 
 
 def test_nothing_is_in_flight_between_collectives_in_any_group(ranks):
-    for found in ranks:
-        assert list(found["hosts"]) == [1, RANKS]
-        assert found["in_flight"].size == 0
+    for arrays in ranks:
+        assert list(arrays["hosts"]) == [1, RANKS]
+        assert arrays["in_flight"].size == 0
 
 
 def test_one_process_works_without_horovod_and_two_are_told_to_build_it(monkeypatch):
@@ -130,8 +130,8 @@ def test_one_process_works_without_horovod_and_two_are_told_to_build_it(monkeypa
 
 def test_all_reduce_max_gives_every_rank_the_largest(ranks):
     expected = np.maximum(*(values(rank, "uint8") for rank in range(RANKS)))
-    for found in ranks:
-        np.testing.assert_array_equal(found["all_reduce_max"], expected)
+    for arrays in ranks:
+        np.testing.assert_array_equal(arrays["all_reduce_max"], expected)
 
 
 def test_the_link_between_two_ranks_is_the_same_on_both(ranks):
@@ -141,15 +141,15 @@ def test_the_link_between_two_ranks_is_the_same_on_both(ranks):
 
 def test_horovods_knobs_are_those_of_the_recipe_and_fusion_is_off_by_default():
     assert knobs(Execution())["HOROVOD_FUSION_THRESHOLD"] == "0"
-    found = knobs(Execution(fusion_bytes=1 << 20, cycle_time_ms=2.5, hierarchical_allreduce=True, timeline=(1, 2)))
-    assert found["HOROVOD_FUSION_THRESHOLD"] == "1048576"
-    assert found["HOROVOD_CYCLE_TIME"] == "2.5"
-    assert found["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
-    assert found["HOROVOD_AUTOTUNE"] == "0"
-    assert found["HOROVOD_TIMELINE"] == "DYNAMIC"
+    variables = knobs(Execution(fusion_bytes=1 << 20, cycle_time_ms=2.5, hierarchical_allreduce=True, timeline=(1, 2)))
+    assert variables["HOROVOD_FUSION_THRESHOLD"] == "1048576"
+    assert variables["HOROVOD_CYCLE_TIME"] == "2.5"
+    assert variables["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
+    assert variables["HOROVOD_AUTOTUNE"] == "0"
+    assert variables["HOROVOD_TIMELINE"] == "DYNAMIC"
 
 
 def test_what_horovod_is_to_tune_is_not_set():
-    found = knobs(Execution(autotune=True))
-    assert found["HOROVOD_AUTOTUNE"] == "1"
-    assert not {"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_TIMELINE"} & set(found)
+    variables = knobs(Execution(autotune=True))
+    assert variables["HOROVOD_AUTOTUNE"] == "1"
+    assert not {"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_TIMELINE"} & set(variables)

@@ -67,11 +67,11 @@ class Wire:
 
 def reductions(world: World) -> dict[str, np.ndarray]:
     """Gradients reduced on both wires: of much the same size, exact, surging, and not finite."""
-    found = {}
+    arrays = {}
 
     def keep(name: str, reduced: dict[str, np.ndarray], wire: Wire) -> None:
-        found.update({f"{name}.{key}": value for key, value in reduced.items()})
-        found[f"{name}.maxima"] = wire.reducer.maxima.numpy()
+        arrays.update({f"{name}.{key}": value for key, value in reduced.items()})
+        arrays[f"{name}.maxima"] = wire.reducer.maxima.numpy()
 
     wide, narrow = Wire(world, "float32"), Wire(world, "float16")
     keep("float32", wide.step(gradients(world.rank, 0)), wide)
@@ -80,14 +80,14 @@ def reductions(world: World) -> dict[str, np.ndarray]:
         keep(f"two_step.{step}", two_step.step(gradients(world.rank, step)), two_step)
     surging = {name: array * np.float32(SURGE) for name, array in gradients(world.rank, 0).items()}
     keep("two_step.surge", two_step.step(surging), two_step)
-    found["two_step.bytes"] = np.array([two_step.reducer.bytes_reduced(), two_step.reducer.wire_bytes()])
-    found["bytes"] = np.array(
+    arrays["two_step.bytes"] = np.array([two_step.reducer.bytes_reduced(), two_step.reducer.wire_bytes()])
+    arrays["bytes"] = np.array(
         [count() for wire in (wide, narrow) for count in (wire.reducer.bytes_reduced, wire.reducer.wire_bytes)]
     )
     for step in range(STEPS):
         keep(f"float16.{step}", narrow.step(gradients(world.rank, step)), narrow)
     for name, wire in (("float32", wide), ("float16", narrow)):
-        found[f"operations.{name}"] = np.array(wire.operations())
+        arrays[f"operations.{name}"] = np.array(wire.operations())
     keep("short.0", narrow.step(short_gradients(world.rank)), narrow)
     keep("short.1", narrow.step(short_gradients(world.rank)), narrow)
     surging = {name: array * np.float32(SURGE) for name, array in short_gradients(world.rank).items()}
@@ -97,12 +97,12 @@ def reductions(world: World) -> dict[str, np.ndarray]:
     if world.rank == 1:
         broken["b"][3] = np.nan
     keep("broken", narrow.step(broken), narrow)
-    return found
+    return arrays
 
 
 def tables(world: World) -> dict[str, np.ndarray]:
     """What becomes of looked-up rows, sent alone and with the rest, on both wires, twice for the scales."""
-    found = {}
+    arrays = {}
     ids, values = looked_up(world.rank)
     for rows in ("table", None):
         for wire in ("float32", "float16"):
@@ -117,12 +117,12 @@ def tables(world: World) -> dict[str, np.ndarray]:
                     mine = {name: tf.constant(array) for name, array in dense(world.rank).items()}
                     reduced = reduce(mine, tf.constant(values), tf.constant(ids))
                 key = f"{rows}.{wire}.{held_back}"
-                found |= {f"{key}.{name}": value.numpy() for name, value in reduced.gradients.items()}
-                found[f"{key}.rows"] = reduced.rows.numpy()
-                found[f"{key}.times"] = np.stack([reduced.ready_s.numpy(), reduced.done_s.numpy()])
-                found[f"{key}.bytes"] = np.array(reducer.bytes_reduced(int(reduced.rows)))
-                found[f"{key}.maxima"] = reducer.maxima.numpy()
-    return found
+                arrays |= {f"{key}.{name}": value.numpy() for name, value in reduced.gradients.items()}
+                arrays[f"{key}.rows"] = reduced.rows.numpy()
+                arrays[f"{key}.times"] = np.stack([reduced.ready_s.numpy(), reduced.done_s.numpy()])
+                arrays[f"{key}.bytes"] = np.array(reducer.bytes_reduced(int(reduced.rows)))
+                arrays[f"{key}.maxima"] = reducer.maxima.numpy()
+    return arrays
 
 
 def eight_bits(world: World) -> dict[str, np.ndarray]:
@@ -130,7 +130,7 @@ def eight_bits(world: World) -> dict[str, np.ndarray]:
 
     The errors are assigned as GradientExchange does it: after finite steps.
     """
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     own: dict[str, tf.Variable] = {}
     plan = dataclasses.replace(by_size(SHAPES, BUCKET_BYTES), reduction="two_step")
     reducer = GradientReducer(world, SHAPES, plan, "int8")
@@ -149,6 +149,6 @@ def eight_bits(world: World) -> dict[str, np.ndarray]:
         if step == 1 and world.rank == 1:
             mine["c"][3, 1] = np.inf
         reduced = reduce({name: tf.constant(array) for name, array in mine.items()})
-        found |= {f"{step}.{name}": array.numpy() for name, array in reduced.items()}
-    found |= {name: variable.numpy() for name, variable in own.items()}
-    return found | {"bytes": np.array([reducer.bytes_reduced(), reducer.wire_bytes()])}
+        arrays |= {f"{step}.{name}": array.numpy() for name, array in reduced.items()}
+    arrays |= {name: variable.numpy() for name, variable in own.items()}
+    return arrays | {"bytes": np.array([reducer.bytes_reduced(), reducer.wire_bytes()])}

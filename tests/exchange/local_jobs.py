@@ -31,9 +31,9 @@ def initial() -> dict[str, np.ndarray]:
 def share(rank: int, step: int) -> dict[str, np.ndarray]:
     """A rank's share of a step's gradient; tensors are of different size, some numbers of a rank zero."""
     random = np.random.default_rng([rank, step])
-    found = {name: (i + 1) * random.standard_normal(shape) for i, (name, shape) in enumerate(SHAPES.items())}
-    found["a.weight"][:3] *= step > 2
-    return {name: value.astype(np.float32) for name, value in found.items()}
+    gradients = {name: (i + 1) * random.standard_normal(shape) for i, (name, shape) in enumerate(SHAPES.items())}
+    gradients["a.weight"][:3] *= step > 2
+    return {name: value.astype(np.float32) for name, value in gradients.items()}
 
 
 class Counted:
@@ -102,34 +102,34 @@ def trained(
         update = exchange.update(gradients, {}, inputs, clock)
         return update.gradient_norm, update.finite, update.done_s, update.updated_s
 
-    found: dict[str, Any] = {name: [] for name in ("parameters", "norms", "bytes", "said", "own_by_step")}
+    record: dict[str, Any] = {name: [] for name in ("parameters", "norms", "bytes", "said", "own_by_step")}
     for step in range(progress.step + 1, steps + 1):
         mine = share(world.rank, step)
         if step == bad and world.rank == 1:
             mine["c.weight"][-1, -1] = np.nan
         inputs = UpdateInputs(tf.constant(RATE), tf.constant(progress.updates + 1.0))
-        before = counted.payload_bytes
+        bytes_before = counted.payload_bytes
         for _ in range(micro_batches - 1):
             accumulate()
         norm, finite, *_ = work({name: tf.constant(value) for name, value in mine.items()}, inputs)
         progress.count(bool(finite), recipe.numerics)
-        said = exchange.after_step(step, 1.0)
-        found["said"].append(exchange.bytes_reduced())
-        if said:
-            found.setdefault("notices", []).append((step, said))
-        found["bytes"].append(counted.payload_bytes - before)
-        found["norms"].append(float(norm))
-        found["parameters"].append({name: variable.numpy() for name, variable in state.parameters.items()})
-        found["own_by_step"].append({name: variable.numpy() for name, variable in state.per_rank.items()})
+        notice = exchange.after_step(step, 1.0)
+        record["said"].append(exchange.bytes_reduced())
+        if notice:
+            record.setdefault("notices", []).append((step, notice))
+        record["bytes"].append(counted.payload_bytes - bytes_before)
+        record["norms"].append(float(norm))
+        record["parameters"].append({name: variable.numpy() for name, variable in state.parameters.items()})
+        record["own_by_step"].append({name: variable.numpy() for name, variable in state.per_rank.items()})
     exchange.remember()
-    found["slots"] = {
+    record["slots"] = {
         slot: {name: value.numpy() for name, value in values.items()} for slot, values in state.slots.items()
     }
-    found["own"] = {name: variable.numpy() for name, variable in state.per_rank.items()}
-    found["progress"] = vars(progress)
-    found["traces"] = work.experimental_get_tracing_count()
-    found["wire_bytes"] = exchange.wire_bytes()
-    return found
+    record["own"] = {name: variable.numpy() for name, variable in state.per_rank.items()}
+    record["progress"] = vars(progress)
+    record["traces"] = work.experimental_get_tracing_count()
+    record["wire_bytes"] = exchange.wire_bytes()
+    return record
 
 
 def trained_in_parts(world: World, recipe: Recipe, steps: int, stop: int) -> tuple[dict[str, Any], dict[str, Any]]:

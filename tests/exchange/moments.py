@@ -47,17 +47,17 @@ def parameters() -> dict[str, np.ndarray]:
 def gradients(rank: int, step: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """A rank's shares: dense, and of the table looked-up rows with their gradients; tensors differ in magnitude."""
     random = np.random.default_rng([rank, step])
-    found = {}
+    dense = {}
     for i, (name, shape) in enumerate(SHAPES.items()):
         common = np.random.default_rng(i).standard_normal(shape)
-        found[name] = (0.3 * 10.0 ** -(i % 3) * (0.5 * common + random.standard_normal(shape))).astype(np.float32)
-    found[TABLE][USED_ROWS:] = 0
+        dense[name] = (0.3 * 10.0 ** -(i % 3) * (0.5 * common + random.standard_normal(shape))).astype(np.float32)
+    dense[TABLE][USED_ROWS:] = 0
     if (rank, step) == (1, BROKEN):
-        found["c.weight"][3, 4] = np.nan
+        dense["c.weight"][3, 4] = np.nan
     if (rank, step) == (0, SPIKE):
-        found["c.weight"] *= np.float32(100)
+        dense["c.weight"] *= np.float32(100)
     ids = random.integers(0, USED_ROWS, 9).astype(np.int32)
-    return found, ids, (0.1 * random.standard_normal((9, 33))).astype(np.float32)
+    return dense, ids, (0.1 * random.standard_normal((9, 33))).astype(np.float32)
 
 
 class Toy:
@@ -98,10 +98,10 @@ class Toy:
         tensors = {name: tf.constant(value) for name, value in dense.items()}
         finite = bool(self._update(tensors, tf.constant(values), tf.constant(ids), inputs).finite)
         self.state.progress.count(finite, self.recipe.numerics)
-        said = self.exchange.after_step(number, loss)
-        found = {name: variable.numpy() for name, variable in self.state.variables().items()}
-        found |= {name: variable.numpy() for name, variable in self.state.per_rank.items()}
-        return found | {"said": np.array(said), "finite": np.array(finite)}
+        notice = self.exchange.after_step(number, loss)
+        variables = {name: variable.numpy() for name, variable in self.state.variables().items()}
+        variables |= {name: variable.numpy() for name, variable in self.state.per_rank.items()}
+        return variables | {"said": np.array(notice), "finite": np.array(finite)}
 
 
 def toy_run(world: World, recipe: Recipe, steps: int = STEPS) -> list[dict[str, np.ndarray]]:
@@ -113,13 +113,13 @@ def toy_run(world: World, recipe: Recipe, steps: int = STEPS) -> list[dict[str, 
 def assert_follows(ranks: list[list[dict[str, np.ndarray]]], expected: list[dict[str, np.ndarray]]) -> None:
     """Assert that each rank's toy_run has the states of a rule after each step."""
     for step, state in enumerate(expected, 1):
-        for rank, found in enumerate(states[step - 1] for states in ranks):
-            assert bool(found["finite"]) == (step != BROKEN)
+        for rank, computed in enumerate(states[step - 1] for states in ranks):
+            assert bool(computed["finite"]) == (step != BROKEN)
             for key, value in state.items():
                 if key.startswith("error."):
-                    if key not in found:
+                    if key not in computed:
                         assert not value.any()  # nothing is encoded
                         continue
                     value = value[rank]
                 scale = max(1e-3, np.abs(value).max())
-                np.testing.assert_allclose(found[key], value, rtol=1e-3, atol=2e-5 * scale, err_msg=f"{key} {step}")
+                np.testing.assert_allclose(computed[key], value, rtol=1e-3, atol=2e-5 * scale, err_msg=f"{key} {step}")

@@ -13,9 +13,9 @@ CLIPPED = 3.0
 def share(rank: int, step: int) -> dict[str, np.ndarray]:
     """A rank's gradient, float64, the table's whole."""
     dense, ids, values = gradients(rank, step)
-    found = {name: value.astype(np.float64) for name, value in dense.items()}
-    np.add.at(found[TABLE], ids, values)
-    return found
+    gradient = {name: value.astype(np.float64) for name, value in dense.items()}
+    np.add.at(gradient[TABLE], ids, values)
+    return gradient
 
 
 def flat(named: dict[str, np.ndarray], bucket: list[str]) -> np.ndarray:
@@ -71,13 +71,13 @@ class CompressedMean:
             y = np.where(self.real, np.pad(moment / RANKS, (0, padding)) + self.worker[rank], 0)
             sent.append(self.encoded(y, 0))
             self.worker[rank] = y - sent[-1]
-        result = []
+        gathered = []
         for rank in range(RANKS):
             place = slice(rank * self.part, (rank + 1) * self.part)
             z = np.where(self.real[place], sum(each[place] for each in sent) + self.server[place], 0)
-            result.append(self.encoded(z, rank * self.part))
-            self.server[place] = z - result[-1]
-        return np.concatenate(result)[: self.count]
+            gathered.append(self.encoded(z, rank * self.part))
+            self.server[place] = z - gathered[-1]
+        return np.concatenate(gathered)[: self.count]
 
 
 class Run:
@@ -142,18 +142,18 @@ class Run:
 
 def errors(means: list[CompressedMean]) -> dict[str, np.ndarray]:
     """By the state's names, with the ranks in front."""
-    found = {}
+    arrays = {}
     for i, mean in enumerate(means):
-        found[f"error.worker.{i}"] = mean.worker.reshape(RANKS, RANKS, -1).copy()
-        found[f"error.server.{i}"] = mean.server.reshape(RANKS, -1).copy()
-    return found
+        arrays[f"error.worker.{i}"] = mean.worker.reshape(RANKS, RANKS, -1).copy()
+        arrays[f"error.server.{i}"] = mean.server.reshape(RANKS, -1).copy()
+    return arrays
 
 
 def onebit_adam(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, np.ndarray]]:
     """The state after each step: x by name, m/name, v/name, error.worker.i and error.server.i of all ranks."""
     run = Run(recipe)
     means = [CompressedMean(bucket, recipe.exchange.form) for bucket in BUCKETS]
-    found = []
+    states = []
     for step in range(1, steps + 1):
         shares, total, finite = run.gradients(step)
         if finite:
@@ -174,8 +174,8 @@ def onebit_adam(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, 
                 run.x[name] = run.x[name] - LEARNING_RATE * direction
         if step == dense_steps:
             run.m, run.v = m, v
-        found.append(run.state() | errors(means))
-    return found
+        states.append(run.state() | errors(means))
+    return states
 
 
 def onebit_lamb(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, np.ndarray]]:
@@ -185,7 +185,7 @@ def onebit_lamb(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, 
     means = [CompressedMean(bucket, recipe.exchange.form) for bucket in BUCKETS]
     mean_ratio, last, q = dict.fromkeys(SHAPES, 0.0), dict.fromkeys(SHAPES, 1.0), dict.fromkeys(SHAPES, 1.0)
     fresh = {name: np.zeros(shape) for name, shape in SHAPES.items()}
-    found = []
+    states = []
     for step in range(1, steps + 1):
         shares, total, finite = run.gradients(step)
         if finite and step <= dense_steps:
@@ -227,8 +227,8 @@ def onebit_lamb(recipe: Recipe, steps: int, dense_steps: int) -> list[dict[str, 
             if recipe.exchange.form == "published":
                 scales = {name: np.linalg.norm(value) / np.sqrt(value.size) for name, value in m.items()}
                 q = {name: np.mean(list(scales.values())) / scale for name, scale in scales.items()}
-        found.append(run.state() | errors(means) | {f"v_fresh/{name}": value for name, value in fresh.items()})
-    return found
+        states.append(run.state() | errors(means) | {f"v_fresh/{name}": value for name, value in fresh.items()})
+    return states
 
 
 def zero_one_adam(
@@ -247,7 +247,7 @@ def zero_one_adam(
     v_updates, length = 0, 0.0
     moved = [{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)]
     local = [dict(run.m) for _ in range(RANKS)]
-    found = []
+    states = []
     for step in range(1, steps + 1):
         shares, total, finite = run.gradients(step)
         if finite and step <= learning_steps:
@@ -286,5 +286,5 @@ def zero_one_adam(
             length = 0.0
         agree = step <= learning_steps or step in syncs
         state = errors(of_gradients if step < learning_steps else of_moves)
-        found.append(run.state() | state if agree else {})
-    return found
+        states.append(run.state() | state if agree else {})
+    return states

@@ -37,20 +37,20 @@ def toy(ranks: int, wire: str = "float32") -> Recipe:
 
 def clipped_step(world: World, recipe: Recipe, first: int) -> dict[str, np.ndarray]:
     """Parameters after a step whose micro-batches have the gradients of steps `first` and the next, and its norm."""
-    made = Toy(world, recipe)
+    trainer = Toy(world, recipe)
 
     @tf.function(autograph=False)
     def clipped(mine, values, ids):
-        return made.exchange.clip(mine, {TABLE: tf.IndexedSlices(values, ids)}, MICRO_BATCHES)[0]
+        return trainer.exchange.clip(mine, {TABLE: tf.IndexedSlices(values, ids)}, MICRO_BATCHES)[0]
 
     @tf.function(autograph=False)
     def update(total):
-        return made.exchange.update(total, {}, UpdateInputs(tf.constant(RATE), tf.constant(1.0)), no_clock)
+        return trainer.exchange.update(total, {}, UpdateInputs(tf.constant(RATE), tf.constant(1.0)), no_clock)
 
     shares = [gradients(world.rank, step) for step in range(first, first + MICRO_BATCHES)]
-    found = [clipped(dense, tf.constant(values), tf.constant(ids)) for dense, ids, values in shares]
-    done = update({name: tf.add_n([each[name] for each in found]) for name in SHAPES})
-    state = {name: variable.numpy() for name, variable in made.state.parameters.items()}
+    clipped_gradients = [clipped(dense, tf.constant(values), tf.constant(ids)) for dense, ids, values in shares]
+    done = update({name: tf.add_n([each[name] for each in clipped_gradients]) for name in SHAPES})
+    state = {name: variable.numpy() for name, variable in trainer.state.parameters.items()}
     return state | {"norm": done.gradient_norm.numpy(), "finite": done.finite.numpy()}
 
 
@@ -105,9 +105,9 @@ def test_a_micro_batch_that_is_not_finite_skips_the_step_on_all_ranks(two_ranks)
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_norm_that_overflows_is_not_clipped_to_nothing(fused):
     large = {"a": tf.constant([1e30, 1.0]), "b": tf.constant([0.5])}
-    found = clip_buckets(large, [["a"], ["b"]], 1, 1.0, fused)
-    assert np.isnan(found["a"]).all()
-    np.testing.assert_array_equal(found["b"], [0.5])  # below 1 / sqrt(2)
+    clipped = clip_buckets(large, [["a"], ["b"]], 1, 1.0, fused)
+    assert np.isnan(clipped["a"]).all()
+    np.testing.assert_array_equal(clipped["b"], [0.5])  # below 1 / sqrt(2)
 
 
 def test_buckets_that_clip_are_cut_by_size_alone():
@@ -120,8 +120,8 @@ def test_buckets_that_clip_are_cut_by_size_alone():
 @pytest.mark.parametrize(("clipping", "early"), [("bucket", "yes"), ("global", "no")])
 def test_a_parameter_is_updated_beside_the_sums_of_later_buckets(clipping, early):
     command = [sys.executable, "-m", "tests.exchange.early_update", clipping]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    assert found.stdout.split() == [early]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split() == [early]
 
 
 def micro_batches_of(rows: int, most: float = 0.1, **sections) -> Recipe:

@@ -32,7 +32,7 @@ def dreamddp_recipe(optimizer: dict = SGD, **exchange):
 def transcribed() -> list[list[dict[str, np.ndarray]]]:
     """Parameters by step and rank, float64."""
     x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
-    parts, found = cut(SHAPES, INTERVAL), []
+    parts, history = cut(SHAPES, INTERVAL), []
     for step in range(1, STEPS + 1):
         if step != BAD:
             for name, begin, end in parts[(step - 1) % INTERVAL]:
@@ -48,8 +48,8 @@ def transcribed() -> list[list[dict[str, np.ndarray]]]:
                 mean = sum(of_rank[name] for of_rank in x) / RANKS
                 for of_rank in x:
                     of_rank[name] = mean
-        found.append([dict(of_rank) for of_rank in x])
-    return found
+        history.append([dict(of_rank) for of_rank in x])
+    return history
 
 
 @pytest.fixture(scope="module", params=[1, 3])
@@ -63,22 +63,24 @@ def test_it_is_the_transcription_on_every_rank(ranks):
     for step, expected in enumerate(transcribed()):
         for rank in range(RANKS):
             for name in SHAPES:
-                found = ranks[rank]["parameters"][step][name]
-                np.testing.assert_allclose(found, expected[rank][name], rtol=1e-4, atol=1e-5, err_msg=f"{step} {name}")
+                computed = ranks[rank]["parameters"][step][name]
+                np.testing.assert_allclose(
+                    computed, expected[rank][name], rtol=1e-4, atol=1e-5, err_msg=f"{step} {name}"
+                )
 
 
 def test_ranks_are_equal_after_a_full_average_alone(ranks):
-    mine, others = (found["parameters"] for found in ranks)
+    mine, others = (record["parameters"] for record in ranks)
     equal = [i + 1 for i in range(STEPS) if all((mine[i][name] == others[i][name]).all() for name in SHAPES)]
     assert equal == [FULL]
 
 
 def test_bytes_are_those_that_collectives_were_given(ranks):
-    for found in ranks:
-        assert found["said"][0] == pytest.approx(np.mean(found["bytes"][:FULL]))
-        assert found["traces"] == 1
-        assert found["wire_bytes"] == found["said"][0]  # 2 (n - 1) / n of it
-        assert [step for step, _ in found["notices"]] == [13]
+    for record in ranks:
+        assert record["said"][0] == pytest.approx(np.mean(record["bytes"][:FULL]))
+        assert record["traces"] == 1
+        assert record["wire_bytes"] == record["said"][0]  # 2 (n - 1) / n of it
+        assert [step for step, _ in record["notices"]] == [13]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +89,9 @@ def test_bytes_are_those_that_collectives_were_given(ranks):
 def test_a_full_average_each_step_is_that_of_local_updates(two_ranks, optimizer):
     every_step = dreamddp_recipe(optimizer, interval=1, full_interval=1)
     local = exchange_recipe(12 * STEPS, exchange={"method": "parameters", "interval": 1}, optimizer=optimizer)
-    found, expected = (two_ranks.run(trained, recipe, 6)[0].value for recipe in (every_step, local))
+    record, expected = (two_ranks.run(trained, recipe, 6)[0].value for recipe in (every_step, local))
     for name in SHAPES:
-        np.testing.assert_array_equal(found["parameters"][-1][name], expected["parameters"][-1][name])
+        np.testing.assert_array_equal(record["parameters"][-1][name], expected["parameters"][-1][name])
 
 
 @pytest.mark.slow
@@ -122,11 +124,11 @@ def test_a_toy_learns_and_resumes_in_two_micro_batches(two_ranks, store, tmp_pat
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
 def test_parts_hold_each_number_once_and_differ_by_a_row_at_most(parts):
-    found = cut(SHAPES, parts)
-    assert len(found) == parts
+    partition = cut(SHAPES, parts)
+    assert len(partition) == parts
     counts = {name: np.zeros(shape[0], int) for name, shape in SHAPES.items()}
     sizes = []
-    for part in found:
+    for part in partition:
         sizes.append(sum((end - begin) * math.prod(SHAPES[name][1:]) for name, begin, end in part))
         for name, begin, end in part:
             counts[name][begin:end] += 1

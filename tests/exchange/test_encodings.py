@@ -16,9 +16,9 @@ def numbers() -> np.ndarray:
     """float32 [ROWS, NUMBERS] of many magnitudes; the third block is of zeros."""
     random = np.random.default_rng(0)
     magnitudes = np.repeat(10.0 ** random.uniform(-20, 10, (ROWS, NUMBERS // BLOCK)), BLOCK, 1)
-    found = (random.standard_normal((ROWS, NUMBERS)) * magnitudes).astype(np.float32)
-    found[:, 2 * BLOCK : 3 * BLOCK] = 0
-    return found
+    array = (random.standard_normal((ROWS, NUMBERS)) * magnitudes).astype(np.float32)
+    array[:, 2 * BLOCK : 3 * BLOCK] = 0
+    return array
 
 
 def int8_scales(values: np.ndarray) -> np.ndarray:

@@ -33,8 +33,8 @@ def chunks_recipe(wire: str = "float32", optimizer: dict = SGD, **exchange):
 
 def flat(values: dict[str, np.ndarray], bucket: list[str]) -> np.ndarray:
     """A bucket as chunks, float64, zeros at its end."""
-    found = np.concatenate([values[name].reshape(-1) for name in bucket]).astype(np.float64)
-    return np.pad(found, (0, -len(found) % CHUNK)).reshape(-1, CHUNK)
+    joined = np.concatenate([values[name].reshape(-1) for name in bucket]).astype(np.float64)
+    return np.pad(joined, (0, -len(joined) % CHUNK)).reshape(-1, CHUNK)
 
 
 def transcribed(dense_steps: int) -> tuple[list[dict[str, np.ndarray]], list[list[np.ndarray]]]:
@@ -42,7 +42,7 @@ def transcribed(dense_steps: int) -> tuple[list[dict[str, np.ndarray]], list[lis
     x = {name: value.astype(np.float64) for name, value in initial().items()}
     owed = [[np.zeros_like(flat(x, bucket)) for bucket in BUCKETS] for _ in range(RANKS)]
     chosen = [np.arange(math.ceil(0.25 * len(owed[0][i]))) for i in range(len(BUCKETS))]
-    found = []
+    history = []
     for step in range(1, STEPS + 1):
         if step != BAD:
             for i, bucket in enumerate(BUCKETS):
@@ -60,8 +60,8 @@ def transcribed(dense_steps: int) -> tuple[list[dict[str, np.ndarray]], list[lis
                     size = math.prod(SHAPES[name])
                     x[name] = x[name] - RATE * total.reshape(-1)[place : place + size].reshape(SHAPES[name])
                     place += size
-        found.append(dict(x))
-    return found, owed
+        history.append(dict(x))
+    return history, owed
 
 
 @pytest.fixture(scope="module")
@@ -71,36 +71,36 @@ def ranks(two_ranks) -> list[dict]:
 
 def test_it_is_the_transcription(ranks):
     parameters, owed = transcribed(dense_steps=5)
-    for rank, found in enumerate(ranks):
+    for rank, record in enumerate(ranks):
         for step, expected in enumerate(parameters):
             for name in SHAPES:
                 np.testing.assert_allclose(
-                    found["parameters"][step][name], expected[name], rtol=1e-4, atol=1e-5, err_msg=f"{step} {name}"
+                    record["parameters"][step][name], expected[name], rtol=1e-4, atol=1e-5, err_msg=f"{step} {name}"
                 )
         for i, residual in enumerate(owed[rank]):
-            np.testing.assert_allclose(found["own"][f"residual.{i}"], residual.reshape(-1), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(record["own"][f"residual.{i}"], residual.reshape(-1), rtol=1e-4, atol=1e-5)
 
 
 def test_what_waits_and_what_was_sent_is_all_there_was(ranks):
     """The sum of all gradients is what parameters moved by and what ranks still owe."""
     for i, bucket in enumerate(BUCKETS):
         shares = (share(rank, step) for rank in range(RANKS) for step in range(1, STEPS + 1) if step != BAD)
-        given = sum(flat(values, bucket) for values in shares)
+        total = sum(flat(values, bucket) for values in shares)
         moved = (flat(initial(), bucket) - flat(ranks[0]["parameters"][-1], bucket)) / RATE
-        owed = sum(found["own"][f"residual.{i}"] for found in ranks).reshape(-1, CHUNK)
-        np.testing.assert_allclose(moved + owed, given, rtol=1e-3, atol=1e-2)
+        owed = sum(record["own"][f"residual.{i}"] for record in ranks).reshape(-1, CHUNK)
+        np.testing.assert_allclose(moved + owed, total, rtol=1e-3, atol=1e-2)
     assert any(np.abs(value).max() > 0 for value in ranks[0]["own"].values())
 
 
 @pytest.mark.parametrize("wire", [pytest.param("float32", marks=pytest.mark.slow), "float16"])
 def test_what_is_not_finite_on_one_rank_leaves_all_as_it_was(two_ranks, wire):
     for answer in two_ranks.run(trained, chunks_recipe(wire), STEPS, bad=BAD):
-        found = answer.value
-        assert not np.isfinite(found["norms"][BAD - 1]) or found["progress"]["skipped_steps"] == 1
+        record = answer.value
+        assert not np.isfinite(record["norms"][BAD - 1]) or record["progress"]["skipped_steps"] == 1
         for kind in ("parameters", "own_by_step"):
-            for name, before in found[kind][BAD - 2].items():
-                np.testing.assert_array_equal(found[kind][BAD - 1][name], before)
-        assert all(np.isfinite(value).all() for value in found["own"].values())
+            for name, before in record[kind][BAD - 2].items():
+                np.testing.assert_array_equal(record[kind][BAD - 1][name], before)
+        assert all(np.isfinite(value).all() for value in record["own"].values())
 
 
 def test_a_fraction_of_1_is_the_exchange_of_gradients_to_rounding(two_ranks):
@@ -109,8 +109,8 @@ def test_a_fraction_of_1_is_the_exchange_of_gradients_to_rounding(two_ranks):
     plain = two_ranks.run(trained, exchange_recipe(STEPS, optimizer=adamw), STEPS)[0].value
     for step in range(STEPS):
         for name in SHAPES:
-            found, expected = (each["parameters"][step][name] for each in (all_of_them, plain))
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+            computed, expected = (each["parameters"][step][name] for each in (all_of_them, plain))
+            np.testing.assert_allclose(computed, expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(all_of_them["norms"], plain["norms"], rtol=1e-5)
 
 
@@ -125,12 +125,12 @@ def test_float16_on_the_wire_is_near(two_ranks):
 
 
 def test_bytes_are_those_that_collectives_were_given_in_either_stage(ranks):
-    for found in ranks:
-        assert found["said"] == found["bytes"]
-        assert found["bytes"][4] > 2.5 * found["bytes"][5]
-        assert [step for step, _ in found["notices"]] == [6]
-        assert found["traces"] == 1
-        assert found["wire_bytes"] == found["bytes"][-1]
+    for record in ranks:
+        assert record["said"] == record["bytes"]
+        assert record["bytes"][4] > 2.5 * record["bytes"][5]
+        assert [step for step, _ in record["notices"]] == [6]
+        assert record["traces"] == 1
+        assert record["wire_bytes"] == record["bytes"][-1]
 
 
 @pytest.mark.parametrize("stop", [pytest.param(3, marks=pytest.mark.slow), 9])

@@ -30,14 +30,14 @@ def local_recipe(interval: int, **execution) -> Recipe:
 
 def hashes_by_step(world: World, store: Path, output_dir: Path, recipe: Recipe, **job) -> dict[int, bytes]:
     """Train; the hash of this rank's state after each step: a job for two_ranks."""
-    found = {}
+    hashes = {}
 
     class Hashes(Hook):
         def step(self, event: StepEvent) -> None:
-            found[event.step] = self.run.state.hash()
+            hashes[event.step] = self.run.state.hash()
 
     train_rank(world, store, output_dir, recipe, hooks=(Hashes,), **job)
-    return found
+    return hashes
 
 
 def test_with_an_interval_of_1_it_is_averaged_gradients_to_rounding(two_ranks, store, tmp_path):
@@ -47,11 +47,11 @@ def test_with_an_interval_of_1_it_is_averaged_gradients_to_rounding(two_ranks, s
     assert len(lines) == 20
     for a, b in lines:
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5), a["step"]
-    one, other = (
+    expected, parameters = (
         safetensors.numpy.load_file(newest(tmp_path / name) / "model.safetensors") for name in ("whole", "local")
     )
-    for name, value in one.items():
-        np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    for name, value in expected.items():
+        np.testing.assert_allclose(parameters[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_ranks_differ_between_averages_and_are_equal_after_them(two_ranks, store, tmp_path):
@@ -67,7 +67,7 @@ def transcribed(steps: int, interval: int, bad: int) -> list[list[dict[str, np.n
     """Local adamw, clipped by each rank's norm: parameters by step and rank, float64."""
     x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
     m, v = ([{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)] for _ in range(2))
-    found, t = [], 0
+    history, t = [], 0
     for step in range(1, steps + 1):
         t += step != bad
         for rank in range(RANKS):
@@ -84,8 +84,8 @@ def transcribed(steps: int, interval: int, bad: int) -> list[list[dict[str, np.n
                 mean = sum(of_rank[name] for of_rank in values) / RANKS
                 for of_rank in values:
                     of_rank[name] = mean
-        found.append([dict(of_rank) for of_rank in x])
-    return found
+        history.append([dict(of_rank) for of_rank in x])
+    return history
 
 
 def test_with_adamw_its_moments_are_averaged_too_and_bytes_are_those_sent(two_ranks):
@@ -93,14 +93,14 @@ def test_with_adamw_its_moments_are_averaged_too_and_bytes_are_those_sent(two_ra
     recipe = exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=adamw)
     expected = transcribed(12, 4, bad=6)
     for rank, answer in enumerate(two_ranks.run(trained, recipe, 12, bad=6)):
-        found = answer.value
+        record = answer.value
         for step in range(12):
             for name in SHAPES:
                 np.testing.assert_allclose(
-                    found["parameters"][step][name], expected[step][rank][name], rtol=3e-4, atol=3e-6
+                    record["parameters"][step][name], expected[step][rank][name], rtol=3e-4, atol=3e-6
                 )
-        assert found["said"][0] == np.mean(found["bytes"])
-        assert not np.isfinite(found["norms"][5])
+        assert record["said"][0] == np.mean(record["bytes"])
+        assert not np.isfinite(record["norms"][5])
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_with_adamw_its_moments_are_averaged_too_and_bytes_are_those_sent(two_ra
 )
 def test_a_world_of_one_sends_nothing_and_is_no_other_training(method):
     recipe = exchange_recipe(100, exchange={"method": method})
-    found, plain = (trained(World(), each, 3) for each in (recipe, exchange_recipe()))
-    assert (found["bytes"], found["wire_bytes"], found["own"]) == ([0, 0, 0], 0, {})
+    record, plain = (trained(World(), each, 3) for each in (recipe, exchange_recipe()))
+    assert (record["bytes"], record["wire_bytes"], record["own"]) == ([0, 0, 0], 0, {})
     for name in SHAPES if method != "mt_dao" else ():  # which has a rule of its own
-        np.testing.assert_array_equal(found["parameters"][-1][name], plain["parameters"][-1][name])
+        np.testing.assert_array_equal(record["parameters"][-1][name], plain["parameters"][-1][name])
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def transcribed() -> list[list[dict[str, np.ndarray]]]:
     b, w, b2, eps, wd = 0.95, 0.8, 0.99, 1e-6, 0.1
     x = [{name: value.astype(np.float64) for name, value in initial().items()} for _ in range(RANKS)]
     u, v = ([{name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(RANKS)] for _ in range(2))
-    found, t = [], 0
+    history, t = [], 0
     for step in range(1, STEPS + 1):
         if step != BAD:
             t += 1
@@ -40,8 +40,8 @@ def transcribed() -> list[list[dict[str, np.ndarray]]]:
                     mean = sum(of_rank[name] for of_rank in values) / RANKS
                     for of_rank in values:
                         of_rank[name] = mean
-        found.append([dict(of_rank) for of_rank in x])
-    return found
+        history.append([dict(of_rank) for of_rank in x])
+    return history
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,10 @@ def test_it_is_the_transcription_on_every_rank(ranks):
     for step, expected in enumerate(transcribed()):
         for rank in range(RANKS):
             for name in SHAPES:
-                found = ranks[rank]["parameters"][step][name]
-                np.testing.assert_allclose(found, expected[rank][name], rtol=3e-4, atol=3e-6, err_msg=f"{step} {name}")
+                computed = ranks[rank]["parameters"][step][name]
+                np.testing.assert_allclose(
+                    computed, expected[rank][name], rtol=3e-4, atol=3e-6, err_msg=f"{step} {name}"
+                )
 
 
 def test_a_number_moves_from_its_second_gradient_on(ranks):
@@ -67,8 +69,8 @@ def test_a_number_moves_from_its_second_gradient_on(ranks):
 
 def test_an_update_that_is_not_finite_on_one_rank_moves_none(ranks):
     for name in SHAPES:
-        for found in ranks:
-            np.testing.assert_array_equal(found["parameters"][BAD - 1][name], found["parameters"][BAD - 2][name])
+        for record in ranks:
+            np.testing.assert_array_equal(record["parameters"][BAD - 1][name], record["parameters"][BAD - 2][name])
     assert not np.isfinite(ranks[0]["norms"][BAD - 1])
 
 
@@ -88,9 +90,9 @@ def test_ranks_are_equal_where_all_intervals_meet(ranks):
 
 
 def test_bytes_are_those_that_collectives_were_given(ranks):
-    for found in ranks:
-        assert found["said"] == [pytest.approx(np.mean(found["bytes"]))] * STEPS
-        assert found["wire_bytes"] == found["said"][0]  # 2 (n - 1) / n of it
+    for record in ranks:
+        assert record["said"] == [pytest.approx(np.mean(record["bytes"]))] * STEPS
+        assert record["wire_bytes"] == record["said"][0]  # 2 (n - 1) / n of it
 
 
 @pytest.mark.slow

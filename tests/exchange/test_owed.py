@@ -12,11 +12,11 @@ ONE, TWO = [["a", "b", "c"]], [["c"], ["b", "a"]]
 def kept(layout: Layout, kinds: tuple[str, ...], seed: int = 0) -> list[dict[str, np.ndarray]]:
     """Each rank's variables, of random numbers; zeros where there is padding."""
     random, hosts = np.random.default_rng(seed), layout.ranks // layout.inside
-    found: list[dict[str, np.ndarray]] = [{} for _ in range(layout.ranks)]
+    of_ranks: list[dict[str, np.ndarray]] = [{} for _ in range(layout.ranks)]
     for i, bucket in enumerate(layout.buckets):
         numbers = sum(int(np.prod(SHAPES[name])) for name in bucket)
         size = part_size(numbers, layout.ranks)
-        for rank, variables in enumerate(found):
+        for rank, variables in enumerate(of_ranks):
             host, place = divmod(rank, layout.inside)
 
             def padded(begin: int, count: int, numbers: int = numbers) -> np.ndarray:
@@ -29,7 +29,7 @@ def kept(layout: Layout, kinds: tuple[str, ...], seed: int = 0) -> list[dict[str
                 variables[f"{SERVER}.{i}"] = padded(begin + host * size, size)
             if RESIDUAL in kinds:
                 variables[f"{RESIDUAL}.{i}"] = padded(0, numbers + 3)
-    return found
+    return of_ranks
 
 
 def everything(variables: list[dict[str, np.ndarray]]) -> float:

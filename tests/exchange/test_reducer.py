@@ -48,8 +48,8 @@ def part(found: dict[str, np.ndarray], step: str) -> dict[str, np.ndarray]:
 def test_a_world_of_one_reduces_nothing():
     reducer = GradientReducer(World(), SHAPES, by_size(SHAPES, BUCKET_BYTES), "float16")
     mine = {name: tf.constant(array) for name, array in gradients(0, 0).items()}
-    found = reducer.reduce(mine, {}).gradients
-    assert all(found[name] is mine[name] for name in SHAPES)
+    reduced = reducer.reduce(mine, {}).gradients
+    assert all(reduced[name] is mine[name] for name in SHAPES)
     assert (reducer.bytes_reduced(), reducer.wire_bytes()) == (0, 0)
 
 
@@ -58,23 +58,23 @@ def test_a_world_of_one_adds_looked_up_rows_to_the_dense_part(rows):
     reducer = GradientReducer(World(), TABLE, BucketPlan([["table"], ["f"]], rows), "float16")
     ids, values = looked_up(0)
     mine = {name: tf.constant(array) for name, array in dense(0).items()}
-    found = reducer.reduce(mine, {"table": tf.IndexedSlices(tf.constant(values), tf.constant(ids))}).gradients
-    np.testing.assert_allclose(found["table"], with_lookup(0), rtol=1e-6)
+    reduced = reducer.reduce(mine, {"table": tf.IndexedSlices(tf.constant(values), tf.constant(ids))}).gradients
+    np.testing.assert_allclose(reduced["table"], with_lookup(0), rtol=1e-6)
 
 
 def test_bytes_are_those_of_the_wires_dtype(ranks):
     elements = sum(math.prod(shape) for shape in SHAPES.values())
     share = 2 * (RANKS - 1) / RANKS
-    for found in ranks:
-        assert list(found["bytes"]) == [4 * elements, share * 4 * elements, 2 * elements, share * 2 * elements]
+    for arrays in ranks:
+        assert list(arrays["bytes"]) == [4 * elements, share * 4 * elements, 2 * elements, share * 2 * elements]
 
 
 def with_lookup(rank: int) -> np.ndarray:
     """A rank's gradient of the table, float64."""
-    found = dense(rank)["table"].astype(np.float64)
+    gradient = dense(rank)["table"].astype(np.float64)
     ids, values = looked_up(rank)
-    np.add.at(found, ids, values)
-    return found
+    np.add.at(gradient, ids, values)
+    return gradient
 
 
 @pytest.mark.parametrize("held_back", [False, True])
@@ -83,28 +83,28 @@ def with_lookup(rank: int) -> np.ndarray:
 def test_looked_up_rows_come_to_the_same_sum_alone_or_with_the_rest(ranks, rows, wire, bound, held_back):
     expected = sum(with_lookup(rank) for rank in range(RANKS))
     key = f"{rows}.{wire}.{held_back}"
-    for found in ranks:
-        np.testing.assert_allclose(found[f"{key}.table"], expected, atol=bound * np.abs(expected).max())
-        np.testing.assert_array_equal(found[f"{key}.table"], ranks[0][f"{key}.table"])
-        np.testing.assert_array_equal(found[f"{key}.f"], ranks[0][f"{key}.f"])
+    for arrays in ranks:
+        np.testing.assert_allclose(arrays[f"{key}.table"], expected, atol=bound * np.abs(expected).max())
+        np.testing.assert_array_equal(arrays[f"{key}.table"], ranks[0][f"{key}.table"])
+        np.testing.assert_array_equal(arrays[f"{key}.f"], ranks[0][f"{key}.f"])
 
 
 def test_the_rows_that_any_rank_looked_up_are_sent_and_counted(ranks):
     touched = np.unique(np.concatenate([looked_up(rank)[0].reshape(-1) for rank in range(RANKS)]))
     numbers = 60 * 3 + 7
-    for found in ranks:
+    for arrays in ranks:
         for wire, width in (("float32", 4), ("float16", 2)):
-            assert found[f"table.{wire}.False.rows"] == len(touched)
-            assert found[f"table.{wire}.False.bytes"] == width * (numbers + 3 * len(touched)) + 60  # and the bitmap
-            assert found[f"None.{wire}.False.rows"] == 0
-            assert found[f"None.{wire}.False.bytes"] == width * numbers
+            assert arrays[f"table.{wire}.False.rows"] == len(touched)
+            assert arrays[f"table.{wire}.False.bytes"] == width * (numbers + 3 * len(touched)) + 60  # and the bitmap
+            assert arrays[f"None.{wire}.False.rows"] == 0
+            assert arrays[f"None.{wire}.False.bytes"] == width * numbers
 
 
 def test_the_times_of_all_reduces_are_in_order_and_held_back_ones_wait_for_the_last_gradient(ranks):
-    for found in ranks:
+    for arrays in ranks:
         for rows, count in (("table", 3), ("None", 2)):
             for held_back in (False, True):
-                ready, done = found[f"{rows}.float32.{held_back}.times"]
+                ready, done = arrays[f"{rows}.float32.{held_back}.times"]
                 assert len(ready) == count
                 assert (ready <= done).all()
                 assert done.max() - ready.min() < 60
@@ -113,13 +113,13 @@ def test_the_times_of_all_reduces_are_in_order_and_held_back_ones_wait_for_the_l
 def test_maxima_outlive_their_plan():
     reducer = GradientReducer(Doubled(), TABLE, BucketPlan([["f"], ["table"]], "table"), "float16")
     reducer.maxima.assign([0.5, 2.0, 8.0])
-    kept = reducer.maxima_by_name()
-    assert kept == {"f": 0.5, "table": 2.0, "table/rows": 8.0}
+    maxima = reducer.maxima_by_name()
+    assert maxima == {"f": 0.5, "table": 2.0, "table/rows": 8.0}
     again = GradientReducer(Doubled(), TABLE, BucketPlan([["f"], ["table"]], "table"), "float16")
-    again.restore_maxima(kept)
+    again.restore_maxima(maxima)
     np.testing.assert_array_equal(again.maxima, [0.5, 2.0, 8.0])
     other = GradientReducer(Doubled(), TABLE, BucketPlan([["table", "f"]]), "float16")
-    other.restore_maxima(kept)
+    other.restore_maxima(maxima)
     np.testing.assert_array_equal(other.maxima, [2.0])
     other.restore_maxima({})
     np.testing.assert_array_equal(other.maxima, [1.0])
@@ -149,8 +149,8 @@ def test_the_error_of_the_float16_wire_is_bounded_over_many_ranks_and_magnitudes
 
 def test_the_float32_wire_gives_the_sum_over_ranks(ranks):
     expected = summed(lambda rank: gradients(rank, 0))
-    for found in ranks:
-        for name, array in part(found, "float32").items():
+    for arrays in ranks:
+        for name, array in part(arrays, "float32").items():
             np.testing.assert_allclose(array, expected[name], rtol=2**-23, atol=2e-11)
             assert array.shape == SHAPES[name]
 
@@ -162,24 +162,24 @@ def test_the_float16_wire_is_within_its_bound_once_the_maxima_are_known(ranks):
         expected = summed(lambda rank, step=step: gradients(rank, step))
         for bucket in BUCKETS:
             maximum = max(np.abs(expected[name]).max() for name in bucket)
-            for found in ranks:
+            for arrays in ranks:
                 for name in bucket:
-                    error = np.abs(part(found, f"float16.{step}")[name] - expected[name]).max()
+                    error = np.abs(part(arrays, f"float16.{step}")[name] - expected[name]).max()
                     assert error <= 1.5 * 2**-10 * maximum
 
 
 def test_the_float16_wire_knows_the_maxima_of_the_reduced_buckets(ranks):
-    for found in ranks:
+    for arrays in ranks:
         for step in range(STEPS):
-            reduced = part(found, f"float16.{step}")
+            reduced = part(arrays, f"float16.{step}")
             expected = [max(np.abs(reduced[name]).max() for name in bucket) for bucket in BUCKETS]
-            np.testing.assert_array_equal(found[f"float16.{step}.maxima"], np.array(expected, np.float32))
+            np.testing.assert_array_equal(arrays[f"float16.{step}.maxima"], np.array(expected, np.float32))
 
 
 def test_the_float16_wire_loses_nothing_where_the_numbers_fit_because_its_scale_is_a_power_of_two(ranks):
     expected = summed(short_gradients)
-    for found in ranks:
-        for name, array in part(found, "short.1").items():
+    for arrays in ranks:
+        for name, array in part(arrays, "short.1").items():
             np.testing.assert_array_equal(array, expected[name])
 
 
@@ -197,8 +197,8 @@ def test_an_overflow_of_the_float16_wire_is_seen_and_mended_by_all_ranks_alike(r
 
 
 def test_a_gradient_that_is_not_a_number_on_one_rank_is_seen_by_all(ranks):
-    for found in ranks:
-        assert np.isnan(found["broken.b"][3])
+    for arrays in ranks:
+        assert np.isnan(arrays["broken.b"][3])
 
 
 PADDED = 3 * RANKS * BLOCK  # numbers of the three buckets, each of which takes a block of each rank
@@ -207,15 +207,15 @@ PADDED = 3 * RANKS * BLOCK  # numbers of the three buckets, each of which takes 
 def test_float16_in_two_steps_is_rounded_twice_and_knows_the_maxima(ranks):
     for step in range(1, STEPS):
         expected = summed(lambda rank, step=step: gradients(rank, step))
-        for found in ranks:
-            sums = part(found, f"two_step.{step}")
+        for arrays in ranks:
+            sums = part(arrays, f"two_step.{step}")
             for bucket in BUCKETS:
                 maximum = max(np.abs(expected[name]).max() for name in bucket)
                 for name in bucket:
                     assert np.abs(sums[name] - expected[name]).max() <= 1.5 * 2**-10 * maximum
                     np.testing.assert_array_equal(sums[name], ranks[0][f"two_step.{step}.{name}"])
             largest = [max(np.abs(sums[name]).max() for name in bucket) for bucket in BUCKETS]
-            np.testing.assert_array_equal(found[f"two_step.{step}.maxima"], np.array(largest, np.float32))
+            np.testing.assert_array_equal(arrays[f"two_step.{step}.maxima"], np.array(largest, np.float32))
         assert list(ranks[0]["two_step.bytes"]) == [2 * PADDED, 2 * PADDED * 2 * (RANKS - 1) / RANKS]
 
 
@@ -230,7 +230,7 @@ def test_int8_loses_nothing_over_steps_but_what_is_owed_and_a_step_that_is_not_f
     of_ranks = [answer.value for answer in two_ranks.run(eight_bits)]
     finite = [step for step in range(STEPS) if step != 1]
     for i, bucket in enumerate(BUCKETS):
-        exact, found = (
+        exact, reduced = (
             sum(np.concatenate([np.float64(of(step)[name]).reshape(-1) for name in bucket]) for step in finite)
             for of in (
                 lambda step: summed(lambda rank: gradients(rank, step)),
@@ -239,14 +239,14 @@ def test_int8_loses_nothing_over_steps_but_what_is_owed_and_a_step_that_is_not_f
         )
         owed = sum(each[f"error.worker.{i}"].astype(np.float64) for each in of_ranks).reshape(-1)
         owed += np.concatenate([each[f"error.server.{i}"] for each in of_ranks])
-        np.testing.assert_allclose(found + owed[: len(found)], exact, atol=1e-10)
+        np.testing.assert_allclose(reduced + owed[: len(reduced)], exact, atol=1e-10)
         assert np.abs(owed).max() > 0
-    for found in of_ranks:
-        assert not np.isfinite(found["1.c"]).all()
+    for reduced in of_ranks:
+        assert not np.isfinite(reduced["1.c"]).all()
         for step in range(STEPS):
             for name in SHAPES:
-                np.testing.assert_array_equal(found[f"{step}.{name}"], of_ranks[0][f"{step}.{name}"])
-        assert list(found["bytes"]) == [PADDED * (1 + 2 / BLOCK)] * 2
+                np.testing.assert_array_equal(reduced[f"{step}.{name}"], of_ranks[0][f"{step}.{name}"])
+        assert list(reduced["bytes"]) == [PADDED * (1 + 2 / BLOCK)] * 2
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ def test_a_plan_that_does_not_fit_the_wire_is_refused(wire, plan):
 
 @pytest.mark.parametrize("wire", ["float32", "float16"])
 def test_each_bucket_is_one_all_reduce_and_nothing_is_gathered(ranks, wire):
-    for found in ranks:
-        operations = [name for name in found[f"operations.{wire}"] if name.startswith("Horovod")]
+    for arrays in ranks:
+        operations = [name for name in arrays[f"operations.{wire}"] if name.startswith("Horovod")]
         assert operations == ["HorovodAllreduce"] * len(BUCKETS)
 
 

@@ -112,9 +112,9 @@ def moving(toy: Toy, first: int, last: int) -> list[dict[str, np.ndarray]]:
 def test_after_a_loss_jump_v_learns_again(method):
     toy = Toy(World(), moments_recipe(method))
     states = moving(toy, 1, 31)
-    said = {step: str(state["said"]) for step, state in enumerate(states, 1) if str(state["said"])}
-    assert sorted(said) == [12, 16, 26]
-    assert "the loss is 9, and was 1 in the mean of the steps before: 10 steps with dense gradients" in said[16]
+    notices = {step: str(state["said"]) for step, state in enumerate(states, 1) if str(state["said"])}
+    assert sorted(notices) == [12, 16, 26]
+    assert "the loss is 9, and was 1 in the mean of the steps before: 10 steps with dense gradients" in notices[16]
     v = [state["v/c.weight"] for state in states]
     np.testing.assert_array_equal(v[12], v[14])
     assert (v[20] != v[18]).any()
@@ -133,8 +133,8 @@ def test_a_tensor_without_gradient_has_a_ratio_and_a_scaling():
     remembered = toy.state.progress.exchange
     assert np.isfinite(remembered["scaling"]).all()
     assert min(remembered["mean_ratio"]) > 0
-    found = toy.step(13)
-    assert all(np.isfinite(found[name]).all() for name in SHAPES)
+    state = toy.step(13)
+    assert all(np.isfinite(state[name]).all() for name in SHAPES)
 
 
 @pytest.mark.parametrize(

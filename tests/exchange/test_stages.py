@@ -17,20 +17,20 @@ def stages_of(progress: Progress, dense=0.2, beta_2=0.9, loss_jump=3.0) -> Stage
 
 def run(stages: Stages, progress: Progress, first: int, last: int, losses=None, v_sums=None) -> list[str]:
     """The changes of stage, as step:what."""
-    found = []
+    changes = []
     for step in range(first, last + 1):
         progress.updates += 1
         loss = (losses or {}).get(step, 5.0)
         if stages.jumped(loss):
             stages.thaw(step)
-            found.append(f"{step}:dense")
+            changes.append(f"{step}:dense")
         if stages.looks_at_v(step):
             stages.steady(step, v_sums[step])
         if stages.freezes_after(step):
             stages.freeze()
-            found.append(f"{step}:frozen")
+            changes.append(f"{step}:frozen")
         progress.mean_loss = 5.0
-    return found
+    return changes
 
 
 def test_each_phase_is_dense_for_its_share_of_the_steps():

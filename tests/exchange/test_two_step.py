@@ -47,25 +47,27 @@ def test_a_sum_is_that_of_the_transcription_and_the_same_bits_on_all_ranks_and_e
     values = [shares(rank, numbers, 0) for rank in range(RANKS)]
     expected = two_step(values, encoding)
     key = f"{encoding}.{numbers}"
-    for found in ranks:
+    for arrays in ranks:
         # Where a number lies between two steps, float32 may round it to the other one.
-        assert np.median(np.abs(found[key] - expected)) <= 1e-6
-        np.testing.assert_allclose(found[key], expected, atol=np.abs(expected).max() * (2**-5 if "8" in key else 2**-9))
-        np.testing.assert_array_equal(found[key], ranks[0][key])
-        np.testing.assert_array_equal(found[f"{key}.again"], found[key])
+        assert np.median(np.abs(arrays[key] - expected)) <= 1e-6
+        np.testing.assert_allclose(
+            arrays[key], expected, atol=np.abs(expected).max() * (2**-5 if "8" in key else 2**-9)
+        )
+        np.testing.assert_array_equal(arrays[key], ranks[0][key])
+        np.testing.assert_array_equal(arrays[f"{key}.again"], arrays[key])
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 def test_what_is_not_finite_on_one_rank_is_seen_by_all(ranks, encoding, numbers):
-    for found in ranks:
-        assert not np.isfinite(found[f"{encoding}.{numbers}.broken"][-1])
+    for arrays in ranks:
+        assert not np.isfinite(arrays[f"{encoding}.{numbers}.broken"][-1])
 
 
 def owed_by_place(of_ranks: list[dict[str, np.ndarray]], numbers: int) -> np.ndarray:
     """What all ranks owe each number in the end."""
-    worker = sum(found[f"{numbers}.worker"].astype(np.float64) for found in of_ranks).reshape(-1)
-    server = np.concatenate([found[f"{numbers}.server"] for found in of_ranks])
+    worker = sum(arrays[f"{numbers}.worker"].astype(np.float64) for arrays in of_ranks).reshape(-1)
+    server = np.concatenate([arrays[f"{numbers}.server"] for arrays in of_ranks])
     return (worker + server)[:numbers]
 
 
@@ -74,9 +76,9 @@ def test_over_steps_the_sum_of_results_is_that_of_all_numbers_less_what_is_owed(
     for numbers in NUMBERS:
         exact = sum(shares(rank, numbers, step).astype(np.float64) for rank in range(RANKS) for step in range(STEPS))
         owed = owed_by_place(of_ranks, numbers)
-        for found in of_ranks:
-            np.testing.assert_allclose(found[f"{numbers}.total"] + owed, exact, atol=1e-5)
-            np.testing.assert_array_equal(found[f"{numbers}.total"], of_ranks[0][f"{numbers}.total"])
+        for arrays in of_ranks:
+            np.testing.assert_allclose(arrays[f"{numbers}.total"] + owed, exact, atol=1e-5)
+            np.testing.assert_array_equal(arrays[f"{numbers}.total"], of_ranks[0][f"{numbers}.total"])
         assert 0 < np.abs(owed).max() < 0.1  # less than two steps of 1 / 127 of the largest sums
 
 
@@ -90,10 +92,10 @@ def test_bytes_are_those_of_both_steps_to_other_ranks():
     class Four(World):
         size = 4
 
-    found = TwoStep(Four(), 5000, "four")
-    assert (found.part, found.padded, found.worker_shape) == (1280, 5120, (4, 1280))
-    assert found.sent_bytes(Float16()) == 2 * 3 * 2 * 1280
-    assert found.sent_bytes(Int8()) == 2 * 3 * (1280 + 5 * 2)
+    reduction = TwoStep(Four(), 5000, "four")
+    assert (reduction.part, reduction.padded, reduction.worker_shape) == (1280, 5120, (4, 1280))
+    assert reduction.sent_bytes(Float16()) == 2 * 3 * 2 * 1280
+    assert reduction.sent_bytes(Int8()) == 2 * 3 * (1280 + 5 * 2)
 
 
 @pytest.mark.slow
@@ -105,16 +107,16 @@ def test_hosts_of_several_ranks_come_to_the_flat_sum_to_rounding(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     of_ranks = [np.load(tmp_path / f"{rank}.npz") for rank in range(4)]
-    for found in of_ranks:
+    for arrays in of_ranks:
         for key in (f"{encoding}.{numbers}" for encoding in ENCODINGS for numbers in NUMBERS):
             exact = sum(shares(rank, int(key.split(".")[1]), 0).astype(np.float64) for rank in range(4))
             bound = np.abs(exact).max() * (2**-10 if "16" in key else 5 / 127)
-            np.testing.assert_allclose(found[key], exact, atol=bound)
-            np.testing.assert_allclose(found[key], found[f"flat.{key}"], atol=2 * bound)
-            np.testing.assert_array_equal(found[key], of_ranks[0][key])
-            assert not np.isfinite(found[f"{key}.broken"][-1])
+            np.testing.assert_allclose(arrays[key], exact, atol=bound)
+            np.testing.assert_allclose(arrays[key], arrays[f"flat.{key}"], atol=2 * bound)
+            np.testing.assert_array_equal(arrays[key], of_ranks[0][key])
+            assert not np.isfinite(arrays[f"{key}.broken"][-1])
         for numbers in NUMBERS:
-            np.testing.assert_array_equal(found[f"owing.{numbers}.total"], of_ranks[0][f"owing.{numbers}.total"])
+            np.testing.assert_array_equal(arrays[f"owing.{numbers}.total"], of_ranks[0][f"owing.{numbers}.total"])
     for numbers in NUMBERS:
         # Rank r is place r % 2 of host r // 2: a place's part of the numbers is owed by its ranks in both hosts.
         exact = sum(shares(rank, numbers, step).astype(np.float64) for rank in range(4) for step in range(STEPS))

@@ -22,7 +22,7 @@ def shares(rank: int, numbers: int, step: int) -> np.ndarray:
 
 def sums(world: World) -> dict[str, np.ndarray]:
     """Sums without errors, twice; of a number that is not finite on the last rank; and the bytes of each."""
-    found = {}
+    arrays = {}
     for numbers in NUMBERS:
         mine = shares(world.rank, numbers, 0)
         broken = mine.copy()
@@ -31,8 +31,8 @@ def sums(world: World) -> dict[str, np.ndarray]:
         for name, encoding in ENCODINGS.items():
             sum_of = function(world, numbers, encoding, f"sums.{numbers}.{name}")
             key = f"{name}.{numbers}"
-            found[key], found[f"{key}.again"], found[f"{key}.broken"] = map(sum_of, (mine, mine, broken))
-    return found
+            arrays[key], arrays[f"{key}.again"], arrays[f"{key}.broken"] = map(sum_of, (mine, mine, broken))
+    return arrays
 
 
 def function(world: World, numbers: int, encoding: Encoding, name: str):
@@ -44,19 +44,19 @@ def function(world: World, numbers: int, encoding: Encoding, name: str):
 
 def owing(world: World) -> dict[str, np.ndarray]:
     """Sums of several steps with errors, and what is owed in the end."""
-    found = {}
+    arrays = {}
     for numbers in NUMBERS:
         two_step = TwoStep(world, numbers, f"owing.{numbers}")
         errors = Errors(tf.zeros(two_step.worker_shape), tf.zeros([two_step.part]))
         graph = tf.function(lambda values, errors, two_step=two_step: two_step.sum(values, Int8(), errors))
         total = np.zeros(numbers)
         for step in range(STEPS):
-            result, errors = graph(tf.constant(shares(world.rank, numbers, step)), errors)
-            found[f"{numbers}.{step}"] = result.numpy()
-            total += result.numpy()
-        found |= {f"{numbers}.total": total, f"{numbers}.worker": errors.worker.numpy()}
-        found[f"{numbers}.server"] = errors.server.numpy()
-    return found
+            summed, errors = graph(tf.constant(shares(world.rank, numbers, step)), errors)
+            arrays[f"{numbers}.{step}"] = summed.numpy()
+            total += summed.numpy()
+        arrays |= {f"{numbers}.total": total, f"{numbers}.worker": errors.worker.numpy()}
+        arrays[f"{numbers}.server"] = errors.server.numpy()
+    return arrays
 
 
 def main(path: str) -> None:

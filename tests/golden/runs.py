@@ -92,7 +92,7 @@ def train_all(world: "World", names: list[str]) -> list[dict[str, Any]]:
     from tests.toy_runs import metrics, train_recipe
     from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
-    found = []
+    runs = []
     with tempfile.TemporaryDirectory() as mine:
         directory = Path(from_rank_0(mine, world, "golden.directory"))
         if world.rank == 0:
@@ -105,9 +105,9 @@ def train_all(world: "World", names: list[str]) -> list[dict[str, Any]]:
             output_dir = train_recipe(toy_recipe(**run.sections), store, directory / name, world)
             if world.rank == 0:
                 rows = [(line["step"], line["loss"], line["gradient_norm"]) for line in metrics(output_dir)]
-                found.append({"name": name, "rows": rows, "surroundings": surroundings()})
+                runs.append({"name": name, "rows": rows, "surroundings": surroundings()})
         world.barrier()
-    return found
+    return runs
 
 
 def main(names: list[str]) -> None:
@@ -130,9 +130,9 @@ def run_now(names: list[str]) -> dict[str, tuple[list[tuple[int, float, float]],
     (ranks,) = {RUNS[name].ranks for name in names}
     done = run_script(ranks, "-m", "tests.golden.runs", *names)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = [json.loads(line.partition("GOLDEN ")[2]) for line in done.stdout.splitlines() if "GOLDEN " in line]
-    assert [run["name"] for run in found] == names, done.stdout + done.stderr
-    return by_name(found)
+    runs = [json.loads(line.partition("GOLDEN ")[2]) for line in done.stdout.splitlines() if "GOLDEN " in line]
+    assert [run["name"] for run in runs] == names, done.stdout + done.stderr
+    return by_name(runs)
 
 
 def by_name(found: list[dict[str, Any]]) -> dict[str, tuple[list[tuple[int, float, float]], dict[str, str]]]:

@@ -14,8 +14,8 @@ from tests.golden.runs import RUNS, STEPS, by_name, read_golden, train_all
 def test_a_golden_run_gives_the_numbers_of_its_file(name, two_ranks):
     rows, made_in = read_golden(name)
     alone = RUNS[name].ranks == 1  # all runs have one thread, as the tests have
-    found = train_all(World(), [name]) if alone else two_ranks.run(train_all, [name])[0].value
-    now, surroundings = by_name(found)[name]
+    runs = train_all(World(), [name]) if alone else two_ranks.run(train_all, [name])[0].value
+    now, surroundings = by_name(runs)[name]
     assert [row[0] for row in rows] == list(range(1, STEPS + 1))
     if surroundings == made_in:
         assert now == rows

@@ -37,12 +37,12 @@ def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(store, tmp_pa
 
 def test_a_loss_scale_that_overflows_falls_until_steps_count_as_on_the_cpu(device):
     recipe = with_settings(toy_recipe("float16", "off", 1), "numerics", initial_loss_scale=2.0**26)
-    found, reference = (train(recipe, place, 2 * STEPS) for place in (device, "/CPU:0"))
+    trained, reference = (train(recipe, place, 2 * STEPS) for place in (device, "/CPU:0"))
     assert 0 < reference.skipped_steps < 2 * STEPS
-    assert found.skipped_steps == reference.skipped_steps
+    assert trained.skipped_steps == reference.skipped_steps
     applied = slice(reference.skipped_steps + 1, None)
-    assert np.allclose(found.losses[applied], reference.losses[applied], rtol=BANDS["float16"].loss, atol=0)
-    assert found.losses[-1] < found.losses[0]
+    assert np.allclose(trained.losses[applied], reference.losses[applied], rtol=BANDS["float16"].loss, atol=0)
+    assert trained.losses[-1] < trained.losses[0]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -55,9 +55,9 @@ def test_xla_modes_agree(device, precision, xla):
 @pytest.mark.parametrize("xla", ["off", "layers"])
 @pytest.mark.parametrize("recompute", ["attention", "layer"])
 def test_recomputation_changes_nothing_but_rounding(device, recompute, xla):
-    kept = toy_recipe("float32", xla, 2)
-    again = with_settings(kept, "execution", recompute=recompute)
-    assert out_of_bands(compare(train(again, device, STEPS), train(kept, device, STEPS)), BANDS["float32"]) == []
+    recipe = toy_recipe("float32", xla, 2)
+    again = with_settings(recipe, "execution", recompute=recompute)
+    assert out_of_bands(compare(train(again, device, STEPS), train(recipe, device, STEPS)), BANDS["float32"]) == []
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_the_memory_estimate_is_within_a_tenth(size, length, rows, recompute):
     work |= {"precision": "float16" if DEVICE == "GPU" else "bfloat16", "xla": "auto"}
     command = [sys.executable, DIRECTORY / "gpu_sections.py", json.dumps(work)]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | GPUS_OF_RANKS, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["memory_bytes"] == pytest.approx(found["estimated_memory_bytes"], rel=0.1)
+    measured = json.loads(done.stdout.splitlines()[-1])
+    assert measured["memory_bytes"] == pytest.approx(measured["estimated_memory_bytes"], rel=0.1)

@@ -30,13 +30,13 @@ def run(*words: object) -> None:
     """`bert-horovod WORDS`, with this host's GPUs."""
     environment = clean_environment()
     del environment["CUDA_VISIBLE_DEVICES"]
-    given = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
+    visible = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-m", "bert_horovod", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=400,
-        env=environment | given | GPUS_OF_RANKS,
+        env=environment | visible | GPUS_OF_RANKS,
         cwd=PROJECT,
         check=False,
     )
@@ -45,13 +45,13 @@ def run(*words: object) -> None:
 
 @pytest.mark.parametrize(("wire", "band"), [("float32", 1e-5), ("float16", 1e-3)])
 def test_two_ranks_lose_as_one_does(store, tmp_path, wire, band):
-    found = []
+    losses = []
     for ranks, micro_batch in ((1, 32), (2, 16)):
         directory = tmp_path / str(ranks)
         directory.mkdir()
         sections = {"execution": {"micro_batch": micro_batch}, "numerics": {"wire": wire}, "phase": {"steps": 10}}
         words = pretrain_arguments(directory, store, directory / "run", **sections)
         run(*(["launch", "-np", ranks, "--"] if ranks > 1 else []), "pretrain", *words)
-        found.append([line["loss"] for line in metrics(directory / "run")])
-    assert len(found[0]) == 10
-    assert np.allclose(found[1], found[0], rtol=band, atol=0)
+        losses.append([line["loss"] for line in metrics(directory / "run")])
+    assert len(losses[0]) == 10
+    assert np.allclose(losses[1], losses[0], rtol=band, atol=0)

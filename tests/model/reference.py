@@ -132,10 +132,10 @@ class Reference:
         for row, numbers in enumerate(batch["sequence_ids"]):
             for number in set(numbers.tolist()) - {0}:
                 place = (row, numbers == number)
-                for state, found in zip(
+                for state, encoded in zip(
                     states, self.encode(batch["input_ids"][place], batch["token_type_ids"][place]), strict=True
                 ):
-                    state[place] = found
+                    state[place] = encoded
         return states
 
     def token_logits(self, x: np.ndarray) -> np.ndarray:

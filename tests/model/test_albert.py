@@ -43,12 +43,12 @@ def forward(model: Model, parameters: dict[str, np.ndarray], policy: ComputePoli
 
 def with_copies(parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The parameters of UNSHARED whose layers are copies of those that ALBERT's layers share."""
-    found = {name: value for name, value in parameters.items() if not name.startswith(LAYERS)}
+    unshared = {name: value for name, value in parameters.items() if not name.startswith(LAYERS)}
     for layer in range(4):
-        theirs = layer_prefix(layer // 2)
-        names = [name for name in parameters if name.startswith(theirs)]
-        found |= {name.replace(theirs, layer_prefix(layer)): parameters[name] for name in names}
-    return {name: found[name] for name in pretraining_shapes(UNSHARED, pairs=True)}
+        shared_prefix = layer_prefix(layer // 2)
+        names = [name for name in parameters if name.startswith(shared_prefix)]
+        unshared |= {name.replace(shared_prefix, layer_prefix(layer)): parameters[name] for name in names}
+    return {name: unshared[name] for name in pretraining_shapes(UNSHARED, pairs=True)}
 
 
 def gradients(model: Model, parameters: dict[str, np.ndarray], policy: ComputePolicy) -> dict[str, tf.Tensor]:
@@ -90,19 +90,19 @@ def test_hidden_states_are_those_of_the_transcription(model):
 
 def test_losses_are_those_of_the_transcription():
     reference = Reference(ALBERT, PARAMETERS)
-    found = loss_sums(forward(ALBERT, PARAMETERS, ComputePolicy()), True, tensors(BATCH))
+    sums = loss_sums(forward(ALBERT, PARAMETERS, ComputePolicy()), True, tensors(BATCH))
     expected = reference.loss_sums(BATCH, reference.encode_batch(BATCH)[-1])
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("xla", ["elementwise", "layers"])
 def test_compiled_layers_give_what_they_give_uncompiled_at_some_positions_too(xla):
     positions = tf.constant(np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), 5)), tf.int32)
-    found, expected = (
+    compiled, expected = (
         encode_at(forward(ALBERT, PARAMETERS, ComputePolicy(xla=each)), tensors(random_batch()), positions)
         for each in (xla, "off")
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(compiled, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_compiled_layers_give_what_they_give_uncompiled_at_some_positions_too(xl
 def test_a_shared_gradient_is_the_float32_sum_of_all_its_uses(policy):
     shared = gradients(ALBERT, PARAMETERS, policy)
     uses = gradients(UNSHARED, with_copies(PARAMETERS), policy)
-    for name, found in shared.items():
+    for name, gradient in shared.items():
         if not name.startswith(LAYERS):
-            np.testing.assert_array_equal(tf.cast(found, tf.float32), tf.cast(uses[name], tf.float32), err_msg=name)
+            np.testing.assert_array_equal(tf.cast(gradient, tf.float32), tf.cast(uses[name], tf.float32), err_msg=name)
             continue
-        assert found.dtype == tf.float32
+        assert gradient.dtype == tf.float32
         group = int(name.removeprefix(LAYERS)[0])
         above, mine = (
             tf.cast(uses[name.replace(layer_prefix(group), layer_prefix(layer))], tf.float32)
@@ -130,16 +130,16 @@ def test_a_shared_gradient_is_the_float32_sum_of_all_its_uses(policy):
         )
         assert np.any(above)
         assert np.any(mine)
-        np.testing.assert_array_equal(found, above + mine, err_msg=name)
+        np.testing.assert_array_equal(gradient, above + mine, err_msg=name)
 
 
 def test_a_graph_of_the_step_has_the_same_gradients():
     graph = tf.function(lambda: gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), ComputePolicy(tf.bfloat16)))
     eager = gradients(ONE_LAYER, random_parameters(ONE_LAYER, True), ComputePolicy(tf.bfloat16))
-    for name, value in graph().items():
-        assert value.dtype == eager[name].dtype
+    for name, gradient in graph().items():
+        assert gradient.dtype == eager[name].dtype
         np.testing.assert_allclose(
-            *(tf.cast(each, tf.float32) for each in (value, eager[name])), rtol=0.05, atol=0.05, err_msg=name
+            *(tf.cast(each, tf.float32) for each in (gradient, eager[name])), rtol=0.05, atol=0.05, err_msg=name
         )
 
 

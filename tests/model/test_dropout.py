@@ -35,9 +35,9 @@ def masked(
 
 @pytest.mark.parametrize("shape", ROW_SHAPES, ids=str)
 def test_rows_have_the_same_mask_alone_as_in_the_global_batch(shape):
-    whole = masked(shape, 32)
-    np.testing.assert_array_equal(masked(shape, 8, first_row=8), whole[8:16])
-    np.testing.assert_array_equal(masked(shape, 1, first_row=31), whole[31:])
+    batch_mask = masked(shape, 32)
+    np.testing.assert_array_equal(masked(shape, 8, first_row=8), batch_mask[8:16])
+    np.testing.assert_array_equal(masked(shape, 1, first_row=31), batch_mask[31:])
 
 
 @pytest.mark.parametrize("shape", ROW_SHAPES, ids=str)
@@ -67,11 +67,11 @@ def test_masks_of_different_sites_keys_and_rows_are_not_correlated():
 @pytest.mark.parametrize("rate", [0.002, 0.1, 0.5, 0.9])
 def test_elements_are_dropped_at_the_rate_in_steps_of_one_in_256_and_the_mean_stays(rate):
     applied = round(256 * rate) / 256
-    found = masked((1000,), 200, rate=rate)
-    deviation = np.sqrt(applied * (1 - applied) / found.size)
-    assert abs(np.mean(found == 0) - applied) < 5 * deviation
-    assert found.max() == pytest.approx(1 / (1 - applied))
-    assert abs(found.mean() - 1) < 5 * deviation / (1 - applied)
+    mask = masked((1000,), 200, rate=rate)
+    deviation = np.sqrt(applied * (1 - applied) / mask.size)
+    assert abs(np.mean(mask == 0) - applied) < 5 * deviation
+    assert mask.max() == pytest.approx(1 / (1 - applied))
+    assert abs(mask.mean() - 1) < 5 * deviation / (1 - applied)
 
 
 def test_kept_elements_are_scaled_and_dropped_ones_are_zero():
@@ -82,16 +82,16 @@ def test_kept_elements_are_scaled_and_dropped_ones_are_zero():
 
 def test_an_infinite_element_that_is_dropped_is_zero():
     dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
-    found = drop(tf.fill([1, 64], np.inf), 0.5, 3, dropout).numpy()
-    assert set(found.flat) == {0.0, np.inf}
+    output = drop(tf.fill([1, 64], np.inf), 0.5, 3, dropout).numpy()
+    assert set(output.flat) == {0.0, np.inf}
 
 
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
 def test_half_precision_has_the_masks_of_float32(dtype):
     dropout = DropoutState(tf.constant([99], tf.uint64), tf.constant(0, tf.uint64))
-    found = drop(tf.ones([4, 30], dtype), 0.5, 3, dropout)
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(tf.cast(found, tf.float32), masked((30,), 4))
+    output = drop(tf.ones([4, 30], dtype), 0.5, 3, dropout)
+    assert output.dtype == dtype
+    np.testing.assert_array_equal(tf.cast(output, tf.float32), masked((30,), 4))
 
 
 def test_the_gradient_goes_through_what_was_kept_alone():
@@ -99,8 +99,8 @@ def test_the_gradient_goes_through_what_was_kept_alone():
     x = tf.ones([4, 30])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        found = drop(x, 0.5, 3, dropout)
-    np.testing.assert_array_equal(tape.gradient(found, x), masked((30,), 4))
+        output = drop(x, 0.5, 3, dropout)
+    np.testing.assert_array_equal(tape.gradient(output, x), masked((30,), 4))
 
 
 def test_at_rate_zero_and_outside_training_nothing_is_dropped():

@@ -37,9 +37,9 @@ def test_hidden_states_are_those_of_the_transcription_for_padded_and_packed_rows
     model = dataclasses.replace(MODEL, hidden_act=act)
     batch = random_batch()
     real = batch["sequence_ids"] > 0
-    found, expected = hidden_states(batch, model), Reference(model, PARAMETERS).encode_batch(batch)
-    assert len(found) == model.num_hidden_layers + 1
-    for state, reference in zip(found, expected, strict=True):
+    states, expected = hidden_states(batch, model), Reference(model, PARAMETERS).encode_batch(batch)
+    assert len(states) == model.num_hidden_layers + 1
+    for state, reference in zip(states, expected, strict=True):
         np.testing.assert_allclose(state[real], reference[real], rtol=1e-5, atol=1e-5)
 
 
@@ -97,9 +97,9 @@ def test_half_precision_stays_within_eight_roundings_of_float32(dtype, resolutio
 def test_the_last_layer_at_some_positions_is_what_it_is_there(policy, count):
     batch = constants(random_batch())
     positions = np.random.default_rng(0).integers(0, LENGTH, (len(PACKED), count)).astype(np.int32)
-    found = encode_at(forward(policy=policy), batch, tf.constant(positions))
+    computed = encode_at(forward(policy=policy), batch, tf.constant(positions))
     expected = np.take_along_axis(encode(forward(), batch)[-1].numpy(), positions[..., None], 1)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(computed, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("xla", ["elementwise", "layers"])
@@ -107,7 +107,7 @@ def test_xla_gives_the_hidden_states_that_it_gives_off_with_the_same_dropout(xla
     model = dataclasses.replace(MODEL, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
     batch = constants(random_batch())
     dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(40, tf.uint64))
-    found, expected = (encode(forward(model, ComputePolicy(xla=each), dropout), batch) for each in (xla, "off"))
-    for mine, other in zip(found, expected, strict=True):
+    compiled, expected = (encode(forward(model, ComputePolicy(xla=each), dropout), batch) for each in (xla, "off"))
+    for mine, other in zip(compiled, expected, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
     assert np.abs(expected[-1] - encode(forward(model), batch)[-1]).max() > 0.1  # there was dropout

@@ -42,9 +42,9 @@ def gradients(batch: dict[str, np.ndarray] = BATCH, policy: ComputePolicy = PLAI
         sums = loss_sums(Forward(MODEL, weights, policy), True, tensors(batch))
         loss = sums.mlm_loss + sums.nsp_loss
     shapes = {name: v.shape for name, v in PARAMETERS.items()}
-    found, lookups = parameter_gradients(tape.gradient(loss, weights), shapes)
-    found |= {name: with_rows(found[name], lookup) for name, lookup in lookups.items()}
-    return {name: tf.cast(value, tf.float32).numpy() for name, value in found.items()}
+    dense, lookups = parameter_gradients(tape.gradient(loss, weights), shapes)
+    dense |= {name: with_rows(dense[name], lookup) for name, lookup in lookups.items()}
+    return {name: tf.cast(value, tf.float32).numpy() for name, value in dense.items()}
 
 
 def reference_sums(parameters: dict[str, np.ndarray]) -> list[float]:
@@ -103,9 +103,12 @@ def test_without_the_pair_head_its_sums_are_zero_and_the_masked_tokens_stay():
         for name, value in PARAMETERS.items()
         if not name.startswith(("bert.pooler", "cls.seq_relationship"))
     }
-    sums, both = sums_of(parameters, pairs=False), sums_of(PARAMETERS)
+    sums, with_pairs = sums_of(parameters, pairs=False), sums_of(PARAMETERS)
     assert (float(sums.nsp_loss), float(sums.nsp_correct)) == (0.0, 0.0)
-    assert (float(sums.mlm_loss), float(sums.mlm_correct)) == (float(both.mlm_loss), float(both.mlm_correct))
+    assert (float(sums.mlm_loss), float(sums.mlm_correct)) == (
+        float(with_pairs.mlm_loss),
+        float(with_pairs.mlm_correct),
+    )
 
 
 def test_the_sums_of_a_batch_are_those_of_its_rows():
@@ -152,8 +155,8 @@ def test_gradients_are_the_transcriptions_finite_differences(name):
 )
 def test_gradients_are_the_same_however_they_are_computed(policy):
     expected = gradients()
-    for name, found in gradients(policy=policy).items():
-        np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    for name, gradient in gradients(policy=policy).items():
+        np.testing.assert_allclose(gradient, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(("dtype", "resolution"), [(tf.bfloat16, 2**-8), (tf.float16, 2**-11)])

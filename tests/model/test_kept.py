@@ -36,11 +36,11 @@ def test_a_backward_program_reads_what_forward_kept_and_not_what_it_computes():
     def cube(x: tf.Tensor) -> tf.Tensor:
         return keep(x * x) * x
 
-    x, other = tf.constant(2.0), tf.constant(100.0)
+    x, substitute = tf.constant(2.0), tf.constant(100.0)
     with keeping() as kept:
         assert cube(x) == 8.0
     assert [float(each) for each in kept] == [4.0]
-    with instead([other]), tf.GradientTape() as tape:
+    with instead([substitute]), tf.GradientTape() as tape:
         tape.watch(x)
         y = cube(x)
     assert y == 200.0
@@ -87,14 +87,14 @@ def gradients(policy: ComputePolicy, at_places: bool) -> list[np.ndarray]:
         tape.watch(weights)
         hidden = encode_at(Forward(MODEL, weights, policy, dropout()), batch, positions)
         total = tf.reduce_sum(tf.sin(3 * tf.cast(hidden, tf.float32)))
-    found = tape.gradient(total, list(weights.values()))
-    return [tf.cast(tf.convert_to_tensor(each), tf.float32).numpy() for each in found if each is not None]
+    weight_gradients = tape.gradient(total, list(weights.values()))
+    return [tf.cast(tf.convert_to_tensor(each), tf.float32).numpy() for each in weight_gradients if each is not None]
 
 
 @pytest.mark.parametrize("at_places", [True, False], ids=["some positions", "all"])
 def test_gradients_are_those_of_plain_layers(at_places):
     expected = gradients(ComputePolicy(), at_places)
     for recompute in ("none", "attention", "layer"):
-        found = gradients(ComputePolicy(xla="layers", recompute=recompute), at_places)
-        for mine, other in zip(found, expected, strict=True):
+        computed = gradients(ComputePolicy(xla="layers", recompute=recompute), at_places)
+        for mine, other in zip(computed, expected, strict=True):
             np.testing.assert_allclose(mine, other, rtol=2e-3, atol=2e-5 * np.abs(other).max() + 1e-6)

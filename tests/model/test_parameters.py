@@ -64,8 +64,8 @@ def test_names_and_shapes_are_those_of_transformers():
         ("BertForSequenceClassification", encoder_shapes(MODEL, pooler=True) | classifier_shapes(MODEL, labels=3)),
     ):
         state = getattr(transformers, kind)(transformers.BertConfig(**sizes, num_labels=3)).state_dict()
-        theirs = {name: tuple(value.shape) for name, value in state.items() if name not in copies}
-        assert {name: shape for name, shape in theirs.items() if not name.endswith("position_ids")} == shapes
+        their_shapes = {name: tuple(value.shape) for name, value in state.items() if name not in copies}
+        assert {name: shape for name, shape in their_shapes.items() if not name.endswith("position_ids")} == shapes
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_everything_trains_unless_some_layers_do_not(trained_layers):
 
 def test_the_upper_layers_and_the_heads_train_without_the_tables():
     shapes = pretraining_shapes(Model(num_hidden_layers=12), pairs=True)
-    found = list(trained_shapes(shapes, Model(num_hidden_layers=12), 2))
-    assert {name.split(".")[3] for name in found if name.startswith("bert.encoder.")} == {"10", "11"}
-    heads = [name for name in found if not name.startswith("bert.encoder.")]
+    trained = list(trained_shapes(shapes, Model(num_hidden_layers=12), 2))
+    assert {name.split(".")[3] for name in trained if name.startswith("bert.encoder.")} == {"10", "11"}
+    heads = [name for name in trained if not name.startswith("bert.encoder.")]
     assert {name.rpartition(".")[0] for name in heads} == {
         "bert.pooler.dense",
         "cls.seq_relationship",
@@ -139,7 +139,7 @@ def test_the_upper_layers_and_the_heads_train_without_the_tables():
         "cls.predictions.transform.LayerNorm",
         "cls.predictions",
     }
-    assert found == [name for name in shapes if name in found]
+    assert trained == [name for name in shapes if name in trained]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_the_upper_layers_and_the_heads_train_without_the_tables():
 )
 def test_new_layers_come_from_old_ones(before, layers, grow, sources):
     name = "attention.output.LayerNorm.bias"
-    found = [grown_from(layer_prefix(layer) + name, before, layers, grow) for layer in range(layers)]
-    assert found == [layer_prefix(source) + name for source in sources]
+    origins = [grown_from(layer_prefix(layer) + name, before, layers, grow) for layer in range(layers)]
+    assert origins == [layer_prefix(source) + name for source in sources]
     assert grown_from(WORD_EMBEDDINGS, before, layers, grow) == WORD_EMBEDDINGS
 
 

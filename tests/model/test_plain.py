@@ -44,10 +44,10 @@ def test_hidden_states_are_those_of_the_fast_path_and_of_the_transcription_for_p
     model = dataclasses.replace(MODEL, hidden_act=act)
     batch = random_batch()
     real = batch["sequence_ids"] > 0
-    found = plain.encode(model, parameters(), tensors(batch))
+    states = plain.encode(model, parameters(), tensors(batch))
     fast_path = encoder.encode(dataclasses.replace(fast(), model=model), tensors(batch))
     reference = Reference(model, ARRAYS).encode_batch(batch)
-    for mine, other, expected in zip(found, fast_path, reference, strict=True):
+    for mine, other, expected in zip(states, fast_path, reference, strict=True):
         close(mine, other)
         close(mine.numpy()[real], expected[real])
 
@@ -82,9 +82,9 @@ def test_one_trace_serves_all_numbers_of_rows_and_lengths():
 def test_a_saved_model_of_it_needs_nothing_of_this_program(tmp_path):
     module = tf.Module()
     module.parameters = {name: tf.Variable(value) for name, value in parameters().items()}
-    whole = [tf.TensorSpec([None, None], tf.int32)] * 3
+    signature = [tf.TensorSpec([None, None], tf.int32)] * 3
 
-    @tf.function(input_signature=whole, autograph=False)
+    @tf.function(input_signature=signature, autograph=False)
     def serve(input_ids: tf.Tensor, token_type_ids: tf.Tensor, attention_mask: tf.Tensor) -> tf.Tensor:
         batch = plain.single_sequences(input_ids, token_type_ids, attention_mask)
         return plain.pair_logits(module.parameters, plain.encode(MODEL, module.parameters, batch)[-1][:, 0])
@@ -95,16 +95,16 @@ def test_a_saved_model_of_it_needs_nothing_of_this_program(tmp_path):
     assert not operations & {"PyFunc", "EagerPyFunc", "PartitionedCall", "StatefulPartitionedCall"}
     batch = random_batch(((16,), (9,), (1,)))
     loaded = tf.saved_model.load(str(tmp_path))
-    found = loaded.serve(*(tf.constant(batch[name]) for name in ("input_ids", "token_type_ids", "sequence_ids")))
-    close(found, heads.pair_logits(fast(), encoder.encode(fast(), tensors(batch))[-1][:, 0]))
+    logits = loaded.serve(*(tf.constant(batch[name]) for name in ("input_ids", "token_type_ids", "sequence_ids")))
+    close(logits, heads.pair_logits(fast(), encoder.encode(fast(), tensors(batch))[-1][:, 0]))
 
 
 def test_a_classifier_gives_the_logits_of_transformers(tmp_path):
     torch = pytest.importorskip("torch")
     original = random_model("BertForSequenceClassification", num_labels=3)
     original.save_pretrained(tmp_path)
-    found = {name: tf.constant(np.array(value)) for name, value in map_weights(tmp_path).items()}
-    assert found[f"{CLASSIFIER}.weight"].shape == (3, SIZES["hidden_size"])
+    weights = {name: tf.constant(np.array(value)) for name, value in map_weights(tmp_path).items()}
+    assert weights[f"{CLASSIFIER}.weight"].shape == (3, SIZES["hidden_size"])
     random = np.random.default_rng(0)
     mask = np.arange(16) < np.array([[16], [9], [1]])
     ids = np.where(mask, random.integers(1, SIZES["vocab_size"], mask.shape), 0)
@@ -114,5 +114,5 @@ def test_a_classifier_gives_the_logits_of_transformers(tmp_path):
         expected = original(**{name: torch.tensor(value.astype(np.int64)) for name, value in inputs.items()}).logits
     batch = plain.single_sequences(*(tf.constant(value, tf.int32) for value in (ids, types, mask)))
     model = Model(**SIZES)
-    hidden = plain.encode(model, found, batch)[-1]
-    np.testing.assert_allclose(plain.classifier_logits(found, hidden[:, 0]), expected.numpy(), rtol=1e-4, atol=1e-4)
+    hidden = plain.encode(model, weights, batch)[-1]
+    np.testing.assert_allclose(plain.classifier_logits(weights, hidden[:, 0]), expected.numpy(), rtol=1e-4, atol=1e-4)

@@ -139,25 +139,25 @@ NUMPY_RULES = {
 def initial_parameters():
     generator = np.random.default_rng(1)
     zero = ("zero_parameter", "all_zero")
-    found = {
+    parameters = {
         name: np.zeros(shape, np.float32) if name.startswith(zero) else generator.normal(size=shape).astype(np.float32)
         for name, shape in SHAPES.items()
     }
-    found["holes.weight"][1] = found["holes.weight"][:, 2] = 0
-    return found
+    parameters["holes.weight"][1] = parameters["holes.weight"][:, 2] = 0
+    return parameters
 
 
 def gradients_of_step(t, scale=1.0):
     generator = np.random.default_rng(100 + t)
     zero = ("no_gradient", "all_zero")
-    found = {
+    gradients = {
         name: np.zeros(shape, np.float32)
         if name.startswith(zero) or (name == "dense.bias" and t == 1)  # a gradient that is zero at first
         else (scale * generator.normal(size=shape)).astype(np.float32)
         for name, shape in SHAPES.items()
     }
-    found["holes.weight"][3] = found["holes.weight"][:, 0] = 0
-    return found
+    gradients["holes.weight"][3] = gradients["holes.weight"][:, 0] = 0
+    return gradients
 
 
 def rate_of_step(t):
@@ -244,10 +244,10 @@ def close(found, expected, tolerance=1e-5):
 )
 def test_rule_follows_its_formula(settings):
     expected = run_numpy(settings, clipping=settings.name != "lans" and settings.max_grad_norm > 0)
-    found = run_tensorflow(settings)
+    computed = run_tensorflow(settings)
     for name, x in expected.items():
-        assert found[name].dtype == np.float32
-        np.testing.assert_allclose(found[name], x, rtol=1e-5, atol=1e-5 * np.abs(x).max(), err_msg=name)
+        assert computed[name].dtype == np.float32
+        np.testing.assert_allclose(computed[name], x, rtol=1e-5, atol=1e-5 * np.abs(x).max(), err_msg=name)
 
 
 @pytest.mark.parametrize("name", sorted(NUMPY_RULES))
@@ -260,26 +260,26 @@ def test_rule_is_the_same_under_xla(name):
 def test_first_step_is_exact_to_rounding(name):
     """At t = 1 a bias correction in float32 would be wrong by 3e-5."""
     settings = Optimizer(name=name, epsilon=1e-12)
-    found, expected = run_tensorflow(settings, steps=1), run_numpy(settings, name != "lans", steps=1)
-    assert close(found, expected, 1e-6)
+    computed, expected = run_tensorflow(settings, steps=1), run_numpy(settings, name != "lans", steps=1)
+    assert close(computed, expected, 1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(NUMPY_RULES))
 def test_tensors_without_gradient_or_parameter_stay_finite(name):
-    found = run_tensorflow(Optimizer(name=name))
-    assert all(np.isfinite(x).all() for x in found.values())
-    np.testing.assert_array_equal(found["all_zero.weight"], 0)
-    np.testing.assert_array_equal(found["no_gradient.bias"], initial_parameters()["no_gradient.bias"])
-    assert np.abs(found["no_gradient.weight"]).sum() < np.abs(initial_parameters()["no_gradient.weight"]).sum()
-    assert np.abs(found["zero_parameter.weight"]).min() > 0
+    parameters = run_tensorflow(Optimizer(name=name))
+    assert all(np.isfinite(x).all() for x in parameters.values())
+    np.testing.assert_array_equal(parameters["all_zero.weight"], 0)
+    np.testing.assert_array_equal(parameters["no_gradient.bias"], initial_parameters()["no_gradient.bias"])
+    assert np.abs(parameters["no_gradient.weight"]).sum() < np.abs(initial_parameters()["no_gradient.weight"]).sum()
+    assert np.abs(parameters["zero_parameter.weight"]).min() > 0
 
 
 def test_update_leaves_its_arguments_alone():
     x, g, one = tf.Variable([[1.0, 2.0]]), tf.constant([[0.5, -0.5]]), tf.constant(1.0)
     slots = {"m": tf.Variable([[0.0, 0.0]]), "v": tf.Variable([[0.0, 0.0]])}
     for name in ("adamw", "lamb", "lans"):
-        values = {slot: tf.convert_to_tensor(variable) for slot, variable in slots.items()}
-        update(rule(name), tf.convert_to_tensor(x), g, values, one, one, one, True, Optimizer(name=name), tf.float32)
+        tensors = {slot: tf.convert_to_tensor(variable) for slot, variable in slots.items()}
+        update(rule(name), tf.convert_to_tensor(x), g, tensors, one, one, one, True, Optimizer(name=name), tf.float32)
     np.testing.assert_array_equal(x, [[1, 2]])
     np.testing.assert_array_equal(slots["m"], 0)
     np.testing.assert_array_equal(slots["v"], 0)
@@ -308,11 +308,11 @@ def test_a_narrow_gradient_is_taken_as_what_it_is_in_float32(dtype):
     x = tf.constant(np.random.default_rng(0).normal(size=(1, 4, 5)), tf.float32)
     narrow, one, slots = tf.cast(2 * x, dtype), tf.constant(1.0), {"m": tf.zeros_like(x), "v": tf.zeros_like(x)}
     settings = Optimizer(name="lans")
-    found, cast, _ = update(rule("lans"), x, narrow, slots, one, one, one, True, settings, dtype)
+    updated, cast, _ = update(rule("lans"), x, narrow, slots, one, one, one, True, settings, dtype)
     expected, same, _ = update(
         rule("lans"), x, tf.cast(narrow, tf.float32), slots, one, one, one, True, settings, tf.float32
     )
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(updated, expected)
     np.testing.assert_array_equal(same, expected)
     assert cast.dtype == dtype
     np.testing.assert_array_equal(tf.cast(cast, tf.float32), tf.cast(tf.cast(expected, dtype), tf.float32))
@@ -338,9 +338,9 @@ def test_lans_is_not_one_of_its_wrong_copies(wrong):
     def wrong_rule(*arguments):
         return numpy_lans(*arguments, **wrong)
 
-    found = run_tensorflow(settings)
-    assert close(found, run_numpy(settings, clipping=False))
-    assert not close(found, run_numpy(settings, clipping=False, formula=wrong_rule), tolerance=1e-4)
+    parameters = run_tensorflow(settings)
+    assert close(parameters, run_numpy(settings, clipping=False))
+    assert not close(parameters, run_numpy(settings, clipping=False, formula=wrong_rule), tolerance=1e-4)
 
 
 def test_lamb_with_clipping_depends_on_the_threshold():
@@ -388,11 +388,11 @@ def test_a_rule_with_slots_of_its_own_goes_through_update(adaptive, xla):
     random = np.random.default_rng(0)
     x, *gradients = (random.normal(size=(2, 3, 4)).astype(np.float32) for _ in range(4))
     settings, one = Optimizer(epsilon=0.1), tf.constant(1.0)
-    found, slots = tf.constant(x), {slot: tf.zeros(x.shape) for slot in ("sum", "largest")}
+    tensor, slots = tf.constant(x), {slot: tf.zeros(x.shape) for slot in ("sum", "largest")}
     expected, total, largest = x.astype(np.float64), np.zeros(x.shape), np.zeros(x.shape)
     for g in gradients:
-        found, _, slots = update(
-            sign_momentum(adaptive), found, tf.constant(g), slots, one, 0.1 * one, one, True, settings, tf.float32, xla
+        tensor, _, slots = update(
+            sign_momentum(adaptive), tensor, tf.constant(g), slots, one, 0.1 * one, one, True, settings, tf.float32, xla
         )
         total, largest = total + g, np.maximum(largest, np.abs(g))
         direction = total / (largest + 0.1)
@@ -400,7 +400,7 @@ def test_a_rule_with_slots_of_its_own_goes_through_update(adaptive, xla):
         expected = expected - (0.1 * ratios[:, None, None] if adaptive else 0.1) * direction - 0.05 * np.sign(g)
         assert set(slots) == {"sum", "largest"}
         np.testing.assert_allclose(slots["sum"], total, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(tensor, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_what_a_rule_is_and_its_slots_are_known_without_tensorflow():

@@ -37,9 +37,9 @@ def test_no_warmup_starts_at_the_peak():
 
 @pytest.mark.parametrize(("warmup", "hold"), [(0.4, 0.6), (1.0, 0.0), (0.0, 1.0), (0.7, 0.3)])
 def test_no_decay_is_left_when_warmup_and_hold_fill_the_phase(warmup, hold):
-    found = rates(steps=10, warmup=warmup, hold=hold)
-    assert found[-1] == 0.5
-    assert all(0 < rate <= 0.5 for rate in found)
+    schedule = rates(steps=10, warmup=warmup, hold=hold)
+    assert schedule[-1] == 0.5
+    assert all(0 < rate <= 0.5 for rate in schedule)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000])

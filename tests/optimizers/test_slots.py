@@ -29,9 +29,9 @@ def test_a_checkpoint_without_slots_comes_back(store, tmp_path):
     state = TrainingState(parameters, {}, Progress(step=10, updates=10))
     path = save(tmp_path, state, recipe, store, {"phase": 0, "epoch": 0, "row": 0})
     assert safetensors.numpy.load_file(path / "training" / "optimizer.safetensors") == {}
-    found = load_newest(tmp_path, Pretraining(recipe.objective.pairs))
-    assert found.slots == {}
-    assert TrainingState(found.parameters, {}, found.progress, found.slots).hash() == state.hash()
+    checkpoint = load_newest(tmp_path, Pretraining(recipe.objective.pairs))
+    assert checkpoint.slots == {}
+    assert TrainingState(checkpoint.parameters, {}, checkpoint.progress, checkpoint.slots).hash() == state.hash()
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,15 @@ def parameters(directory) -> dict[str, np.ndarray]:
 
 
 def test_logits_and_label_names_are_those_of_transformers(directory, parameters):
-    theirs, loading = AutoModelForSequenceClassification.from_pretrained(directory, output_loading_info=True)
+    reference, loading = AutoModelForSequenceClassification.from_pretrained(directory, output_loading_info=True)
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
-    assert theirs.config.id2label == {0: "negative", 1: "neutral", 2: "positive"}
-    assert theirs.config.label2id == {"negative": 0, "neutral": 1, "positive": 2}
-    assert theirs.config.problem_type == "single_label_classification"
+    assert reference.config.id2label == {0: "negative", 1: "neutral", 2: "positive"}
+    assert reference.config.label2id == {"negative": 0, "neutral": 1, "positive": 2}
+    assert reference.config.problem_type == "single_label_classification"
     rows = batch()
     with torch.no_grad():
-        expected = theirs.eval()(
+        expected = reference.eval()(
             input_ids=torch.tensor(rows["input_ids"], dtype=torch.long)[:3],
             token_type_ids=torch.tensor(rows["token_type_ids"], dtype=torch.long)[:3],
             attention_mask=torch.tensor(rows["sequence_ids"], dtype=torch.long)[:3],
@@ -87,12 +87,14 @@ def test_the_pooled_output_is_dropped_alike_however_rows_are_split(parameters):
         tensors = {name: tf.constant(value[rows]) for name, value in batch().items()}
         return TASK.outputs(forward(parameters, dropout), tensors)["logits"].numpy()
 
-    whole = logits(0, slice(0, 4))
-    np.testing.assert_allclose(np.concatenate([logits(0, slice(0, 2)), logits(2, slice(2, 4))]), whole, rtol=1e-5)
-    assert np.abs(logits(0, slice(0, 4), key=6) - whole).max() > 1e-3
+    whole_logits = logits(0, slice(0, 4))
+    np.testing.assert_allclose(
+        np.concatenate([logits(0, slice(0, 2)), logits(2, slice(2, 4))]), whole_logits, rtol=1e-5
+    )
+    assert np.abs(logits(0, slice(0, 4), key=6) - whole_logits).max() > 1e-3
     tensors = {name: tf.constant(value) for name, value in batch().items()}
     plain = TASK.outputs(forward(parameters), tensors)["logits"].numpy()
-    assert np.abs(plain - whole).max() > 1e-3
+    assert np.abs(plain - whole_logits).max() > 1e-3
 
 
 def test_products_are_those_of_the_encoder_up_to_one_position_and_of_the_head():

@@ -17,13 +17,13 @@ TASK = MultiverseClassification(LABELS, heads=HEADS, orthogonality=0.5)
 
 def mean_cosine(vectors: np.ndarray, alive: np.ndarray) -> float:
     """`similarity` in float64, pair by pair."""
-    found = [0.0]
+    cosines = [0.0]
     living = np.flatnonzero(alive)
     for i, first in enumerate(living):
         for second in living[i + 1 :]:
             for a, b in zip(vectors[first], vectors[second], strict=True):
-                found.append(abs(a @ b) / np.sqrt((a @ a) * (b @ b)))
-    return sum(found) / max(1, len(found) - 1)
+                cosines.append(abs(a @ b) / np.sqrt((a @ a) * (b @ b)))
+    return sum(cosines) / max(1, len(cosines) - 1)
 
 
 @pytest.mark.parametrize("alive", [(1, 1, 1, 1), (1, 0, 1, 1), (1, 0, 0, 0)])
@@ -33,9 +33,9 @@ def test_similarity_and_its_gradient_are_those_of_numpy(alive):
     variable = tf.constant(vectors, tf.float32)
     with tf.GradientTape() as tape:
         tape.watch(variable)
-        value = similarity(variable, tf.constant(alive, tf.float32))
-    assert np.isclose(float(value), mean_cosine(vectors, alive), rtol=1e-6)
-    gradient = tape.gradient(value, variable).numpy()
+        penalty = similarity(variable, tf.constant(alive, tf.float32))
+    assert np.isclose(float(penalty), mean_cosine(vectors, alive), rtol=1e-6)
+    gradient = tape.gradient(penalty, variable).numpy()
     for place in np.ndindex(vectors.shape):
         moved = [vectors.copy(), vectors.copy()]
         moved[0][place] += 1e-6
@@ -59,27 +59,27 @@ def sums_of(task, parameters, alive=None) -> dict[str, float]:
 def test_each_head_has_the_loss_that_it_has_as_a_plain_classifier():
     parameters = initial_values(TASK.parameters(MODEL), 0.2, 1)
     alive = [1, 0, 1, 1]
-    found = sums_of(TASK, parameters, alive)
-    assert tuple(found) == TASK.sum_names
+    sums = sums_of(TASK, parameters, alive)
+    assert tuple(sums) == TASK.sum_names
     plain = {name: parameters[name] for name in Classification(LABELS).parameters(MODEL)}
     further = (np.split(parameters[f"{MORE_CLASSIFIERS}.{part}"], HEADS - 1) for part in ("weight", "bias"))
     heads = [(plain[f"{CLASSIFIER}.weight"], plain[f"{CLASSIFIER}.bias"]), *zip(*further, strict=True)]
-    each = []
+    singles = []
     for weight, bias in heads:
         one = plain | {f"{CLASSIFIER}.weight": weight, f"{CLASSIFIER}.bias": bias}
-        each.append(sums_of(Classification(LABELS), one))
-    losses = [one["label_loss"] for one in each]
-    np.testing.assert_allclose([found[name] for name in TASK.head_names], losses, rtol=1e-5)
+        singles.append(sums_of(Classification(LABELS), one))
+    losses = [one["label_loss"] for one in singles]
+    np.testing.assert_allclose([sums[name] for name in TASK.head_names], losses, rtol=1e-5)
     assert np.ptp(losses) > 0.01
-    assert np.isclose(found["label_loss"], each[0]["label_loss"], rtol=1e-5)
-    assert found["label_correct"] == each[0]["label_correct"]
+    assert np.isclose(sums["label_loss"], singles[0]["label_loss"], rtol=1e-5)
+    assert sums["label_correct"] == singles[0]["label_correct"]
     expected = np.mean([loss for loss, lives in zip(losses, alive, strict=True) if lives])
-    assert np.isclose(found["heads_loss"], expected, rtol=1e-5)
+    assert np.isclose(sums["heads_loss"], expected, rtol=1e-5)
     vectors = np.stack([weight for weight, _ in heads]).astype(np.float64)
-    assert np.isclose(found["similarity"], 3 * mean_cosine(vectors, np.array(alive)), rtol=1e-5)  # three examples
+    assert np.isclose(sums["similarity"], 3 * mean_cosine(vectors, np.array(alive)), rtol=1e-5)  # three examples
     counts = TASK.batch_counts(batch())
-    assert np.isclose(TASK.loss(found, counts), (expected + 0.5 * found["similarity"]) / 3, rtol=1e-5)
-    assert TASK.metrics(found, counts)["heads"] == 3
+    assert np.isclose(TASK.loss(sums, counts), (expected + 0.5 * sums["similarity"]) / 3, rtol=1e-5)
+    assert TASK.metrics(sums, counts)["heads"] == 3
 
 
 def test_a_dead_head_gets_no_gradient():

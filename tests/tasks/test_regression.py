@@ -17,14 +17,14 @@ TASK = Regression("grade", ("text",))
 
 def test_outputs_and_loss_are_those_of_transformers(tmp_path):
     directory = write_checkpoint(tmp_path / "regression", TASK)
-    theirs, loading = AutoModelForSequenceClassification.from_pretrained(directory, output_loading_info=True)
+    reference, loading = AutoModelForSequenceClassification.from_pretrained(directory, output_loading_info=True)
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
-    assert (theirs.config.problem_type, theirs.config.id2label) == ("regression", {0: "grade"})
+    assert (reference.config.problem_type, reference.config.id2label) == ("regression", {0: "grade"})
     rows = batch()
     rows["targets"] = np.array([[1.5], [-2.0], [0.25], [0.0]], np.float32)
     with torch.no_grad():
-        expected = theirs.eval()(
+        expected = reference.eval()(
             input_ids=torch.tensor(rows["input_ids"], dtype=torch.long)[:3],
             token_type_ids=torch.tensor(rows["token_type_ids"], dtype=torch.long)[:3],
             attention_mask=torch.tensor(rows["sequence_ids"], dtype=torch.long)[:3],
@@ -38,8 +38,8 @@ def test_outputs_and_loss_are_those_of_transformers(tmp_path):
     sums, counts = TASK.sums(forward(parameters), tensors), TASK.batch_counts(rows)
     assert counts == {"examples": 3}
     assert math.isclose(float(TASK.loss(sums, counts)), float(expected.loss), rel_tol=1e-4)
-    found = TASK.metrics({name: float(value) for name, value in sums.items()}, counts)
-    assert math.isclose(found["squared_error"], float(expected.loss), rel_tol=1e-4)
+    metrics = TASK.metrics({name: float(value) for name, value in sums.items()}, counts)
+    assert math.isclose(metrics["squared_error"], float(expected.loss), rel_tol=1e-4)
 
 
 def test_products_and_shapes_are_those_of_one_output():

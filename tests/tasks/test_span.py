@@ -67,7 +67,7 @@ def theirs(directory, transformers, torch) -> list[tuple[np.ndarray, np.ndarray,
     model, loading = transformers.AutoModelForQuestionAnswering.from_pretrained(directory, output_loading_info=True)
     assert not loading["missing_keys"]
     assert not loading["unexpected_keys"]
-    found = []
+    outputs = []
     for number, ids in enumerate(windows()):
         with torch.no_grad():
             output = model.eval()(
@@ -76,8 +76,8 @@ def theirs(directory, transformers, torch) -> list[tuple[np.ndarray, np.ndarray,
                 start_positions=torch.tensor([number]),
                 end_positions=torch.tensor([number + 2]),
             )
-        found.append((output.start_logits.numpy()[0], output.end_logits.numpy()[0], float(output.loss)))
-    return found
+        outputs.append((output.start_logits.numpy()[0], output.end_logits.numpy()[0], float(output.loss)))
+    return outputs
 
 
 def tensors(packed: bool) -> dict[str, tf.Tensor]:
@@ -88,9 +88,9 @@ def test_a_directory_that_transformers_has_saved_is_read_with_its_head(theirs, d
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory)
     model.save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").write_bytes((directory / "vocab.txt").read_bytes())
-    found, expected = (read_directory(place, Span()).parameters for place in (tmp_path, directory))
-    assert found.keys() == expected.keys() == Span().parameters(MODEL).keys()
-    assert all(np.array_equal(found[name], expected[name]) for name in found)
+    parameters, expected = (read_directory(place, Span()).parameters for place in (tmp_path, directory))
+    assert parameters.keys() == expected.keys() == Span().parameters(MODEL).keys()
+    assert all(np.array_equal(parameters[name], expected[name]) for name in parameters)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -100,8 +100,8 @@ def test_logits_are_those_of_transformers(forward, theirs, packed):
     for side, name in enumerate(("start_logits", "end_logits")):
         assert (outputs[name].dtype, outputs[name].shape) == (tf.float32, rows(packed)["input_ids"].shape)
         for (row, place), expected in zip(places, theirs, strict=True):
-            found = outputs[name].numpy()[row, place : place + len(expected[side])]
-            np.testing.assert_allclose(found, expected[side], rtol=1e-4, atol=1e-5)
+            logits = outputs[name].numpy()[row, place : place + len(expected[side])]
+            np.testing.assert_allclose(logits, expected[side], rtol=1e-4, atol=1e-5)
     assert np.ptp(outputs["start_logits"].numpy()) > 0.1  # positions differ, so that equality says something
 
 
@@ -139,11 +139,11 @@ def test_a_span_counts_as_found_where_start_and_end_are(forward):
     for side in ("start", "end"):
         batch[f"{side}_positions"][0, 0] = outputs[f"{side}_logits"].numpy()[0].argmax()
     batch["weights"][1:] = 0
-    found = Span().sums(forward, {name: tf.constant(value) for name, value in batch.items()})
-    assert float(found["span_correct"]) == 1
+    sums = Span().sums(forward, {name: tf.constant(value) for name, value in batch.items()})
+    assert float(sums["span_correct"]) == 1
     batch["end_positions"][0, 0] = (batch["end_positions"][0, 0] + 1) % 12
-    found = Span().sums(forward, {name: tf.constant(value) for name, value in batch.items()})
-    assert float(found["span_correct"]) == 0
+    sums = Span().sums(forward, {name: tf.constant(value) for name, value in batch.items()})
+    assert float(sums["span_correct"]) == 0
 
 
 def test_products_are_those_of_every_position_and_the_head():

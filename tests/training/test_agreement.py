@@ -53,9 +53,9 @@ def test_equal_ranks_agree_also_where_a_host_has_its_own_threads(store):
     ],
 )
 def test_another_recipe_is_named_by_rank_host_key_and_values(store, sections, difference):
-    found = said([job(store)], [job(store, toy_recipe(**sections))])
-    assert found.startswith(f"rank 1 on node2 differs from rank 0 on node1: {difference}")
-    assert found.endswith(END)
+    message = said([job(store)], [job(store, toy_recipe(**sections))])
+    assert message.startswith(f"rank 1 on node2 differs from rank 0 on node1: {difference}")
+    assert message.endswith(END)
 
 
 def test_every_setting_of_execution_is_compared_but_those_of_a_host(store):
@@ -68,20 +68,20 @@ def test_every_setting_of_execution_is_compared_but_those_of_a_host(store):
 def test_other_flags_other_programs_and_other_runs_are_named(store, monkeypatch):
     assert "--max_steps = 5, rank 0 has None" in said([job(store)], [job(store, max_steps=5)])
     assert "runs = 2, rank 0 has 1" in said([job(store)], [job(store), job(store)])
-    ours = described([job(store)])
+    description = described([job(store)])
     for name in ("program", "Python", "tensorflow", "numpy", "horovod"):
-        assert ours[name]
-        theirs = ours | {name: "another"}
-        assert f"{name} = 'another', rank 0 has {ours[name]!r}" in disagreement(
-            [("a", ours), ("b", ours), ("c", theirs)]
+        assert description[name]
+        other_description = description | {name: "another"}
+        assert f"{name} = 'another', rank 0 has {description[name]!r}" in disagreement(
+            [("a", description), ("b", description), ("c", other_description)]
         )
 
 
 def test_many_ranks_and_many_keys_are_a_short_message():
     everyone = [("a", dict.fromkeys("abcdefgh", 1))] + [("b", dict.fromkeys("abcdefgh", 2))] * 3
-    found = disagreement(everyone)
-    assert "a = 2, rank 0 has 1; b = 2, rank 0 has 1; " in found
-    assert "; and 3 more. So do ranks [2, 3]. " in found
+    message = disagreement(everyone)
+    assert "a = 2, rank 0 has 1; b = 2, rank 0 has 1; " in message
+    assert "; and 3 more. So do ranks [2, 3]. " in message
 
 
 def require_own(world: World, store_path, rows: int) -> str:
@@ -143,10 +143,10 @@ def test_ranks_that_horovod_cannot_join_because_recipes_differ_are_told_which_ke
     hosts = ["--gloo", "-np", "4", "-H", "localhost:2,127.0.0.1:2"]  # two hosts of two ranks each, for Horovod
     arguments = pretrain_arguments(tmp_path, store, tmp_path / "run")
     with (
-        open(tmp_path / "said", "w+") as said,
+        open(tmp_path / "said", "w+") as log,
         subprocess.Popen(
             [sys.executable, "-c", run, *hosts, sys.executable, str(tmp_path / "rank.py"), *arguments],
-            stdout=said,
+            stdout=log,
             stderr=subprocess.STDOUT,
             env=clean_environment(),
             start_new_session=True,
@@ -154,7 +154,7 @@ def test_ranks_that_horovod_cannot_join_because_recipes_differ_are_told_which_ke
     ):
         try:
             end = time.monotonic() + 300
-            while "Process 1 exit with status code 2" not in (text := Path(said.name).read_text()):
+            while "Process 1 exit with status code 2" not in (text := Path(log.name).read_text()):
                 assert time.monotonic() < end, text
                 time.sleep(0.2)
         finally:

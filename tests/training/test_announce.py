@@ -8,8 +8,8 @@ from tests.toys import toy_recipe
 
 def test_one_rank_is_warned_of_a_method_for_several(capsys):
     print_start(toy_recipe(exchange={"method": "onebit_adam"}), Pretraining(True), World())
-    said = capsys.readouterr()
-    assert "bert-horovod: warning: exchange.method = 'onebit_adam' with one rank sends nothing" in said.err
-    assert said.out.startswith("world: 1 rank(s)")
+    printed = capsys.readouterr()
+    assert "bert-horovod: warning: exchange.method = 'onebit_adam' with one rank sends nothing" in printed.err
+    assert printed.out.startswith("world: 1 rank(s)")
     print_start(toy_recipe(), Pretraining(True), World())
     assert "one rank" not in capsys.readouterr().err

@@ -35,10 +35,10 @@ def test_ranks_without_a_gpu_among_others_are_refused_by_number_and_host():
 
 
 def test_several_kinds_are_named_with_what_waiting_costs():
-    found = check_kinds(HOSTS, [A100, A100, V100, A100], "float16")
-    assert f"rank(s) 0-1, 3: {A100}; rank(s) 2: {V100}" in found
+    warning = check_kinds(HOSTS, [A100, A100, V100, A100], "float16")
+    assert f"rank(s) 0-1, 3: {A100}; rank(s) 2: {V100}" in warning
     lost = 1 - 4 * 125 / (3 * 312 + 125)  # data sheets' TFLOP/s; all wait for the V100
-    assert f"{lost:.0%} of their data sheets' rates are lost by waiting" in found
+    assert f"{lost:.0%} of their data sheets' rates are lost by waiting" in warning
 
 
 def test_the_cost_is_left_out_where_a_data_sheet_is_unknown():

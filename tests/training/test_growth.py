@@ -104,24 +104,24 @@ def checkpoint(output_dir: Path, step: int) -> Path:
 
 def with_layers(parameters: dict[str, np.ndarray], sources: list[int]) -> dict[str, np.ndarray]:
     """The parameters with the layers of these numbers, one on another."""
-    found = {name: value for name, value in parameters.items() if not name.startswith(LAYER)}
+    stacked = {name: value for name, value in parameters.items() if not name.startswith(LAYER)}
     for layer, source in enumerate(sources):
         prefix = f"{LAYER}{source}."
-        found |= {
+        stacked |= {
             f"{LAYER}{layer}.{name.removeprefix(prefix)}": value
             for name, value in parameters.items()
             if name.startswith(prefix)
         }
-    return found
+    return stacked
 
 
 @pytest.mark.parametrize("phase", [STAGED, JOINT])
 def test_new_layers_are_copies_and_everything_else_stays(phase, grown):
     expected = with_layers(grown.saved(phase - 1), SOURCES[phase])
-    found = grown.begun[phase].parameters
-    assert found.keys() == expected.keys()
+    parameters = grown.begun[phase].parameters
+    assert parameters.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(parameters[name], value, err_msg=name)
 
 
 def test_right_after_a_doubling_the_outputs_are_those_of_the_transcription_with_copied_weights(grown):
@@ -167,7 +167,7 @@ def test_frozen_tensors_are_bit_equal_after_their_phase_and_the_others_are_not(g
     [("off", "layer"), *(pytest.param("layers", each, marks=pytest.mark.slow) for each in ("none", "layer"))],
 )
 def test_gradients_of_upper_layers_are_those_of_the_whole_model(xla, recompute):
-    found = []
+    outputs = []
     for trained_layers in (0, 1):
         phase = {"sequence_length": 32, "trained_layers": trained_layers}
         execution = TOY_STEP["execution"] | {"xla": xla, "recompute": recompute}
@@ -175,8 +175,8 @@ def test_gradients_of_upper_layers_are_those_of_the_whole_model(xla, recompute):
         batch = phase_batch(recipe, recipe.phase[0])
         synthetic = synthetic_step(recipe, batch)
         forward_backward = tf.function(synthetic.step.forward_backward, autograph=False)
-        found.append(forward_backward(as_tensors(batch), tf.constant(0, tf.uint64), synthetic.inputs()))
-    (whole, _, whole_sums), (upper, lookups, upper_sums) = found
+        outputs.append(forward_backward(as_tensors(batch), tf.constant(0, tf.uint64), synthetic.inputs()))
+    (whole, _, whole_sums), (upper, lookups, upper_sums) = outputs
     np.testing.assert_array_equal(upper_sums, whole_sums)  # dropout is on in layers that do not train
     assert not lookups
     assert upper.keys() < whole.keys()
@@ -190,8 +190,8 @@ def test_a_checkpoint_is_a_whole_directory_of_its_phases_depth(step, layers, slo
     assert json.loads((directory / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"] == layers
     parameters = load_file(directory / "model.safetensors")
     assert {name.split(".")[3] for name in parameters if name.startswith(LAYER)} == set(map(str, range(layers)))
-    kept = load_file(directory / "training" / "optimizer.safetensors")
-    assert len({name.split(".")[3] for name in kept if name.startswith(f"m/{LAYER}")}) == slots
+    saved = load_file(directory / "training" / "optimizer.safetensors")
+    assert len({name.split(".")[3] for name in saved if name.startswith(f"m/{LAYER}")}) == slots
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def test_the_learning_rate_is_the_recipes_whatever_the_world_size(whole, halves)
 def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated):
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         shapes = [
-            {name: array.shape for name, array in load_file(newest(found) / file).items()}
-            for found in (whole, accumulated)
+            {name: array.shape for name, array in load_file(newest(output_dir) / file).items()}
+            for output_dir in (whole, accumulated)
         ]
         assert shapes[0] == shapes[1]
 
@@ -132,7 +132,7 @@ def test_a_metrics_line_has_every_field(whole):
 
 
 def test_the_held_out_rows_are_evaluated_at_the_end(whole, halves):
-    last = [logged(found)[-1] for found in (whole, halves)]
+    last = [logged(output_dir)[-1] for output_dir in (whole, halves)]
     assert last[0]["step"] == last[1]["step"] == 20
     assert math.isclose(last[0]["held_out_mlm_loss"], last[1]["held_out_mlm_loss"], rel_tol=1e-5)
     assert 0 < last[0]["held_out_nsp_loss"] < 2

@@ -26,33 +26,35 @@ AUTO = {"micro_batch": 8, "bucket_bytes": "auto", "checkpoint_steps": 4}
 def test_a_profile_has_a_time_for_each_gradient_in_the_order_of_backward(xla):
     model = {"num_hidden_layers": 3, "hidden_size": 256, "intermediate_size": 1024}  # layers take 10 ms and more
     recipe = toy_recipe(execution={"micro_batch": 32, "xla": xla}, model=model)
-    made = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]))
-    profile = measure_profile(made.step, as_tensors(made.batches[0]), made.inputs(), World())
-    assert set(profile.ready_s) == set(made.step.shapes)
+    synthetic = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]))
+    profile = measure_profile(synthetic.step, as_tensors(synthetic.batches[0]), synthetic.inputs(), World())
+    assert set(profile.ready_s) == set(synthetic.step.shapes)
     assert 0 < profile.forward_s < profile.end_s
     assert all(0 < ready <= profile.end_s for ready in profile.ready_s.values())
     layers = [profile.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
     assert layers == sorted(layers, reverse=True)
     assert profile.ready_s[WORD_EMBEDDINGS] < layers[0]  # the dense part, which the head makes
-    assert profile.rows[WORD_EMBEDDINGS] == len(set(made.batches[0]["input_ids"].reshape(-1).tolist()))
+    assert profile.rows[WORD_EMBEDDINGS] == len(set(synthetic.batches[0]["input_ids"].reshape(-1).tolist()))
 
 
 def test_what_is_expected_follows_from_plan_profile_and_link():
     shapes = {"a": (100,), "table": (50, 2)}
     profile = BackwardProfile(0.1, {"a": 0.9, "table": 0.2}, 1.0, {"table": 10})
     link = Link(0.01, 1e-3)
-    found = expect(BucketPlan([["table"], ["a"]], "table"), shapes, "float16", profile, link)
+    expectation = expect(BucketPlan([["table"], ["a"]], "table"), shapes, "float16", profile, link)
     # table 0.2 to 0.41, a 0.9 to 1.11, 10 rows of 2 halves from 1.11: 0.05
-    assert found.exposed_s == pytest.approx(0.16)
-    assert found.floor_s == pytest.approx(0.05)
-    assert found.bucket_bytes == [200, 200]
-    assert "buckets of 0.0 + 0.0 MB and the looked-up rows of table, 1.0 MB sent" in found.describe(1e6)
-    assert "expected wait 0.160 s" in found.describe(1e6)
-    other = dataclasses.replace(found, plan=dataclasses.replace(found.plan, reduction="two_step"), exposed_s=0.25)
-    text = dataclasses.replace(found, others=(other,)).describe(1e6)
+    assert expectation.exposed_s == pytest.approx(0.16)
+    assert expectation.floor_s == pytest.approx(0.05)
+    assert expectation.bucket_bytes == [200, 200]
+    assert "buckets of 0.0 + 0.0 MB and the looked-up rows of table, 1.0 MB sent" in expectation.describe(1e6)
+    assert "expected wait 0.160 s" in expectation.describe(1e6)
+    other = dataclasses.replace(
+        expectation, plan=dataclasses.replace(expectation.plan, reduction="two_step"), exposed_s=0.25
+    )
+    text = dataclasses.replace(expectation, others=(other,)).describe(1e6)
     assert text.startswith("sums by ring: ")
     assert "expected wait 0.160 s a step (two_step: 0.250 s)" in text
-    assert found.exposed_s == buckets.seconds(found.plan, shapes, 2, profile, link) - 1.0
+    assert expectation.exposed_s == buckets.seconds(expectation.plan, shapes, 2, profile, link) - 1.0
 
 
 def train_two(two_ranks, store, output_dir: Path, max_steps: int, **sections) -> Path:

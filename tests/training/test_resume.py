@@ -125,11 +125,11 @@ def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
         try:
             wait_for_step(output_dir, run.poll)
             run.send_signal(signal.SIGTERM)
-            said, _ = run.communicate(timeout=120)
+            output, _ = run.communicate(timeout=120)
         finally:
             run.kill()
-    assert run.returncode == 0, said
-    assert_stopped(output_dir, said)
+    assert run.returncode == 0, output
+    assert_stopped(output_dir, output)
 
 
 def test_a_run_goes_on_without_its_log_and_saves_when_its_terminal_is_closed(store, tmp_path):

@@ -90,9 +90,9 @@ def test_a_vocabulary_without_special_tokens_is_refused_by_their_names(tmp_path)
 
 def test_parameters_to_start_from_are_read(tmp_path, store):
     expected = write_model(tmp_path / "init", store)
-    found = load(tmp_path / "init", RECIPE, store)
-    assert found.keys() == expected.keys()
-    for name, value in found.items():
+    parameters = load(tmp_path / "init", RECIPE, store)
+    assert parameters.keys() == expected.keys()
+    for name, value in parameters.items():
         np.testing.assert_array_equal(value, expected[name])
 
 
@@ -164,17 +164,17 @@ def test_a_checkpoint_of_the_other_architecture_is_refused_by_the_settings_that_
     albert = recipe_with(embedding_size=16, shared_layers=1)
     write_model(tmp_path / "bert", store)
     write_model(tmp_path / "albert", store, albert.model)
-    said = refusal(tmp_path / "bert", store, albert)
-    assert "is a BERT, the recipe's model.embedding_size = 16 and model.shared_layers = 1 make an ALBERT" in said
-    said = refusal(tmp_path / "albert", store)
-    assert "is an ALBERT, the recipe's model.embedding_size = 0 and model.shared_layers = 0 make a BERT" in said
+    text = refusal(tmp_path / "bert", store, albert)
+    assert "is a BERT, the recipe's model.embedding_size = 16 and model.shared_layers = 1 make an ALBERT" in text
+    text = refusal(tmp_path / "albert", store)
+    assert "is an ALBERT, the recipe's model.embedding_size = 0 and model.shared_layers = 0 make a BERT" in text
 
 
 @pytest.mark.parametrize("ours", [0, 2])
 def test_other_sharing_is_refused_where_all_tensors_would_fit(tmp_path, store, ours):
     write_model(tmp_path / "init", store, recipe_with(embedding_size=16, shared_layers=1).model)
-    said = refusal(tmp_path / "init", store, recipe_with(embedding_size=16, shared_layers=ours))
-    assert f"has 1 layers with parameters, the recipe has model.shared_layers = {ours}" in said
+    text = refusal(tmp_path / "init", store, recipe_with(embedding_size=16, shared_layers=ours))
+    assert f"has 1 layers with parameters, the recipe has model.shared_layers = {ours}" in text
 
 
 def test_dropout_may_differ_from_that_of_the_model_to_start_from(tmp_path, store):

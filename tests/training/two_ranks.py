@@ -37,12 +37,12 @@ def refuse_unequal_data_and_state(world: World, recipe: Recipe) -> list[tuple[st
     parameters = initial_values(pretraining_shapes(recipe.model, True), 0.02, seed=world.rank)
     state = new_state(parameters, Progress())
     dataset = SimpleNamespace(hash=f"{world.rank:064x}")
-    found = []
-    for check, what in ((require_same_data, dataset), (require_same_state, state)):
+    errors = []
+    for check, subject in ((require_same_data, dataset), (require_same_state, state)):
         with pytest.raises(ReportedError) as caught:
-            check(what, world)
-        found.append((caught.type.__name__, str(caught.value)))
-    return found
+            check(subject, world)
+        errors.append((caught.type.__name__, str(caught.value)))
+    return errors
 
 
 class Observer(Hook):

@@ -50,10 +50,10 @@ def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(fau
     skipped = [line["skipped_steps"] for line in metrics(output_dir)]
     assert skipped == [0] * 4 + [1] * 8
     assert metrics(output_dir)[4]["loss"] is None
-    (found,) = incidents(output_dir)
-    assert found["step"] == 5
-    assert "rank 1 found numbers that are not finite in cls.predictions" in found["incident"]
-    command = found["incident"].partition("bert-horovod ")[2].split()
+    (incident,) = incidents(output_dir)
+    assert incident["step"] == 5
+    assert "rank 1 found numbers that are not finite in cls.predictions" in incident["incident"]
+    command = incident["incident"].partition("bert-horovod ")[2].split()
     assert command[-4:] == ["--row", str(first % rows), "--rows", "8"]
     capsys.readouterr()
     assert dispatch(parse(["bert-horovod", *command])) == 0
@@ -71,9 +71,9 @@ def test_a_loss_that_jumps_is_gone_back_from_and_its_rows_are_passed_over(faulty
     error, output_dir = faulty("jump", 26 * 32 + 16, 27 * 32, ranks=2, numerics=numerics, phase=phase)
     assert error is None
     rows = open_index(store, 32, "next_sentence", True).rows
-    (found,) = incidents(output_dir)
-    assert "step 27: the loss is" in found["incident"]
-    assert "Back to step 25; passing over the rows of the 2 steps since (rollback 1" in found["incident"]
+    (incident,) = incidents(output_dir)
+    assert "step 27: the loss is" in incident["incident"]
+    assert "Back to step 25; passing over the rows of the 2 steps since (rollback 1" in incident["incident"]
     steps = metrics(output_dir)
     assert [line["step"] for line in steps] == list(range(1, 33))
     assert max(line["loss"] for line in steps) < 6

@@ -15,7 +15,7 @@ def reference(tmp_path, monkeypatch):
     """A function that makes a reference of these means the only one there is, about all runs; windows of 2 steps."""
 
     def write(*means: float) -> None:
-        values = {
+        curve = {
             "name": "toy",
             "runs": "3 seeds",
             "command": "",
@@ -24,7 +24,7 @@ def reference(tmp_path, monkeypatch):
             "window": 2,
         }
         numbers = {"means": means, "spreads": [0.01] * len(means), "noises": [0.01] * len(means)}
-        (tmp_path / "toy.json").write_text(json.dumps(values | numbers), encoding="utf-8")
+        (tmp_path / "toy.json").write_text(json.dumps(curve | numbers), encoding="utf-8")
         monkeypatch.setattr(reference_curves, "DIRECTORY", tmp_path)
 
     return write
@@ -39,12 +39,12 @@ def test_a_loss_outside_is_told_once_and_so_is_its_return(store, tmp_path, refer
     losses = [line["loss"] for line in logged(train(store, tmp_path / "first", 6)) if "loss" in line]
     normal = (losses[4] + losses[5]) / 2
     reference(1.0, 1.0, normal)
-    found = incidents(train(store, tmp_path / "second", 6))
-    assert len(found) == 2
-    assert found[0].startswith("at step 2 the loss is ")
-    assert "between 0.95 and 1.05 (3 seeds)" in found[0]
-    assert found[1] == "at step 6 the loss is again as in other runs of this recipe"
-    assert found[0] in capsys.readouterr().out
+    messages = incidents(train(store, tmp_path / "second", 6))
+    assert len(messages) == 2
+    assert messages[0].startswith("at step 2 the loss is ")
+    assert "between 0.95 and 1.05 (3 seeds)" in messages[0]
+    assert messages[1] == "at step 6 the loss is again as in other runs of this recipe"
+    assert messages[0] in capsys.readouterr().out
 
 
 def test_a_normal_loss_and_the_end_of_what_is_known_are_not_worth_a_word(store, tmp_path, reference):

@@ -16,16 +16,16 @@ def train_profiled(store, output_dir: Path, max_steps: int, steps: list[int], **
 
 def traced(output_dir: Path) -> list[Path]:
     """The traces, each with the mark of a step in it."""
-    found = sorted((output_dir / "tensorboard").glob("plugins/profile/*/*.xplane.pb"))
-    assert all(b"train" in path.read_bytes() for path in found)
-    return found
+    traces = sorted((output_dir / "tensorboard").glob("plugins/profile/*/*.xplane.pb"))
+    assert all(b"train" in path.read_bytes() for path in traces)
+    return traces
 
 
 def test_a_range_of_steps_is_traced_and_the_place_is_said(store, tmp_path, capsys):
     train_profiled(store, tmp_path, 5, [2, 3])
     assert len(traced(tmp_path)) == 1
-    said = capsys.readouterr().out
-    assert said.count(f"trace of steps 2 to 3: tensorboard --logdir {tmp_path / 'tensorboard'}") == 1
+    output = capsys.readouterr().out
+    assert output.count(f"trace of steps 2 to 3: tensorboard --logdir {tmp_path / 'tensorboard'}") == 1
 
 
 def test_no_range_traces_nothing(store, tmp_path, capsys):

@@ -39,8 +39,8 @@ def test_the_steps_of_the_range_that_were_run_are_written(store, tmp_path, capsy
     files = sorted((tmp_path / "timeline").glob("*"))
     assert [path.name for path in files] == ([name] if name else [])
     for path in files:
-        found = json.loads(path.read_text())["traceEvents"]
-        updates = [event for event in found if event["name"] == "update"]
+        trace = json.loads(path.read_text())["traceEvents"]
+        updates = [event for event in trace if event["name"] == "update"]
         assert len(updates) == 2
-        assert all(event["pid"] == OURS for event in found)
+        assert all(event["pid"] == OURS for event in trace)
         assert f"timeline of steps {name[6]} to {name[8]}: {path}" in capsys.readouterr().out

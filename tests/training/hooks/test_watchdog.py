@@ -32,13 +32,13 @@ def test_a_rank_that_is_stopped_ends_the_job_and_is_named(store, tmp_path):
         code, _, errors = run.end()
         run.await_no_process()
     assert code == 1
-    *stacks, found, other, blamed, last = errors.splitlines()
+    *stacks, stalled, silent, blamed, last = errors.splitlines()
     assert any("in _train_phase" in line for line in stacks)
-    assert found.startswith("bert-horovod: error: stalled: rank 0 on ")
-    assert " s: step " in found
-    assert "in the collectives " in found
-    assert found.endswith("; expected at most execution.stall_s = 10 (raise it if a step takes longer)")
-    assert "gives no sign of life: stopped, dead or cut off. It was at step " in other
+    assert stalled.startswith("bert-horovod: error: stalled: rank 0 on ")
+    assert " s: step " in stalled
+    assert "in the collectives " in stalled
+    assert stalled.endswith("; expected at most execution.stall_s = 10 (raise it if a step takes longer)")
+    assert "gives no sign of life: stopped, dead or cut off. It was at step " in silent
     assert blamed == "so rank 0 waits for rank 1"
     assert last == f"bert-horovod: error: rank 0 on localhost ended first, with exit code {EXIT_CODE}"
 
@@ -83,17 +83,17 @@ def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_pa
                 assert run.poll() is None
             freeze()
             end = time.monotonic() + 120
-            while "error: stalled" not in (said := Path(errors.name).read_text()):
-                assert time.monotonic() < end, said
+            while "error: stalled" not in (text := Path(errors.name).read_text()):
+                assert time.monotonic() < end, text
                 time.sleep(0.1)
             thaw()  # the kernel lets go of a process only after the disk has answered it
             assert run.wait(60) == EXIT_CODE
         finally:
             thaw()
             run.kill()
-    assert "in _write" in said
-    assert said.splitlines()[-1].startswith("bert-horovod: error: stalled: rank 0 on ")
-    assert "writing metrics; expected at most execution.stall_s = 10" in said.splitlines()[-1]
+    assert "in _write" in text
+    assert text.splitlines()[-1].startswith("bert-horovod: error: stalled: rank 0 on ")
+    assert "writing metrics; expected at most execution.stall_s = 10" in text.splitlines()[-1]
 
 
 def test_a_rank_that_holds_pythons_lock_for_too_long_is_ended_too(tmp_path):
