@@ -102,7 +102,7 @@ def trained(
         update = exchange.update(gradients, {}, inputs, clock)
         return update.gradient_norm, update.finite, update.done_s, update.updated_s
 
-    record: dict[str, Any] = {name: [] for name in ("parameters", "norms", "bytes", "said", "own_by_step")}
+    record: dict[str, Any] = {name: [] for name in ("parameters", "norms", "bytes", "stated_bytes", "own_by_step")}
     for step in range(progress.step + 1, steps + 1):
         mine = share(world.rank, step)
         if step == bad and world.rank == 1:
@@ -114,7 +114,7 @@ def trained(
         norm, finite, *_ = work({name: tf.constant(value) for name, value in mine.items()}, inputs)
         progress.count(bool(finite), recipe.numerics)
         notice = exchange.after_step(step, 1.0)
-        record["said"].append(exchange.bytes_reduced())
+        record["stated_bytes"].append(exchange.bytes_reduced())
         if notice:
             record.setdefault("notices", []).append((step, notice))
         record["bytes"].append(counted.payload_bytes - bytes_before)

@@ -101,7 +101,7 @@ class Toy:
         notice = self.exchange.after_step(number, loss)
         variables = {name: variable.numpy() for name, variable in self.state.variables().items()}
         variables |= {name: variable.numpy() for name, variable in self.state.per_rank.items()}
-        return variables | {"said": np.array(notice), "finite": np.array(finite)}
+        return variables | {"notice": np.array(notice), "finite": np.array(finite)}
 
 
 def toy_run(world: World, recipe: Recipe, steps: int = STEPS) -> list[dict[str, np.ndarray]]:

@@ -77,9 +77,9 @@ def test_ranks_are_equal_after_a_full_average_alone(ranks):
 
 def test_bytes_are_those_that_collectives_were_given(ranks):
     for record in ranks:
-        assert record["said"][0] == pytest.approx(np.mean(record["bytes"][:FULL]))
+        assert record["stated_bytes"][0] == pytest.approx(np.mean(record["bytes"][:FULL]))
         assert record["traces"] == 1
-        assert record["wire_bytes"] == record["said"][0]  # 2 (n - 1) / n of it
+        assert record["wire_bytes"] == record["stated_bytes"][0]  # 2 (n - 1) / n of it
         assert [step for step, _ in record["notices"]] == [13]
 
 

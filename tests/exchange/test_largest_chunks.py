@@ -126,7 +126,7 @@ def test_float16_on_the_wire_is_near(two_ranks):
 
 def test_bytes_are_those_that_collectives_were_given_in_either_stage(ranks):
     for record in ranks:
-        assert record["said"] == record["bytes"]
+        assert record["stated_bytes"] == record["bytes"]
         assert record["bytes"][4] > 2.5 * record["bytes"][5]
         assert [step for step, _ in record["notices"]] == [6]
         assert record["traces"] == 1

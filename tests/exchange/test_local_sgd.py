@@ -99,7 +99,7 @@ def test_with_adamw_its_moments_are_averaged_too_and_bytes_are_those_sent(two_ra
                 np.testing.assert_allclose(
                     record["parameters"][step][name], expected[step][rank][name], rtol=3e-4, atol=3e-6
                 )
-        assert record["said"][0] == np.mean(record["bytes"])
+        assert record["stated_bytes"][0] == np.mean(record["bytes"])
         assert not np.isfinite(record["norms"][5])
 
 

@@ -91,8 +91,8 @@ def test_ranks_are_equal_where_all_intervals_meet(ranks):
 
 def test_bytes_are_those_that_collectives_were_given(ranks):
     for record in ranks:
-        assert record["said"] == [pytest.approx(np.mean(record["bytes"]))] * STEPS
-        assert record["wire_bytes"] == record["said"][0]  # 2 (n - 1) / n of it
+        assert record["stated_bytes"] == [pytest.approx(np.mean(record["bytes"]))] * STEPS
+        assert record["wire_bytes"] == record["stated_bytes"][0]  # 2 (n - 1) / n of it
 
 
 @pytest.mark.slow

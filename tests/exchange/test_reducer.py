@@ -241,12 +241,12 @@ def test_int8_loses_nothing_over_steps_but_what_is_owed_and_a_step_that_is_not_f
         owed += np.concatenate([each[f"error.server.{i}"] for each in of_ranks])
         np.testing.assert_allclose(reduced + owed[: len(reduced)], exact, atol=1e-10)
         assert np.abs(owed).max() > 0
-    for reduced in of_ranks:
-        assert not np.isfinite(reduced["1.c"]).all()
+    for of_rank in of_ranks:
+        assert not np.isfinite(of_rank["1.c"]).all()
         for step in range(STEPS):
             for name in SHAPES:
-                np.testing.assert_array_equal(reduced[f"{step}.{name}"], of_ranks[0][f"{step}.{name}"])
-        assert list(reduced["bytes"]) == [PADDED * (1 + 2 / BLOCK)] * 2
+                np.testing.assert_array_equal(of_rank[f"{step}.{name}"], of_ranks[0][f"{step}.{name}"])
+        assert list(of_rank["bytes"]) == [PADDED * (1 + 2 / BLOCK)] * 2
 
 
 @pytest.mark.parametrize(

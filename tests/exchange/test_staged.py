@@ -112,7 +112,7 @@ def moving(toy: Toy, first: int, last: int) -> list[dict[str, np.ndarray]]:
 def test_after_a_loss_jump_v_learns_again(method):
     toy = Toy(World(), moments_recipe(method))
     states = moving(toy, 1, 31)
-    notices = {step: str(state["said"]) for step, state in enumerate(states, 1) if str(state["said"])}
+    notices = {step: str(state["notice"]) for step, state in enumerate(states, 1) if str(state["notice"])}
     assert sorted(notices) == [12, 16, 26]
     assert "the loss is 9, and was 1 in the mean of the steps before: 10 steps with dense gradients" in notices[16]
     v = [state["v/c.weight"] for state in states]

@@ -156,8 +156,8 @@ def _processor() -> str:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--renew"]:
         for count in (1, 2):
-            for name, (rows, found) in run_now(names_of(count)).items():
-                write_golden(name, rows, found)
+            for name, (rows, surrounding) in run_now(names_of(count)).items():
+                write_golden(name, rows, surrounding)
                 print(f"wrote {golden_file(name)}")
     else:
         main(sys.argv[1:])

@@ -54,6 +54,14 @@ def test_a_recipe_begins_with_what_it_reproduces(path):
     )
 
 
+def test_most_comments_state_numbers():
+    texts = [comment(path) for path in FILES]
+    assert (
+        sum(_PARAMETERS.search(text) is not None for text in texts) >= 11
+    )  # the grown ones name the model they grow to
+    assert sum(_PHASE.search(text) is not None for text in texts) >= 8
+
+
 @ALL
 def test_the_numbers_of_a_comment_are_those_of_the_recipe(path):
     recipe, text = load_recipe(path), comment(path)

@@ -203,6 +203,7 @@ def test_the_toolkit_that_is_named_comes_before_that_of_the_path(tree):
     assert tree.calls()[3].endswith(f"horovod==0.28.1  for 75,90 by {tree.bin.parent}/other/bin/nvcc")
     named = tree.toolkit(tree.bin.parent / "named", "12.5")
     done = tree.setup(GPU="yes", PATH=path, CUDA_HOME=str(named))
+    assert done.returncode == 0, done.stderr
     assert f"NCCL (CUDA 12.5 from {named})" in done.stdout
     tree.stub("nvcc", f'#!/bin/bash\nexec {named}/bin/nvcc "$@"\n')
     assert "Horovod is in place" in tree.setup(GPU="yes", CUDA_HOME="").stdout
@@ -292,6 +293,7 @@ def test_horovod_is_built_again_with_mpi_where_mpi_appears(tree):
     assert not any("with MPI" in call for call in tree.calls())
     tree.stub("mpicxx", "#!/bin/bash\n")
     done = tree.setup()
+    assert done.returncode == 0, done.stderr
     assert "building Horovod with Gloo, MPI" in done.stdout
     calls = tree.calls()
     assert any(call.endswith(f"-e {tree.root}[mpi]") for call in calls)
