@@ -220,7 +220,11 @@ def steps_to(loss: float, curve: list[list[float]]) -> float | None:
     before: tuple[float, float] | None = None
     for step, curve_loss in curve:
         if curve_loss <= loss:
-            return step if before is None else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - curve_loss)
+            return (
+                step
+                if before is None
+                else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - curve_loss)
+            )
         before = (step, curve_loss)
     return None
 

@@ -49,7 +49,10 @@ def perform(job: Job, left_s: float) -> dict[str, Any]:
 
 
 def _run(job: Job, limit_s: float) -> dict[str, Any]:
-    with tempfile.TemporaryFile("w+", errors="replace") as output, tempfile.TemporaryFile("w+", errors="replace") as log:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+    ):
         command = [sys.executable, str(CHILD), json.dumps({"section": job.section, **job.work})]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ  # errors are shown
         with subprocess.Popen(command, stdout=output, stderr=log, env=environment, start_new_session=True) as process:

@@ -121,7 +121,14 @@ def tune(grid: Grid) -> dict[str, Any]:
         "--limit",
         str(arguments.limit),
     ]
-    words += ["--index_dir", str(arguments.work / "index"), "--seconds", str(arguments.seconds), "--memory", arguments.memory]
+    words += [
+        "--index_dir",
+        str(arguments.work / "index"),
+        "--seconds",
+        str(arguments.seconds),
+        "--memory",
+        arguments.memory,
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "bert_horovod", *words],
         stdout=subprocess.PIPE,

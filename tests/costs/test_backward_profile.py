@@ -37,7 +37,15 @@ def test_gradients_come_from_the_head_to_the_embeddings():
     assert profile.ready_s.keys() == pretraining_shapes(toy().model, True).keys()
     layers = [profile.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
     head = profile.ready_s["cls.predictions.bias"]
-    assert profile.forward_s < head == profile.ready_s[WORD_EMBEDDINGS] < layers[2] < layers[1] < layers[0] == profile.end_s
+    assert (
+        profile.forward_s
+        < head
+        == profile.ready_s[WORD_EMBEDDINGS]
+        < layers[2]
+        < layers[1]
+        < layers[0]
+        == profile.end_s
+    )
     assert profile.ready_s["bert.embeddings.position_embeddings.weight"] == profile.end_s
     assert layers[2] - head < 0.8 * (layers[1] - layers[2])  # the last layer computes what a head reads
     assert layers[1] - layers[2] == pytest.approx(layers[0] - layers[1])

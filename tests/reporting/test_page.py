@@ -60,7 +60,8 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
     tab.on("console", lambda message: messages.append(message.text))
     tab.on("pageerror", lambda error: messages.append(str(error)))
     tab.on(
-        "request", lambda request: messages.append(request.url) if not request.url.startswith(("file:", "data:")) else None
+        "request",
+        lambda request: messages.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
     )
     tab.goto(report.as_uri())
     for axis in ("step", "tokens", "hours"):

@@ -95,7 +95,11 @@ def test_a_run_without_signs_metrics_or_checkpoints_is_described_as_far_as_it_go
 def test_json_holds_the_same(run, capsys):
     assert dispatch(parse(["bert-horovod", "status", str(run), "--json"])) == 0
     status = json.loads(capsys.readouterr().out)
-    assert (status["state"], status["sign"]["doing"], status["left_s"]) == ("running", "reading rows", pytest.approx(29))
+    assert (status["state"], status["sign"]["doing"], status["left_s"]) == (
+        "running",
+        "reading rows",
+        pytest.approx(29),
+    )
 
 
 def test_a_process_is_told_from_another_that_gets_its_id():
