@@ -329,8 +329,8 @@ def main() -> int:
         peers = {name: environment(name, arguments.environments.absolute()) for name in names}
         for recipes in asked:
             say(describe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
-            found = compete(recipes, peers, threads, arguments.rounds, arguments.steps)
-            lines += results(recipes, found)
+            measured = compete(recipes, peers, threads, arguments.rounds, arguments.steps)
+            lines += results(recipes, measured)
             say(table(lines, columns))  # so far: the rest may fail
     except ReportedError as error:
         say(f"error: {error}")

@@ -154,13 +154,13 @@ def baseline_of(name: str) -> str:
 
 def key_of(recipe: Recipe, store_hash: str) -> str:
     """What a curve is kept under: settings that are defaults do not count, so that new ones change no key."""
-    found, defaults = recipe_to_table(recipe), recipe_to_table(Recipe(phase=(Phase(),) * len(recipe.phase)))
-    what: dict[str, Any] = {}
+    settings, defaults = recipe_to_table(recipe), recipe_to_table(Recipe(phase=(Phase(),) * len(recipe.phase)))
+    changed: dict[str, Any] = {}
     for section in WHAT_SECTIONS:
-        pairs = zip(found[section], defaults[section], strict=True) if section == "phase" else None
-        pairs = pairs or [(found[section], defaults[section])]
-        what[section] = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
-    text = json.dumps([what, store_hash, RANKS, recipe.execution.evaluate_rows], sort_keys=True)
+        pairs = zip(settings[section], defaults[section], strict=True) if section == "phase" else None
+        pairs = pairs or [(settings[section], defaults[section])]
+        changed[section] = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
+    text = json.dumps([changed, store_hash, RANKS, recipe.execution.evaluate_rows], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -218,10 +218,14 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
 def steps_to(loss: float, curve: list[list[float]]) -> float | None:
     """The first step, between two evaluations by a straight line, at which a curve is at a loss; None: never."""
     before: tuple[float, float] | None = None
-    for step, found in curve:
-        if found <= loss:
-            return step if before is None else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - found)
-        before = (step, found)
+    for step, curve_loss in curve:
+        if curve_loss <= loss:
+            return (
+                step
+                if before is None
+                else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - curve_loss)
+            )
+        before = (step, curve_loss)
     return None
 
 
@@ -230,19 +234,19 @@ def phases_of(curve: dict[str, Any]) -> list[dict[str, float | None]]:
 
     The file of a curve that was trained before this had phases tells of one.
     """
-    whole = {"steps": curve["held_out"][-1][0], "flops": None, "wire_bytes": curve.get("wire_bytes")}
-    return curve.get("phases", [whole])
+    only_phase = {"steps": curve["held_out"][-1][0], "flops": None, "wire_bytes": curve.get("wire_bytes")}
+    return curve.get("phases", [only_phase])
 
 
 def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
     """What so many steps of a curve take of "flops" or "wire_bytes"; None if that is not known."""
-    found = 0.0
+    cost = 0.0
     for phase in phases_of(curve):
         if phase[what] is None:
             return None
         taken = min(steps, phase["steps"])
-        found, steps = found + taken * phase[what], steps - taken
-    return found
+        cost, steps = cost + taken * phase[what], steps - taken
+    return cost
 
 
 def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
@@ -265,7 +269,7 @@ def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], un
 def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[str, Any]]:
     """The table's lines."""
     last_losses = {curve["name"]: curve["held_out"][-1][1] for curve in curves}
-    result = []
+    rows = []
     for curve in curves:
         goal = last_losses.get(baseline_of(curve["name"]))
         last = curve["held_out"][-1][1]
@@ -273,7 +277,7 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
         taken = steps or curve["held_out"][-1][0]
         flops, wire_bytes = total(taken, curve, "flops"), total(taken, curve, "wire_bytes")
         seconds = seconds_of(taken, curve, step_s)
-        result.append(
+        rows.append(
             {
                 "configuration": curve["name"],
                 "loss": last,
@@ -286,7 +290,7 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
                 "hours_whole": seconds_of(curve["held_out"][-1][0], curve, step_s, 1 / 3600),
             }
         )
-    return result
+    return rows
 
 
 def _mean(values: list[float]) -> float:
@@ -331,8 +335,8 @@ def main() -> int:
         return error.exit_code
     order = {name: i for i, name in enumerate(CURVES)}
     curves = sorted(kept().values(), key=lambda curve: order.get(curve["name"], len(order)))
-    found = lines(curves, step_s)
-    print(json.dumps(found) if arguments.json else table(found, COLUMNS))
+    rows = lines(curves, step_s)
+    print(json.dumps(rows) if arguments.json else table(rows, COLUMNS))
     return 0
 
 

@@ -35,11 +35,11 @@ def prepare_alone(inputs: str, vocabulary: str) -> tuple[float, float, float, fl
     from bert_horovod.corpus.store import verify
 
     with tempfile.TemporaryDirectory() as directory:
-        result = prepare([inputs], vocabulary, Path(directory, "store"), workers=1)
+        prepared = prepare([inputs], vocabulary, Path(directory, "store"), workers=1)
         start = time.perf_counter()
-        verify(result.path)
-        seconds = result.worker_seconds + time.perf_counter() - start
-        return seconds, result.made_bytes, result.store_bytes, result.memory_peak - result.memory_before
+        verify(prepared.path)
+        seconds = prepared.worker_seconds + time.perf_counter() - start
+        return seconds, prepared.made_bytes, prepared.store_bytes, prepared.memory_peak - prepared.memory_before
 
 
 def tokenizers_alone(inputs: str, vocabulary: str) -> tuple[float, float, float, float]:

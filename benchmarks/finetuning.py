@@ -206,13 +206,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as directory:
             tokens = Path(directory) / "tokens.npz"
             labels, described = write_tokens(arguments, tokens)
-            found = compete(arguments, tokens, labels)
+            measured = compete(arguments, tokens, labels)
     except ReportedError as error:
         say(f"error: {error}")
         return error.exit_code
-    if not found:
+    if not measured:
         return RunError.exit_code
-    print(f"{described}\n{report(found)}")
+    print(f"{described}\n{report(measured)}")
     return 0
 
 

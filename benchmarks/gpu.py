@@ -49,10 +49,13 @@ def perform(job: Job, left_s: float) -> dict[str, Any]:
 
 
 def _run(job: Job, limit_s: float) -> dict[str, Any]:
-    with tempfile.TemporaryFile("w+", errors="replace") as said, tempfile.TemporaryFile("w+", errors="replace") as log:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+    ):
         command = [sys.executable, str(CHILD), json.dumps({"section": job.section, **job.work})]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ  # errors are shown
-        with subprocess.Popen(command, stdout=said, stderr=log, env=environment, start_new_session=True) as process:
+        with subprocess.Popen(command, stdout=output, stderr=log, env=environment, start_new_session=True) as process:
             try:
                 code = process.wait(limit_s)
             except subprocess.TimeoutExpired:
@@ -60,7 +63,7 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)  # with the contestants that it may have started
-        said.seek(0)
+        output.seek(0)
         log.seek(0)
         words = log.read().strip().splitlines()[-LAST_LINES:]
         if code is None:
@@ -70,7 +73,7 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
             return {"status": "failed", "reason": reason, "last_lines": words}
         if code:
             return {"status": "failed", "reason": f"ended with {code}: {_last_word(words)}", "last_lines": words}
-        found = json.loads(said.read().splitlines()[-1])
+        found = json.loads(output.read().splitlines()[-1])
     problems = found.pop("problems", [])
     if problems:
         return {"status": "failed", "reason": "; ".join(problems), "found": found}
@@ -138,8 +141,8 @@ def summary(sections: dict[str, list[dict[str, Any]]]) -> str:
     """All entries as one table."""
     entries = [(section, entry) for section, entries in sections.items() for entry in entries]
     cells = [(f"{section}: {entry['name']}", f"{entry['seconds']:.0f}") for section, entry in entries]
-    results = ["result", *(result(section, entry) for section, entry in entries)]
-    return "\n".join(map("  ".join, zip(lines([("piece", "s"), *cells]).splitlines(), results, strict=True)))
+    column = ["result", *(result(section, entry) for section, entry in entries)]
+    return "\n".join(map("  ".join, zip(lines([("piece", "s"), *cells]).splitlines(), column, strict=True)))
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -197,11 +200,11 @@ def main() -> int:
 
     try:
         facts = do(Job("device", "facts", {"gpu": not arguments.smoke}))
-        found = facts.get("found", {})
+        device = facts.get("found", {})
         make = smoke_jobs if arguments.smoke else jobs
         words = (arguments.peer_python, arguments.data_dir)
-        plan = make(found.get("precision", "bfloat16"), found.get("gpus", 0), *words)
-        if not found or facts["status"] == "done":  # else there is no GPU
+        plan = make(device.get("precision", "bfloat16"), device.get("gpus", 0), *words)
+        if not device or facts["status"] == "done":  # else there is no GPU
             for job in plan:
                 if job.section in (arguments.only or SECTIONS):
                     do(job)

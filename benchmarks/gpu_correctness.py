@@ -51,7 +51,7 @@ def correctness(precision: str, xla_modes: list[str], steps: int, layers: int) -
     device = "/GPU:0" if has_gpu() else CPU
     reference = train(toy_recipe(precision, "off", layers), CPU, steps)
     bands = BANDS[precision]
-    found: dict[str, Any] = {
+    differences: dict[str, Any] = {
         "device": device,
         "bands": bands._asdict(),
         "reference_losses": reference.losses,
@@ -61,14 +61,14 @@ def correctness(precision: str, xla_modes: list[str], steps: int, layers: int) -
     }
     problems = [
         f"dropout, {how}: {count} bytes differ, expected 0"
-        for how, count in found["dropout_bytes_that_differ"].items()
+        for how, count in differences["dropout_bytes_that_differ"].items()
         if count
     ]
     for xla in xla_modes:
         compared = compare(train(toy_recipe(precision, xla, layers), device, steps), reference)
-        found[f"xla_{xla}"] = compared
+        differences[f"xla_{xla}"] = compared
         problems += [f"XLA {xla}: {problem}" for problem in out_of_bands(compared, bands)]
-    return found | {"problems": problems}
+    return differences | {"problems": problems}
 
 
 def compare(trained: Trained, reference: Trained) -> dict[str, Any]:

@@ -32,21 +32,21 @@ def keeping_up(work: dict[str, Any]) -> dict[str, Any]:
     `data_dir`: a token store; None: one that is made in memory, of words as frequent as in text. `seconds`: of each.
     """
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as directory:
-        given, recipe = work["data_dir"], work_recipe(work)
-        store = open_store(given) if given else make_store(Path(directory) / "store", recipe.model.vocab_size)
+        data_dir, recipe = work["data_dir"], work_recipe(work)
+        store = open_store(data_dir) if data_dir else make_store(Path(directory) / "store", recipe.model.vocab_size)
         index_dir = Path(directory) / "index"
         rows_per_s = rows_alone(recipe, store, index_dir, work["seconds"])
         step = RealStep(recipe, 0, store, index_dir, World())
-        found = measure(step, recipe, 0, World(), work["seconds"], float("inf"))
+        measured = measure(step, recipe, 0, World(), work["seconds"], float("inf"))
         step.close()
-    computing_s = found["step_s"] - found["input_wait_s"]
+    computing_s = measured["step_s"] - measured["input_wait_s"]
     return {
-        "configuration": found["configuration"],
-        "store": given or "made in memory",
+        "configuration": measured["configuration"],
+        "store": data_dir or "made in memory",
         "input_rows_per_s": rows_per_s,
         "step_rows_per_s": recipe.execution.micro_batch / computing_s,  # without waiting
-        "input_wait_s": found["input_wait_s"],
-        "input_wait_share": found["input_wait_s"] / found["step_s"],
+        "input_wait_s": measured["input_wait_s"],
+        "input_wait_share": measured["input_wait_s"] / measured["step_s"],
     }
 
 

@@ -96,14 +96,14 @@ def matrix(work: dict[str, Any]) -> dict[str, Any]:
     """Rates of a model's matrix products alone, forward and both gradients, by product; `shapes`, `precision`."""
     from bert_horovod.measuring.matrix import matrix_seconds, total_seconds
 
-    found = {}
+    shapes = {}
     for shape in work["shapes"]:
         recipe = work_recipe(shape | {"precision": work["precision"]})
         products = [product for product in step_products(recipe) if not product.name.startswith(NOT_MEASURED)]
         timed = matrix_seconds(products, work["precision"], SAMPLES)
         peak = data_sheet_peak(work["precision"])
         rate = 3 * sum(product.flops for product in products) / total_seconds(timed)
-        found[f"{shape['size']} {shape['length']}"] = {
+        shapes[f"{shape['size']} {shape['length']}"] = {
             "rows": shape["rows"],
             "flops_per_s": rate,
             "share": rate / peak if peak else None,
@@ -120,7 +120,7 @@ def matrix(work: dict[str, Any]) -> dict[str, Any]:
                 for entry in timed
             ],
         }
-    return {"data_sheet_flops_per_s": data_sheet_peak(work["precision"]), "shapes": found}
+    return {"data_sheet_flops_per_s": data_sheet_peak(work["precision"]), "shapes": shapes}
 
 
 def step(work: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def step(work: dict[str, Any]) -> dict[str, Any]:
     recipe = work_recipe(work)
     phase = recipe.phase[0]
     slots = full_row_slots(recipe.objective, phase.sequence_length)
-    found = {
+    facts = {
         "configuration": f"{describe(recipe)}, recompute {recipe.execution.recompute}",
         "estimated_memory_bytes": derive(recipe, phase, 1, slots, 1, has_gpu()).memory_bytes,
     }
@@ -142,8 +142,8 @@ def step(work: dict[str, Any]) -> dict[str, Any]:
         first = timed.warm_up()
         seconds = [timed.run() for _ in range(work["steps"])]
     except tf.errors.ResourceExhaustedError:
-        return found | {"out_of_memory": True}
-    return found | rates(recipe, seconds) | {"first_step_s": first, "memory_bytes": peak_memory_bytes()}
+        return facts | {"out_of_memory": True}
+    return facts | rates(recipe, seconds) | {"first_step_s": first, "memory_bytes": peak_memory_bytes()}
 
 
 def kernels(work: dict[str, Any]) -> dict[str, Any]:

@@ -117,14 +117,14 @@ def take_steps(work: dict[str, Any]) -> dict[str, Any]:
     mark("end")
     graph = step.step._finish[False].get_concrete_function(*arguments(step)).graph.as_graph_def()
     nodes = itertools.chain(graph.node, *(function.node_def for function in graph.library.function))
-    found = {
+    counts = {
         "launches": counted,
         "programs": programs,
         "callbacks": sum(node.op in CALLBACKS for node in nodes),
         "first_peak_bytes": first_peak,  # with what compilation takes
         "peak_bytes": peak_memory_bytes(),
     }
-    return found | {"layer_launches": (pass_launches(step) - pass_launches(made(work["layers"] - 1))) / 2}
+    return counts | {"layer_launches": (pass_launches(step) - pass_launches(made(work["layers"] - 1))) / 2}
 
 
 def mark(name: str) -> None:

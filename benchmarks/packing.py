@@ -94,14 +94,14 @@ def masking(store: Store, length: int, directory: str) -> str:
 
 def _assembly(rows: Rows) -> tuple[float, str]:
     rows.assemble(np.arange(ROWS))
-    wrong = pairs = made = 0
+    wrong = pairs = assembled = 0
     began = time.process_time()
     while (seconds := time.process_time() - began) < SECONDS:
-        batch = rows.assemble(np.arange(made, made + ROWS))
+        batch = rows.assemble(np.arange(assembled, assembled + ROWS))
         wrong += batch["next_sentence_labels"].sum()
         pairs += batch["sequence_weights"].sum()
-        made += ROWS
-    return made / seconds, f"{wrong / pairs:6.2%}"
+        assembled += ROWS
+    return assembled / seconds, f"{wrong / pairs:6.2%}"
 
 
 def main() -> None:

@@ -164,10 +164,10 @@ def hkbu() -> Iterator[Row]:
         link = links[name]
         rate = min(link.bytes_per_s, link.inside_bytes_per_s)
         for ranks, figure in zip((4, 8, 16, 32), figures, strict=True):
-            what = f"{ranks} GPU" + (f" * ({8e-9 * rate:.3g} Gb/s)" if ranks == marked else "")
+            setup = f"{ranks} GPU" + (f" * ({8e-9 * rate:.3g} Gb/s)" if ranks == marked else "")
             planned = rows_per_s(large(kind, ranks), ranks, device, link)
             reason = GROWING_RING if (name, kind, ranks) == ("100 Gb/s TCP", "merged", 32) else ""
-            yield Row(f"HKBU, BERT-large, {name}, {kind}, rows/s", what, figure, planned, ranks == marked, reason)
+            yield Row(f"HKBU, BERT-large, {name}, {kind}, rows/s", setup, figure, planned, ranks == marked, reason)
     one = model("base", 64, "", 1)
     base = with_flops(device, solved(212.8, lambda each: rows_per_s(one, 1, with_flops(device, each), free)))
     yield Row("HKBU, BERT-base, rows/s", "1 GPU *", 212.8, 212.8, True)
@@ -216,10 +216,10 @@ def measured_here() -> Iterator[Row]:
 
             flops = solved(pace / (1.76 * hosts * micro_batches), micro_batch_rate)
             plan = plan_phase(recipe, 0, hosts, Device("core", flops, 1.0), network)
-            what = f"{hosts} hosts, {rate:g} Gb/s, K = {micro_batches}, {wire}"
+            setup = f"{hosts} hosts, {rate:g} Gb/s, K = {micro_batches}, {wire}"
             reason = SHARED_CORES if (hosts, rate, wire) == (4, 1.0, "float16") and micro_batches < 16 else ""
             planned = step_s - exposed_s + plan.exposed_s
-            yield Row(f"here, {pace} x a core's pace, s", what, step_s, planned, reason=reason)
+            yield Row(f"here, {pace} x a core's pace, s", setup, step_s, planned, reason=reason)
 
 
 def main() -> int:

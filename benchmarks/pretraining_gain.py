@@ -122,8 +122,8 @@ def key_of(question: Question, checkpoint: Path, files: Files, max_steps: int | 
     program = THEIRS if question.start == THEIRS else "ours"
     contents = [_hash(path) for path in (checkpoint / "model.safetensors", files.train, *files.dev)]
     task = question.task
-    what = [task, program, EPOCHS[task], SEEDS[task], RATE, WHAT, contents, max_steps]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
+    identity = [task, program, EPOCHS[task], SEEDS[task], RATE, WHAT, contents, max_steps]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
 
 
 def _hash(path: Path) -> str:
@@ -149,8 +149,8 @@ def fresh_directory(checkpoint: Path, work: Path) -> Path:
         _, found = open_checkpoint(checkpoint)
         task = Pretraining(found.pairs)
         parameters = initial_values(task.parameters(found.model), found.model.initializer_range, 0)
-        with tempfile.TemporaryDirectory(dir=work) as made:
-            written = Path(made) / "fresh"
+        with tempfile.TemporaryDirectory(dir=work) as scratch:
+            written = Path(scratch) / "fresh"
             write_directory(written, found.model, task, parameters, found.vocabulary, found.lowercase)
             written.rename(directory)
     return directory
@@ -191,8 +191,8 @@ class Answering:
                 log = self._arguments.work / f"{path.stem}.log"
                 say(f"{question.task}, {question.start}: on core {core}, see {log}")
                 self._run(command(question, path.stem, self._arguments), log, core)
-                found = answer_of(question, path.stem, self._arguments)
-                write_atomically(path, json.dumps(found, indent=1) + "\n")
+                answer = answer_of(question, path.stem, self._arguments)
+                write_atomically(path, json.dumps(answer, indent=1) + "\n")
                 say(f"{question.task}, {question.start}: done")
         except ReportedError as error:
             say(f"{question.task}, {question.start}: {error}")
@@ -258,8 +258,8 @@ def run_theirs(argv: list[str]) -> None:
     task, settings = asked.task, (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
     finetuning = text_finetuning(task, Files(asked.train_file, tuple(asked.dev_file)), asked.checkpoint)
     seeds, epochs = SEEDS[task], EPOCHS[task]
-    found = fine_tune(finetuning, asked.output_dir, asked.contestant, seeds, epochs, settings, asked.max_steps)
-    write_atomically(asked.output_dir / "scores.json", json.dumps(found, indent=1) + "\n")
+    scores = fine_tune(finetuning, asked.output_dir, asked.contestant, seeds, epochs, settings, asked.max_steps)
+    write_atomically(asked.output_dir / "scores.json", json.dumps(scores, indent=1) + "\n")
 
 
 def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
@@ -276,13 +276,13 @@ def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
 def answer_of(question: Question, key: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What is kept: scores of all seeds, minutes of their steps, examples/s, and what they were trained with."""
     task, output_dir = question.task, arguments.work / key
-    found = json.loads((output_dir / "scores.json").read_text(encoding="utf-8"))
+    answer = json.loads((output_dir / "scores.json").read_text(encoding="utf-8"))
     files = files_of(task, arguments.data, arguments.squad)
     if question.start in OURS:
         examples = EPOCHS[task] * examples_of(task, files)
-        found["runs"] = [run | pace(output_dir / Path(run["output_dir"]).name, examples) for run in found["runs"]]
+        answer["runs"] = [run | pace(output_dir / Path(run["output_dir"]).name, examples) for run in answer["runs"]]
     settings = {"epochs": EPOCHS[task], "phase.0.learning_rate": RATE, "examples a step": EXAMPLES, "set": WHAT}
-    kept = {name: [run[name] for run in found["runs"]] for name in ("seed", "scores", "minutes", "examples_per_s")}
+    kept = {name: [run[name] for run in answer["runs"]] for name in ("seed", "scores", "minutes", "examples_per_s")}
     names = [path.name for path in (files.train, *files.dev)]
     return {"task": task, "start": question.start, "files": names, "settings": settings, **kept}
 
@@ -300,10 +300,10 @@ def examples_of(task: str, files: Files) -> int:
 def pace(output_dir: Path, examples: int) -> dict[str, float]:
     """How fast a run of ours trained on so many examples: the median of its intervals, so that no pause counts."""
     texts = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [line for line in map(json.loads, texts) if "step_s" in line]
-    step_s = statistics.median(line["step_s"] for line in found[1:] or found)  # the first step compiles
+    steps_logged = [line for line in map(json.loads, texts) if "step_s" in line]
+    step_s = statistics.median(line["step_s"] for line in steps_logged[1:] or steps_logged)  # the first step compiles
     steps = load_recipe(output_dir / "recipe.toml").phase[0].steps
-    return {"minutes": found[-1]["step"] * step_s / 60, "examples_per_s": examples / steps / step_s}
+    return {"minutes": steps_logged[-1]["step"] * step_s / 60, "examples_per_s": examples / steps / step_s}
 
 
 def report(found: dict[Question, dict[str, Any]]) -> str:
@@ -402,13 +402,13 @@ def main() -> int:
         asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
         paths = {question: path_of(question, arguments) for question in asked}
         arguments.results.mkdir(parents=True, exist_ok=True)
-        whole = arguments.table or Answering(paths, arguments).all()
+        all_answered = arguments.table or Answering(paths, arguments).all()
     except ReportedError as error:
         say(f"error: {error}")
         return error.exit_code
     found = {one: json.loads(path.read_text(encoding="utf-8")) for one, path in paths.items() if path.is_file()}
     print(report(found))
-    return 0 if whole else RunError.exit_code
+    return 0 if all_answered else RunError.exit_code
 
 
 if __name__ == "__main__":

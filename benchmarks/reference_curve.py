@@ -55,12 +55,12 @@ def read_losses(output_dir: Path, window: int) -> np.ndarray:
     every = window // LOGGED
     text = (output_dir / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [line for line in map(json.loads, text.splitlines()) if "loss" in line and line["step"] % every == 0]
-    whole = len(lines) // LOGGED * LOGGED
-    if [line["step"] for line in lines[:whole]] != [every * (i + 1) for i in range(whole)]:
+    kept_lines = len(lines) // LOGGED * LOGGED
+    if [line["step"] for line in lines[:kept_lines]] != [every * (i + 1) for i in range(kept_lines)]:
         raise RunError(
             f"{output_dir}: metrics.jsonl has no loss of each {every} steps; execution.log_steps was another"
         )
-    return np.array([line["loss"] for line in lines[:whole]]).reshape(-1, LOGGED)
+    return np.array([line["loss"] for line in lines[:kept_lines]]).reshape(-1, LOGGED)
 
 
 def train(arguments: argparse.Namespace, seed: int) -> Path:
@@ -96,8 +96,8 @@ def main() -> int:
         if arguments.seeds < 2:
             raise UserError(f"--seeds {arguments.seeds}: expected at least 2")
         recipe = load_recipe(arguments.recipe, arguments.overrides)
-        found = [read_losses(train(arguments, seed), arguments.window) for seed in range(arguments.seeds)]
-        shortest = min(map(len, found))
+        curves = [read_losses(train(arguments, seed), arguments.window) for seed in range(arguments.seeds)]
+        shortest = min(map(len, curves))
         if not shortest:
             raise RunError(f"no run has {arguments.window} steps: --window is too long")
         reference = {
@@ -109,7 +109,7 @@ def main() -> int:
             + "".join(f" --set {override}" for override in arguments.overrides),
             "seeds": arguments.seeds,
             "window": arguments.window,
-            **band(np.stack([each[:shortest] for each in found])),
+            **band(np.stack([each[:shortest] for each in curves])),
             "settings": what_settings(recipe),
         }
     except ReportedError as error:

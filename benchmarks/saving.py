@@ -52,13 +52,13 @@ def main() -> None:
     parser.add_argument("--disk", metavar="DIR", help="where checkpoints go (default: the temporary directory)")
     add_overrides(parser, "phase.0.global_batch=8")
     arguments = parser.parse_args()
-    found: dict[bool, list[float]] = {False: [], True: []}
+    step_s: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * arguments.rounds):
         saves = number % 4 in (1, 2)  # without, with, with, without
         every = -(-arguments.steps // (arguments.saves + 1)) if saves else arguments.steps
-        found[saves].append(mean_step_s(arguments, every))
-        print(f"{'with' if saves else 'without'} saves: {found[saves][-1]:.4f} s", file=sys.stderr, flush=True)
-    without, with_saves = (statistics.mean(found[kind]) for kind in (False, True))
+        step_s[saves].append(mean_step_s(arguments, every))
+        print(f"{'with' if saves else 'without'} saves: {step_s[saves][-1]:.4f} s", file=sys.stderr, flush=True)
+    without, with_saves = (statistics.mean(step_s[kind]) for kind in (False, True))
     cost = (with_saves - without) * (arguments.steps - 1) / arguments.saves
     heading = ("saves", "mean step s", "more", "s a save")
     none = ("0", f"{without:.4f}", "", "")

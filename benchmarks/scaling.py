@@ -71,7 +71,7 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
 
     step_s = median("step_s")
     rate = rows * cell.micro_batches * cell.hosts / step_s
-    result = {
+    row = {
         "configuration": str(cell),
         **cell._asdict(),
         "step_s": step_s,
@@ -80,7 +80,7 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
         "efficiency": 1.0,
     }
     if cell.link:
-        result |= {
+        row |= {
             "efficiency": rate / cell.hosts / alone_rows_per_s if alone_rows_per_s else None,
             "exposed_s": statistics.median(each["step_s"] - each["compute_s"] for each in rounds),
             "wire_bytes": median("wire_bytes"),
@@ -88,7 +88,7 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
             "predicted_s": median("predicted_s"),
             "held_back_s": median("held_back_s"),
         }
-    return result
+    return row
 
 
 def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Iterator[list[dict[str, Any]]]:
@@ -113,9 +113,9 @@ def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Ite
                 for cell in group:
                     steps, seconds = plan[cell]
                     try:
-                        found = figures(run(box, command(cell, arguments, steps, delays), 120 + 10 * seconds))
-                        rounds[cell].append(found)
-                        told = f"{found['step_s']:.4g} s"
+                        row = figures(run(box, command(cell, arguments, steps, delays), 120 + 10 * seconds))
+                        rounds[cell].append(row)
+                        told = f"{row['step_s']:.4g} s"
                     except RunError as error:
                         told = f"left out: {error}"
                     number, behind_s = number + 1, behind_s + seconds
@@ -145,26 +145,26 @@ def profile_of(arguments: argparse.Namespace) -> dict[str, Any]:
     if done.returncode:
         raise RunError("bench comm: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
     speed = arguments.speed if arguments.compute == "delay" else 1
-    found = json.loads(done.stdout.splitlines()[-1])["delays"]
+    delays = json.loads(done.stdout.splitlines()[-1])["delays"]
 
     def scaled(seconds: float) -> float:
         return max(0.0, seconds) / speed  # differences of clocks: in toy models some are negative
 
     return {
-        part: list(map(scaled, value)) if isinstance(value, list) else scaled(value) for part, value in found.items()
+        part: list(map(scaled, value)) if isinstance(value, list) else scaled(value) for part, value in delays.items()
     }
 
 
 def heading(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> str:
     """What was measured and how compute was held equal."""
-    what = describe(recipe).rsplit(", XLA", 1)[0] + " a micro-batch"
+    described = describe(recipe).rsplit(", XLA", 1)[0] + " a micro-batch"
     cores = len(os.sched_getaffinity(0))
     if arguments.compute == "real":
-        return f"{what}; rounds: {arguments.rounds}\ncompute: real, one thread a host, hosts on cores of their own"
+        return f"{described}; rounds: {arguments.rounds}\ncompute: real, one thread a host, hosts on cores of their own"
     source = str(arguments.delay) if arguments.delay else f"one core's seconds / {arguments.speed:g}"
     layers = ", ".join(f"{seconds:.3g}" for seconds in profile["layers_s"])
     return (
-        f"{what}; rounds: {arguments.rounds}; all hosts on {cores} cores\n"
+        f"{described}; rounds: {arguments.rounds}; all hosts on {cores} cores\n"
         f"compute: delays, {source}: forward {profile['forward_s']:.3g}, backward of head {profile['head_s']:.3g}, "
         f"layers {layers}, embeddings {profile['embeddings_s']:.3g}; update {profile['update_s']:.3g}"
     )
@@ -236,8 +236,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     for name in ("hosts", "micro_batches", "rounds", "steps"):
-        found = getattr(arguments, name)
-        for value in found if isinstance(found, list) else [found]:
+        setting = getattr(arguments, name)
+        for value in setting if isinstance(setting, list) else [setting]:
             if value is not None and value < 1:
                 parser.error(f"--{name} {value}: expected at least 1")
     for name in ("seconds", "speed"):
@@ -272,8 +272,8 @@ def main() -> int:
         head = heading(arguments, recipe, profile)
         say(head)
         lines = []
-        for found in measure(arguments, recipe, profile):
-            lines += found
+        for rows in measure(arguments, recipe, profile):
+            lines += rows
             say(table(lines, COLUMNS))  # so far: the rest may fail
     except ReportedError as error:
         say(f"error: {error}")

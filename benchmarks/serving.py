@@ -43,10 +43,10 @@ def export_both(size: str, directory: Path) -> None:
     write_directory(directory / "checkpoint", model, architecture, parameters, words, True)
     for kind in KINDS:
         begin = time.monotonic()
-        made = export(directory / "checkpoint", directory / kind, kind)
+        exported = export(directory / "checkpoint", directory / kind, kind)
         print(
-            f"{kind}: {made.size_bytes / 1e6:,.0f} MB, written and checked in {time.monotonic() - begin:.0f} s, at "
-            f"most {made.difference:.1e} from the checkpoint",
+            f"{kind}: {exported.size_bytes / 1e6:,.0f} MB, written and checked in {time.monotonic() - begin:.0f} s, at "
+            f"most {exported.difference:.1e} from the checkpoint",
             file=sys.stderr,
             flush=True,
         )
@@ -87,17 +87,17 @@ def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, dict[tu
         for kind in KINDS
     }
     cases = [(length, batch) for length in arguments.length for batch in arguments.batch]
-    found = {kind: {case: [] for case in cases} for kind in KINDS}
+    rates = {kind: {case: [] for case in cases} for kind in KINDS}
     for number in range(arguments.rounds):
         for case in cases:
             for kind, process in processes.items():
                 process.stdin.write(f"{case[0]} {case[1]}\n")
                 process.stdin.flush()
-                found[kind][case].append(float(process.stdout.readline()))
+                rates[kind][case].append(float(process.stdout.readline()))
         print(f"round {number + 1}/{arguments.rounds}", file=sys.stderr, flush=True)
     for process in processes.values():
         process.communicate()
-    return found
+    return rates
 
 
 def main() -> None:
@@ -114,10 +114,10 @@ def main() -> None:
         return answer(*json.loads(arguments.answer))
     with tempfile.TemporaryDirectory(prefix="serving-") as directory:
         export_both(arguments.model, Path(directory))
-        found = measure(arguments, Path(directory))
+        measured = measure(arguments, Path(directory))
     table = [("length x batch", *(f"{name}, sentences/s" for name, _ in KINDS.values()), "ratio")]
-    for length, batch in found["onnx"]:
-        rates = [statistics.median(found[kind][length, batch]) for kind in KINDS]
+    for length, batch in measured["onnx"]:
+        rates = [statistics.median(measured[kind][length, batch]) for kind in KINDS]
         table.append((f"{length} x {batch}", *(f"{rate:,.1f}" for rate in rates), ratio(rates[1] / rates[0])))
     print(f"BERT-{arguments.model}, float32, {arguments.threads} threads")
     print(lines(table))

@@ -127,7 +127,7 @@ class Attempt:
 
     def processes(self) -> dict[int, str]:
         """All that there are: the environment's HOROVOD_RANK by process id, "" for horovodrun and its helpers."""
-        found = {}
+        ranks = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 if str(self.output_dir) not in (entry / "cmdline").read_text(errors="replace"):
@@ -135,8 +135,8 @@ class Attempt:
                 variables = (entry / "environ").read_text(errors="replace").split("\0")
             except OSError:  # it has ended meanwhile
                 continue
-            found[int(entry.name)] = next((v[13:] for v in variables if v.startswith("HOROVOD_RANK=")), "")
-        return found
+            ranks[int(entry.name)] = next((v[13:] for v in variables if v.startswith("HOROVOD_RANK=")), "")
+        return ranks
 
     def wait_for(self, moment: str, draw: random.Random) -> bool:
         """Wait until it is time to kill; False if the run has ended."""

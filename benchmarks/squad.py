@@ -63,16 +63,16 @@ def stepper(arguments: argparse.Namespace, packing: str) -> tuple[str, Callable[
 
 def compare(arguments: argparse.Namespace) -> str:
     """The table."""
-    made = {name: stepper(arguments, packing) for name, packing in CONTESTANTS.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in made}
+    steppers = {name: stepper(arguments, packing) for name, packing in CONTESTANTS.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in steppers}
     for number in range(WARM_UP + arguments.steps):
-        for name, (_, take) in made.items():
+        for name, (_, take) in steppers.items():
             taken = take(number)
             if number >= WARM_UP:
                 seconds[name].append(taken)
     cells = [["contestant", "a step", "windows/s", "packed rows are so many times as fast"]]
     first = seconds["packed rows"]
-    for name, (described, _) in made.items():
+    for name, (described, _) in steppers.items():
         times = statistics.median(their / our for their, our in zip(seconds[name], first, strict=True))
         cells.append([name, described, f"{1 / statistics.median(seconds[name]):,.1f}", f"{times:.2f} x"])
     return lines(cells)

@@ -96,32 +96,39 @@ class Grid:
         """A step's, and the trial's."""
         trial = self.learned.trial(settings, 0, number)
         if trial is None:
-            given = self.arguments
-            words = ["bench", "throughput", "--recipe", str(self.path), "--data_dir", str(given.data_dir), "--json"]
-            words += ["--index_dir", str(given.work / "index"), "--memory", given.memory]
-            words += ["--seconds", str(given.seconds)]
+            arguments = self.arguments
+            words = ["bench", "throughput", "--recipe", str(self.path), "--data_dir", str(arguments.data_dir), "--json"]
+            words += ["--index_dir", str(arguments.work / "index"), "--memory", arguments.memory]
+            words += ["--seconds", str(arguments.seconds)]
             words += [word for override in execution_overrides(settings) for word in ("--set", override)]
-            trial = run_trial(words, given.limit)
+            trial = run_trial(words, arguments.limit)
             self.learned.keep(settings, 0, number, trial)
-            what = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
-            say(f"  {written(settings)}{f', round {number}' if number else ''}: {what} ({duration(trial.wall_s)})")
+            outcome = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
+            say(f"  {written(settings)}{f', round {number}' if number else ''}: {outcome} ({duration(trial.wall_s)})")
         return trial.step_s, trial.wall_s
 
 
 def tune(grid: Grid) -> dict[str, Any]:
     """What the command prints, and the seconds of all of its trials."""
-    given = grid.arguments
+    arguments = grid.arguments
     words = [
         "tune",
         "--recipe",
         str(grid.path),
         "--data_dir",
-        str(given.data_dir),
+        str(arguments.data_dir),
         "--json",
         "--limit",
-        str(given.limit),
+        str(arguments.limit),
     ]
-    words += ["--index_dir", str(given.work / "index"), "--seconds", str(given.seconds), "--memory", given.memory]
+    words += [
+        "--index_dir",
+        str(arguments.work / "index"),
+        "--seconds",
+        str(arguments.seconds),
+        "--memory",
+        arguments.memory,
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "bert_horovod", *words],
         stdout=subprocess.PIPE,
@@ -139,8 +146,8 @@ def tune(grid: Grid) -> dict[str, Any]:
 def measure(grid: Grid) -> dict[str, Any]:
     """A line of the table."""
     say(f"{grid.path}: tune")
-    found = tune(grid)
-    chosen = resolved(found["settings"], grid.machine)
+    tuned = tune(grid)
+    chosen = resolved(tuned["settings"], grid.machine)
     say(f"{grid.path}: {len(grid.cells)} cells")
     times = [grid.seconds(cell, 0) for cell in grid.cells]
     best = sorted(range(len(times)), key=lambda i: times[i][0])[:BEST]
@@ -157,10 +164,10 @@ def measure(grid: Grid) -> dict[str, Any]:
         "grid_s": grid_s,
         "chosen": written(chosen),
         "chosen_rows_per_s": rows / step_s[-1],
-        "tune_s": found["seconds"],
+        "tune_s": tuned["seconds"],
         "ratio": step_s[quickest] / step_s[-1],
-        "time_share": found["seconds"] / grid_s,
-        "gain": found["gain"],
+        "time_share": tuned["seconds"] / grid_s,
+        "gain": tuned["gain"],
     }
 
 
@@ -204,17 +211,17 @@ def main() -> int:
     arguments = parse()
     machine = Machine(len(os.sched_getaffinity(0)), physical_cores())
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    found = []
+    rows = []
     try:
         store = open_store(arguments.data_dir)
         for path in arguments.recipe:
             grid = Grid(arguments, path, store, machine)
             with contextlib.closing(grid.learned):
-                found.append(measure(grid))
+                rows.append(measure(grid))
     except ReportedError as error:
         say(f"error: {error}")
         return error.exit_code
-    print(table(found, COLUMNS))
+    print(table(rows, COLUMNS))
     return 0
 
 

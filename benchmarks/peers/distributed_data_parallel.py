@@ -91,7 +91,7 @@ def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     labels = np.full(batch["input_ids"].shape, IGNORED, np.int64)
     row, slot = np.nonzero(batch["masked_weights"])
     labels[row, batch["masked_positions"][row, slot]] = batch["masked_ids"][row, slot]
-    found = {
+    arrays = {
         "input_ids": batch["input_ids"].astype(np.int64),
         "attention_mask": (batch["sequence_ids"] > 0).astype(np.int64),
         "token_type_ids": batch["token_type_ids"].astype(np.int64),
@@ -99,8 +99,8 @@ def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     }
     if recipe.objective.pairs:
         counted = batch["sequence_weights"][:, 0] > 0
-        found["next_sentence_label"] = np.where(counted, batch["next_sentence_labels"][:, 0], IGNORED).astype(np.int64)
-    return {name: torch.from_numpy(values) for name, values in found.items()}
+        arrays["next_sentence_label"] = np.where(counted, batch["next_sentence_labels"][:, 0], IGNORED).astype(np.int64)
+    return {name: torch.from_numpy(values) for name, values in arrays.items()}
 
 
 class Delayed(torch.nn.Module):

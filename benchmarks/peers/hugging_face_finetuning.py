@@ -88,21 +88,21 @@ class Finetuning:
 
 def train(finetuning: Finetuning, rates: list[float], batches: Iterator[list[int]]) -> dict[str, list]:
     """Train a step for each rate; losses, seconds and examples of the steps."""
-    found: dict[str, list] = {"losses": [], "seconds": [], "examples": []}
+    history: dict[str, list] = {"losses": [], "seconds": [], "examples": []}
     for number, rate in enumerate(rates):
         for group in finetuning.optimizer.param_groups:
             group["lr"] = rate
         started = time.perf_counter()
         chosen = next(batches)
-        found["losses"].append(finetuning.step(chosen))
-        found["seconds"].append(time.perf_counter() - started)
-        found["examples"].append(len(chosen))
+        history["losses"].append(finetuning.step(chosen))
+        history["seconds"].append(time.perf_counter() - started)
+        history["examples"].append(len(chosen))
         if (number + 1) % SAID == 0:
-            pace = sum(found["examples"][-SAID:]) / sum(found["seconds"][-SAID:])
-            left = sum(found["seconds"][-SAID:]) / SAID * (len(rates) - number - 1)
-            words = f"step {number + 1:,} of {len(rates):,}, loss {found['losses'][-1]:.4f}"
+            pace = sum(history["examples"][-SAID:]) / sum(history["seconds"][-SAID:])
+            left = sum(history["seconds"][-SAID:]) / SAID * (len(rates) - number - 1)
+            words = f"step {number + 1:,} of {len(rates):,}, loss {history['losses'][-1]:.4f}"
             print(f"{words}, {pace:.1f} examples/s, {left / 60:.0f} min left", file=sys.stderr, flush=True)
-    return found
+    return history
 
 
 def main() -> None:
@@ -112,10 +112,10 @@ def main() -> None:
         with open(shape["steps"], encoding="utf-8") as file:
             steps = json.load(file)
         batches = iter(steps["batches"]) if "batches" in steps else finetuning.batches()
-        found = train(finetuning, steps["rates"], batches)
+        history = train(finetuning, steps["rates"], batches)
         if shape["splits"]:
             np.savez(shape["logits"], **{split: finetuning.logits(split) for split in shape["splits"]})
-        print(json.dumps(found), flush=True)
+        print(json.dumps(history), flush=True)
         return
     batches = finetuning.batches()
     for line in sys.stdin:

@@ -131,7 +131,7 @@ def report(
         return
     compute_s, step_s = (statistics.median(seconds.get(communicate, seconds[False])) for communicate in (False, True))
     payload = numbers * WIRE_BYTES[arguments.wire] if size > 1 else 0
-    found = {
+    figures = {
         "step_s": step_s,
         "compute_s": compute_s,
         "exposed_s": step_s - compute_s,
@@ -139,7 +139,7 @@ def report(
         "bytes_reduced": payload,
         "wire_bytes": 2 * (size - 1) / size * payload,
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(figures), flush=True)
 
 
 def part_of(name: str, layers: int) -> int:

@@ -23,10 +23,10 @@ def run_script(name: str, *words: object) -> subprocess.CompletedProcess:
 
 def run_here(name: str, *words: object) -> subprocess.CompletedProcess:
     """As run_script, in this process: for what starts no TensorFlow, or with the one thread that the tests have."""
-    said, errors = io.StringIO(), io.StringIO()
+    output, errors = io.StringIO(), io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(said),
+        contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
     ):
         patch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
@@ -35,7 +35,7 @@ def run_here(name: str, *words: object) -> subprocess.CompletedProcess:
             code = load_script(name).main()
         except SystemExit as end:
             code = end.code
-    return subprocess.CompletedProcess(sys.argv, code, said.getvalue(), errors.getvalue())
+    return subprocess.CompletedProcess(sys.argv, code, output.getvalue(), errors.getvalue())
 
 
 def load_script(name: str) -> ModuleType:

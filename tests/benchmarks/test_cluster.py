@@ -86,13 +86,13 @@ def test_what_makes_no_cluster_is_refused(flags):
 
 def _running(mark: str) -> list[str]:
     """Processes on the whole machine whose command line is this."""
-    found = []
+    commands = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(entry.read_bytes().replace(b"\0", b" ").decode().strip())
+            commands.append(entry.read_bytes().replace(b"\0", b" ").decode().strip())
         except OSError:  # it has ended meanwhile
             continue
-    return [line for line in found if line == mark]
+    return [line for line in commands if line == mark]
 
 
 def _await(condition) -> None:

@@ -61,7 +61,7 @@ def test_a_line_tells_at_which_cost_a_curve_is_at_the_loss_of_its_baseline():
     assert (second["steps"], second["tera_flops"], second["wire_gb"]) == (20, 40, 50)
     assert second["behind"] == -1
     old = curve("int8", [(10, 5.0)], wire_bytes=1e9)
-    (found,) = curves.lines([old], {})
-    assert found["behind"] is None
-    assert found["wire_gb"] == 10
-    assert found["tera_flops"] is None
+    (line,) = curves.lines([old], {})
+    assert line["behind"] is None
+    assert line["wire_gb"] == 10
+    assert line["tera_flops"] is None

@@ -46,18 +46,18 @@ def test_smoke_does_every_section_and_writes_them(tmp_path):
     others = [entry for section, entries in report["sections"].items() for entry in entries if section not in skipped]
     assert {entry["status"] for entry in others} == {"done"}, done.stdout
     assert "--peer_python names one that has" in report["sections"]["peer"][0]["reason"]
-    found = {section: entries[0].get("found") for section, entries in report["sections"].items()}
-    assert found["device"]["gpu"] is None
-    assert found["correctness"]["dropout_bytes_that_differ"] == {"plain": 0, "compiled": 0}
-    assert 0 < found["correctness"]["xla_elementwise"]["gradient_difference"] < BANDS["float32"].gradient
-    assert found["step"]["rows_per_s"] > 0
-    assert found["step"]["memory_bytes"] > 2**20
-    assert len(found["kernels"]["kernels"]) == 10
-    assert found["input"]["store"] == "made in memory"
-    assert 0 <= found["input"]["input_wait_share"] < 1
+    facts = {section: entries[0].get("found") for section, entries in report["sections"].items()}
+    assert facts["device"]["gpu"] is None
+    assert facts["correctness"]["dropout_bytes_that_differ"] == {"plain": 0, "compiled": 0}
+    assert 0 < facts["correctness"]["xla_elementwise"]["gradient_difference"] < BANDS["float32"].gradient
+    assert facts["step"]["rows_per_s"] > 0
+    assert facts["step"]["memory_bytes"] > 2**20
+    assert len(facts["kernels"]["kernels"]) == 10
+    assert facts["input"]["store"] == "made in memory"
+    assert 0 <= facts["input"]["input_wait_share"] < 1
     if "ranks" not in skipped:
-        assert [line["ranks"] for line in found["ranks"]["lines"]] == [1, 2]
-        assert found["ranks"]["lines"][1]["link"]["bytes_per_s"] > 0
+        assert [line["ranks"] for line in facts["ranks"]["lines"]] == [1, 2]
+        assert facts["ranks"]["lines"][1]["link"]["bytes_per_s"] > 0
     assert "step: toy, recompute layer" in done.stdout
 
 

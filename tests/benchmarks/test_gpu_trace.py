@@ -31,18 +31,18 @@ TOLD = """[fake] cuMemAlloc 1000
 
 
 def test_what_was_told_between_the_marks_is_a_steps():
-    found = gpu_trace.told(TOLD)
+    counts = gpu_trace.told(TOLD)
     steps = gpu_trace.STEPS
-    assert found["allocated_bytes"] == 1024
-    assert found["on_device"] == {
+    assert counts["allocated_bytes"] == 1024
+    assert counts["on_device"] == {
         "copies": 3 / steps,
         "bytes": 160 / steps,
         "sizes": {"100": 1 / steps, "30": 2 / steps},
     }
-    assert found["to_host"]["sizes"] == {"16": 1 / steps}
-    assert found["to_device"] == {"copies": 0, "bytes": 0, "sizes": {}}
-    assert found["products"] == 2 / steps
-    assert found["waits"] == 1 / steps
+    assert counts["to_host"]["sizes"] == {"16": 1 / steps}
+    assert counts["to_device"] == {"copies": 0, "bytes": 0, "sizes": {}}
+    assert counts["products"] == 2 / steps
+    assert counts["waits"] == 1 / steps
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_a_step_copies_little_and_launches_few_kernels(standin, tmp_path):
     output = tmp_path / "trace.json"
     done = run_script("gpu_trace", "--standin", standin, "--smoke", "--json", output)
     assert done.returncode == 0, done.stderr
-    [found] = json.loads(output.read_text())
-    assert found["callbacks"] == 0
-    assert found["layer_launches"] < 60
-    assert found["to_host"]["copies"] <= 2  # whether the norm is finite, and the step's result
-    assert found["on_device"]["copies"] == 0  # a compiled layer returns no argument, and no tensor twice
-    assert found["to_device"]["bytes"] < 10_000
-    assert found["peak_bytes"] > 4 * 4 * 80_000  # 80,000 parameters: more than parameters, slots and gradients
-    assert found["programs"] > 0
+    [counts] = json.loads(output.read_text())
+    assert counts["callbacks"] == 0
+    assert counts["layer_launches"] < 60
+    assert counts["to_host"]["copies"] <= 2  # whether the norm is finite, and the step's result
+    assert counts["on_device"]["copies"] == 0  # a compiled layer returns no argument, and no tensor twice
+    assert counts["to_device"]["bytes"] < 10_000
+    assert counts["peak_bytes"] > 4 * 4 * 80_000  # 80,000 parameters: more than parameters, slots and gradients
+    assert counts["programs"] > 0

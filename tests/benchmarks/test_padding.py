@@ -45,21 +45,21 @@ def test_packed_and_padded_stand_in_a_line_for_each_store(store, tmp_path):
     words = ("--model", "mini", "--length", LENGTH, "--rows", 2, "--steps", 3, *settings)
     done = run_here("padding", "--data_dir", store.path, "--data_dir", other.path, *words)
     assert done.returncode == 0, done.stderr
-    what, heading, *lines = done.stdout.splitlines()
-    assert what == "2 x 32, 2 rows x 32, float32, adamw, XLA off; packed / padded"
+    title, heading, *lines = done.stdout.splitlines()
+    assert title == "2 x 32, 2 rows x 32, float32, adamw, XLA off; packed / padded"
     assert [cells(line)[0] for line in lines] == [str(store.path), str(other.path)]
     assert "step 3/3" in done.stderr
-    found = dict(zip(cells(heading), cells(lines[0]), strict=True))
-    packed, padded = numbers(found["fill"])
+    row = dict(zip(cells(heading), cells(lines[0]), strict=True))
+    packed, padded = numbers(row["fill"])
     assert packed > padded
-    assert number(found["fill ratio"]) == pytest.approx(packed / padded, rel=0.01)
-    tokens = number(found["tokens ratio"]) * number(found["step ratio"])
-    assert tokens == pytest.approx(number(found["fill ratio"]), rel=0.02)
-    tokens_per_s, steps_s = numbers(found["real tokens/s"]), numbers(found["step s"])
+    assert number(row["fill ratio"]) == pytest.approx(packed / padded, rel=0.01)
+    tokens = number(row["tokens ratio"]) * number(row["step ratio"])
+    assert tokens == pytest.approx(number(row["fill ratio"]), rel=0.02)
+    tokens_per_s, steps_s = numbers(row["real tokens/s"]), numbers(row["step s"])
     for rate, seconds, fill in zip(tokens_per_s, steps_s, (packed, padded), strict=True):
         assert rate * seconds == pytest.approx(2 * LENGTH * fill / 100, rel=0.01)
-    assert numbers(found["most seqs"])[1] == 1
-    assert 0 < number(found["attention share of FLOPs"]) < 100
+    assert numbers(row["most seqs"])[1] == 1
+    assert 0 < number(row["attention share of FLOPs"]) < 100
 
 
 def test_a_recipe_can_be_what_is_measured(store, tmp_path):

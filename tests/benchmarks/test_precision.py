@@ -40,7 +40,7 @@ def test_variants_stand_beside_the_reference(store, recipe):
     heading, *lines = done.stdout.splitlines()
     assert "float32-off-layer: step 8/8" in done.stderr
     reference, again, recomputed, half = (dict(zip(cells(heading), cells(line), strict=True)) for line in lines)
-    assert [found["configuration"] for found in (reference, again, recomputed, half)] == [
+    assert [row["configuration"] for row in (reference, again, recomputed, half)] == [
         "float32, XLA off",
         "float32, XLA off",
         "float32, XLA off, recompute layer",
@@ -69,17 +69,17 @@ def test_differences_are_from_the_reference_step_by_step(precision):
     reference = logged(*[4.0] * 30)
     losses = [4.0] * 30
     losses[3], losses[29] = 5.0, 3.0
-    found = precision.result("bfloat16-elementwise", logged(*losses), reference)
-    assert found["largest"] == 0.25
-    assert found["last"] == pytest.approx(-1 / 20)
-    assert found["quarter"] == pytest.approx(29 / 7)  # steps 1 to 7
-    assert found["half"] == 4.0  # steps 6 to 15
-    assert found["end"] == pytest.approx(3.9)
+    row = precision.result("bfloat16-elementwise", logged(*losses), reference)
+    assert row["largest"] == 0.25
+    assert row["last"] == pytest.approx(-1 / 20)
+    assert row["quarter"] == pytest.approx(29 / 7)  # steps 1 to 7
+    assert row["half"] == 4.0  # steps 6 to 15
+    assert row["end"] == pytest.approx(3.9)
 
 
 def test_a_loss_that_was_not_finite_is_not_hidden(precision):
-    found = precision.result("float16-off", logged(4.0, None, 4.0, 4.0), logged(4.0, 4.0, 4.0, 4.0))
-    assert str(found["largest"]) == "nan"
+    row = precision.result("float16-off", logged(4.0, None, 4.0, 4.0), logged(4.0, 4.0, 4.0, 4.0))
+    assert str(row["largest"]) == "nan"
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ def test_spread_and_noise_are_found_and_another_seed_is_inside(script):
     random = np.random.default_rng(0)
     trend = np.linspace(9, 4, 400).reshape(40, 10)
     seeds = trend + 0.05 * random.standard_normal((4, 40, 1)) + 0.2 * random.standard_normal((4, 40, 10))
-    found = script.band(seeds[:3])
-    assert found["noises"] == pytest.approx([0.2] * 40, rel=0.2)  # about the trend, not about the mean
-    assert np.mean(np.square(found["spreads"])) == pytest.approx(0.05**2 + 0.2**2 / 10, rel=0.3)
-    numbers = {name: tuple(values) for name, values in found.items()}
+    band = script.band(seeds[:3])
+    assert band["noises"] == pytest.approx([0.2] * 40, rel=0.2)  # about the trend, not about the mean
+    assert np.mean(np.square(band["spreads"])) == pytest.approx(0.05**2 + 0.2**2 / 10, rel=0.3)
+    numbers = {name: tuple(values) for name, values in band.items()}
     reference = Reference("toy", "", "", {}, seeds=3, window=10, **numbers)
     assert [reference.judge(10 * (i + 1), list(seeds[3, i])) for i in range(40)] == [None] * 40
     higher = seeds[3] + 0.8

@@ -68,9 +68,9 @@ def test_float16_halves_what_a_peer_sends(start_cluster, store):
     command = [*horovodrun, "-np", "2", "-H", "node1:1,node2:1", sys.executable, script, *map(str, words)]
     done = box.run("node1", command, env=clean_environment())
     assert done.returncode == 0, done.stderr
-    (found,) = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines() if "{" in line]
-    assert set(found) == {"step_s", "compute_s", "exposed_s", "rows_per_s", "bytes_reduced", "wire_bytes"}
-    assert found["bytes_reduced"] == found["wire_bytes"] == 2 * PARAMETERS
+    (figures,) = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines() if "{" in line]
+    assert set(figures) == {"step_s", "compute_s", "exposed_s", "rows_per_s", "bytes_reduced", "wire_bytes"}
+    assert figures["bytes_reduced"] == figures["wire_bytes"] == 2 * PARAMETERS
     # Two steps of the gradients, and once the parameters in float32, which rank 0 gives to all.
     assert 2 * 2 * PARAMETERS + 4 * PARAMETERS < box.traffic("node1")[0] - before < 10 * PARAMETERS + 400_000
 
@@ -92,14 +92,14 @@ def test_figures_of_a_line(scaling):
         }
         for off, on in ((2.0, 2.4), (1.0, 2.5), (2.2, 2.7))
     ]
-    found = scaling.line(cell, [scaling.figures(answer) for answer in answers], 16, 10.0)
-    assert found["step_s"] == 2.5
-    assert found["compute_s"] == 2.0
-    assert found["exposed_s"] == pytest.approx(0.5)  # of 0.4, 1.5 and 0.5
-    assert found["rows_per_s"] == pytest.approx(16 * 4 * 4 / 2.5)
-    assert found["efficiency"] == pytest.approx(16 * 4 / 2.5 / 10)
-    assert found["link_use"] == pytest.approx(25e6 * 8 / 2.5 / 100e6)
-    assert (found["predicted_s"], found["held_back_s"]) == (2.5, 3.5)
+    line = scaling.line(cell, [scaling.figures(answer) for answer in answers], 16, 10.0)
+    assert line["step_s"] == 2.5
+    assert line["compute_s"] == 2.0
+    assert line["exposed_s"] == pytest.approx(0.5)  # of 0.4, 1.5 and 0.5
+    assert line["rows_per_s"] == pytest.approx(16 * 4 * 4 / 2.5)
+    assert line["efficiency"] == pytest.approx(16 * 4 / 2.5 / 10)
+    assert line["link_use"] == pytest.approx(25e6 * 8 / 2.5 / 100e6)
+    assert (line["predicted_s"], line["held_back_s"]) == (2.5, 3.5)
 
 
 def test_one_host_has_no_wire_and_no_link(scaling):
@@ -107,9 +107,9 @@ def test_one_host_has_no_wire_and_no_link(scaling):
     assert [len(group) for group in groups] == [3] * 3 + [5] * 6
     assert {(cell.wire, cell.link) for group in groups[:3] for cell in group} == {("float32", None)}
     cell = groups[0][0]
-    found = scaling.line(cell, [scaling.figures({"step_s": {"off": 2.0}, "wire_bytes": 0})], 16, None)
-    assert (found["rows_per_s"], found["efficiency"]) == (8.0, 1.0)
-    assert "exposed_s" not in found
+    line = scaling.line(cell, [scaling.figures({"step_s": {"off": 2.0}, "wire_bytes": 0})], 16, None)
+    assert (line["rows_per_s"], line["efficiency"]) == (8.0, 1.0)
+    assert "exposed_s" not in line
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ def test_the_grid_is_measured_once_and_compared_with_the_choice_in_turns(words, 
     monkeypatch.setattr("sys.argv", ["tune.py", *map(str, words[:-1]), str(tmp_path), *grid])
     assert script.main() == 0
     heading, line = capsys.readouterr().out.splitlines()
-    found = dict(zip(cells(heading), cells(line), strict=True))
-    assert [*found][:2] == ["recipe", "cells"]
-    assert (found["recipe"], found["cells"], found["rows/s"], found["its rows/s"]) == ("toy", "3", "32", "16")
-    assert (found["grid's best"], found["tune's choice"]) == ("32 rows, off, 1 thread(s)", "16 rows, off, 1 thread(s)")
-    assert (found["grid's time"], found["tune's time"], found["of the time"]) == ("30 s", "15 s", "50.0%")
-    assert (found["ratio"], found["over the recipe"]) == ("0.500", "2.000 x")
+    row = dict(zip(cells(heading), cells(line), strict=True))
+    assert [*row][:2] == ["recipe", "cells"]
+    assert (row["recipe"], row["cells"], row["rows/s"], row["its rows/s"]) == ("toy", "3", "32", "16")
+    assert (row["grid's best"], row["tune's choice"]) == ("32 rows, off, 1 thread(s)", "16 rows, off, 1 thread(s)")
+    assert (row["grid's time"], row["tune's time"], row["of the time"]) == ("30 s", "15 s", "50.0%")
+    assert (row["ratio"], row["over the recipe"]) == ("0.500", "2.000 x")
     assert len(asked) == 3 + 3 * 3
     assert script.main() == 0
     assert len(asked) == 12  # all of it was kept
@@ -48,9 +48,9 @@ def test_a_toy_is_tuned_beside_a_grid_of_two(words):
     done = run_here("tune", *words, *grid)
     assert done.returncode == 0, done.stderr
     heading, line = done.stdout.splitlines()
-    found = dict(zip(cells(heading), cells(line), strict=True))
-    assert found["cells"] == "2"
-    assert float(found["ratio"]) > 0
+    row = dict(zip(cells(heading), cells(line), strict=True))
+    assert row["cells"] == "2"
+    assert float(row["ratio"]) > 0
 
 
 @pytest.mark.parametrize(

@@ -26,19 +26,27 @@ def toy(recompute: str = "none", pair: str = "next_sentence", length: int = 128)
 @pytest.mark.parametrize(("pair", "length"), [("next_sentence", 128), ("none", 128), ("none", 512)])
 def test_forward_is_a_third_of_the_products(pair, length):
     recipe = toy(pair=pair, length=length)
-    found = computed_profile(recipe, length, 1, RATE)
+    profile = computed_profile(recipe, length, 1, RATE)
     flops = 4 * derive(recipe, recipe.phase[0], 1).flops_per_row
-    assert found.end_s == pytest.approx(flops / RATE, rel=1e-9)
-    assert found.forward_s == pytest.approx(found.end_s / 3, rel=1e-9)
+    assert profile.end_s == pytest.approx(flops / RATE, rel=1e-9)
+    assert profile.forward_s == pytest.approx(profile.end_s / 3, rel=1e-9)
 
 
 def test_gradients_come_from_the_head_to_the_embeddings():
-    found = computed_profile(toy(), 128, 1, RATE)
-    assert found.ready_s.keys() == pretraining_shapes(toy().model, True).keys()
-    layers = [found.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
-    head = found.ready_s["cls.predictions.bias"]
-    assert found.forward_s < head == found.ready_s[WORD_EMBEDDINGS] < layers[2] < layers[1] < layers[0] == found.end_s
-    assert found.ready_s["bert.embeddings.position_embeddings.weight"] == found.end_s
+    profile = computed_profile(toy(), 128, 1, RATE)
+    assert profile.ready_s.keys() == pretraining_shapes(toy().model, True).keys()
+    layers = [profile.ready_s[f"bert.encoder.layer.{i}.attention.self.query.weight"] for i in range(3)]
+    head = profile.ready_s["cls.predictions.bias"]
+    assert (
+        profile.forward_s
+        < head
+        == profile.ready_s[WORD_EMBEDDINGS]
+        < layers[2]
+        < layers[1]
+        < layers[0]
+        == profile.end_s
+    )
+    assert profile.ready_s["bert.embeddings.position_embeddings.weight"] == profile.end_s
     assert layers[2] - head < 0.8 * (layers[1] - layers[2])  # the last layer computes what a head reads
     assert layers[1] - layers[2] == pytest.approx(layers[0] - layers[1])
 

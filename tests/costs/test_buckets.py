@@ -57,7 +57,7 @@ def example(seed: int) -> tuple[dict[str, tuple[int, ...]], BackwardProfile]:
 
 def every_plan(shapes: dict[str, tuple[int, ...]], profile: BackwardProfile) -> list[BucketPlan]:
     """All cuts of the parameters in the order of their readiness, with the table's rows alone and with the rest."""
-    found = []
+    plans = []
     for rows in (None, "table"):
         ready = dict(profile.ready_s) | ({} if rows else {"table": profile.end_s})
         names = sorted(shapes, key=lambda name: ready[name])
@@ -67,8 +67,8 @@ def every_plan(shapes: dict[str, tuple[int, ...]], profile: BackwardProfile) -> 
                 if cut:
                     buckets.append([])
                 buckets[-1].append(name)
-            found.append(BucketPlan(buckets, rows))
-    return found
+            plans.append(BucketPlan(buckets, rows))
+    return plans
 
 
 @pytest.mark.parametrize("latency_s", [0.0, 0.01, 0.1, 1.0])
@@ -111,13 +111,13 @@ def test_rows_are_sent_alone_where_that_is_sooner(touched, rows):
 
 def test_a_link_is_fitted_to_what_was_timed():
     link = Link(0.002, 1e-8)
-    found = fit([(size, link.seconds(size)) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 22)])
-    assert found[:2] == pytest.approx(link[:2], rel=1e-6)
-    assert found.bytes_per_s(4) == pytest.approx(1.5e8, rel=1e-6)
+    fitted = fit([(size, link.seconds(size)) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 22)])
+    assert fitted[:2] == pytest.approx(link[:2], rel=1e-6)
+    assert fitted.bytes_per_s(4) == pytest.approx(1.5e8, rel=1e-6)
     burst = 1 << 17  # that a link lets through at once
-    found = fit([(size, link.seconds(max(0, size - burst))) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22)])
-    assert found.s_per_byte == pytest.approx(1e-8, rel=1e-6)
-    assert 0 < found.latency_s <= 0.002
+    fitted = fit([(size, link.seconds(max(0, size - burst))) for size in (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22)])
+    assert fitted.s_per_byte == pytest.approx(1e-8, rel=1e-6)
+    assert 0 < fitted.latency_s <= 0.002
     noisy = fit([(1 << 10, 0.004), (1 << 14, 0.001), (1 << 18, 0.010), (1 << 22, 0.2)])
     assert noisy.latency_s > 0
     assert noisy.s_per_byte > 0

@@ -14,21 +14,21 @@ from tests.costs.test_planner import DEVICE, HOP, method_recipe, recipe
 
 def plans(*rows_per_s: float) -> list[PhasePlan]:
     """Of 1, 2, 4, ... ranks that reach so many rows a second."""
-    found = plan_phase(recipe(), 0, 1, DEVICE, HOP)
+    plan = plan_phase(recipe(), 0, 1, DEVICE, HOP)
     return [
-        dataclasses.replace(found, world_size=1 << i, rows_per_s=rate, efficiency=rate / rows_per_s[0] / (1 << i))
+        dataclasses.replace(plan, world_size=1 << i, rows_per_s=rate, efficiency=rate / rows_per_s[0] / (1 << i))
         for i, rate in enumerate(rows_per_s)
     ]
 
 
 def test_the_knee_is_where_efficiency_times_speed_up_is_largest():
     published_minutes = {8: 18.44, 64: 2.94, 1024: 0.421, 4096: 0.206}  # MLPerf Training v2.0, NVIDIA A100
-    found = [
+    growing = [
         dataclasses.replace(plans(1.0)[0], world_size=ranks, efficiency=18.44 * 8 / (minutes * ranks))
         for ranks, minutes in published_minutes.items()
     ]
-    assert [round(plan.efficiency, 3) for plan in found] == [1, 0.784, 0.342, 0.175]
-    assert knee(found) == 4096
+    assert [round(plan.efficiency, 3) for plan in growing] == [1, 0.784, 0.342, 0.175]
+    assert knee(growing) == 4096
     assert knee(plans(10, 19, 30, 40, 45)) == 4  # 0.75^2 * 4 = 2.25, and 0.5^2 * 8 = 2
 
 
@@ -42,9 +42,9 @@ def test_ranks_are_worth_it_while_each_added_one_brings_half_of_a_lone_ones_rows
 def test_the_largest_micro_batch_fits_and_the_next_does_not():
     toy = recipe(4096, model={"num_hidden_layers": 3})
     limit = 3 * 2**30
-    found = largest_micro_batches(toy, 0, 2, limit)
-    assert found["none"] < found["attention"] < found["layer"]
-    for recompute, rows in found.items():
+    largest = largest_micro_batches(toy, 0, 2, limit)
+    assert largest["none"] < largest["attention"] < largest["layer"]
+    for recompute, rows in largest.items():
         sizes = [
             derive(
                 dataclasses.replace(
@@ -66,8 +66,8 @@ def test_a_micro_batch_is_no_more_than_a_ranks_rows_and_none_may_fit():
 
 def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the_efficiency():
     slow = Network(2e8, latency_s=0.0)
-    found = choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8)
-    assert [each.setting.partition(" = ")[0] for each in found] == [
+    offered = choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8)
+    assert [each.setting.partition(" = ")[0] for each in offered] == [
         "the recipe as it is",
         "numerics.wire",
         "numerics.wire",
@@ -76,10 +76,10 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
         "exchange.method",
         "model.embedding_size",
     ]
-    alone, float16, int8, larger, one_bit, averages, shared = found
+    alone, float16, int8, larger, one_bit, averages, shared = offered
     assert shared.efficiency > float16.efficiency
     assert alone.efficiency < float16.efficiency < int8.efficiency < one_bit.efficiency
-    assert all(each.price for each in found[1:])
+    assert all(each.price for each in offered[1:])
     times = int(larger.setting.split()[-1]) // 64
     assert larger.efficiency >= 0.8 > plan_phase(recipe(32 * times), 0, 8, DEVICE, slow).efficiency
     plan = plan_phase(recipe(64 * times, optimizer={"name": "lamb"}), 0, 8, DEVICE, slow)
@@ -97,8 +97,8 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
 
 
 def test_what_the_recipe_has_is_not_offered():
-    found = choices(recipe(numerics={"wire": "float16"}), 0, 8, DEVICE, HOP, 0.5)
-    assert 'numerics.wire = "float16"' not in [each.setting for each in found]
+    offered = choices(recipe(numerics={"wire": "float16"}), 0, 8, DEVICE, HOP, 0.5)
+    assert 'numerics.wire = "float16"' not in [each.setting for each in offered]
     own = choices(method_recipe("parameters"), 0, 8, DEVICE, HOP, 0.5)
     assert [each.setting.partition(" ")[0] for each in own] == ["the", "phase.0.global_batch", "model.embedding_size"]
     albert = choices(recipe(model={"shared_layers": 1}), 0, 8, DEVICE, HOP, 0.5)
@@ -106,15 +106,15 @@ def test_what_the_recipe_has_is_not_offered():
 
 
 def test_alternatives_are_sound_recipes_of_each_way_to_send_less():
-    found = alternatives(recipe(optimizer={"name": "lamb"}, phase=[{"warmup": 0.3}]))
-    assert list(found) == [
+    recipes = alternatives(recipe(optimizer={"name": "lamb"}, phase=[{"warmup": 0.3}]))
+    assert list(recipes) == [
         'numerics.wire = "float16"',
         'numerics.wire = "int8"',
         'exchange.method = "onebit_lamb"',
     ]
-    for each in found.values():
+    for each in recipes.values():
         check_exchange(each)
-    assert list(alternatives(recipe(optimizer={"name": "sgd"}))) == list(found)[:2]
+    assert list(alternatives(recipe(optimizer={"name": "sgd"}))) == list(recipes)[:2]
     own = method_recipe("parameters")
     assert alternatives(own)['exchange.method = "parameters"'] == own
 

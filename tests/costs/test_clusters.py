@@ -38,20 +38,20 @@ def read(tmp_path, text: str):
 
 
 def test_a_cluster_is_what_its_file_says_and_data_sheets_the_rest(tmp_path):
-    found = read(tmp_path, WHOLE)
-    assert found.ranks == 8
-    network = found.network
+    cluster = read(tmp_path, WHOLE)
+    assert cluster.ranks == 8
+    network = cluster.network
     assert (network.bytes_per_s, network.share, network.latency_s, network.devices) == (1.25e9, 0.8, 5e-5, 2)
     assert (network.inside_bytes_per_s, network.inside_latency_s) == (4e9, 1e-5)
-    device = found.rank_device("float16")
+    device = cluster.rank_device("float16")
     assert (device.flops_per_s, device.product_share, device.spread) == (125e12, PRODUCT_SHARE, SPREAD)
     assert (device.memory_bytes, device.memory_bytes_per_s) == (32 * 2**30, 900e9)
 
 
 def test_one_host_of_one_device_needs_no_link(tmp_path):
-    found = read(tmp_path, "[device]\nname = 'mine'\ntflops = 50.0")
-    assert (found.ranks, found.network.bytes_per_s) == (1, math.inf)
-    device = found.rank_device("bfloat16")
+    cluster = read(tmp_path, "[device]\nname = 'mine'\ntflops = 50.0")
+    assert (cluster.ranks, cluster.network.bytes_per_s) == (1, math.inf)
+    device = cluster.rank_device("bfloat16")
     assert (device.name, device.flops_per_s, device.memory_bytes) == ("mine", 50e12, None)
 
 
@@ -64,21 +64,21 @@ def test_a_bill_has_what_prices_say():
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_are_whole(path):
-    found = read_cluster(path)
-    device = found.rank_device("float16")
+    cluster = read_cluster(path)
+    device = cluster.rank_device("float16")
     assert device.memory_bytes >= 16 * 2**30
     assert device.memory_bytes_per_s > 3e11
-    assert found.network.inside_bytes_per_s > found.network.bytes_per_s / 10
-    priced = bill(found.costs, 1.0, found.ranks)
+    assert cluster.network.inside_bytes_per_s > cluster.network.bytes_per_s / 10
+    priced = bill(cluster.costs, 1.0, cluster.ranks)
     assert priced.price > 0
     assert priced.kwh > 0
-    assert found.costs.currency
+    assert cluster.costs.currency
 
 
 def test_examples_are_of_each_kind_of_device_and_link():
-    found = [read_cluster(path) for path in EXAMPLES]
-    assert {each.device.name.split()[0] for each in found} == {"T4", "V100", "A100", "RTX"}
-    assert {each.between.rate for each in found} == {"1Gb/s", "10Gb/s", "25Gb/s", "100Gb/s"}
+    clusters = [read_cluster(path) for path in EXAMPLES]
+    assert {each.device.name.split()[0] for each in clusters} == {"T4", "V100", "A100", "RTX"}
+    assert {each.between.rate for each in clusters} == {"1Gb/s", "10Gb/s", "25Gb/s", "100Gb/s"}
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def test_operations_are_those_of_the_rows_that_there_are():
 def test_operations_of_a_row_of_bert_base_are_six_per_parameter_and_token_and_the_attention():
     encoder = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
     attention = 6 * 12 * 2 * 128 * 128 * 768
-    found = flops_per_row(Model(), 128, 19, 1, True)
-    assert found == pytest.approx(6 * 128 * encoder + attention, rel=0.05)  # and the head
+    flops = flops_per_row(Model(), 128, 19, 1, True)
+    assert flops == pytest.approx(6 * 128 * encoder + attention, rel=0.05)  # and the head
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def base_memory(length: int = 128, world_size: int = 1, precision: str = "float3
 
 def test_estimated_memory_grows_with_what_takes_memory():
     parameters = derive(Recipe(), Phase(), 1).parameters
-    whole = base_memory(micro_batch=32)
-    assert whole > 4 * 4 * parameters  # parameters, gradients and two moments
-    assert base_memory(micro_batch=32, precision="bfloat16") < whole
+    memory_bytes = base_memory(micro_batch=32)
+    assert memory_bytes > 4 * 4 * parameters  # parameters, gradients and two moments
+    assert base_memory(micro_batch=32, precision="bfloat16") < memory_bytes
     assert base_memory(micro_batch=16, world_size=2) - base_memory(micro_batch=16) == -4 * parameters  # accumulators
     assert base_memory(micro_batch=8, world_size=2) > base_memory(micro_batch=8, world_size=4)
 

@@ -47,22 +47,22 @@ def case_recipe(case: str) -> Recipe:
 def test_a_rank_sends_what_its_exchange_says(case):
     recipe = case_recipe(case)
     toy = Toy(LoneRank(2), recipe)
-    said = []
+    step_bytes = []
     for step in range(1, STEPS + 1):
         before = toy.exchange.wire_bytes()
         toy.state.progress.count(True, recipe.numerics)
         toy.exchange.after_step(step, 1.0)
         # Chunks' are those of the step that was done, others' those of the step that comes.
-        said.append(toy.exchange.wire_bytes() if recipe.exchange.method == "largest_chunks" else before)
+        step_bytes.append(toy.exchange.wire_bytes() if recipe.exchange.method == "largest_chunks" else before)
     numbers = [sum(math.prod(SHAPES[name]) for name in bucket) for bucket in BUCKETS]
-    found = [(stage.share, stage.sent_bytes(numbers, 2)) for stage in stages(recipe, recipe.phase[0])]
+    planned = [(stage.share, stage.sent_bytes(numbers, 2)) for stage in stages(recipe, recipe.phase[0])]
     # Parts of parameters end with a row.
     close = 0.03 if recipe.exchange.method == "dreamddp" else 1e-12
-    assert sum(share for share, _ in found) == pytest.approx(1, abs=1e-12)
-    assert sum(share * sent_bytes for share, sent_bytes in found) == pytest.approx(sum(said) / STEPS, rel=close)
-    assert found[0][1] == pytest.approx(said[0], rel=close)
-    last = round(found[-1][0] * STEPS)
-    assert found[-1][1] == pytest.approx(sum(said[-last:]) / last, rel=close)
+    assert sum(share for share, _ in planned) == pytest.approx(1, abs=1e-12)
+    assert sum(share * sent_bytes for share, sent_bytes in planned) == pytest.approx(sum(step_bytes) / STEPS, rel=close)
+    assert planned[0][1] == pytest.approx(step_bytes[0], rel=close)
+    last = round(planned[-1][0] * STEPS)
+    assert planned[-1][1] == pytest.approx(sum(step_bytes[-last:]) / last, rel=close)
 
 
 def test_every_method_has_its_case():

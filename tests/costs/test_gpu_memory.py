@@ -20,9 +20,9 @@ PRINTED = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_it_is_what_tensorflow_printed_and_hardly_less(name):
-    found = allocatable_bytes(gpu_memory(name).gib * 2**30, name) / 2**20
+    mib = allocatable_bytes(gpu_memory(name).gib * 2**30, name) / 2**20
     least, most = PRINTED[name]
-    assert 0.98 * least < found < most
+    assert 0.98 * least < mib < most
 
 
 def test_of_an_unknown_gpu_the_most_is_taken_off():

@@ -18,9 +18,9 @@ def test_a_ring_of_one_takes_no_time():
 
 
 def test_two_steps_send_a_rings_bytes_with_fewer_hops():
-    found = two_step(4, 1e9, 0.001)
-    assert found.s_per_byte == ring(4, 1e9, 0.001).s_per_byte
-    assert found.latency_s == pytest.approx((1 + 3) * 0.001)  # all at once, and a ring
+    link = two_step(4, 1e9, 0.001)
+    assert link.s_per_byte == ring(4, 1e9, 0.001).s_per_byte
+    assert link.latency_s == pytest.approx((1 + 3) * 0.001)  # all at once, and a ring
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,13 @@ def compute(toy, step_s: float = 0.5, forward_backward_s: float = 0.4) -> dict:
 
 def test_a_plan_of_one_micro_batch_takes_what_was_measured(tmp_path):
     toy = recipe(4)
-    found = measured_device(written(tmp_path, compute(toy)), toy, Device("sheet", 1.0, 0.1, 2e9, 3e9, 0.02))
-    assert (found.product_share, found.memory_bytes, found.spread) == (1.0, 2e9, 0.02)
-    plan = plan_phase(toy, 0, 1, found, HOP)
+    device = measured_device(written(tmp_path, compute(toy)), toy, Device("sheet", 1.0, 0.1, 2e9, 3e9, 0.02))
+    assert (device.product_share, device.memory_bytes, device.spread) == (1.0, 2e9, 0.02)
+    plan = plan_phase(toy, 0, 1, device, HOP)
     assert plan.forward_backward_s == pytest.approx(0.4)
     assert plan.step_s == pytest.approx(0.5)
     shapes = pretraining_shapes(toy.model, toy.objective.pairs)
-    assert found.memory_bytes_per_s == pytest.approx(update_bytes(toy, shapes, 1, 1) / 0.1)
+    assert device.memory_bytes_per_s == pytest.approx(update_bytes(toy, shapes, 1, 1) / 0.1)
 
 
 def test_an_update_that_noise_hides_keeps_the_sheets_rate(tmp_path):

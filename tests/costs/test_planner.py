@@ -43,31 +43,31 @@ def large(*overrides: str) -> Recipe:
 
 def test_one_rank_takes_the_time_of_its_products():
     toy = recipe()
-    found = plan_phase(toy, 0, 1, DEVICE, HOP)
+    plan = plan_phase(toy, 0, 1, DEVICE, HOP)
     flops = derive(toy, toy.phase[0], 1).flops_per_row
-    assert found.micro_batches == 16
-    assert found.step_s == found.forward_backward_s == pytest.approx(64 * flops / 0.5e12, rel=1e-9)
-    assert (found.communication_s, found.exposed_s, found.buckets, found.efficiency) == (0, 0, 0, 1)
-    assert found.rows_per_s == pytest.approx(0.5e12 / flops)
-    assert found.tokens_per_s == pytest.approx(128 * found.rows_per_s)
-    assert found.days == pytest.approx(100 * found.step_s / 86400)
-    assert found.memory_bytes == derive(toy, toy.phase[0], 1, gpu=True).memory_bytes
+    assert plan.micro_batches == 16
+    assert plan.step_s == plan.forward_backward_s == pytest.approx(64 * flops / 0.5e12, rel=1e-9)
+    assert (plan.communication_s, plan.exposed_s, plan.buckets, plan.efficiency) == (0, 0, 0, 1)
+    assert plan.rows_per_s == pytest.approx(0.5e12 / flops)
+    assert plan.tokens_per_s == pytest.approx(128 * plan.rows_per_s)
+    assert plan.days == pytest.approx(100 * plan.step_s / 86400)
+    assert plan.memory_bytes == derive(toy, toy.phase[0], 1, gpu=True).memory_bytes
 
 
 def test_rows_that_fill_no_micro_batch_take_its_time_all_the_same():
-    found = plan_phase(recipe(65), 0, 2, DEVICE, HOP)
-    assert found.micro_batches == 9
-    assert found.forward_backward_s == pytest.approx(9 / 8 * plan_phase(recipe(), 0, 2, DEVICE, HOP).forward_backward_s)
+    plan = plan_phase(recipe(65), 0, 2, DEVICE, HOP)
+    assert plan.micro_batches == 9
+    assert plan.forward_backward_s == pytest.approx(9 / 8 * plan_phase(recipe(), 0, 2, DEVICE, HOP).forward_backward_s)
 
 
 def test_accumulation_and_update_take_the_time_of_their_bytes():
     toy = recipe()
     parameters = derive(toy, toy.phase[0], 1).parameters
-    found = plan_phase(toy, 0, 1, dataclasses.replace(DEVICE, memory_bytes_per_s=1e11), HOP)
-    assert found.accumulation_s == pytest.approx(16 * 12 * parameters / 1e11)  # float32: 4 + 4 read, 4 written
+    plan = plan_phase(toy, 0, 1, dataclasses.replace(DEVICE, memory_bytes_per_s=1e11), HOP)
+    assert plan.accumulation_s == pytest.approx(16 * 12 * parameters / 1e11)  # float32: 4 + 4 read, 4 written
     # norm 4; parameters, gradients and two slots read twice; slots and parameters written
-    assert found.update_s == pytest.approx((4 + 2 * 16 + 8 + 4) * parameters / 1e11)
-    assert found.step_s == pytest.approx(found.forward_backward_s + found.accumulation_s + found.update_s)
+    assert plan.update_s == pytest.approx((4 + 2 * 16 + 8 + 4) * parameters / 1e11)
+    assert plan.step_s == pytest.approx(plan.forward_backward_s + plan.accumulation_s + plan.update_s)
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_one_micro_batch_accumulates_nothing():
 @pytest.mark.parametrize(("wire", "width"), [("float32", 4), ("float16", 2), ("int8", 1 + 2 / 256)])
 def test_one_bucket_is_sent_after_backward(wire, width):
     toy = recipe(numerics={"wire": wire}, execution={"micro_batch": 4, "bucket_bytes": 1 << 40})
-    found = plan_phase(toy, 0, 4, DEVICE, Network(1e9, share=0.5, latency_s=0.001))
+    plan = plan_phase(toy, 0, 4, DEVICE, Network(1e9, share=0.5, latency_s=0.001))
     payload = width * derive(toy, toy.phase[0], 4).parameters
-    assert found.buckets == 1
+    assert plan.buckets == 1
     hops = 4 if wire == "int8" else 6  # in two steps; of a ring
-    assert found.exposed_s == pytest.approx(found.communication_s)
-    assert found.communication_s == pytest.approx(hops * 0.001 + 2 * 3 / 4 * payload / 0.5e9)
+    assert plan.exposed_s == pytest.approx(plan.communication_s)
+    assert plan.communication_s == pytest.approx(hops * 0.001 + 2 * 3 / 4 * payload / 0.5e9)
 
 
 def test_more_ranks_are_faster_and_less_efficient_and_micro_batches_help():
-    found = [plan_phase(recipe(), 0, n, DEVICE, HOP) for n in (1, 2, 4, 8, 16)]
-    for fewer, more in itertools.pairwise(found):
+    plans = [plan_phase(recipe(), 0, n, DEVICE, HOP) for n in (1, 2, 4, 8, 16)]
+    for fewer, more in itertools.pairwise(plans):
         assert more.efficiency < fewer.efficiency <= 1
         assert 0 < more.exposed_s < more.communication_s
-    assert plan_phase(recipe(1024), 0, 16, DEVICE, HOP).efficiency > found[-1].efficiency
+    assert plan_phase(recipe(1024), 0, 16, DEVICE, HOP).efficiency > plans[-1].efficiency
 
 
 def test_a_link_without_end_costs_nothing_and_no_link_everything():
@@ -155,15 +155,15 @@ def method_recipe(method: str, **sections) -> Recipe:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_phase_is_the_mean_of_its_stages_and_sends_less_than_float32_gradients(method):
     toy = method_recipe(method)
-    found, dense = plan_phase(toy, 0, 4, DEVICE, HOP), plan_phase(recipe(), 0, 4, DEVICE, HOP)
-    assert sum(stage.share for stage in found.stages) == pytest.approx(1)
+    plan, dense = plan_phase(toy, 0, 4, DEVICE, HOP), plan_phase(recipe(), 0, 4, DEVICE, HOP)
+    assert sum(stage.share for stage in plan.stages) == pytest.approx(1)
     for name in ("sent_bytes", "communication_s", "exposed_s"):
-        parts = [stage.share * getattr(stage, name) for stage in found.stages]
-        assert getattr(found, name) == pytest.approx(sum(parts))
-        assert 0 < getattr(found, name) < getattr(dense, name)
-    assert found.step_s < dense.step_s
-    assert found.days == pytest.approx(100 * found.step_s / 86400)
-    assert found.efficiency > dense.efficiency
+        parts = [stage.share * getattr(stage, name) for stage in plan.stages]
+        assert getattr(plan, name) == pytest.approx(sum(parts))
+        assert 0 < getattr(plan, name) < getattr(dense, name)
+    assert plan.step_s < dense.step_s
+    assert plan.days == pytest.approx(100 * plan.step_s / 86400)
+    assert plan.efficiency > dense.efficiency
     alone = plan_phase(toy, 0, 1, DEVICE, HOP)
     assert (alone.sent_bytes, alone.communication_s, alone.exposed_s, alone.efficiency) == (0, 0, 0, 1)
 
@@ -179,17 +179,17 @@ def test_bytes_of_stages_are_those_of_their_numbers():
 
 @pytest.mark.parametrize("method", ["parameters", "mt_dao"])
 def test_averages_after_a_step_are_exposed(method):
-    found = plan_phase(method_recipe(method), 0, 4, DEVICE, HOP)
-    assert found.exposed_s == found.communication_s == pytest.approx(found.sent_bytes / 1e9)
+    plan = plan_phase(method_recipe(method), 0, 4, DEVICE, HOP)
+    assert plan.exposed_s == plan.communication_s == pytest.approx(plan.sent_bytes / 1e9)
 
 
 def test_parts_of_parameters_hide_beside_the_whole_step_and_full_averages_do_not():
     toy = method_recipe("dreamddp")
     parameters = derive(toy, toy.phase[0], 4).parameters
     full_s = 1.5 * 4 * 3 * parameters / 100 / 1e9
-    found = plan_phase(toy, 0, 4, DEVICE, HOP)
-    assert found.exposed_s == pytest.approx(full_s)
-    assert found.communication_s == pytest.approx(1.5 * 4 * parameters / 10 / 1e9 + full_s)
+    plan = plan_phase(toy, 0, 4, DEVICE, HOP)
+    assert plan.exposed_s == pytest.approx(full_s)
+    assert plan.communication_s == pytest.approx(1.5 * 4 * parameters / 10 / 1e9 + full_s)
     slow = plan_phase(toy, 0, 4, DEVICE, Network(1e6, share=1.0, latency_s=0.0))
     assert slow.exposed_s == pytest.approx(slow.communication_s - slow.forward_backward_s)
 
@@ -227,12 +227,12 @@ for name in [*names, "bert_horovod.commands.plan"]:
 
 def test_input_is_exposed_where_a_device_is_faster_than_a_core_assembles_rows():
     fast = Device("fast", 1e18, 1.0)
-    found = plan_phase(recipe(), 0, 1, fast, HOP)
+    plan = plan_phase(recipe(), 0, 1, fast, HOP)
     settings = recipe().phase[0]
-    rows = found.micro_batches * recipe().execution.micro_batch
-    assert found.input_s == pytest.approx(rows * (1.65e-5 + 3.9e-8 * settings.sequence_length))
-    assert found.exposed_input_s == pytest.approx(found.input_s - found.forward_backward_s)
-    assert found.step_s == pytest.approx(found.input_s)
+    rows = plan.micro_batches * recipe().execution.micro_batch
+    assert plan.input_s == pytest.approx(rows * (1.65e-5 + 3.9e-8 * settings.sequence_length))
+    assert plan.exposed_input_s == pytest.approx(plan.input_s - plan.forward_backward_s)
+    assert plan.step_s == pytest.approx(plan.input_s)
     assert plan_phase(recipe(), 0, 1, DEVICE, HOP).exposed_input_s == 0
 
 
@@ -285,6 +285,6 @@ def test_a_phase_of_upper_layers_sends_and_updates_those_alone():
 
 def test_what_growing_phases_cannot_use_is_no_choice():
     staged = recipe(phase=[{"trained_layers": 3}])
-    found = choices(staged, 0, 8, DEVICE, HOP, 0.99)
-    assert not any("onebit" in each.setting or '"parameters"' in each.setting for each in found)
+    offered = choices(staged, 0, 8, DEVICE, HOP, 0.99)
+    assert not any("onebit" in each.setting or '"parameters"' in each.setting for each in offered)
     assert any("onebit" in each.setting for each in choices(recipe(), 0, 8, DEVICE, HOP, 0.99))

@@ -47,8 +47,8 @@ def test_delays_are_the_differences_of_a_profile():
     ends = {"cls": 3.0, "bert.encoder.layer.1": 4.0, "bert.encoder.layer.0": 6.0}
     ready = {name: next((end for key, end in ends.items() if name.startswith(key)), 6.5) for name in names}
     ready[WORD_EMBEDDINGS] = 2.5
-    found = delays_of(BackwardProfile(2.0, ready, 7.0, {WORD_EMBEDDINGS: 5}), 0.25)
-    assert found == {"forward_s": 2.0, "head_s": 1.0, "layers_s": [1.0, 2.0], "embeddings_s": 1.0, "update_s": 0.25}
+    delays = delays_of(BackwardProfile(2.0, ready, 7.0, {WORD_EMBEDDINGS: 5}), 0.25)
+    assert delays == {"forward_s": 2.0, "head_s": 1.0, "layers_s": [1.0, 2.0], "embeddings_s": 1.0, "update_s": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def measure_comm(world: World, recipe: Recipe, *arguments: Any) -> dict:
 
 
 def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(two_ranks):
-    found = two_ranks.run(measure_comm, RECIPE, 2, DELAYS)[0].value
-    assert_measured(found)
+    measured = two_ranks.run(measure_comm, RECIPE, 2, DELAYS)[0].value
+    assert_measured(measured)
 
 
 @pytest.mark.slow
@@ -107,11 +107,11 @@ def test_every_method_of_the_scaling_benchmark_is_measured(two_ranks, method):
     settings, _, steps, warm_up = METHODS[method]
     recipe = recipe_from_table(toy_recipe_table(execution={"micro_batch": 16, "bucket_bytes": 20000}), settings)
     quick = DELAYS | {"forward_s": 0.01, "head_s": 0.01, "layers_s": [0.01, 0.01], "embeddings_s": 0.01}
-    found = two_ranks.run(measure_comm, recipe, steps, quick, None, warm_up)[0].value
+    measured = two_ranks.run(measure_comm, recipe, steps, quick, None, warm_up)[0].value
     everything = 4 * sum(math.prod(shape) for shape in pretraining_shapes(recipe.model, pairs=True).values())
-    assert 0 < found["wire_bytes"] < everything
-    assert found["step_s"]["overlapped"] > 0.05
-    assert found["predicted_s"] is None  # the prediction is of gradients
+    assert 0 < measured["wire_bytes"] < everything
+    assert measured["step_s"]["overlapped"] > 0.05
+    assert measured["predicted_s"] is None  # the prediction is of gradients
 
 
 @pytest.mark.slow

@@ -98,15 +98,15 @@ def test_the_estimate_is_within_15_percent_of_the_peak(recompute):
         "phase": [{"sequence_length": 128, "global_batch": 64}],
         "execution": {"micro_batch": 64, "recompute": recompute, "xla": "off"},
     }
-    found = measure(recipe_from_table(table), 0, 64, 64 << 30)
-    assert 0.85 <= found.ratio <= 1.15
+    attempt = measure(recipe_from_table(table), 0, 64, 64 << 30)
+    assert 0.85 <= attempt.ratio <= 1.15
 
 
 def test_a_try_far_above_the_limit_is_ended():
-    found = measure(toy_recipe(), 0, 1, 100 << 20)
-    assert found.ended
-    assert not found.fits
-    assert found.peak_bytes > 100 << 20
+    attempt = measure(toy_recipe(), 0, 1, 100 << 20)
+    assert attempt.ended
+    assert not attempt.fits
+    assert attempt.peak_bytes > 100 << 20
 
 
 def test_what_fails_for_another_reason_than_memory_is_not_taken_for_it():
@@ -127,17 +127,17 @@ def run(tmp_path, *more: str) -> None:
     short = Phase(sequence_length=16, global_batch=3, steps=1)
     long = Phase(sequence_length=32, global_batch=2, steps=1)
     recipe = Recipe(**{**vars(toy_recipe()), "phase": (short, long)})
-    found = arguments(tmp_path, recipe, *more)
-    found.run(found)
+    command = arguments(tmp_path, recipe, *more)
+    command.run(command)
 
 
 @pytest.mark.slow
 def test_the_command_tries_the_longest_phase_and_then_the_others(tmp_path, capsys):
     run(tmp_path, "--limit", "64GiB", "--json")
-    result = json.loads(capsys.readouterr().out)
-    assert [(found["phase"], found["micro_batch"]) for found in result["tries"]] == [(1, 1), (1, 2), (0, 2)]
-    assert (result["limit_bytes"], result["world_size"]) == (64 << 30, 1)
-    assert (result["largest_micro_batch"], result["micro_batch"], result["micro_batches"]) == (2, 2, [2, 1])
+    answer = json.loads(capsys.readouterr().out)
+    assert [(attempt["phase"], attempt["micro_batch"]) for attempt in answer["tries"]] == [(1, 1), (1, 2), (0, 2)]
+    assert (answer["limit_bytes"], answer["world_size"]) == (64 << 30, 1)
+    assert (answer["largest_micro_batch"], answer["micro_batch"], answer["micro_batches"]) == (2, 2, [2, 1])
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ def test_every_product_has_its_three_times_and_equal_ones_the_same(dtype):
         Product("context", 1, 4, 8, 5, 6, transposed=False),
         weights._replace(name="others of that size", count=1),
     ]
-    found = matrix_seconds(products, dtype, samples=2)
-    assert [entry.product for entry in found] == products
-    assert all(seconds > 0 for entry in found for seconds in entry[1:])
-    assert found[0][1:] == found[3][1:]
+    timed = matrix_seconds(products, dtype, samples=2)
+    assert [entry.product for entry in timed] == products
+    assert all(seconds > 0 for entry in timed for seconds in entry[1:])
+    assert timed[0][1:] == timed[3][1:]
 
 
 def test_the_total_counts_each_product_as_often_as_it_is_computed():

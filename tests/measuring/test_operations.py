@@ -27,14 +27,14 @@ def step():
 
 def test_a_trace_tells_operations_and_compiled_functions_a_step(tmp_path):
     step()
-    found = operations(trace(lambda: step().numpy(), tmp_path))
-    by_name = {operation.name: operation for operation in found}
-    products = [operation for operation in found if "MatMul" in operation.name]
+    traced = operations(trace(lambda: step().numpy(), tmp_path))
+    by_name = {operation.name: operation for operation in traced}
+    products = [operation for operation in traced if "MatMul" in operation.name]
     assert sum(operation.calls_per_step for operation in products) == 4
     assert any(name.startswith("XLA squashed: ") for name in by_name)
     assert not any("::" in name or name.startswith("Executor") or name.endswith(": call") for name in by_name)
-    assert [operation.ms_per_step for operation in found] == sorted(
-        (operation.ms_per_step for operation in found), reverse=True
+    assert [operation.ms_per_step for operation in traced] == sorted(
+        (operation.ms_per_step for operation in traced), reverse=True
     )
 
 

@@ -15,20 +15,20 @@ def test_a_batch_has_the_arrays_of_a_real_one_and_no_padding(tmp_path, length, s
     recipe = toy_recipe()
     store = write_toy_store(tmp_path / "store", shards=1, vocabulary=SMALL_VOCABULARY)
     real = open_rows(store, recipe, 0, "train").assemble(np.arange(3))
-    made = synthetic_batch(recipe.model, 3, length, slots, sequences)
-    assert {name: (array.dtype, array.ndim) for name, array in made.items()} == {
+    batch = synthetic_batch(recipe.model, 3, length, slots, sequences)
+    assert {name: (array.dtype, array.ndim) for name, array in batch.items()} == {
         name: (array.dtype, array.ndim) for name, array in real.items()
     }
-    assert made["input_ids"].shape == made["position_ids"].shape == (3, length)
-    assert made["masked_ids"].shape == (3, slots)
-    assert made["sequence_starts"].shape == (3, sequences)
-    assert made["input_ids"].max() < recipe.model.vocab_size
-    assert made["sequence_ids"].min() == 1
-    assert made["sequence_ids"].max() == sequences
-    assert (np.diff(made["masked_positions"], axis=1) > 0).all()
-    assert made["masked_weights"].all()
-    assert made["sequence_weights"].all()
-    for row, starts in zip(made["position_ids"], made["sequence_starts"], strict=True):
+    assert batch["input_ids"].shape == batch["position_ids"].shape == (3, length)
+    assert batch["masked_ids"].shape == (3, slots)
+    assert batch["sequence_starts"].shape == (3, sequences)
+    assert batch["input_ids"].max() < recipe.model.vocab_size
+    assert batch["sequence_ids"].min() == 1
+    assert batch["sequence_ids"].max() == sequences
+    assert (np.diff(batch["masked_positions"], axis=1) > 0).all()
+    assert batch["masked_weights"].all()
+    assert batch["sequence_weights"].all()
+    for row, starts in zip(batch["position_ids"], batch["sequence_starts"], strict=True):
         assert np.flatnonzero(row == 0).tolist() == starts.tolist()
 
 

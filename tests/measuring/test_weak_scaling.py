@@ -11,12 +11,12 @@ DELAYS = {"forward_s": 0.1, "head_s": 0.05, "layers_s": [0.1, 0.1], "embeddings_
 
 def answer(rows_per_s: float, exposed_s: float = 0.0, ranks: int = 1) -> dict:
     """As `bench comm --json` prints it, as far as it is read."""
-    found = {"configuration": "a model", "world_size": ranks, "rows_per_s": rows_per_s, "delays": DELAYS}
-    found["step_s"] = {"off": 0.5}
+    figures = {"configuration": "a model", "world_size": ranks, "rows_per_s": rows_per_s, "delays": DELAYS}
+    figures["step_s"] = {"off": 0.5}
     if ranks > 1:
-        found["step_s"]["overlapped"] = 0.5 + exposed_s
-        found |= {"exposed_s": exposed_s, "link": {"bytes_per_s": 1e8, "latency_s": 1e-4}, "reduction": "ring"}
-    return found
+        figures["step_s"]["overlapped"] = 0.5 + exposed_s
+        figures |= {"exposed_s": exposed_s, "link": {"bytes_per_s": 1e8, "latency_s": 1e-4}, "reduction": "ring"}
+    return figures
 
 
 def test_layouts_double_machines_and_devices():
@@ -49,9 +49,9 @@ def test_layouts_run_in_turn_and_one_that_fails_is_left_out():
         return answer(10.0 * len(ran))
 
     layouts = [Layout(1, 1), Layout(1, 2), Layout(1, 4)]
-    found = list(measure(layouts, 3, run, lambda *heard_of: heard.append(heard_of)))
+    measured = list(measure(layouts, 3, run, lambda *heard_of: heard.append(heard_of)))
     assert ran == ["1M1G", "1M2G", "1M4G"] * 3
-    assert [(str(each.layout), each.median(lambda one: one["rows_per_s"])) for each in found] == [
+    assert [(str(each.layout), each.median(lambda one: one["rows_per_s"])) for each in measured] == [
         ("1M1G", 40.0),  # of 10, 40 and 70
         ("1M4G", 60.0),
     ]
@@ -63,22 +63,22 @@ def test_speed_up_efficiency_and_price_follow():
     recipe = size_recipe("mini", [], rows=4, length=32)
     answers = {Layout(1, 1): answer(10.0), Layout(2, 1): answer(16.0, 0.125, ranks=2)}
     measured = measure(list(answers), 1, answers.__getitem__, lambda *_: None)
-    found = results(list(measured), recipe, micro_batches=2, device_hour=1.5, currency="USD")
-    alone, two = found["lines"]
+    table = results(list(measured), recipe, micro_batches=2, device_hour=1.5, currency="USD")
+    alone, two = table["lines"]
     assert (alone["speed_up"], alone["efficiency"]) == (1.0, 1.0)
     assert (two["speed_up"], two["efficiency"], two["exposed_s"], two["step_s"]) == (1.6, 0.8, 0.125, 0.625)
     seconds = 1e9 / (16.0 * 32)
     assert two["price_per_billion_tokens"] == pytest.approx(2 * 1.5 * seconds / 3600)
-    assert found["compute"]["forward_backward_s"] == pytest.approx(0.4)
-    assert found["compute"]["flops_per_s"] == pytest.approx(step_flops(recipe) / 0.5)
-    assert (found["world_size"], found["link"]["bytes_per_s"], found["reduction"]) == (2, 1e8, "ring")
+    assert table["compute"]["forward_backward_s"] == pytest.approx(0.4)
+    assert table["compute"]["flops_per_s"] == pytest.approx(step_flops(recipe) / 0.5)
+    assert (table["world_size"], table["link"]["bytes_per_s"], table["reduction"]) == (2, 1e8, "ring")
 
 
 def test_without_a_rank_alone_there_is_no_speed_up_and_without_machines_no_link():
     recipe = size_recipe("mini", [])
     measured = measure([Layout(1, 2)], 1, lambda _: answer(16.0, 0.1, ranks=2), lambda *_: None)
-    found = results(list(measured), recipe, 1, None, "")
-    assert found["lines"][0]["speed_up"] is None
-    assert found["lines"][0]["price_per_billion_tokens"] is None
-    assert "link" not in found
-    assert "compute" not in found
+    table = results(list(measured), recipe, 1, None, "")
+    assert table["lines"][0]["speed_up"] is None
+    assert table["lines"][0]["price_per_billion_tokens"] is None
+    assert "link" not in table
+    assert "compute" not in table

@@ -26,9 +26,9 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,11 @@ def report(tmp_path_factory) -> Path:
     runs = [write_run(directory / "one", odd_metric=True), write_run(directory / "two", {"data": {"seed": 8}})]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference_curves, "DIRECTORY", directory)
-        found = [
+        runs_read = [
             read_run(run) | {"name": f"run </script> {run.name} with a long name that has to be broken"} for run in runs
         ]
     table = {"title": "Weak scaling", "head": ["layout", "rows/s"], "rows": [["1M1G", "10.0"], ["2M1G", "16.0"]]}
-    (directory / "report.html").write_text(page(content(found, schema(), tables=[table])), encoding="utf-8")
+    (directory / "report.html").write_text(page(content(runs_read, schema(), tables=[table])), encoding="utf-8")
     return directory / "report.html"
 
 
@@ -56,11 +56,12 @@ def report(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
     tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    said: list[str] = []
-    tab.on("console", lambda message: said.append(message.text))
-    tab.on("pageerror", lambda error: said.append(str(error)))
+    messages: list[str] = []
+    tab.on("console", lambda message: messages.append(message.text))
+    tab.on("pageerror", lambda error: messages.append(str(error)))
     tab.on(
-        "request", lambda request: said.append(request.url) if not request.url.startswith(("file:", "data:")) else None
+        "request",
+        lambda request: messages.append(request.url) if not request.url.startswith(("file:", "data:")) else None,
     )
     tab.goto(report.as_uri())
     for axis in ("step", "tokens", "hours"):
@@ -77,7 +78,7 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
             "polyline, polygon", "all => all.filter(each => /NaN/.test(each.outerHTML)).length"
         )
         assert broken == 0
-    assert said == []
+    assert messages == []
     wide = tab.evaluate("document.documentElement.scrollWidth")
     assert wide <= width
     cut = tab.evaluate(

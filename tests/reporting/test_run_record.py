@@ -15,23 +15,23 @@ HOURS = (30 + 99 * 0.5) / 3600  # of 100 steps
 
 
 def test_hours_and_tokens_are_those_of_steps_and_pauses_are_told(tmp_path):
-    found = read_run(write_run(tmp_path / "run"))
-    curves, points = found["curves"], found["points"]
+    record = read_run(write_run(tmp_path / "run"))
+    curves, points = record["curves"], record["points"]
     assert curves["step"][:3] == [1, 2, 4]
     assert curves["hours"][-1] == pytest.approx(HOURS)
     assert curves["tokens"][-1] == pytest.approx(2000 * 3600 * HOURS)
     assert points["step"] == [20, 40, 60, 80, 100]
     assert points["hours"][0] == pytest.approx((30 + 19 * 0.5) / 3600)
     assert len(points["held_out_mlm_loss"]) == 5
-    assert [(each["step"], round(each["seconds"])) for each in found["pauses"]] == [(32, 3600)]
-    assert found["incidents"] == [{"step": 50, "text": "the loss is not a number: <b>rank 1</b>"}]
-    summary = dict(found["summary"])
+    assert [(each["step"], round(each["seconds"])) for each in record["pauses"]] == [(32, 3600)]
+    assert record["incidents"] == [{"step": 50, "text": "the loss is not a number: <b>rank 1</b>"}]
+    summary = dict(record["summary"])
     assert summary["step"] == "100 of 100"
     assert summary["held out mlm loss"] == f"{points['held_out_mlm_loss'][-1]:.4f}"
     assert summary["pauses"] == "1, 60.0 min"
     assert "hours left" not in summary
-    assert found["recipe"]["phase.0.steps"] == "100"
-    json.dumps(found, allow_nan=False)
+    assert record["recipe"]["phase.0.steps"] == "100"
+    json.dumps(record, allow_nan=False)
 
 
 def test_what_is_left_and_what_it_costs(tmp_path):

@@ -45,10 +45,10 @@ def said(run, capsys) -> str:
 
 
 def test_a_run_that_lives_is_described_with_the_time_that_is_left(run, sign, capsys):
-    found = run_status(run)
-    assert (found.state, found.step, found.loss) == ("running", 8, 3.25)
-    assert found.last_checkpoint == str(run / "checkpoints" / "step-00000008")
-    assert found.left_s == pytest.approx(12 * 2.0 + 10 * 2.0 / 4)
+    status = run_status(run)
+    assert (status.state, status.step, status.loss) == ("running", 8, 3.25)
+    assert status.last_checkpoint == str(run / "checkpoints" / "step-00000008")
+    assert status.left_s == pytest.approx(12 * 2.0 + 10 * 2.0 / 4)
     text = said(run, capsys)
     assert f"running on {sign.host} with 2 ranks, for 1 min 40 s" in text
     assert "step 8 of 30, loss 3.2500, about 29 s left" in text
@@ -94,8 +94,12 @@ def test_a_run_without_signs_metrics_or_checkpoints_is_described_as_far_as_it_go
 
 def test_json_holds_the_same(run, capsys):
     assert dispatch(parse(["bert-horovod", "status", str(run), "--json"])) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["state"], found["sign"]["doing"], found["left_s"]) == ("running", "reading rows", pytest.approx(29))
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["sign"]["doing"], status["left_s"]) == (
+        "running",
+        "reading rows",
+        pytest.approx(29),
+    )
 
 
 def test_a_process_is_told_from_another_that_gets_its_id():

@@ -87,16 +87,16 @@ def test_what_is_found_is_within_3_percent_of_the_grids_best_in_a_quarter_of_its
         return cpu_like(settings) * (0.7 if settings["xla"] == quickest else 1.0)
 
     table = Table(recipe, LAPTOP, step_s)
-    found = table.search()
+    chosen = table.search()
     cells = grid(recipe, LAPTOP)
     best_s = min(map(step_s, cells))
-    assert step_s(resolved(found.settings, LAPTOP)) <= 1.03 * best_s
+    assert step_s(resolved(chosen.settings, LAPTOP)) <= 1.03 * best_s
     spent = table.measured + [settings for _, settings in table.turns]
     assert len(spent) <= len(cells) / 4
-    assert found.tried == len(table.measured)
+    assert chosen.tried == len(table.measured)
     first = resolved(first_settings(recipe, LAPTOP), LAPTOP)
-    assert found.gain == pytest.approx(step_s(first) / step_s(resolved(found.settings, LAPTOP)))
-    assert found.rows_per_s == pytest.approx(recipe.phase[0].global_batch / step_s(resolved(found.settings, LAPTOP)))
+    assert chosen.gain == pytest.approx(step_s(first) / step_s(resolved(chosen.settings, LAPTOP)))
+    assert chosen.rows_per_s == pytest.approx(recipe.phase[0].global_batch / step_s(resolved(chosen.settings, LAPTOP)))
 
 
 def test_what_cannot_win_or_does_not_fit_is_not_measured():
@@ -104,13 +104,13 @@ def test_what_cannot_win_or_does_not_fit_is_not_measured():
         return cpu_like(settings) if table.prediction.fits(settings) else OUT_OF_MEMORY
 
     table = Table(BASE, LAPTOP, step_s, memory_bytes=6 * GIB)
-    found = table.search()
+    chosen = table.search()
     first, *others = table.measured
     assert first["micro_batch"] == BASE.execution.micro_batch  # as the recipe has it, whatever is expected
     assert others
     assert all(settings["recompute"] != "layer" for settings in others)  # a third more work
     assert all(table.prediction.fits(settings) for settings in others)
-    assert set(found.passed_over) == {"do not fit into memory", "cannot win"}
+    assert set(chosen.passed_over) == {"do not fit into memory", "cannot win"}
 
 
 def test_recomputation_is_tried_where_only_it_lets_a_larger_micro_batch_fit():
@@ -162,9 +162,9 @@ def test_settings_that_do_not_work_in_another_phase_are_left_out():
 def test_a_recipe_that_is_best_already_stays_as_it_is():
     execution = Execution(micro_batch=16, xla="elementwise", threads=2)
     recipe = Recipe(model=MINI.model, phase=MINI.phase, execution=execution)
-    found = Table(recipe, LAPTOP, cpu_like).search()
-    assert found.settings == {"micro_batch": 16, "xla": "elementwise", "recompute": "none", "threads": 2}
-    assert found.gain == 1
+    chosen = Table(recipe, LAPTOP, cpu_like).search()
+    assert chosen.settings == {"micro_batch": 16, "xla": "elementwise", "recompute": "none", "threads": 2}
+    assert chosen.gain == 1
 
 
 def test_communication_is_tried_only_where_sums_are_waited_for(monkeypatch):

@@ -36,27 +36,27 @@ def words(tmp_path, store, *more: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_step_on_rows_of_a_store_is_timed(tmp_path, store):
-    found = run_trial(words(tmp_path, store), 300, 64 << 30)
-    assert (found.failure, found.words) == ("", "")
-    assert found.rows_per_s * found.step_s == pytest.approx(32)
-    assert found.step_s > 3 * found.micro_batch_s > 0  # four micro-batches, of which two are timed
-    assert 100 << 20 < found.memory_bytes < 4 << 30
-    assert found.wall_s > found.step_s
+    trial = run_trial(words(tmp_path, store), 300, 64 << 30)
+    assert (trial.failure, trial.words) == ("", "")
+    assert trial.rows_per_s * trial.step_s == pytest.approx(32)
+    assert trial.step_s > 3 * trial.micro_batch_s > 0  # four micro-batches, of which two are timed
+    assert 100 << 20 < trial.memory_bytes < 4 << 30
+    assert trial.wall_s > trial.step_s
 
 
 def test_a_child_that_needs_more_memory_than_it_may_take_is_an_answer(tmp_path, store):
-    found = run_trial(words(tmp_path, store, "--memory", "150MiB"), 300, 150 << 20)
-    assert (found.failure, found.limit, found.step_s) == (OUT_OF_MEMORY, 150 << 20, float("inf"))
-    assert "this process holds" in found.words
-    assert not still_holds(found, 200 << 20, 1)
-    assert still_holds(found, 100 << 20, 1)
+    trial = run_trial(words(tmp_path, store, "--memory", "150MiB"), 300, 150 << 20)
+    assert (trial.failure, trial.limit, trial.step_s) == (OUT_OF_MEMORY, 150 << 20, float("inf"))
+    assert "this process holds" in trial.words
+    assert not still_holds(trial, 200 << 20, 1)
+    assert still_holds(trial, 100 << 20, 1)
 
 
 def test_a_mistake_is_a_failure_with_its_words(tmp_path, store):
-    found = run_trial(words(tmp_path, store, "--phase", "7"), 300)
-    assert found.failure == FAILED
-    assert "--phase 7: the recipe has phases 0 to 0" in found.words
-    assert not still_holds(found, None, 1)
+    trial = run_trial(words(tmp_path, store, "--phase", "7"), 300)
+    assert trial.failure == FAILED
+    assert "--phase 7: the recipe has phases 0 to 0" in trial.words
+    assert not still_holds(trial, None, 1)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_what_took_too_long_is_tried_again_with_more_time():
 
 
 def test_what_was_measured_is_kept_for_the_same_question_alone(tmp_path):
-    found = Found(SETTINGS, 70.0, 1.1, 3, {"cannot win": 2})
+    answer = Found(SETTINGS, 70.0, 1.1, 3, {"cannot win": 2})
     first = Learned(tmp_path / "index", {"what": "1"})
     first.keep(SETTINGS, 0, 1, GOOD)
     first.keep(SETTINGS, 0, 2, Trial(failure=OUT_OF_MEMORY, limit=5.0))
-    first.keep_answer({"memory": None}, found)
+    first.keep_answer({"memory": None}, answer)
     path = first.path
     first.close()
     again = Learned(tmp_path / "index", {"what": "1"})
@@ -98,7 +98,7 @@ def test_what_was_measured_is_kept_for_the_same_question_alone(tmp_path):
     assert again.trial(SETTINGS, 0, 2) == Trial(failure=OUT_OF_MEMORY, limit=5.0)
     assert again.trial(SETTINGS, 1, 1) is None
     assert again.trial(SETTINGS | {"micro_batch": 4}, 0, 1) is None
-    assert again.answer({"memory": None}) == found
+    assert again.answer({"memory": None}) == answer
     assert again.answer({"memory": "1GiB"}) is None
     again.forget()
     assert (again.trial(SETTINGS, 0, 1), again.answer({"memory": None})) == (None, None)
