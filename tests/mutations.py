@@ -38,10 +38,10 @@ def bounded(examples: int) -> Callable[[Callable], Callable]:
 
 def nested(depth: int) -> list:
     """A list in a list in a list."""
-    value: list = []
+    layers: list = []
     for _ in range(depth):
-        value = [value]
-    return value
+        layers = [layers]
+    return layers
 
 
 HOSTILE_VALUES = [
@@ -261,5 +261,5 @@ def _watch(outside: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        found, _opened = _opened, None
-    assert not [path for path in found if os.path.realpath(path).startswith(str(outside) + os.sep)]
+        opened, _opened = _opened, None
+    assert not [path for path in opened if os.path.realpath(path).startswith(str(outside) + os.sep)]

@@ -53,14 +53,14 @@ class Row(NamedTuple):
 def _rows() -> list[Row]:
     text = (PROJECT / "docs" / "failures.md").read_text(encoding="utf-8")
     table = re.search(r"^\| failure \| class, exit code .*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)[1]
-    found = []
+    rows = []
     for line in table.splitlines():
-        name, what, again, mends = (cell.strip() for cell in line.strip("|").split("|"))
-        error, code = what.replace("`", "").split(", ")
+        name, kind, again, mends = (cell.strip() for cell in line.strip("|").split("|"))
+        error, code = kind.replace("`", "").split(", ")
         assert re.match("(yes|no)\\b", again)
         assert mends
-        found.append(Row(name, error, int(code), again.startswith("yes")))
-    return found
+        rows.append(Row(name, error, int(code), again.startswith("yes")))
+    return rows
 
 
 ROWS = _rows()
@@ -211,8 +211,8 @@ PROCESSES |= {"a rank hangs": watchdog.EXIT_CODE, "a fault of the program": 1}
 
 def row(beginning: str) -> Row:
     """The one row whose failure begins so."""
-    (found,) = [entry for entry in ROWS if entry.name.startswith(beginning)]
-    return found
+    (documented,) = [entry for entry in ROWS if entry.name.startswith(beginning)]
+    return documented
 
 
 def test_each_failure_of_the_page_is_caused_here():

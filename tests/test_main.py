@@ -243,11 +243,11 @@ def test_the_commands_are_those_that_were_promised():
 def test_a_command_takes_the_flags_that_were_promised(command):
     parser = argparse.ArgumentParser(add_help=False)
     module_of(command).add_arguments(parser)
-    found = {
+    flags = {
         (action.option_strings or [action.metavar or action.dest])[0]: REQUIRED if action.required else action.default
         for action in parser._actions
     }
-    assert found == FLAGS[command]
+    assert flags == FLAGS[command]
 
 
 def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():

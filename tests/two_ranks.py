@@ -62,12 +62,12 @@ class TwoRanks:
             for rank in ready:
                 number = self._ranks.index(rank)
                 try:
-                    value, said, error = rank.recv()
+                    value, output, error = rank.recv()
                 except (EOFError, ConnectionResetError):
                     self._fail(f"{job.__qualname__}: rank {number} ended")
                 if error:
-                    self._fail(f"{job.__qualname__}: rank {number} raised\n{error}\n{said}")
-                answers[number] = Answer(value, said)
+                    self._fail(f"{job.__qualname__}: rank {number} raised\n{error}\n{output}")
+                answers[number] = Answer(value, output)
         return [answers[number] for number in range(SIZE)]
 
     def close(self) -> None:
@@ -109,12 +109,12 @@ class TwoRanks:
         kill_tree(self._process.pid)
         self._process.wait()
         self._output.seek(0)
-        said = self._output.read()
+        output = self._output.read()
         self._output.close()
         for rank in self._ranks:
             rank.close()
         self._process, self._ranks = None, []
-        raise AssertionError(f"{text}\n{said}")
+        raise AssertionError(f"{text}\n{output}")
 
 
 def main(address: str) -> None:
@@ -137,13 +137,13 @@ def main(address: str) -> None:
 
 def _do(world: "World", job: Callable[..., Any], arguments: tuple, named: dict[str, Any]) -> tuple[Any, str, str]:
     """What a job returned, what it said, and the traceback of what it raised."""
-    value, error, said = None, "", io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    value, error, output = None, "", io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
             value = job(world, *arguments, **named)
         except BaseException:
             error = traceback.format_exc()
-    return value, said.getvalue(), error
+    return value, output.getvalue(), error
 
 
 if __name__ == "__main__":

@@ -124,16 +124,16 @@ def launched(
       mark: what the command lines of all its processes have in them, and no other's.
       start: takes the command, stdout and stderr.
     """
-    found = Launched(command, directory, mark, start)
+    launch = Launched(command, directory, mark, start)
     try:
-        yield found
+        yield launch
     finally:
-        if found.process.poll() is None:
-            for process in found.processes():
+        if launch.process.poll() is None:
+            for process in launch.processes():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-            found.process.wait()
-        found.await_no_process()
+            launch.process.wait()
+        launch.await_no_process()
 
 
 def _text(path: Path) -> str:

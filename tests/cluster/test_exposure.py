@@ -55,14 +55,17 @@ def test_ranks_listen_on_horovods_ports_alone(run):
 
 def test_where_ranks_find_each_other_is_told_and_changed_on_this_host_alone(run):
     text = Path(f"/proc/{run.rank(0)}/environ").read_text(errors="replace")
-    given = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
-    address, port = given["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(given["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    variables = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+    address, port = variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(variables["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     assert address == "127.0.0.1"
     with socket.create_connection((address, port), timeout=10):
         pass
-    for other in ("127.0.0.2", *(found["address"] for found in interfaces().values() if found["address"] != address)):
+    for closed_address in (
+        "127.0.0.2",
+        *(interface["address"] for interface in interfaces().values() if interface["address"] != address),
+    ):
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((other, port), timeout=10)
+            socket.create_connection((closed_address, port), timeout=10)
 
 
 @pytest.mark.slow
@@ -72,9 +75,9 @@ def test_one_process_listens_on_no_port(store, tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment()) as alone:
         while not alone.stdout.readline().startswith("step 1/"):
             assert alone.poll() is None
-        found = listening(alone.pid)
+        port_count = listening(alone.pid)
         alone.kill()
-    assert found == 0
+    assert port_count == 0
 
 
 def test_files_get_the_users_umask(run):

@@ -30,14 +30,14 @@ def bench(recipe, capsys):
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_the_numbers_of_a_step_agree_with_each_other(bench, precision):
-    found = json.loads(bench("--set", f"numerics.precision={precision}", "--steps", "3", "--json"))
-    assert found["rows_per_s"] * found["step_s"] == pytest.approx(4)
-    assert found["tokens_per_s"] == pytest.approx(32 * found["rows_per_s"])
-    assert found["share"] * found["step_s"] == pytest.approx(found["products_s"])
-    assert found["forward_backward_share"] * found["forward_backward_s"] == pytest.approx(found["products_s"])
-    assert 0 < found["step_s"] < found["first_step_s"]
-    assert found["memory_bytes"] > 100 << 20
-    assert precision in found["configuration"]
+    timing = json.loads(bench("--set", f"numerics.precision={precision}", "--steps", "3", "--json"))
+    assert timing["rows_per_s"] * timing["step_s"] == pytest.approx(4)
+    assert timing["tokens_per_s"] == pytest.approx(32 * timing["rows_per_s"])
+    assert timing["share"] * timing["step_s"] == pytest.approx(timing["products_s"])
+    assert timing["forward_backward_share"] * timing["forward_backward_s"] == pytest.approx(timing["products_s"])
+    assert 0 < timing["step_s"] < timing["first_step_s"]
+    assert timing["memory_bytes"] > 100 << 20
+    assert precision in timing["configuration"]
 
 
 def test_the_profile_is_a_trace_and_a_list_of_the_models_operations(bench, tmp_path):

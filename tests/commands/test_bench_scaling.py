@@ -51,13 +51,13 @@ def test_a_rank_is_measured_and_plan_and_report_read_it(recipe, tmp_path, capsys
     assert head.endswith("USD a billion tokens")
     assert line.split()[0] == "1M1G"
     assert "1/1 1M1G: " in told.err
-    found = json.loads(output.read_text(encoding="utf-8"))
-    assert found["lines"][0]["rows_per_s"] * found["lines"][0]["step_s"] == pytest.approx(4)
+    measurements = json.loads(output.read_text(encoding="utf-8"))
+    assert measurements["lines"][0]["rows_per_s"] * measurements["lines"][0]["step_s"] == pytest.approx(4)
     words = ["--recipe", str(recipe), "--compute", str(output), "--link", "10Gb/s", "--json"]
     assert not dispatch(parse(["bert-horovod", "plan", *words]))
     device = json.loads(capsys.readouterr().out)["device"]
     assert device["name"] == f"as in {output}"
-    compute = found["compute"]
+    compute = measurements["compute"]
     rate = compute["flops_per_s"] * compute["step_s"] / compute["forward_backward_s"]
     assert device["flops_per_s"] == pytest.approx(rate)
     run, page = write_run(tmp_path / "run"), tmp_path / "page.html"
@@ -72,10 +72,10 @@ def test_hosts_are_measured_one_after_another(recipe, tmp_path, start_cluster, c
     words = ["python", "-m", "bert_horovod", "bench", "scaling", "--recipe", recipe, "-H", "node1:1,node2:1"]
     done = box.run("node1", [*map(str, words), "--steps", "3", "--output", str(output)], timeout=300, cwd=PROJECT)
     assert done.returncode == 0, done.stderr
-    found = json.loads(output.read_text(encoding="utf-8"))
-    assert [line["layout"] for line in found["lines"]] == ["1M1G", "2M1G"]
-    assert found["lines"][1]["exposed_s"] > 0
-    assert 8 * found["link"]["bytes_per_s"] < 2e8
+    measurements = json.loads(output.read_text(encoding="utf-8"))
+    assert [line["layout"] for line in measurements["lines"]] == ["1M1G", "2M1G"]
+    assert measurements["lines"][1]["exposed_s"] > 0
+    assert 8 * measurements["link"]["bytes_per_s"] < 2e8
 
 
 @pytest.mark.parametrize(

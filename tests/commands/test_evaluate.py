@@ -30,15 +30,15 @@ def command(toys, *words):
 
 def test_a_fresh_model_knows_as_much_as_chance(toys, capsys):
     assert command(toys, *LENGTH, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["held_out_mlm_loss"] == pytest.approx(math.log(len(WORDS)), abs=0.1)
-    assert found["held_out_nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
-    assert 0 <= found["held_out_mlm_accuracy"] <= 1
-    assert found["unigram_cross_entropy"] == unigram_cross_entropy(open_store(toys.store))
-    assert found["gain"] == found["unigram_cross_entropy"] - found["held_out_mlm_loss"]
-    assert (found["checkpoint"], found["sequence_length"]) == (str(toys.checkpoint), 16)
-    assert found["sequence_length_from"] == "flag"
-    assert found["rows"] > 20
+    evaluation = json.loads(capsys.readouterr().out)
+    assert evaluation["held_out_mlm_loss"] == pytest.approx(math.log(len(WORDS)), abs=0.1)
+    assert evaluation["held_out_nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
+    assert 0 <= evaluation["held_out_mlm_accuracy"] <= 1
+    assert evaluation["unigram_cross_entropy"] == unigram_cross_entropy(open_store(toys.store))
+    assert evaluation["gain"] == evaluation["unigram_cross_entropy"] - evaluation["held_out_mlm_loss"]
+    assert (evaluation["checkpoint"], evaluation["sequence_length"]) == (str(toys.checkpoint), 16)
+    assert evaluation["sequence_length_from"] == "flag"
+    assert evaluation["rows"] > 20
 
 
 def test_the_result_does_not_depend_on_the_micro_batch(toys):
@@ -73,19 +73,21 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
         execution=Execution(micro_batch=4, threads=1, tensorboard=False, checkpoint_steps=1, xla="off"),
     )
     run = train_recipe(recipe, open_store(toys.store), tmp_path / "run")
-    found = evaluate(run, toys.store, micro_batch=4)
-    assert (found["sequence_length"], found["sequence_length_from"]) == (16, "checkpoint")
-    assert "held-out rows of 16 positions (as it was trained):" in summary(found)
-    assert found["checkpoint"] == str(run / "checkpoints" / "step-00000002")
+    evaluation = evaluate(run, toys.store, micro_batch=4)
+    assert (evaluation["sequence_length"], evaluation["sequence_length_from"]) == (16, "checkpoint")
+    assert "held-out rows of 16 positions (as it was trained):" in summary(evaluation)
+    assert evaluation["checkpoint"] == str(run / "checkpoints" / "step-00000002")
     last = logged(run)[-1]
-    assert {name for name in found if name.startswith("held_out")} == last.keys() - {"step"}
+    assert {name for name in evaluation if name.startswith("held_out")} == last.keys() - {"step"}
     for name in last.keys() - {"step"}:
-        assert found[name] == pytest.approx(last[name], rel=1e-6)
-    assert found["pair"] == pair
+        assert evaluation[name] == pytest.approx(last[name], rel=1e-6)
+    assert evaluation["pair"] == pair
     name = {"next_sentence": "nsp", "sentence_order": "sop", "none": None}[pair]
     pair_metrics = {f"held_out_{name}_loss", f"held_out_{name}_accuracy"} if name else set()
-    assert {key for key in found if key.startswith("held_out") and "mlm" not in key} - {"held_out_loss"} == pair_metrics
-    assert ("sentence order  loss" in summary(found)) == (pair == "sentence_order")
+    assert {key for key in evaluation if key.startswith("held_out") and "mlm" not in key} - {
+        "held_out_loss"
+    } == pair_metrics
+    assert ("sentence order  loss" in summary(evaluation)) == (pair == "sentence_order")
 
 
 def test_a_checkpoint_of_other_origin_is_measured_at_128(tmp_path, toys, capsys):

@@ -33,19 +33,19 @@ def inputs(kind: type) -> dict[str, np.ndarray]:
 
 def test_a_classifier_with_its_tokenizer(tmp_path, capsys):
     checkpoint = write_checkpoint(tmp_path / "checkpoint", CLASSIFIER)
-    made = tmp_path / "made"
-    assert command(checkpoint, made, "savedmodel", "--with_tokenizer") == 0
-    said = capsys.readouterr().out
-    assert "exported    BertForSequenceClassification, pooler, classifier of negative, positive\n" in said
-    assert "serving_default(text), pairs(text, text_pair)" in said
-    assert "checked     in a fresh process: at most" in said
-    assert {"config.json", "saved_model.pb", "variables", "vocab.txt"} <= {path.name for path in made.iterdir()}
-    assert json.loads((made / "config.json").read_text())["id2label"] == {"0": "negative", "1": "positive"}
-    call = load_export(made)
-    found = call("serving_default", {"text": np.array(["Good film.", "the plot is bad"])})
-    best = found["probabilities"].argmax(-1)
-    assert found["label"].tolist() == [CLASSIFIER.labels[number].encode() for number in best]
-    np.testing.assert_allclose(found["probabilities"].sum(-1), 1, rtol=1e-6)
+    export = tmp_path / "made"
+    assert command(checkpoint, export, "savedmodel", "--with_tokenizer") == 0
+    output = capsys.readouterr().out
+    assert "exported    BertForSequenceClassification, pooler, classifier of negative, positive\n" in output
+    assert "serving_default(text), pairs(text, text_pair)" in output
+    assert "checked     in a fresh process: at most" in output
+    assert {"config.json", "saved_model.pb", "variables", "vocab.txt"} <= {path.name for path in export.iterdir()}
+    assert json.loads((export / "config.json").read_text())["id2label"] == {"0": "negative", "1": "positive"}
+    call = load_export(export)
+    outputs = call("serving_default", {"text": np.array(["Good film.", "the plot is bad"])})
+    best = outputs["probabilities"].argmax(-1)
+    assert outputs["label"].tolist() == [CLASSIFIER.labels[number].encode() for number in best]
+    np.testing.assert_allclose(outputs["probabilities"].sum(-1), 1, rtol=1e-6)
     assert call("tokens", inputs(np.int32))["logits"].shape == (2, 2)
 
 
@@ -96,8 +96,8 @@ def test_every_head_in_both_formats(tmp_path, kind, architecture, more, outputs)
         pytest.importorskip("tf2onnx")
     checkpoint = write_checkpoint(tmp_path / "checkpoint", *([architecture] if architecture else []))
     assert command(checkpoint, tmp_path / "made", kind, *more) == 0
-    found = load_export(tmp_path / "made")("serving_default", inputs(np.int64 if kind == "onnx" else np.int32))
-    assert found.keys() == outputs
+    served = load_export(tmp_path / "made")("serving_default", inputs(np.int64 if kind == "onnx" else np.int32))
+    assert served.keys() == outputs
 
 
 @pytest.mark.slow
@@ -106,10 +106,10 @@ def test_question_answering_with_its_tokenizer_gives_parts_of_the_context(tmp_pa
     assert command(checkpoint, tmp_path / "made", "savedmodel", "--with_tokenizer") == 0
     contexts = ["The  Fílm is good\n and the plot was bad.", "", "hero " * 60]
     asked = {"question": np.array(["the film", "a", "hero " * 30]), "context": np.array(contexts)}
-    found = load_export(tmp_path / "made")("serving_default", asked)
-    answers = [answer.decode() for answer in found["answer"]]
+    outputs = load_export(tmp_path / "made")("serving_default", asked)
+    answers = [answer.decode() for answer in outputs["answer"]]
     assert [bool(answer) for answer in answers] == [True, False, True]
     assert all(answer in context for answer, context in zip(answers, contexts, strict=True))
-    assert tf.math.is_finite(found["score"]).numpy().all()
+    assert tf.math.is_finite(outputs["score"]).numpy().all()
     # 32 positions: [CLS], the question cut to 14 tokens, [SEP], 15 of the context, [SEP].
-    assert found["unread_words"].tolist() == [0, 0, 45]
+    assert outputs["unread_words"].tolist() == [0, 0, 45]

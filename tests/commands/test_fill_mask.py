@@ -39,8 +39,8 @@ def test_probabilities_are_those_of_transformers(toys, monkeypatch):
     with torch.no_grad():
         probabilities = model(**encoded).logits.softmax(-1)[0].numpy()
     expected = probabilities[(encoded["input_ids"][0] == tokenizer.mask_token_id).numpy()]
-    [found] = MaskedTokenPredictor(toys.checkpoint).guess([text], len(WORDS) + 5)
-    for guesses, row in zip(found, expected, strict=True):
+    [positions] = MaskedTokenPredictor(toys.checkpoint).guess([text], len(WORDS) + 5)
+    for guesses, row in zip(positions, expected, strict=True):
         by_word = {guess.token: guess.probability for guess in guesses}
         np.testing.assert_allclose([by_word[word] for word in WORDS], row, rtol=1e-4)
 

@@ -34,12 +34,12 @@ def finetune(ranks: int, *arguments: str) -> str:
 
 @pytest.mark.slow
 def test_two_ranks_give_the_losses_of_one_and_resume(files, tmp_path):
-    said = finetune(1, *words(files, tmp_path / "one", "--max_steps", "4"))
-    assert f"of {DEV} examples" in said
-    said = finetune(2, *words(files, tmp_path / "two", "--max_steps", "2"))
-    assert said.count("dev.tsv: accuracy") == 1
-    said = finetune(2, *words(files, tmp_path / "two", "--max_steps", "4"))
-    assert "resuming from" in said
+    output = finetune(1, *words(files, tmp_path / "one", "--max_steps", "4"))
+    assert f"of {DEV} examples" in output
+    output = finetune(2, *words(files, tmp_path / "two", "--max_steps", "2"))
+    assert output.count("dev.tsv: accuracy") == 1
+    output = finetune(2, *words(files, tmp_path / "two", "--max_steps", "4"))
+    assert "resuming from" in output
     assert training_state(tmp_path / "two")["progress"]["step"] == 4
     lines = list(zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True))
     assert len(lines) == 4

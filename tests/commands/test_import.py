@@ -44,30 +44,30 @@ def google(tmp_path) -> Path:
 
 
 def test_a_checkpoint_of_googles_becomes_a_directory(google, tmp_path, capsys):
-    made = tmp_path / "new" / "made"
-    assert command("import", google, made) == 0
+    directory = tmp_path / "new" / "made"
+    assert command("import", google, directory) == 0
     assert capsys.readouterr().out == (
         f"read        {google / 'bert_model.ckpt'}, a TF1 checkpoint of Google's\n"
         "model       2 layers, 12 wide, 3 attention heads, 24 positions, gelu\n"
         "heads       pooler, masked tokens, sentence pair\n"
         f"left out    {2 * len(PRETRAINING) + 1} variables of the optimizer\n"
         f"tokenizer   {len(VOCABULARY)} tokens, lower-cases (as its directory is called uncased)\n"
-        f"written     {made}, BertForPreTraining of transformers\n"
+        f"written     {directory}, BertForPreTraining of transformers\n"
     )
     names = {"config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"}
-    assert {path.name for path in made.iterdir()} == names
-    found = read_directory(made)
-    assert (found.vocabulary, found.lowercase, found.pairs) == (VOCABULARY, True, True)
+    assert {path.name for path in directory.iterdir()} == names
+    pretrained = read_directory(directory)
+    assert (pretrained.vocabulary, pretrained.lowercase, pretrained.pairs) == (VOCABULARY, True, True)
 
 
 def test_an_alberts_summary_tells_of_shared_layers_and_narrow_embeddings(tmp_path, capsys):
     write_checkpoint(tmp_path / "chinese", ALBERT_PRETRAINING, name="model.ckpt-best", config=ALBERT_CONFIG)
     assert command("import", tmp_path / "chinese", tmp_path / "made") == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "4 layers with the parameters of 2, 12 wide (embeddings 8), 3 attention heads, 24 positions, gelu_new" in said
+        "4 layers with the parameters of 2, 12 wide (embeddings 8), 3 attention heads, 24 positions, gelu_new" in output
     )
-    assert f"written     {tmp_path / 'made'}, AlbertForPreTraining of transformers" in said
+    assert f"written     {tmp_path / 'made'}, AlbertForPreTraining of transformers" in output
     assert read_directory(tmp_path / "made").model.shared_layers == 2
 
 
@@ -80,18 +80,18 @@ def test_an_alberts_summary_tells_of_shared_layers_and_narrow_embeddings(tmp_pat
     ],
 )
 def test_transformers_loads_every_head(tmp_path, transformers, heads, kind, labels):
-    values = write_checkpoint(tmp_path / "google", ENCODER | heads)
+    variables = write_checkpoint(tmp_path / "google", ENCODER | heads)
     assert command("import", tmp_path / "google", tmp_path / "made", "--uncased") == 0
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     assert config["architectures"] == [kind]
     assert config.get("label2id") == (labels and {label: number for number, label in enumerate(labels)})
-    model, said = getattr(transformers, kind).from_pretrained(tmp_path / "made", output_loading_info=True)
+    model, loading = getattr(transformers, kind).from_pretrained(tmp_path / "made", output_loading_info=True)
     expected = set() if heads else {"pooler.dense.weight", "pooler.dense.bias"}
-    assert set(said["missing_keys"]) == expected
-    found = model.state_dict()
+    assert set(loading["missing_keys"]) == expected
+    tensors = model.state_dict()
     for variable, name in (("output_weights", "classifier.weight"), ("cls/squad/output_weights", "qa_outputs.weight")):
-        if variable in values:
-            np.testing.assert_array_equal(found[name].numpy(), values[variable])
+        if variable in variables:
+            np.testing.assert_array_equal(tensors[name].numpy(), variables[variable])
 
 
 def test_a_directory_of_pytorchs_file_becomes_one_of_safetensors(tmp_path, torch):
@@ -160,8 +160,8 @@ def test_prepare_fill_mask_and_evaluate_take_it_as_it_is(google, tmp_path, capsy
     capsys.readouterr()
     words = ("--data_dir", store, "--sequence_length", 16, "--rows", 4, "--micro_batch", 2)
     assert command("evaluate", "--checkpoint", google, *words, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["rows"], found["sequence_length_from"]) == (4, "flag")
+    evaluation = json.loads(capsys.readouterr().out)
+    assert (evaluation["rows"], evaluation["sequence_length_from"]) == (4, "flag")
 
 
 @pytest.mark.slow
@@ -182,8 +182,8 @@ def test_pretrain_finetune_and_export_take_it_as_it_is(google, tmp_path, capsys)
     glue = write_glue(tmp_path / "glue", 8, 4)
     start = ("--task", "sst2", "--data_dir", glue, "--checkpoint", google, "--max_steps", 1)
     assert command("finetune", *start, "--output_dir", tmp_path / "tuned", *fast) == 0
-    [made] = (tmp_path / "tuned" / "checkpoints").iterdir()
-    assert read_directory(made).vocabulary == VOCABULARY
+    [checkpoint] = (tmp_path / "tuned" / "checkpoints").iterdir()
+    assert read_directory(checkpoint).vocabulary == VOCABULARY
 
     write_squad(tmp_path / "squad", train=8, dev=4)
     start = ("--task", "squad", "--data_dir", tmp_path / "squad", "--checkpoint", google, "--max_steps", 1)

@@ -36,13 +36,13 @@ def warned(tmp_path, capsys):
         capsys.readouterr()
         assert command(tmp_path / "store") == 0
         out = capsys.readouterr().out
-        found = re.findall("^warning: (.*)$", out, re.MULTILINE)
-        few = [warning for warning in found if "too few to judge by: expected 10,000" in warning]
-        found = [warning for warning in found if warning not in few]
+        warnings = re.findall("^warning: (.*)$", out, re.MULTILINE)
+        few = [warning for warning in warnings if "too few to judge by: expected 10,000" in warning]
+        warnings = [warning for warning in warnings if warning not in few]
         assert len(few) == (held_out > 0)  # the toys are small
-        out = out if found or not few else out + "nothing looks wrong"
-        assert ("nothing looks wrong" in out) == (not found)
-        return found
+        out = out if warnings or not few else out + "nothing looks wrong"
+        assert ("nothing looks wrong" in out) == (not warnings)
+        return warnings
 
     return inspect
 
@@ -123,11 +123,11 @@ def read_back(out: str) -> list[tuple[list[list[str]], list[list[str]], list[str
 def segments(ids: np.ndarray, batch: dict[str, np.ndarray]) -> list[list[str]]:
     """The tokens of the segments of a batch of one row."""
     places = zip(batch["sequence_ids"][0].tolist(), batch["token_type_ids"][0].tolist(), ids[0].tolist(), strict=True)
-    found: dict[tuple[int, int], list[str]] = {}
+    tokens_by_segment: dict[tuple[int, int], list[str]] = {}
     for sequence, segment, token in places:
         if sequence:
-            found.setdefault((sequence, segment), []).append(SMALL_VOCABULARY[token])
-    return [[token for token in tokens if token not in ("[CLS]", "[SEP]")] for tokens in found.values()]
+            tokens_by_segment.setdefault((sequence, segment), []).append(SMALL_VOCABULARY[token])
+    return [[token for token in tokens if token not in ("[CLS]", "[SEP]")] for tokens in tokens_by_segment.values()]
 
 
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
@@ -152,16 +152,16 @@ def test_rows_are_those_that_training_reads(toy, tmp_path, capsys, monkeypatch, 
             assert command(store.path, *place, "--recipe", str(path), "--set", f"objective.pair={pair}") == 0
             printed = read_back(capsys.readouterr().out)
             assert len(printed) == 8
-            for number, (seen, were, said) in enumerate(printed, 1):
+            for number, (seen, were, pair_labels) in enumerate(printed, 1):
                 batch = rows.assemble(np.array([epoch * rows.count + number]))
                 assert seen == segments(batch["input_ids"], batch)
                 assert were == segments(unmasked(batch), batch)
-                count = len(said)
-                labels += said
-                assert [label == wrong for label in said] == batch["next_sentence_labels"][0, :count].astype(
+                count = len(pair_labels)
+                labels += pair_labels
+                assert [label == wrong for label in pair_labels] == batch["next_sentence_labels"][0, :count].astype(
                     bool
                 ).tolist()
-                paired = [bool(label) for label in said]
+                paired = [bool(label) for label in pair_labels]
                 expected = batch["sequence_weights"][0, :count].astype(bool) & (pair != "none")
                 assert paired == expected.tolist()
     assert set(labels) >= ({""} if pair == "none" else {": B continues A", wrong})

@@ -45,9 +45,9 @@ def test_a_table_for_each_phase():
 
 
 def test_a_cluster_file_gives_ranks_prices_and_power(capsys):
-    found = plan(capsys, "--recipe", LARGE, "--cluster", CLUSTER)
-    assert "; inside a host of 4 35 Gb/s; wire float16\n" in found
-    heading = re.search(r"^ranks +rows/s .*$", found, re.M)[0]
+    output = plan(capsys, "--recipe", LARGE, "--cluster", CLUSTER)
+    assert "; inside a host of 4 35 Gb/s; wire float16\n" in output
+    heading = re.search(r"^ranks +rows/s .*$", output, re.M)[0]
     assert heading.endswith("device-hours  cost USD  kWh")
     as_json = json.loads(plan(capsys, "--recipe", LARGE, "--cluster", CLUSTER, "--json"))
     assert [each["world_size"] for each in as_json["plans"]] == [1, 2, 4, 8, 16, 32] * 2
@@ -57,18 +57,18 @@ def test_a_cluster_file_gives_ranks_prices_and_power(capsys):
         assert each["kwh"] == pytest.approx(0.11 * each["device_hours"])
         assert each["tokens_per_s_of_a_device"] * each["world_size"] == pytest.approx(each["tokens_per_s"])
     last = [each for each in as_json["plans"] if each["world_size"] == 32]
-    total = re.search(r"^ +32 rank\(s\): .*, ([\d,]+) device-hours, ([\d,]+) USD, [\d,]+ kWh$", found, re.M)
+    total = re.search(r"^ +32 rank\(s\): .*, ([\d,]+) device-hours, ([\d,]+) USD, [\d,]+ kWh$", output, re.M)
     sums = [sum(each[name] for each in last) for name in ("device_hours", "price")]
     assert [int(total[i].replace(",", "")) for i in (1, 2)] == [round(each) for each in sums]
 
 
 def test_advice_has_figures(capsys):
     words = ("--recipe", LARGE, "--cluster", CLUSTER)
-    found = plan(capsys, *words, "--efficiency", "0.5")
-    assert found.count("for an efficiency of 50% on 32 ranks, cheapest: the recipe as it is\n") == 2
-    assert re.search(r"^the largest micro-batch that fits by .*: \d+ with 'none', \d+ with 'attention', ", found, re.M)
+    output = plan(capsys, *words, "--efficiency", "0.5")
+    assert output.count("for an efficiency of 50% on 32 ranks, cheapest: the recipe as it is\n") == 2
+    assert re.search(r"^the largest micro-batch that fits by .*: \d+ with 'none', \d+ with 'attention', ", output, re.M)
     assert re.search(
-        r"^efficiency x speed-up is largest on 32 rank\(s\); until 32 rank\(s\) each one added", found, re.M
+        r"^efficiency x speed-up is largest on 32 rank\(s\); until 32 rank\(s\) each one added", output, re.M
     )
     # One rank's rows: every step is an exchange, and so slow that no wire mends it.
     few = (*words, "--set", "phase.0.global_batch=32", "--set", "phase.1.global_batch=32")
@@ -88,10 +88,10 @@ def test_advice_has_figures(capsys):
 def test_without_prices_the_line_to_add_is_said(capsys, tmp_path):
     path = tmp_path / "cluster.toml"
     path.write_text('[device]\nname = "V100"\n')
-    found = plan(capsys, "--recipe", LARGE, "--cluster", str(path))
-    assert "cost is not known: add under [costs] of the cluster file a line as device_hour = 1.5\n" in found
-    assert "energy is not known: add under [costs] of the cluster file a line as device_w = 350.0\n" in found
-    assert "cost USD" not in found
+    output = plan(capsys, "--recipe", LARGE, "--cluster", str(path))
+    assert "cost is not known: add under [costs] of the cluster file a line as device_hour = 1.5\n" in output
+    assert "energy is not known: add under [costs] of the cluster file a line as device_w = 350.0\n" in output
+    assert "cost USD" not in output
     as_json = json.loads(plan(capsys, "--recipe", LARGE, "--cluster", str(path), "--json"))
     assert {(each["price"], each["kwh"]) for each in as_json["plans"]} == {(None, None)}
     assert as_json["network"]["bytes_per_s"] is None  # one device has no link, and JSON no infinity
@@ -106,12 +106,12 @@ def test_measurements_take_the_place_of_data_sheets(capsys, tmp_path):
     link.write_text(json.dumps(doctor))
     for others in ((), ("--cluster", CLUSTER)):
         words = ("--recipe", LARGE, "--compute", str(compute), "--link", str(link), *others, "--json")
-        found = json.loads(plan(capsys, *words))
-        assert found["device"]["memory_bytes"] == (16 * 2**30 if others else None)
-        network = found["network"]
+        planned = json.loads(plan(capsys, *words))
+        assert planned["device"]["memory_bytes"] == (16 * 2**30 if others else None)
+        network = planned["network"]
         assert [network[name] for name in ("bytes_per_s", "share")] == [7.5e8, 1.0]
         assert network["latency_s"] == pytest.approx(2e-4)
-        first = found["plans"][0]
+        first = planned["plans"][0]
         assert first["forward_backward_s"] == pytest.approx(first["micro_batches"])
 
 
@@ -124,22 +124,24 @@ def test_a_plot_is_drawn_on_request(capsys, tmp_path):
 
 
 def test_json_has_the_parts_of_a_step(capsys):
-    found = json.loads(plan(capsys, *FLAGS, "--tflops", "100", "--memory", "32GiB", "--memory_rate", "1TB/s", "--json"))
-    assert found["device"]["memory_bytes"] == 32 * 2**30
-    assert found["device"]["memory_bytes_per_s"] == 1e12
-    assert found["network"]["bytes_per_s"] == 1.25e9
-    assert [(each["phase"], each["world_size"]) for each in found["plans"]] == [
+    planned = json.loads(
+        plan(capsys, *FLAGS, "--tflops", "100", "--memory", "32GiB", "--memory_rate", "1TB/s", "--json")
+    )
+    assert planned["device"]["memory_bytes"] == 32 * 2**30
+    assert planned["device"]["memory_bytes_per_s"] == 1e12
+    assert planned["network"]["bytes_per_s"] == 1.25e9
+    assert [(each["phase"], each["world_size"]) for each in planned["plans"]] == [
         (phase, ranks) for phase in (0, 1) for ranks in (1, 2, 4, 8, 16, 32)
     ]
-    for each in found["plans"]:
+    for each in planned["plans"]:
         parts = [each[f"{part}_s"] for part in ("forward_backward", "accumulation", "update", "waiting", "exposed")]
         assert each["step_s"] == pytest.approx(sum(parts))
         assert each["update_s"] > 0
 
 
 def test_what_sending_less_gains_is_below_the_table(capsys):
-    found = plan(capsys, *FLAGS, "--device", "V100", "--world_size", "8").splitlines()
-    lines = [line for line in found if line.startswith("a step on 8 ranks: ")]
+    output = plan(capsys, *FLAGS, "--device", "V100", "--world_size", "8").splitlines()
+    lines = [line for line in output if line.startswith("a step on 8 ranks: ")]
     assert len(lines) == 2
     for line in lines:
         assert re.search(
@@ -148,27 +150,27 @@ def test_what_sending_less_gains_is_below_the_table(capsys):
             r'below [\d.]+ Gb/s numerics.wire = "int8" pays: more than 5% of float16\'s step is exposed communication$',
             line,
         )
-    found = json.loads(plan(capsys, *FLAGS, "--device", "V100", "--world_size", "1", "8", "--json"))
-    assert [(each["phase"], each["world_size"]) for each in found["advice"]] == [(0, 8), (1, 8)]
-    wide = next(each for each in found["plans"] if (each["phase"], each["world_size"]) == (0, 8))
-    assert found["advice"][0]["step_s"]['numerics.wire = "float16"'] == wide["step_s"]
+    output = json.loads(plan(capsys, *FLAGS, "--device", "V100", "--world_size", "1", "8", "--json"))
+    assert [(each["phase"], each["world_size"]) for each in output["advice"]] == [(0, 8), (1, 8)]
+    wide = next(each for each in output["plans"] if (each["phase"], each["world_size"]) == (0, 8))
+    assert output["advice"][0]["step_s"]['numerics.wire = "float16"'] == wide["step_s"]
     assert "a step on" not in plan(capsys, *FLAGS, "--device", "V100", "--world_size", "1")
 
 
 def test_a_method_is_planned_by_its_stages(capsys):
     method = ("--set", "exchange.method=onebit_lamb", "--set", "exchange.dense=0.3")
-    found = plan(capsys, *FLAGS, "--device", "V100", "--world_size", "32", *method)
-    assert "wire float16; exchange onebit_lamb\n" in found
+    output = plan(capsys, *FLAGS, "--device", "V100", "--world_size", "32", *method)
+    assert "wire float16; exchange onebit_lamb\n" in output
     stages = re.findall(
-        r"^on 32 rank\(s\): dense in 30% of the steps, (\d+) MB a rank, .* exposed; compressed in 70%", found, re.M
+        r"^on 32 rank\(s\): dense in 30% of the steps, (\d+) MB a rank, .* exposed; compressed in 70%", output, re.M
     )
     assert len(stages) == 2
     assert "exchange onebit_lamb" not in plan(capsys, *FLAGS, "--device", "V100", "--world_size", "32")
 
 
 def test_what_is_not_known_is_said(capsys):
-    found = plan(capsys, *FLAGS, "--tflops", "100")
-    assert "memory unknown, rate unknown: update is not counted (--memory_rate)" in found
+    output = plan(capsys, *FLAGS, "--tflops", "100")
+    assert "memory unknown, rate unknown: update is not counted (--memory_rate)" in output
 
 
 def test_ranks_are_at_most_the_rows_unless_they_are_asked_for(capsys):

@@ -33,9 +33,9 @@ def test_lines_of_standard_input_are_answered_one_by_one(checkpoint, monkeypatch
 def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpoint, tmp_path, capsys):
     (tmp_path / "in.tsv").write_text("text\ngood film\nbad\n")
     assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 0
-    said = capsys.readouterr()
-    assert said.out == f"2 predictions: {tmp_path / 'out.tsv'}\n"
-    assert "predicting: 100%" in said.err
+    output = capsys.readouterr()
+    assert output.out == f"2 predictions: {tmp_path / 'out.tsv'}\n"
+    assert "predicting: 100%" in output.err
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 3
 
 
@@ -46,9 +46,9 @@ def test_mistakes_are_one_message_and_nothing_is_written(checkpoint, tmp_path, c
     assert "cannot read" in capsys.readouterr().err
     (tmp_path / "in.tsv").write_text("sentence\ngood film\n")
     assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 2
-    said = capsys.readouterr().err
-    assert "no column 'text', its columns are ['sentence']" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "no column 'text', its columns are ['sentence']" in message
+    assert message.count("\n") == 1
     assert not (tmp_path / "out.tsv").exists()
 
 
@@ -66,19 +66,19 @@ def imported(checkpoint: Path, directory: Path) -> Path:
 def test_a_tf1_classifier_answers_as_the_directory_that_is_imported_from_it(tmp_path, named):
     google.write_checkpoint(tmp_path / "uncased", google.ENCODER | google.POOLER | google.CLASSIFIER, adam=True)
     (tmp_path / "in.csv").write_text("text\nthe cat sat on a mat\na cat\n")
-    given = tmp_path / "in.csv", tmp_path / "out.csv", "--text_columns", "text"
-    found = answers_of(tmp_path / "uncased" / named, *given)
-    assert found.splitlines()[0] == "index,prediction,probability_LABEL_0,probability_LABEL_1,probability_LABEL_2"
-    assert answers_of(imported(tmp_path / "uncased", tmp_path / "made"), *given) == found
+    arguments = tmp_path / "in.csv", tmp_path / "out.csv", "--text_columns", "text"
+    predictions = answers_of(tmp_path / "uncased" / named, *arguments)
+    assert predictions.splitlines()[0] == "index,prediction,probability_LABEL_0,probability_LABEL_1,probability_LABEL_2"
+    assert answers_of(imported(tmp_path / "uncased", tmp_path / "made"), *arguments) == predictions
 
 
 def test_a_tf1_checkpoint_of_squad_answers_and_one_without_a_head_is_refused(tmp_path, capsys):
     google.write_checkpoint(tmp_path / "uncased", google.ENCODER | google.SQUAD)
     (tmp_path / "in.jsonl").write_text(json.dumps({"question": "a cat", "context": "the cat sat on a mat " * 9}))
-    given = tmp_path / "in.jsonl", tmp_path / "out.json", "--doc_stride", 8
-    found = answers_of(tmp_path / "uncased", *given)
-    assert json.loads(found)["0"] in "the cat sat on a mat " * 9
-    assert answers_of(imported(tmp_path / "uncased", tmp_path / "made"), *given) == found
+    arguments = tmp_path / "in.jsonl", tmp_path / "out.json", "--doc_stride", 8
+    predictions = answers_of(tmp_path / "uncased", *arguments)
+    assert json.loads(predictions)["0"] in "the cat sat on a mat " * 9
+    assert answers_of(imported(tmp_path / "uncased", tmp_path / "made"), *arguments) == predictions
     google.write_checkpoint(tmp_path / "pretrained")
     assert predict(tmp_path / "pretrained", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.json") == 2
     assert "is a 'BertForPreTraining'; expected BertForSequenceClassification or" in capsys.readouterr().err

@@ -140,12 +140,12 @@ time.sleep(60)
 """
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=clean_environment()
-    ) as other:
+    ) as holder:
         try:
-            assert other.stdout.readline() == "locked\n"
+            assert holder.stdout.readline() == "locked\n"
             refuse(files, "another run writes to --output_dir")
         finally:
-            other.kill()
+            holder.kill()
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
 def test_under_horovodrun_a_mistake_is_said_once(files):
     done = run_ranks(2, PROJECT / "run" / "run_pretraining.py", *flags(files, "--set", "phase.0.learning_rate=-1"))
     assert done.returncode != 0
-    said = [line for line in (done.stdout + done.stderr).splitlines() if "bert-horovod: error:" in line]
-    assert len(said) == 1, said
-    assert "learning_rate = -1: expected more than 0" in said[0]
+    messages = [line for line in (done.stdout + done.stderr).splitlines() if "bert-horovod: error:" in line]
+    assert len(messages) == 1, messages
+    assert "learning_rate = -1: expected more than 0" in messages[0]
     assert not files["output_dir"].exists()
 
 

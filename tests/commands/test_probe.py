@@ -21,7 +21,7 @@ def test_each_checkpoint_of_a_run_is_probed_once(store, tmp_path):
     assert done.returncode == 0, done.stderr
     scores = json.loads((run / "probe" / "sst2" / "scores.json").read_text())
     assert list(scores) == ["step-00000002", "step-00000004"]
-    assert all(0 <= found["accuracy"] <= 1 for found in scores.values())
+    assert all(0 <= score["accuracy"] <= 1 for score in scores.values())
     assert "step-00000004" in done.stdout
     assert not list((run / "probe").glob("**/optimizer.safetensors"))
     before = {path: path.stat().st_mtime_ns for path in (run / "probe").glob("**/metrics.jsonl")}

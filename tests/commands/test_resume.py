@@ -44,8 +44,8 @@ def test_a_run_is_seen_running_killed_and_stopped_and_resume_is_the_same_command
 
     with launched([*PROGRAM, *words], tmp_path, str(tmp_path / "recipe.toml"), start) as process:
         process.await_output("step 9/")
-        found = status(run)
-        assert (found["state"], found["sign"]["last_step"], found["sign"]["ranks"]) == ("running", 100_000, 1)
+        report = status(run)
+        assert (report["state"], report["sign"]["last_step"], report["sign"]["ranks"]) == ("running", 100_000, 1)
         refused = ask("resume", run)
         assert (refused.returncode, "is running on" in refused.stderr) == (2, True)
         process.process.kill()

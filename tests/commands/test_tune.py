@@ -26,8 +26,8 @@ def toy(tmp_path_factory) -> dict[str, str]:
 
 
 def run(command: str, toy: dict[str, str], *words: str) -> int:
-    given = [word for pair in toy.items() for word in pair]
-    return dispatch(parse(["bert-horovod", *command.split(), *given, *words]))
+    flags = [word for pair in toy.items() for word in pair]
+    return dispatch(parse(["bert-horovod", *command.split(), *flags, *words]))
 
 
 def settings_of(words: list[str]) -> Settings:
@@ -55,16 +55,16 @@ def quick(monkeypatch) -> list[list[str]]:
 def test_the_settings_are_printed_written_and_taken_by_a_run(toy, quick, tmp_path, capsys):
     output = tmp_path / "tuned.toml"
     assert run("tune", toy, "--index_dir", str(tmp_path / "index"), "--output", str(output)) == 0
-    said = capsys.readouterr()
-    assert said.out == output.read_text()
-    assert said.out.startswith(
+    printed = capsys.readouterr()
+    assert printed.out == output.read_text()
+    assert printed.out.startswith(
         "# bert-horovod tune: toy.toml, phase 0, 1 rank(s), P, 2 cores\n"
         "# 32 rows/s; 4.000 times those of the recipe as it was\n[execution]\nmicro_batch = 32\n"
     )
-    first, *others = [line for line in said.err.splitlines() if re.match(r" *\d+  ", line)]
+    first, *others = [line for line in printed.err.splitlines() if re.match(r" *\d+  ", line)]
     assert first == "  1  the recipe as it is: 8 rows/s (1 s)"
     assert any(re.fullmatch(r" *\d+  micro_batch=32: 32 rows/s \(1 s; at most \d+ s left\)", each) for each in others)
-    assert re.search(r"^\d+ candidates measured, \d+ cannot win; \d+ s$", said.err, re.M)
+    assert re.search(r"^\d+ candidates measured, \d+ cannot win; \d+ s$", printed.err, re.M)
     assert load_recipe(toy["--recipe"], tuned_overrides(output)).execution.micro_batch == 32
     assert (
         load_recipe(toy["--recipe"], [*tuned_overrides(output), "execution.micro_batch=4"]).execution.micro_batch == 4
@@ -84,8 +84,8 @@ def test_a_second_call_measures_nothing_and_a_stopped_one_goes_on(toy, quick, tm
     assert run("tune", toy, *index) == 130
     monkeypatch.setattr(tuner, "run_trial", measure)
     assert run("tune", toy, *index, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["settings"]["micro_batch"], found["gain"], found["changed"]) == (32, 4, True)
+    tuned = json.loads(capsys.readouterr().out)
+    assert (tuned["settings"]["micro_batch"], tuned["gain"], tuned["changed"]) == (32, 4, True)
     asked = [tuple(words) for words in quick]
     in_search = [words for words in asked if "--give_up_above" in words]
     assert len({words[: words.index("--give_up_above")] for words in in_search}) == len(in_search)  # none again
@@ -140,12 +140,12 @@ def test_a_rank_does_not_tune(toy, monkeypatch, capsys):
 
 def test_the_benchmark_times_steps_on_rows_of_a_store(toy, capsys):
     assert run("bench throughput", toy, "--seconds", "0.1", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows_per_s"] * found["step_s"] == pytest.approx(32)
-    assert found["micro_batches"] == 4
-    assert len(found["steps"]) >= 2
-    assert found["step_s"] > 3 * found["micro_batch_s"] > 0  # two micro-batches are timed, the step has four
-    assert found["configuration"].startswith("2 x 32, 8 rows x 32")
+    timing = json.loads(capsys.readouterr().out)
+    assert timing["rows_per_s"] * timing["step_s"] == pytest.approx(32)
+    assert timing["micro_batches"] == 4
+    assert len(timing["steps"]) >= 2
+    assert timing["step_s"] > 3 * timing["micro_batch_s"] > 0  # two micro-batches are timed, the step has four
+    assert timing["configuration"].startswith("2 x 32, 8 rows x 32")
 
 
 def test_the_benchmark_ends_early_where_a_step_takes_too_long(toy, capsys, tmp_path):
@@ -153,9 +153,9 @@ def test_the_benchmark_ends_early_where_a_step_takes_too_long(toy, capsys, tmp_p
     tuned.write_text("[execution]\nmicro_batch = 32\n")
     words = ("--seconds", "60", "--give_up_above", "1e-9", "--tuned", str(tuned))
     assert run("bench throughput", toy, *words) == 0
-    said = capsys.readouterr().out
-    assert "2 x 32, 32 rows x 32" in said
-    assert "1 rank(s), 1 micro-batch(es) of" in said
+    output = capsys.readouterr().out
+    assert "2 x 32, 32 rows x 32" in output
+    assert "1 rank(s), 1 micro-batch(es) of" in output
 
 
 @pytest.mark.parametrize(
@@ -188,18 +188,18 @@ def test_a_run_takes_the_settings(toy, tmp_path, capsys):
 def test_a_toy_is_tuned_by_real_steps(toy, tmp_path, capsys):
     words = ("--index_dir", str(tmp_path), "--seconds", "0.2", "--json")
     assert run("tune", toy, *words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows_per_s"] > 0
-    assert found["gain"] > 0
-    assert found["tried"] >= 4
+    tuned = json.loads(capsys.readouterr().out)
+    assert tuned["rows_per_s"] > 0
+    assert tuned["gain"] > 0
+    assert tuned["tried"] >= 4
     assert run("tune", toy, *words) == 0
-    assert json.loads(capsys.readouterr().out) == found
+    assert json.loads(capsys.readouterr().out) == tuned
 
 
 @pytest.mark.slow
 def test_two_ranks_are_tuned_by_real_steps(toy, tmp_path, capsys):
     words = ("--index_dir", str(tmp_path), "--seconds", "0.2", "-np", "2", "--memory", "900MiB", "--json")
     assert run("tune", toy, *words, "--set", "phase.0.global_batch=4") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows_per_s"] > 0
-    assert "cycle_time_ms" in found["settings"]
+    tuned = json.loads(capsys.readouterr().out)
+    assert tuned["rows_per_s"] > 0
+    assert "cycle_time_ms" in tuned["settings"]

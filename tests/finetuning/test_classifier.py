@@ -81,10 +81,10 @@ def evaluations(output_dir: Path) -> list[dict]:
 
 
 def test_it_learns_and_the_dev_set_is_evaluated_once_an_epoch(whole):
-    lines, found = metrics(whole), evaluations(whole)
-    assert [line["step"] for line in found] == [AN_EPOCH, 2 * AN_EPOCH, 3 * AN_EPOCH, STEPS]
+    lines, scores = metrics(whole), evaluations(whole)
+    assert [line["step"] for line in scores] == [AN_EPOCH, 2 * AN_EPOCH, 3 * AN_EPOCH, STEPS]
     assert lines[-1]["step"] == STEPS
-    assert found[-1]["held_out_accuracy"] > 0.8 > 0.6 > found[0]["held_out_accuracy"]
+    assert scores[-1]["held_out_accuracy"] > 0.8 > 0.6 > scores[0]["held_out_accuracy"]
     assert all(math.isclose(line["loss"], line["label_loss"]) for line in lines)
 
 
@@ -169,8 +169,8 @@ world.shutdown()
     for ranks in (2, 3):
         done = run_ranks(ranks, script)
         assert done.returncode == 0, done.stdout + done.stderr
-        found = [line.partition("SCORES ")[2] for line in done.stdout.splitlines() if "SCORES" in line]
-        assert found == [wanted] * ranks
+        scores = [line.partition("SCORES ")[2] for line in done.stdout.splitlines() if "SCORES" in line]
+        assert scores == [wanted] * ranks
 
 
 def test_a_regression_learns_and_its_checkpoint_is_one_of_transformers(files, tmp_path):
@@ -218,8 +218,8 @@ def test_the_checkpoint_gives_the_same_logits_in_transformers(files, whole):
 
 
 def test_the_dev_predictions_of_a_run_have_its_scores(files, whole):
-    found = SCORERS["sst2"](Request(whole / "predictions" / "dev.tsv", files["data_dir"]))
-    assert found == {"accuracy": evaluations(whole)[-1]["held_out_accuracy"]}
+    scores = SCORERS["sst2"](Request(whole / "predictions" / "dev.tsv", files["data_dir"]))
+    assert scores == {"accuracy": evaluations(whole)[-1]["held_out_accuracy"]}
 
 
 def write_mnli(directory: Path) -> Path:
@@ -260,13 +260,13 @@ def test_both_dev_sets_of_mnli_are_scored_and_its_test_sets_predicted_with_the_d
         assert header == "index\tprediction"
         assert [row.split("\t")[0] for row in rows] == [str(number) for number in range(count)]
         assert {row.split("\t")[1] for row in rows} <= {"contradiction", "entailment", "neutral"}
-    said = capsys.readouterr().out
-    assert "labels: contradiction, entailment, neutral" in said
-    assert "dev_mismatched.tsv: accuracy" in said
+    output = capsys.readouterr().out
+    assert "labels: contradiction, entailment, neutral" in output
+    assert "dev_mismatched.tsv: accuracy" in output
     train(job, World())  # it is finished
     again = capsys.readouterr().out
     assert "nothing to do" in again
-    scores = [line for line in said.splitlines() if "tsv: accuracy" in line]
+    scores = [line for line in output.splitlines() if "tsv: accuracy" in line]
     assert len(scores) == 2
     assert all(line in again for line in scores)
 
@@ -297,8 +297,8 @@ def test_what_becomes_of_the_checkpoints_head_is_said(files, tmp_path, task, sai
 
 
 def test_labels_and_tokenizer_are_said_and_the_head_only_where_it_is_not_kept(files, whole):
-    said = notices(files | {"checkpoint": whole})
-    assert said == "labels: negative, positive\ntokenizer: the checkpoint's, lower-casing"
+    messages = notices(files | {"checkpoint": whole})
+    assert messages == "labels: negative, positive\ntokenizer: the checkpoint's, lower-casing"
 
 
 def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
@@ -379,12 +379,12 @@ def test_defect_8_neither_rate_nor_batch_nor_steps_depend_on_the_number_of_ranks
 
 def test_defect_10_predict_answers_with_what_evaluation_wrote(files, whole, tmp_path):
     open_predictor(whole, Options()).predict_file(files["data_dir"] / "dev.tsv", tmp_path / "out.tsv", lambda *_: None)
-    written, said = (
+    written, predicted = (
         path.read_text().splitlines() for path in (whole / "predictions" / "dev.tsv", tmp_path / "out.tsv")
     )
     numbers = {"negative": "0", "positive": "1"}
-    assert [numbers[line.split("\t")[1]] for line in said[1:]] == [line.split("\t")[1] for line in written[1:]]
-    assert len(said) == 1 + DEV
+    assert [numbers[line.split("\t")[1]] for line in predicted[1:]] == [line.split("\t")[1] for line in written[1:]]
+    assert len(predicted) == 1 + DEV
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -393,9 +393,9 @@ def test_defect_12_the_tokenizers_own_setting_decides_of_case_not_the_name(files
     directory = tmp_path / ("cased" if lowercase else "uncased")
     parameters = initial_values(task.parameters(MODEL), 0.2, 1)
     write_directory(directory, MODEL, task, parameters, WORDS, lowercase)
-    made = finetuning(files | {"checkpoint": directory})
-    assert made.job(tmp_path / "out").dataset.lowercase == lowercase
-    assert ("tokenizer: the checkpoint's, " + ("lower-casing" if lowercase else "with case")) in made._notices()
+    tuning = finetuning(files | {"checkpoint": directory})
+    assert tuning.job(tmp_path / "out").dataset.lowercase == lowercase
+    assert ("tokenizer: the checkpoint's, " + ("lower-casing" if lowercase else "with case")) in tuning._notices()
     predictor = open_predictor(directory, Options())
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("good film")) == lowercase
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("zzz film")) != lowercase

@@ -17,19 +17,19 @@ LABELS = [1] * 444 + [0] * 428  # SST-2's dev set
 
 def verdict(held_out: dict[str, float], labels: list, metrics: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
     """What is said at the end of a run with these last dev scores."""
-    said: list[str] = []
+    messages: list[str] = []
     split = Split(Path("dev.tsv"), LabelledTexts(([""] * len(labels),), labels), 0)
     form = Format(("text",), "label", {name: name for name in names})
     data = TextData("sst2", form, metrics, split, {"": split}, {})
     run = SimpleNamespace(
         held_out={f"held_out_{name}": value for name, value in held_out.items()},
-        say=said.append,
+        say=messages.append,
         world=World(),
         state=SimpleNamespace(progress=SimpleNamespace(step=3)),
         last_step=10,  # not its last: no predictions
     )
     Outcome(data, {}, (), run).finish()
-    return said
+    return messages
 
 
 def of_labels(correct: int) -> list[str]:
@@ -54,10 +54,10 @@ def test_all_scores_must_be_a_constant_predictions():
 
 
 def test_an_undefined_correlation_is_said_to_be_given_as_0():
-    _, said = verdict({"pearson": 0.0, "spearman": 0.0}, [0.5, 1, 2], ("pearson", "spearman"), ())
-    assert "predicting one number for every example; a correlation that is undefined is given as 0" in said
-    _, said = verdict({"matthews_correlation": 0.0}, [0, 1, 1], ("matthews_correlation",), ("no", "yes"))
-    assert "a correlation that is undefined is given as 0" in said
+    _, messages = verdict({"pearson": 0.0, "spearman": 0.0}, [0.5, 1, 2], ("pearson", "spearman"), ())
+    assert "predicting one number for every example; a correlation that is undefined is given as 0" in messages
+    _, messages = verdict({"matthews_correlation": 0.0}, [0, 1, 1], ("matthews_correlation",), ("no", "yes"))
+    assert "a correlation that is undefined is given as 0" in messages
 
 
 def test_predictions_are_written_as_glue_takes_them(tmp_path):

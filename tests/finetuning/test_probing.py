@@ -37,9 +37,9 @@ def probes(output_dir: Path) -> list[tuple[int, float]]:
 
 def assert_untouched(probed: Path, plain: Path) -> None:
     assert run_numbers(probed) == run_numbers(plain)
-    found, expected = (read_directory(newest(each)).parameters for each in (probed, plain))
+    parameters, expected = (read_directory(newest(each)).parameters for each in (probed, plain))
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(parameters[name], value)
 
 
 def test_a_probed_run_gives_the_numbers_of_one_that_is_not_probed(store, data, tmp_path):

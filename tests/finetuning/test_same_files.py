@@ -52,8 +52,8 @@ def test_a_file_that_differs_between_ranks_is_named_at_the_start(two_ranks, chec
     theirs = Path(shutil.copytree(mine, tmp_path / "theirs"))
     changed = theirs / f"{split}.tsv"
     changed.write_text("".join(changed.read_text().splitlines(keepends=True)[:-1]))  # other steps and rows, too
-    found = both(two_ranks, "sst2", checkpoint, [mine, theirs], tmp_path / "out")
-    assert found == (
+    message = both(two_ranks, "sst2", checkpoint, [mine, theirs], tmp_path / "out")
+    assert message == (
         f"{said} of rank 1 ({changed}) is not that of rank 0 ({mine / changed.name}): every host needs the same copy "
         "of it"
     )
@@ -64,8 +64,8 @@ def test_a_test_file_that_one_rank_lacks_is_named(two_ranks, checkpoint, tmp_pat
     mine = write_glue(tmp_path / "mine")
     theirs = Path(shutil.copytree(mine, tmp_path / "theirs"))
     (theirs / "test.tsv").write_text("index\tsentence\n0\tgood film\n")
-    found = both(two_ranks, "sst2", checkpoint, [mine, theirs], tmp_path / "out")
-    assert f"the test (SST-2) file of rank 1 ({theirs / 'test.tsv'}) is not that of rank 0 (no such file)" in found
+    message = both(two_ranks, "sst2", checkpoint, [mine, theirs], tmp_path / "out")
+    assert f"the test (SST-2) file of rank 1 ({theirs / 'test.tsv'}) is not that of rank 0 (no such file)" in message
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
@@ -74,8 +74,8 @@ def test_a_file_of_squad_that_differs_in_its_right_answers_alone_is_named(two_ra
     theirs = Path(shutil.copytree(mine, tmp_path / "theirs"))
     path = theirs / f"{split}-v1.1.json"
     path.write_text(path.read_text().replace(f'"id": "{split}3"', '"id": "other"'))
-    found = both(two_ranks, "squad", checkpoint, [mine, theirs], tmp_path / "out")
-    assert found.startswith(f"the {split} file of rank 1 ({path}) is not that of rank 0")
+    message = both(two_ranks, "squad", checkpoint, [mine, theirs], tmp_path / "out")
+    assert message.startswith(f"the {split} file of rank 1 ({path}) is not that of rank 0")
 
 
 def test_one_rank_agrees_with_itself():

@@ -24,11 +24,11 @@ def test_scores_are_those_of_scikit_learn_and_scipy(shared_data, task, place, sk
     glue = shared_data / "finetune" / "glue"
     expected = json.loads((glue / "metrics" / "expected.json").read_text())
     labels = column(glue / task / "dev.tsv.gz", place, skip)
-    found = column(glue / "metrics" / f"{task}-predictions.tsv.gz", 1, 1)
-    assert len(labels) == len(found) == expected[task]["examples"]
+    predicted = column(glue / "metrics" / f"{task}-predictions.tsv.gz", 1, 1)
+    assert len(labels) == len(predicted) == expected[task]["examples"]
     compared = 0
     for name, metric in METRICS.items():
-        for predictions, key in ((found, task), (np.ones(len(labels)), f"{task}, always 1")):
+        for predictions, key in ((predicted, task), (np.ones(len(labels)), f"{task}, always 1")):
             if NAMES[name] in expected.get(key, {}):
                 assert metric(predictions, labels) == pytest.approx(expected[key][NAMES[name]], rel=EXACT, abs=0), name
                 compared += 1

@@ -16,9 +16,9 @@ def test_the_made_up_predictions_have_the_expected_scores(shared_data, task):
     expected = json.loads((glue / "metrics" / "expected.json").read_text())[task]
     expected["f1"] = expected.get("f1 of class 1")
     request = Request(glue / "metrics" / f"{task}-predictions.tsv.gz", glue / task)
-    found = SCORERS[task.replace("-", "").lower()](request)
-    assert found
-    for name, value in found.items():
+    scores = SCORERS[task.replace("-", "").lower()](request)
+    assert scores
+    for name, value in scores.items():
         assert value == pytest.approx(expected[name], rel=1e-14, abs=0), name
 
 

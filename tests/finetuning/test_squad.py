@@ -70,15 +70,15 @@ def answers(output_dir: Path, name: str = "predictions.json") -> dict:
 
 @pytest.mark.slow
 def test_version_1_is_learned_and_its_scores_are_the_official_ones_of_its_predictions(data, first):
-    found = evaluations(first)
-    assert len(found) == 3
+    evaluated = evaluations(first)
+    assert len(evaluated) == 3
     losses = [line["loss"] for line in metrics(first)]
-    assert found[-1]["held_out_exact_match"] > 80
+    assert evaluated[-1]["held_out_exact_match"] > 80
     assert losses[-1] < 0.3 * losses[0]
     questions = read_squad(data["1.1"] / "dev-v1.1.json")
     scores = squad_scores(questions, answers(first))
     assert {f"held_out_{name}": value for name, value in scores.items()} == {
-        name: value for name, value in found[-1].items() if name.startswith("held_out")
+        name: value for name, value in evaluated[-1].items() if name.startswith("held_out")
     }
     n_best = answers(first, "nbest_predictions.json")
     for number, best, context in zip(questions.ids, answers(first).values(), questions.contexts, strict=True):
@@ -89,13 +89,13 @@ def test_version_1_is_learned_and_its_scores_are_the_official_ones_of_its_predic
 
 
 def test_version_2_is_noticed_and_learns_to_abstain(data, second):
-    found = evaluations(second)[-1]
+    evaluation = evaluations(second)[-1]
     questions = read_squad(data["2.0"] / "dev-v2.0.json")
     scores = squad_scores(questions, answers(second))
     assert (scores["HasAns_total"], scores["NoAns_total"]) == (13, 8)
     for name in ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"):
-        assert found[f"held_out_{name}"] == scores[name]
-    assert found["held_out_best_exact"] > 80
+        assert evaluation[f"held_out_{name}"] == scores[name]
+    assert evaluation["held_out_best_exact"] > 80
     odds = answers(second, "null_odds.json")
     assert {number: odds[number] > 0 for number in odds} == {
         number: not text for number, text in answers(second).items()
@@ -115,7 +115,10 @@ def test_the_best_threshold_gives_the_best_score(data, second, checkpoint, tmp_p
 
 def test_defect_3_the_best_thresholds_are_of_the_real_null_odds(data, second):
     odds, n_best = answers(second, "null_odds.json"), answers(second, "nbest_predictions.json")
-    never = {number: next((one["text"] for one in found if one["text"]), "") for number, found in n_best.items()}
+    never = {
+        number: next((candidate["text"] for candidate in candidates if candidate["text"]), "")
+        for number, candidates in n_best.items()
+    }
     best = squad_scores(read_squad(data["2.0"] / "dev-v2.0.json"), never, odds)
     last = evaluations(second)[-1]
     for name in ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"):
@@ -246,14 +249,14 @@ def test_a_run_says_what_it_is_about_what_it_skips_and_that_it_collapsed(tmp_pat
     empty = paragraph("", ("empty", "plot", None), marked=True)
     write_json(tmp_path / "data" / "dev-v2.0.json", [*paragraphs, empty], "2.0")
     train_rank(World(), tmp_path / "data", classifier, tmp_path / "out", "phase.0.steps=10")
-    said = capfd.readouterr().out
-    assert "SQuAD 2.0: train-v2.0.json and dev-v2.0.json" in said
-    assert "3 train questions are skipped: their answer is not in their context" in said
-    assert "the checkpoint is of BertForSequenceClassification, whose own head is left out" in said
-    assert "train: 11 questions in 8 windows in 2 rows" in said
-    assert "a step of 2 rows has about 8 windows" in said
-    assert "dev set: exact match 100.00, F1 100.00, of 9 questions" in said
-    assert "collapsed: nothing is answered to every question" in said
+    output = capfd.readouterr().out
+    assert "SQuAD 2.0: train-v2.0.json and dev-v2.0.json" in output
+    assert "3 train questions are skipped: their answer is not in their context" in output
+    assert "the checkpoint is of BertForSequenceClassification, whose own head is left out" in output
+    assert "train: 11 questions in 8 windows in 2 rows" in output
+    assert "a step of 2 rows has about 8 windows" in output
+    assert "dev set: exact match 100.00, F1 100.00, of 9 questions" in output
+    assert "collapsed: nothing is answered to every question" in output
 
 
 @pytest.mark.slow

@@ -75,8 +75,8 @@ def asked(*answers: list[str], version_2: bool = True) -> Questions:
 def test_a_missing_prediction_is_wrong_in_version_1_and_left_out_in_version_2():
     predictions = {"q0": "one"}
     assert squad_scores(asked(["one"], ["two"], version_2=False), predictions)["exact_match"] == 50.0
-    found = squad_scores(asked(["one"], ["two"], []), predictions)
-    assert found == {"exact": 100.0, "f1": 100.0, "total": 1} | {
+    scores = squad_scores(asked(["one"], ["two"], []), predictions)
+    assert scores == {"exact": 100.0, "f1": 100.0, "total": 1} | {
         "HasAns_exact": 100.0,
         "HasAns_f1": 100.0,
         "HasAns_total": 1,
@@ -91,7 +91,7 @@ def test_gold_answers_of_articles_and_punctuation_alone_count_as_none():
 def test_the_best_threshold_is_the_first_that_abstains_from_wrong_answers_and_keeps_right_ones():
     questions, predictions = asked(["one"], [], ["two"], []), {"q0": "one", "q1": "x", "q2": "wrong", "q3": "y"}
     odds = {"q0": -3.0, "q1": -1.0, "q2": -2.0, "q3": 4.0}
-    found = squad_scores(questions, predictions, odds, threshold=-3.0)
-    assert (found["best_exact"], found["best_exact_thresh"]) == (75.0, -3.0)
-    assert found["exact"] == found["best_exact"]
+    scores = squad_scores(questions, predictions, odds, threshold=-3.0)
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (75.0, -3.0)
+    assert scores["exact"] == scores["best_exact"]
     assert squad_scores(questions, predictions, odds, threshold=9.0)["exact"] == 25.0

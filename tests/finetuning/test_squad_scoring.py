@@ -33,14 +33,14 @@ def test_the_dev_file_decides_which_scores_there_are(files, capsys):
     assert score(files, "1.1") == 0
     assert json.loads(capsys.readouterr().out) == {"exact_match": 50.0, "f1": 50.0}
     assert score(files, "2.0") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (100.0, 100.0, 100.0)
+    scores = json.loads(capsys.readouterr().out)
+    assert (scores["exact"], scores["HasAns_exact"], scores["NoAns_exact"]) == (100.0, 100.0, 100.0)
 
 
 def test_null_odds_abstain_above_the_threshold_which_is_officially_1(files, capsys):
     assert score(files, "2.0", "--null_odds", files / "odds.json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["exact"], found["best_exact"], found["best_exact_thresh"]) == (50.0, 100.0, 2.5)
+    scores = json.loads(capsys.readouterr().out)
+    assert (scores["exact"], scores["best_exact"], scores["best_exact_thresh"]) == (50.0, 100.0, 2.5)
     assert score(files, "2.0", "--null_odds", files / "odds.json", "--threshold", "2.5") == 0
     assert json.loads(capsys.readouterr().out)["exact"] == 100.0
 

@@ -48,22 +48,22 @@ def test_a_summary_has_mean_spread_and_the_best_by_the_first_score():
         Finished(Variant(seed, 1e-5), Path(f"out/seed-{seed}"), {"f1": f1, "accuracy": accuracy})
         for seed, (f1, accuracy) in enumerate(scores)
     ]
-    found = summary("mrpc", runs)
-    assert (found["decides"], found["best"]["seed"]) == ("f1", 1)
-    (group,) = found["by_learning_rate"]
+    summarized = summary("mrpc", runs)
+    assert (summarized["decides"], summarized["best"]["seed"]) == ("f1", 1)
+    (group,) = summarized["by_learning_rate"]
     assert group["runs"] == 3
     assert group["mean"] == pytest.approx({"f1": 0.85, "accuracy": 0.7})
     assert group["standard_deviation"] == pytest.approx({"f1": 0.05, "accuracy": 0.2})
-    assert cells(found)[0] == ["run", "f1", "accuracy"]
-    assert cells(found)[1:3] == [["seed-0", "0.8000", "0.7000"], ["seed-1", "0.9000", "0.5000"]]
-    assert cells(found)[-1] == ["mean of 3, rate 1e-05", "0.8500 +- 0.0500", "0.7000 +- 0.2000"]
+    assert cells(summarized)[0] == ["run", "f1", "accuracy"]
+    assert cells(summarized)[1:3] == [["seed-0", "0.8000", "0.7000"], ["seed-1", "0.9000", "0.5000"]]
+    assert cells(summarized)[-1] == ["mean of 3, rate 1e-05", "0.8500 +- 0.0500", "0.7000 +- 0.2000"]
 
 
 def test_a_finished_run_is_not_done_again_and_a_stopped_one_ends_the_series(tmp_path):
     finetuning = TextFinetuning(
         glue_data("sst2", Files(write_glue(tmp_path / "glue", 40, 8))), write_checkpoint(tmp_path / "checkpoint")
     )
-    made_of, said = variants("2", None), []
+    made_of, messages = variants("2", None), []
     directories = [tmp_path / variant.name for variant in made_of]
     for directory in directories:
         directory.mkdir()
@@ -73,7 +73,7 @@ def test_a_finished_run_is_not_done_again_and_a_stopped_one_ends_the_series(tmp_
             finetuning.job(directory, 1, [*FAST, *variant.overrides], max_steps=max_steps)
             for directory, variant in zip(directories, made_of, strict=True)
         ]
-        return train_all(jobs, made_of, World(), said.append)
+        return train_all(jobs, made_of, World(), messages.append)
 
     (directories[0] / "stop").touch()
     assert train() is None
@@ -81,10 +81,10 @@ def test_a_finished_run_is_not_done_again_and_a_stopped_one_ends_the_series(tmp_
     (directories[0] / "stop").unlink()
     done = train()
     assert [run.variant.seed for run in done] == [0, 1]
-    said.clear()
+    messages.clear()
     before = (directories[1] / "metrics.jsonl").read_bytes()
     assert train() == done
-    assert said.count("it is finished already") == 2
+    assert messages.count("it is finished already") == 2
     assert (directories[1] / "metrics.jsonl").read_bytes() == before
     (directories[1] / "metrics.jsonl").unlink()
     with pytest.raises(DamagedData, match=r"metrics.jsonl is missing, which held the scores of a run that is"):

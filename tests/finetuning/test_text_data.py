@@ -118,8 +118,10 @@ def test_the_diagnostic_set_of_glue_is_found_for_mnli(tmp_path, place):
         write(tmp_path / "MNLI" / f"{split}.tsv", labelled)
     assert not glue_data("mnli", Files(tmp_path / "MNLI")).test
     diagnostic = write(tmp_path / place, 'index\tsentence1\tsentence2\n0\tThe "cat\tsat\n1\ta\tb\n')
-    found = glue_data("mnli", Files(tmp_path / "MNLI")).test
-    assert {name: split.examples.texts for name, split in found.items()} == {"AX": (['The "cat', "a"], ["sat", "b"])}
+    test_splits = glue_data("mnli", Files(tmp_path / "MNLI")).test
+    assert {name: split.examples.texts for name, split in test_splits.items()} == {
+        "AX": (['The "cat', "a"], ["sat", "b"])
+    }
     named = glue_data("mnli", Files(tmp_path / "MNLI", test=(diagnostic,) * 3)).test
     assert list(named) == ["MNLI-m", "MNLI-mm", "AX"]
 

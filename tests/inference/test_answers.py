@@ -48,7 +48,7 @@ def random_logits(rows: SpanRows, rounded: bool = True) -> list[tuple[np.ndarray
 def googles(rows: SpanRows, logits: list, contexts: list[str], rules: AnswerRules) -> list[tuple]:
     """run_squad.py's write_predictions in its loops: n-best (text, probability), best text, null odds."""
     windows, tokens = rows.windows, rows.tokens
-    found = []
+    by_question = []
     for question in range(len(contexts)):
         own = np.flatnonzero(windows.question == question).tolist()
         base = tokens.context_starts[question]
@@ -102,8 +102,8 @@ def googles(rows: SpanRows, logits: list, contexts: list[str], rules: AnswerRule
             text = next((text for text in n_best if text), None)
             odds = null - n_best[text][0] - n_best[text][1] if text else NO_CANDIDATE_ODDS
             best = "" if odds > rules.null_score_threshold else text
-        found.append((listed, best, odds))
-    return found
+        by_question.append((listed, best, odds))
+    return by_question
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -125,10 +125,10 @@ def test_answers_are_googles(packing, rounded, rules, monkeypatch):
     answers = find_answers(rows, outputs_of(rows, logits), contexts, rules)
     expected = googles(rows, logits, contexts, rules)
     assert len(answers) == len(expected) == 16
-    for found, (n_best, best, odds) in zip(answers, expected, strict=True):
-        assert [answer.text for answer in found.n_best] == [text for text, _ in n_best]
-        np.testing.assert_allclose([answer.probability for answer in found.n_best], [share for _, share in n_best])
-        assert (found.best.text, found.null_odds) == (best, odds)
+    for computed, (n_best, best, odds) in zip(answers, expected, strict=True):
+        assert [answer.text for answer in computed.n_best] == [text for text, _ in n_best]
+        np.testing.assert_allclose([answer.probability for answer in computed.n_best], [share for _, share in n_best])
+        assert (computed.best.text, computed.null_odds) == (best, odds)
 
 
 def answers_to(context: str, question: str = "the plot", may_abstain: bool = True) -> tuple[Answers, SpanRows]:

@@ -37,9 +37,9 @@ def squad(tmp_path_factory) -> Path:
 
 def predict(predictor: Predictor, source: Path, output: Path) -> str:
     done = []
-    said = predictor.predict_file(source, output, lambda *progress: done.append(progress))
+    message = predictor.predict_file(source, output, lambda *progress: done.append(progress))
     assert done[-1][0] == done[-1][1]
-    return said
+    return message
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -72,9 +72,9 @@ def test_squads_files_and_tables_get_the_same_answers(predictors, squad, tmp_pat
 
 def test_a_directory_gets_all_that_fine_tuning_writes(predictors, squad, tmp_path):
     assert predict(predictors[True], squad, tmp_path) == f"21 answers: {tmp_path}"
-    found = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()}
-    assert set(found) == {"predictions.json", "nbest_predictions.json", "null_odds.json"}
-    assert len({tuple(content) for content in found.values()}) == 1
+    contents = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()}
+    assert set(contents) == {"predictions.json", "nbest_predictions.json", "null_odds.json"}
+    assert len({tuple(content) for content in contents.values()}) == 1
 
 
 def test_a_line_is_answered_as_the_same_row_of_a_file(predictors, tmp_path):

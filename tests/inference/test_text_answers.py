@@ -15,7 +15,7 @@ def test_a_real_number_is_the_shortest_decimal_that_means_it():
 
 
 def test_probabilities_are_the_softmax_and_large_logits_do_not_overflow():
-    found = probabilities(np.array([[0, np.log(3)], [1000, 0]], np.float32))
-    assert found.dtype == np.float64
-    assert found[0].tolist() == pytest.approx([0.25, 0.75])
-    assert found[1].tolist() == [1, 0]
+    computed = probabilities(np.array([[0, np.log(3)], [1000, 0]], np.float32))
+    assert computed.dtype == np.float64
+    assert computed[0].tolist() == pytest.approx([0.25, 0.75])
+    assert computed[1].tolist() == [1, 0]

@@ -64,8 +64,8 @@ def test_an_albert_answers_too(tmp_path):
     directory = write_checkpoint(tmp_path / "albert", TASK, model)
     predictor = open_predictor(directory, Options())
     for (first, second), shares in zip(PAIRS, of_transformers(directory), strict=True):
-        _, *found = predictor.predict_line(f"{first}\t{second}").split("\t")
-        np.testing.assert_allclose([float(text.split("=")[1]) for text in found], shares, atol=1e-4)
+        _, *columns = predictor.predict_line(f"{first}\t{second}").split("\t")
+        np.testing.assert_allclose([float(text.split("=")[1]) for text in columns], shares, atol=1e-4)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "tsv"])
@@ -88,10 +88,10 @@ def test_a_files_answers_are_those_of_transformers(tmp_path, predictor, expected
 
 def test_a_lines_answer_is_that_of_the_file(predictor, expected):
     for (first, second), shares in zip(PAIRS, expected, strict=True):
-        label, *found = predictor.predict_line(f"{first}\t{second}").split("\t")
+        label, *columns = predictor.predict_line(f"{first}\t{second}").split("\t")
         assert label == TASK.labels[shares.argmax()]
-        assert [text.split("=")[0] for text in found] == list(TASK.labels)
-        np.testing.assert_allclose([float(text.split("=")[1]) for text in found], shares, atol=1e-4)
+        assert [text.split("=")[0] for text in columns] == list(TASK.labels)
+        np.testing.assert_allclose([float(text.split("=")[1]) for text in columns], shares, atol=1e-4)
 
 
 def test_a_line_with_another_number_of_texts_is_refused(predictor):
@@ -101,19 +101,19 @@ def test_a_line_with_another_number_of_texts_is_refused(predictor):
 
 def test_a_longer_text_is_cut_and_an_empty_one_answered(tmp_path):
     path = write_checkpoint(tmp_path / "model", Classification(("no", "yes"), ("text",)))
-    found = open_predictor(path, Options(sequence_length=8))
-    assert found.predict_line("good " * 6) == found.predict_line("good " * 90)
-    assert found.predict_line("").split("\t")[0] in ("no", "yes")
+    cutting = open_predictor(path, Options(sequence_length=8))
+    assert cutting.predict_line("good " * 6) == cutting.predict_line("good " * 90)
+    assert cutting.predict_line("").split("\t")[0] in ("no", "yes")
 
 
 def test_a_regression_answers_with_a_number(tmp_path):
-    found = open_predictor(write_checkpoint(tmp_path / "model", Regression("score", ("text",))), Options())
+    regressor = open_predictor(write_checkpoint(tmp_path / "model", Regression("score", ("text",))), Options())
     (tmp_path / "in.jsonl").write_text('{"text": "good"}\n{"text": "bad film"}\n')
-    found.predict_file(tmp_path / "in.jsonl", tmp_path / "out.tsv", quiet)
+    regressor.predict_file(tmp_path / "in.jsonl", tmp_path / "out.tsv", quiet)
     lines = (tmp_path / "out.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
     numbers = [float(line.split("\t")[1]) for line in lines[1:]]
-    assert numbers[0] == pytest.approx(float(found.predict_line("good")), rel=1e-4)
+    assert numbers[0] == pytest.approx(float(regressor.predict_line("good")), rel=1e-4)
     assert numbers[0] != numbers[1]
 
 
@@ -145,10 +145,10 @@ def test_checkpoints_that_cannot_answer_are_refused(tmp_path):
 
 
 def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for(tmp_path):
-    found = open_predictor(write_checkpoint(tmp_path / "model", Classification(("no", "yes"))), Options())
+    opened = open_predictor(write_checkpoint(tmp_path / "model", Classification(("no", "yes"))), Options())
     (tmp_path / "in.csv").write_text("a\nb\n")
     with pytest.raises(UserError, match="--text_columns"):
-        found.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
+        opened.predict_file(tmp_path / "in.csv", tmp_path / "out.csv", quiet)
 
 
 def test_a_checkpoint_without_names_has_two_labels_as_transformers_leaves_them_out():

@@ -43,8 +43,12 @@ def rows() -> dict[str, np.ndarray]:
     """Three rows of other lengths, padded: int32 [3, 16] each."""
     real = np.arange(16) < np.array([[16], [9], [1]])
     ids = np.random.default_rng(0).integers(1, len(VOCABULARY), real.shape)
-    found = {"input_ids": np.where(real, ids, 0), "token_type_ids": real & (np.arange(16) >= 5), "attention_mask": real}
-    return {name: value.astype(np.int32) for name, value in found.items()}
+    inputs = {
+        "input_ids": np.where(real, ids, 0),
+        "token_type_ids": real & (np.arange(16) >= 5),
+        "attention_mask": real,
+    }
+    return {name: value.astype(np.int32) for name, value in inputs.items()}
 
 
 def write(directory: Path, task: Task, model: Model = MODEL) -> dict[str, np.ndarray]:
@@ -65,12 +69,12 @@ def same_outputs(theirs, architecture: Architecture, model: Model, parameters: d
     with torch.no_grad():
         expected = theirs(**{name: torch.tensor(value.astype(np.int64)) for name, value in inputs.items()})
     parameters = {name: parameters[name] for name in architecture.parameters(model)}
-    for found in (
+    for outputs in (
         trained_outputs(architecture, model, parameters, inputs),
         Served(architecture, model, parameters, tf.int32).outputs(**inputs),
     ):
-        assert found
-        for name, value in found.items():
+        assert outputs
+        for name, value in outputs.items():
             value, other = np.array(value), expected[OUTPUTS.get(name, name)].numpy()
             if value.shape[:2] == real.shape:
                 value, other = value[real], other[real]
@@ -82,10 +86,10 @@ def test_a_directory_of_transformers_has_its_logits_here(kind, tmp_path):
     labels = {"num_labels": len(LABELS), "id2label": dict(enumerate(LABELS))} if "Classification" in kind else {}
     theirs, (architecture, task) = random_model(kind, **labels), HEADS[kind]
     theirs.save_pretrained(tmp_path)
-    found = read_directory(tmp_path, task)
-    assert found.model == MODEL
+    pretrained = read_directory(tmp_path, task)
+    assert pretrained.model == MODEL
     assert describe_directory(tmp_path)[2][0] == architecture
-    same_outputs(theirs, architecture, found.model, found.parameters)
+    same_outputs(theirs, architecture, pretrained.model, pretrained.parameters)
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -95,20 +99,20 @@ def test_a_directory_of_ours_has_its_logits_in_transformers(kind, model, tmp_pat
     architecture, task = HEADS[kind]
     parameters = write(tmp_path, task, model)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [kind]
-    theirs, said = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
-    assert not said["missing_keys"]
-    assert not said["unexpected_keys"]
+    theirs, loading = getattr(transformers, kind).from_pretrained(tmp_path, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
     same_outputs(theirs.eval(), architecture, model, parameters)
 
 
 @pytest.mark.parametrize("task", [Pretraining(True), Pretraining(False), Classification(LABELS), Span()])
 def test_what_is_written_is_read_back(task, tmp_path):
     values = write(tmp_path, task)
-    found = read_directory(tmp_path, task)
-    assert found.model == MODEL
-    assert found.parameters.keys() == values.keys()
+    pretrained = read_directory(tmp_path, task)
+    assert pretrained.model == MODEL
+    assert pretrained.parameters.keys() == values.keys()
     for name, value in values.items():
-        np.testing.assert_array_equal(found.parameters[name], value, err_msg=name)
+        np.testing.assert_array_equal(pretrained.parameters[name], value, err_msg=name)
 
 
 def test_names_in_files_are_told_back_and_no_two_are_equal():
@@ -123,9 +127,9 @@ def test_names_in_files_are_told_back_and_no_two_are_equal():
 def test_a_bare_albert_model_gets_its_prefix_and_keeps_its_pooler(tmp_path):
     original = random_model("AlbertModel")
     original.save_pretrained(tmp_path)
-    found = read_directory(tmp_path)
-    assert found.parameters["bert.pooler.dense.bias"] == pytest.approx(original.pooler.bias.detach().numpy())
-    assert describe_directory(tmp_path)[2][0].class_name(found.model) == "AlbertModel"
+    pretrained = read_directory(tmp_path)
+    assert pretrained.parameters["bert.pooler.dense.bias"] == pytest.approx(original.pooler.bias.detach().numpy())
+    assert describe_directory(tmp_path)[2][0].class_name(pretrained.model) == "AlbertModel"
 
 
 @pytest.mark.parametrize("vocabulary", [VOCABULARY, VOCABULARY[5:] + VOCABULARY[:5]], ids=["first", "last"])
@@ -185,5 +189,5 @@ def test_settings_that_are_left_out_are_those_of_transformers(tmp_path):
     for name in ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"):
         del config[name]
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    found: Pretrained = read_directory(tmp_path)
-    assert found.model == MODEL
+    pretrained: Pretrained = read_directory(tmp_path)
+    assert pretrained.model == MODEL

@@ -23,16 +23,16 @@ def test_a_class_is_found_again_in_its_own_parameters(name):
 
 def test_the_richest_comes_first_and_heads_on_a_pooler_need_one():
     shapes = pretraining_shapes(MODEL, False) | span_head_shapes(MODEL) | classifier_shapes(MODEL, 3)
-    assert [found.name for found in whole_heads(MODEL, shapes)] == [ANSWERS, "BertForMaskedLM", "BertModel"]
+    assert [head.name for head in whole_heads(MODEL, shapes)] == [ANSWERS, "BertForMaskedLM", "BertModel"]
     shapes |= encoder_shapes(MODEL, pooler=True)
-    names = [found.name for found in whole_heads(MODEL, shapes)]
+    names = [head.name for head in whole_heads(MODEL, shapes)]
     assert names == [ANSWERS, CLASSIFICATION, "BertForMaskedLM", "BertModel"]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 99), (0, 16), (1 << 60, 0)])
 def test_a_classifier_of_another_shape_is_none(shape):
     shapes = encoder_shapes(MODEL, True) | classifier_shapes(MODEL, 3) | {"classifier.weight": shape}
-    assert [found.name for found in whole_heads(MODEL, shapes)] == ["BertModel"]
+    assert [head.name for head in whole_heads(MODEL, shapes)] == ["BertModel"]
 
 
 def test_one_label_is_a_regression():

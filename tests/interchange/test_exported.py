@@ -28,8 +28,8 @@ def call(outputs: np.ndarray, **inputs: np.ndarray) -> list[Call]:
 
 
 def test_an_export_is_loaded_and_called_by_its_signature(doubling):
-    found = load_export(doubling)("serving_default", {"x": X})
-    np.testing.assert_array_equal(found["y"], 2 * X)
+    outputs = load_export(doubling)("serving_default", {"x": X})
+    np.testing.assert_array_equal(outputs["y"], 2 * X)
 
 
 def test_differences_count_beside_the_largest_value_and_not_at_padding():

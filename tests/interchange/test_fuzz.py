@@ -109,9 +109,9 @@ def read_changed(box, made) -> None:
     for name, change in made:
         if (box.directory / name).is_file() and change.kind not in ("link_out", "link_to_nothing"):
             apply(box.directory / name, change, box.outside)
-    found = box.read(read_directory, box.directory)
-    if not isinstance(found, ReportedError):
-        assert_is_whole(found)
+    pretrained = box.read(read_directory, box.directory)
+    if not isinstance(pretrained, ReportedError):
+        assert_is_whole(pretrained)
 
 
 def test_both_layouts_are_read_as_one(whole, sharded):
@@ -166,8 +166,8 @@ def test_a_tensor_that_the_model_has_not_takes_no_memory(tmp_path, whole):
         file.write_bytes(len(packed).to_bytes(8, "little") + packed + content[end:])
         with open(file, "r+b") as hole:
             hole.truncate(8 + len(packed) + last)
-        found = box.read(read_directory, box.directory)
-        assert isinstance(found, ReportedError) or found.parameters.keys() == tensors.keys()
+        pretrained = box.read(read_directory, box.directory)
+        assert isinstance(pretrained, ReportedError) or pretrained.parameters.keys() == tensors.keys()
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "tokenizer_config.json"])

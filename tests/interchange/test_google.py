@@ -47,7 +47,7 @@ def directory(original, tmp_path) -> Path:
 
 def expected(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The parameters of transformers, from rules on names that are written apart from the program's."""
-    found = {}
+    parameters = {}
     for variable, value in values.items():
         name = variable.replace("layer_", "layer.").replace("/", ".").replace("cls.squad.output_", "qa_outputs.")
         if name.startswith("output_"):
@@ -59,8 +59,8 @@ def expected(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         name = name.removesuffix(".kernel") + ".weight" if name.endswith(".kernel") else name
         name = name.removesuffix("weights") + "weight" if name.endswith(".weights") else name
         name = f"{name}.weight" if name.endswith("_embeddings") else name
-        found[name] = value.T if variable.endswith("kernel") else value
-    return found
+        parameters[name] = value.T if variable.endswith("kernel") else value
+    return parameters
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_every_variable_of_every_head_has_its_place(tmp_path, heads, architectur
     contents = describe(tmp_path / "tiny")
     assert (contents.architectures[0].name, contents.architectures[0].pooler) == (architecture, pooler)
     assert len(contents.optimizer) == 2 * len(values) + 1
-    found = read_pretrained(tmp_path / "tiny", contents.architectures[0]).parameters
+    parameters = read_pretrained(tmp_path / "tiny", contents.architectures[0]).parameters
     wanted = expected(values)
-    assert found.keys() == wanted.keys()
+    assert parameters.keys() == wanted.keys()
     for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(parameters[name], value, err_msg=name)
 
 
 def test_every_variable_of_an_albert_has_its_place(tmp_path):
@@ -95,7 +95,7 @@ def test_every_variable_of_an_albert_has_its_place(tmp_path):
     assert sizes == (8, 2, 4)
     assert contents.model.hidden_act == "gelu_new"  # which Google's code computes by either name
     assert len(contents.optimizer) == 2 * len(values) + 1
-    found = read_pretrained(tmp_path / "tiny").parameters
+    parameters = read_pretrained(tmp_path / "tiny").parameters
     renamed = {}
     for variable, value in values.items():
         for theirs, ours in (
@@ -109,9 +109,9 @@ def test_every_variable_of_an_albert_has_its_place(tmp_path):
             variable = variable.replace(theirs, ours)
         renamed[variable] = value
     wanted = expected(renamed)
-    assert found.keys() == wanted.keys()
+    assert parameters.keys() == wanted.keys()
     for name, value in wanted.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(parameters[name], value, err_msg=name)
 
 
 def test_an_albert_with_several_blocks_in_a_group_is_refused(tmp_path):
@@ -139,21 +139,21 @@ def test_the_expected_outputs_of_googles_own_tiny_checkpoint(shared_data):
     directory = shared_data / "finetune" / "tf1" / "keras-bert-tiny"
     if not directory.is_dir():
         pytest.skip("needs ../shared/data/finetune/tf1, which is not here")
-    found = read_pretrained(directory)
+    pretrained = read_pretrained(directory)
     outputs = json.loads((directory / "expected-outputs.json").read_text(encoding="utf-8"))
     names = ("input_ids", "token_type_ids", "attention_mask")
     batch = plain.single_sequences(*(tf.constant(outputs[name], tf.int32) for name in names))
-    parameters = {name: tf.constant(value) for name, value in found.parameters.items()}
-    hidden = plain.encode(found.model, parameters, batch)[-1]
+    parameters = {name: tf.constant(value) for name, value in pretrained.parameters.items()}
+    hidden = plain.encode(pretrained.model, parameters, batch)[-1]
     real = np.array(outputs["attention_mask"]) > 0
     for name, value, places in (
         ("last_hidden_state", hidden, real),
-        ("prediction_logits", plain.masked_token_logits(found.model, parameters, hidden), real),
+        ("prediction_logits", plain.masked_token_logits(pretrained.model, parameters, hidden), real),
         ("pooler_output", plain.pooled(parameters, hidden[:, 0]), slice(None)),
         ("seq_relationship_logits", plain.pair_logits(parameters, hidden[:, 0]), slice(None)),
     ):
         np.testing.assert_allclose(value.numpy()[places], np.array(outputs[name])[places], atol=2e-6, err_msg=name)
-    assert found.lowercase is True
+    assert pretrained.lowercase is True
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,9 @@ def test_the_tokenizer_settings_then_the_name_then_the_vocabulary_tell_of_lower_
     (directory / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     if settings:
         (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    found = read_tokenizer(directory)
-    assert found.lowercase is lowercase
-    assert reason in found.reason
+    tokenizer = read_tokenizer(directory)
+    assert tokenizer.lowercase is lowercase
+    assert reason in tokenizer.reason
     if lowercase is None:
         refuse(directory, "nothing tells whether text is to be lower-cased for it; .* --cased")
         assert read_pretrained(directory, lowercase=True).lowercase is True

@@ -91,12 +91,12 @@ def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase, transfor
         if lowercase
         else ["the", "Cat", "##s", "café", "é", "北", "京", "!"]
     )
-    found = tokenizer("the Cats", "café é 北京!")
+    encoded = tokenizer("the Cats", "café é 北京!")
     pair = ["[CLS]", *tokens[:3], "[SEP]", *tokens[3:], "[SEP]"]
     if lowercase:
         pair[5:7] = ["[UNK]", "[UNK]"]  # without accents neither "cafe" nor "e" is in the vocabulary
-    assert tokenizer.convert_ids_to_tokens(found["input_ids"]) == pair
-    assert found["token_type_ids"] == [0] * 5 + [1] * (len(pair) - 5)
+    assert tokenizer.convert_ids_to_tokens(encoded["input_ids"]) == pair
+    assert encoded["token_type_ids"] == [0] * 5 + [1] * (len(pair) - 5)
     assert tokenizer.mask_token_id == VOCABULARY.index("[MASK]")
     assert read_directory(tmp_path).lowercase is lowercase
 
@@ -189,10 +189,10 @@ def test_gamma_beta_decoder_and_position_ids_of_old_files(pretraining_directory)
 def test_other_float_types_become_float32(tmp_path, dtype, torch):
     original = random_model("BertForPreTraining").to(getattr(torch, dtype))
     original.save_pretrained(tmp_path)
-    found = read_directory(tmp_path).parameters
-    expected = {name: values.float().numpy() for name, values in original.state_dict().items() if name in found}
-    assert_equal_parameters(found, expected)
-    assert len(found) == len(pretraining_shapes(small_model(), True))
+    parameters = read_directory(tmp_path).parameters
+    expected = {name: values.float().numpy() for name, values in original.state_dict().items() if name in parameters}
+    assert_equal_parameters(parameters, expected)
+    assert len(parameters) == len(pretraining_shapes(small_model(), True))
 
 
 def test_sharded_files_are_put_together(tmp_path):

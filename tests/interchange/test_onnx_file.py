@@ -21,8 +21,8 @@ def test_names_dimensions_and_outputs(tmp_path, torch):
     original = random_model("BertForPreTraining")
     original.save_pretrained(tmp_path)
     architecture = describe(tmp_path).architectures[0]
-    found = read_pretrained(tmp_path, architecture)
-    write_onnx(tmp_path, Served(architecture, found.model, found.parameters, tf.int64))
+    pretrained = read_pretrained(tmp_path, architecture)
+    write_onnx(tmp_path, Served(architecture, pretrained.model, pretrained.parameters, tf.int64))
 
     graph = onnx.load(tmp_path / "model.onnx").graph
     shapes = {
@@ -62,8 +62,8 @@ def test_without_the_extra_it_is_refused(monkeypatch):
 def test_what_an_onnx_file_cannot_hold_is_refused(tmp_path, monkeypatch):
     random_model("BertModel").save_pretrained(tmp_path)
     architecture = describe(tmp_path).architectures[0]
-    found = read_pretrained(tmp_path, architecture)
-    served = Served(architecture, found.model, found.parameters, tf.int64)
+    pretrained = read_pretrained(tmp_path, architecture)
+    served = Served(architecture, pretrained.model, pretrained.parameters, tf.int64)
     monkeypatch.setattr("bert_horovod.interchange.onnx_file._LARGEST_BYTES", 100)
     monkeypatch.setattr("bert_horovod.interchange.onnx_file.require_onnx", lambda: None)
     with pytest.raises(UserError, match="an ONNX file holds 2 GB; export a savedmodel"):

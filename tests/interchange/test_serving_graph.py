@@ -36,13 +36,13 @@ def test_outputs_are_those_of_transformers(tmp_path, torch, kind, settings, outp
     architecture = describe(tmp_path).architectures[0]
     assert architecture.name == kind
     assert architecture.labels == {3: ("x", "y", "z"), 1: ("LABEL_0",)}.get(settings.get("num_labels"), ())
-    found = read_pretrained(tmp_path, architecture)
-    parameters = {name: found.parameters[name] for name in architecture.parameters(found.model)}
+    pretrained = read_pretrained(tmp_path, architecture)
+    parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
     rows = padded_rows()
     with torch.no_grad():
         theirs = original(**{name: torch.tensor(value.astype(np.int64)) for name, value in rows.items()})
-    served = Served(architecture, found.model, parameters, tf.int32).serve(**rows)
-    trained = trained_outputs(architecture, found.model, parameters, rows)
+    served = Served(architecture, pretrained.model, parameters, tf.int32).serve(**rows)
+    trained = trained_outputs(architecture, pretrained.model, parameters, rows)
     assert sorted(served) == sorted(trained) == outputs
     for name in outputs:
         expected = theirs[name].numpy()

@@ -75,9 +75,9 @@ def test_rows_are_those_of_bert_and_long_pairs_lose_tokens_as_in_training():
 @pytest.mark.parametrize(("kept", "unread"), [(0, [4, 0, 2]), (2, [3, 0, 0]), (4, [1, 0, 0]), (9, [0, 0, 0])])
 def test_words_that_were_not_read_are_counted_and_a_cut_one_is_among_them(kept, unread):
     texts = tf.constant(["the  cats sat\non ", " \x00 ", "Café the"])
-    whole = TextRows(WORDS, True, 64).tokenize(texts)
-    assert whole.ids.row_lengths().numpy().tolist() == [5, 0, 2]
-    assert unread_words(whole, whole.cut(tf.fill([3], kept)), texts).numpy().tolist() == unread
+    uncut = TextRows(WORDS, True, 64).tokenize(texts)
+    assert uncut.ids.row_lengths().numpy().tolist() == [5, 0, 2]
+    assert unread_words(uncut, uncut.cut(tf.fill([3], kept)), texts).numpy().tolist() == unread
 
 
 def test_the_best_answer_is_that_of_trying_all():
@@ -88,7 +88,7 @@ def test_the_best_answer_is_that_of_trying_all():
     starts[3, 3] = ends[3, 55] = 9  # outside of the context
     contexts = [" ".join(f"w{i:02d}" for i in range(count)) for count in counts]
     places = tf.RaggedTensor.from_row_lengths([4 * i for count in counts for i in range(count)], counts)
-    found = best_answers(
+    outputs = best_answers(
         *map(tf.constant, (starts, ends, begins.astype(np.int32))),
         TextTokens(places, places, places + 3),
         tf.constant(contexts),
@@ -98,6 +98,6 @@ def test_the_best_answer_is_that_of_trying_all():
         null = starts[row, 0] + ends[row, 0]
         sums = {(s, e): starts[row, begin + s] + ends[row, begin + e] for s, e in spans}
         s, e = max(sums, key=sums.get, default=(0, -1))
-        assert found["answer"].numpy()[row].decode() == contexts[row][4 * s : 4 * e + 3 if count else 0]
-        assert found["score"].numpy()[row] == sums.get((s, e), null)
-        assert found["null_score"].numpy()[row] == null
+        assert outputs["answer"].numpy()[row].decode() == contexts[row][4 * s : 4 * e + 3 if count else 0]
+        assert outputs["score"].numpy()[row] == sums.get((s, e), null)
+        assert outputs["null_score"].numpy()[row] == null

@@ -28,19 +28,19 @@ class Code:
 def tensors(pretraining_directory, torch) -> dict:
     """The directory's tensors as PyTorch's; their file is removed."""
     path = pretraining_directory / "model.safetensors"
-    found = {name: torch.from_numpy(value.copy()) for name, value in load_file(path).items()}
+    loaded = {name: torch.from_numpy(value.copy()) for name, value in load_file(path).items()}
     path.unlink()
-    return found
+    return loaded
 
 
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}], ids=["zip", "before 1.6"])
 def test_a_directory_of_pytorchs_is_read_as_one_of_safetensors(pretraining_directory, tensors, torch, options):
     buffers = {"bert.embeddings.position_ids": torch.arange(24)}  # as transformers saved them before 4.31
     torch.save(tensors | buffers, pretraining_directory / "pytorch_model.bin", **options)
-    found = read_directory(pretraining_directory).parameters
-    for name, value in found.items():
+    parameters = read_directory(pretraining_directory).parameters
+    for name, value in parameters.items():
         np.testing.assert_array_equal(value, tensors[name].numpy(), err_msg=name)
-    assert found.keys() == tensors.keys() - {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    assert parameters.keys() == tensors.keys() - {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
 
 
 def test_shards_and_narrow_numbers(pretraining_directory, tensors, torch):

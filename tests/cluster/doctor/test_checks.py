@@ -77,8 +77,8 @@ def test_the_tested_versions_are_those_of_the_packages_metadata():
 
 def test_what_is_missing_or_out_of_range_is_a_failure():
     hosts = {"a": facts(python="3.13.1", packages={"tensorflow": "2.18.1", "horovod": None, "numpy": "2.0.2"})}
-    found = check_versions(hosts, ">=3.10,<3.13", {"tensorflow": "==2.18.1", "horovod": "==0.28.1"})
-    assert [(check.level, check.found) for check in found] == [
+    checks = check_versions(hosts, ">=3.10,<3.13", {"tensorflow": "==2.18.1", "horovod": "==0.28.1"})
+    assert [(check.level, check.found) for check in checks] == [
         (FAILED, "a: Python 3.13.1"),
         (FAILED, "a: horovod is missing"),
     ]
@@ -170,15 +170,15 @@ def test_the_slowest_interface_that_gloo_uses_sets_what_is_expected():
 )
 def test_room_for_checkpoints_is_asked_of_the_first_host_alone(room, level):
     first = facts(directories=facts()["directories"] | {"/out": room})
-    other = facts(directories=facts()["directories"] | {"/out": {"free_bytes": 0, "wrong": None}})
-    (check,) = check_disks({"a": first, "b": other}, "/tmp", "/out")
+    second = facts(directories=facts()["directories"] | {"/out": {"free_bytes": 0, "wrong": None}})
+    (check,) = check_disks({"a": first, "b": second}, "/tmp", "/out")
     assert check.level == level
     assert ("Read-only" in check.found) == (room["wrong"] is not None)
 
 
 def test_ranks_without_a_core_or_memory_are_a_warning():
-    found = check_resources({"a": facts(cores=2, memory_bytes=4e9)}, {"a": 4})
-    assert [(check.name, check.level) for check in found] == [("cores", WARNING), ("memory", WARNING)]
+    checks = check_resources({"a": facts(cores=2, memory_bytes=4e9)}, {"a": 4})
+    assert [(check.name, check.level) for check in checks] == [("cores", WARNING), ("memory", WARNING)]
     assert check_resources({"a": facts()}, {"a": 4})[0].level == OK
 
 

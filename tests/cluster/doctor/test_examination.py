@@ -125,10 +125,10 @@ def differing(box, tmp_path_factory) -> Iterator[str]:
 
 @needs_hosts
 def test_versions_out_of_the_tested_range_and_unequal_ones_are_found(differing):
-    found = "\n".join(lines(differing, "versions"))
-    assert "FAILED   versions     node2: numpy 2.2.0; expected numpy <2.1,>=1.26 mend: run/setup.sh on node2" in found
+    report = "\n".join(lines(differing, "versions"))
+    assert "FAILED   versions     node2: numpy 2.2.0; expected numpy <2.1,>=1.26 mend: run/setup.sh on node2" in report
     version = importlib.metadata.version("numpy")
-    assert f"numpy: {version} on node1, node3; 2.2.0 on node2; expected the same on all hosts" in found
+    assert f"numpy: {version} on node1, node3; 2.2.0 on node2; expected the same on all hosts" in report
 
 
 @needs_hosts
@@ -224,15 +224,15 @@ def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
     pytest.importorskip("horovod")
     command = [*DOCTOR, "--json", "--output_dir", tmp_path / "run"]
     done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=200)
-    found = json.loads(done.stdout)
-    assert {check["name"] for check in found["checks"]} >= {"versions", "name", "disk", "GPUs", "all-reduce"}
-    assert found["hosts"]["localhost"]["packages"]["numpy"] == importlib.metadata.version("numpy")
-    assert str(tmp_path / "run") in found["hosts"]["localhost"]["directories"]
-    assert (done.returncode, found["ok"]) == (0, True), done.stdout + done.stderr
-    assert found["all_reduce"]["ranks"] == 2
-    assert found["all_reduce"]["bits_per_s"] > 0
-    assert found["start"].startswith("bert-horovod launch -np 1 -- pretrain ")
-    assert found["start"].endswith(f"--output_dir {tmp_path / 'run'}")
+    report = json.loads(done.stdout)
+    assert {check["name"] for check in report["checks"]} >= {"versions", "name", "disk", "GPUs", "all-reduce"}
+    assert report["hosts"]["localhost"]["packages"]["numpy"] == importlib.metadata.version("numpy")
+    assert str(tmp_path / "run") in report["hosts"]["localhost"]["directories"]
+    assert (done.returncode, report["ok"]) == (0, True), done.stdout + done.stderr
+    assert report["all_reduce"]["ranks"] == 2
+    assert report["all_reduce"]["bits_per_s"] > 0
+    assert report["start"].startswith("bert-horovod launch -np 1 -- pretrain ")
+    assert report["start"].endswith(f"--output_dir {tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()
 
 

@@ -90,9 +90,9 @@ def test_sigterm_saves_on_all_hosts(start):
     with start() as run:
         run.await_output(FIRST_STEP)
         run.signal(signal.SIGTERM)
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert code == 0, errors
-    assert "asked to stop: saved at step" in said
+    assert "asked to stop: saved at step" in output
 
 
 def test_a_rank_that_is_killed_is_named_with_its_host(start):

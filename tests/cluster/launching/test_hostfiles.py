@@ -108,13 +108,13 @@ SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
     ],
 )
 def test_a_schedulers_variables_give_hosts_and_slots(environment, hosts, source):
-    found = from_scheduler(environment)
+    allocation = from_scheduler(environment)
     if hosts is None:
-        assert found is None
+        assert allocation is None
     else:
-        assert found[0] == hosts
-        assert list(found[0]) == list(hosts)
-        assert source in found[1]
+        assert allocation[0] == hosts
+        assert list(allocation[0]) == list(hosts)
+        assert source in allocation[1]
 
 
 @pytest.mark.parametrize(

@@ -49,18 +49,18 @@ def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
     with start() as run:
         run.await_output(FIRST_STEP)
         run.signal(signal.SIGUSR1)
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert code == 0, errors
-    assert "asked to stop: saved at step" in said
+    assert "asked to stop: saved at step" in output
     assert "asked the ranks to save and stop" in errors
     assert len(without_epochs(errors)) == 1
     step = int(newest(tmp_path / "run").name.removeprefix("step-"))
     with start("--max_steps", str(step + 2)) as run:
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert (code, without_epochs(errors)) == (0, [])
-    assert f"resuming from {tmp_path / 'run'}" in said
+    assert f"resuming from {tmp_path / 'run'}" in output
     assert newest(tmp_path / "run").name == f"step-{step + 2:08d}"
-    assert "]<std" not in said
+    assert "]<std" not in output
 
 
 @needs_horovod
@@ -69,9 +69,9 @@ def test_sigterm_to_every_process_of_the_job_saves(start, controller):
         run.await_output(FIRST_STEP)
         for process in run.processes():
             os.kill(process, signal.SIGTERM)
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert code == 0, errors
-    assert "asked to stop: saved at step" in said
+    assert "asked to stop: saved at step" in output
 
 
 @pytest.mark.slow
@@ -82,9 +82,9 @@ def test_a_signal_before_the_ranks_have_started_is_not_lost(start, number):
         while len(run.processes()) < 2:  # horovodrun is there
             time.sleep(0.05)
         run.signal(number)
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert code == 0, errors
-    assert "asked to stop: saved at step" in said
+    assert "asked to stop: saved at step" in output
 
 
 @pytest.mark.slow
@@ -97,9 +97,9 @@ def test_a_request_waits_for_a_step_that_takes_longer_than_horovodruns_patience(
             os.kill(process, signal.SIGTERM)
         time.sleep(7)  # horovodrun by itself kills after 5
         os.kill(run.rank(1), signal.SIGCONT)
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert code == 0, errors
-    step = re.search(r"asked to stop: saved at step (\d+)", said)[1]
+    step = re.search(r"asked to stop: saved at step (\d+)", output)[1]
     assert newest(tmp_path / "run").name == f"step-{int(step):08d}"
 
 
@@ -121,8 +121,8 @@ def test_a_second_sigterm_kills(start, controller):
 @needs_horovod
 def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_path):
     with start("--set", "phase.0.learning_rate=-1", launch_flags=[*controller, "--restarts", "1"]) as run:
-        code, said, errors = run.end()
-    assert (code, said) == (2, "")
+        code, output, errors = run.end()
+    assert (code, output) == (2, "")
     assert errors == "bert-horovod: error: phase.0.learning_rate = -1: expected more than 0 and at most 10000.0\n"
     assert not (tmp_path / "run").exists()
 

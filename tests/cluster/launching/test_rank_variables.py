@@ -25,9 +25,9 @@ NEEDED = (
 
 
 def test_what_a_run_needs_is_handed_over_and_nothing_else():
-    given = for_ranks(dict.fromkeys((*SECRETS, *NEEDED), "value"))
-    assert given.keys() == {*NEEDED, "PYTHONPATH", "PYTHONSAFEPATH"}
-    assert {given[name] for name in NEEDED} == {"value"}
+    variables = for_ranks(dict.fromkeys((*SECRETS, *NEEDED), "value"))
+    assert variables.keys() == {*NEEDED, "PYTHONPATH", "PYTHONSAFEPATH"}
+    assert {variables[name] for name in NEEDED} == {"value"}
 
 
 def test_what_the_user_names_is_handed_over_too():

@@ -37,7 +37,7 @@ def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, t
         box.cut("node2")
         run.await_error("restart 2 of 2 in")
         undisturbed = subprocess.Popen([*LAUNCH[:3], "pretrain", *arguments[1]], env=clean_environment())
-        code, said, errors = run.end()
+        code, output, errors = run.end()
     assert code == 0, errors
     own = [line for line in errors.splitlines() if line.startswith(("bert-horovod: ", "rank 1 on", "so rank"))]
     stalled = [line for line in own if "error: stalled: rank 0 on node1 has been at one thing for " in line]
@@ -54,7 +54,7 @@ def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, t
         "bert-horovod: leaving out node2: ssh: it cannot be reached",
         "bert-horovod: restart 2 of 2 with 1 rank(s) on node1:1",
     ]
-    assert [line for line in said.splitlines() if "rank(s)" in line] == [
+    assert [line for line in output.splitlines() if "rank(s)" in line] == [
         f"world: {ranks} rank(s); XLA off" for ranks in (2, 2, 1)
     ]
     assert undisturbed.wait(60) == 0
@@ -85,7 +85,7 @@ def test_a_run_in_which_a_bit_flips_is_restarted_and_ends_as_one_that_was_not_di
     arguments = [pretrain_arguments(tmp_path, store, run, phase={"steps": 12}, execution=execution) for run in runs]
     words = [*LAUNCH, "-np", "2", "--restarts", "1", "--", "pretrain", *arguments[0]]
     with launched(words, tmp_path, str(runs[0])) as run:
-        code, said, errors = run.end(300)
+        code, output, errors = run.end(300)
     assert code == 0, errors
     assert (tmp_path / "flipped").exists()
     flipped = "step 6: ranks no longer hold the same state: bert.encoder.layer.1.output.dense.weight of rank 1 is not"
@@ -93,7 +93,7 @@ def test_a_run_in_which_a_bit_flips_is_restarted_and_ends_as_one_that_was_not_di
     assert "the same command resumes from it\n" in errors
     assert "restart 1 of 1 with 2 rank(s) on localhost:2\n" in errors
     assert "Traceback" not in errors
-    assert f"resuming from {runs[0] / 'checkpoints' / 'step-00000005'}\n" in said
+    assert f"resuming from {runs[0] / 'checkpoints' / 'step-00000005'}\n" in output
     undisturbed = subprocess.run([*LAUNCH[:3], "pretrain", *arguments[1]], env=clean_environment(), check=False)
     assert undisturbed.returncode == 0
     assert [line["step"] for line in metrics(runs[0])] == list(range(1, 13))
@@ -128,9 +128,9 @@ def test_rank_0_moves_only_to_a_host_that_sees_the_run(start_cluster, tmp_path):
         return done.stdout.strip(), done.stderr
 
     assert left("nowhere", "node2", "node3")[0] == "{'node3': 1, 'node2': 1}"
-    hosts, said = left("nowhere", "node2")
+    hosts, messages = left("nowhere", "node2")
     assert hosts == "{}"
-    assert f"leaving out node2: no {tmp_path / 'run'} there, as rank 0 needs" in said
+    assert f"leaving out node2: no {tmp_path / 'run'} there, as rank 0 needs" in messages
 
 
 UNREACHABLE = ["-H", "no-such-host.invalid:1", "--", "verify", "--data_dir"]
