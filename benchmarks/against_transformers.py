@@ -61,8 +61,8 @@ def first_losses(
     theirs = _run(python, _start(job, finetuning, work) | {"splits": []}, steps)["losses"]
     with contextlib.redirect_stdout(sys.stderr):
         train(job, World())
-    found = [json.loads(text) for text in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    ours = [line["loss"] for line in found if "loss" in line]
+    lines = [json.loads(text) for text in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    ours = [line["loss"] for line in lines if "loss" in line]
     return list(zip(ours, theirs, strict=True))
 
 

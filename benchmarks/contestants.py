@@ -139,8 +139,8 @@ def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
     for text in done.stdout.splitlines():
         if text.startswith(("{", RANK_0 + "{")):
             return json.loads(text.removeprefix(RANK_0))
-    said = done.stderr.strip().splitlines()
-    last = [text for text in said if text.startswith("[0]")] or said
+    messages = done.stderr.strip().splitlines()
+    last = [text for text in messages if text.startswith("[0]")] or messages
     raise RunError(f"ended with {done.returncode}: " + "\n  ".join(last[-3:]))
 
 

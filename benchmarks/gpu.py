@@ -73,13 +73,13 @@ def _run(job: Job, limit_s: float) -> dict[str, Any]:
             return {"status": "failed", "reason": reason, "last_lines": words}
         if code:
             return {"status": "failed", "reason": f"ended with {code}: {_last_word(words)}", "last_lines": words}
-        found = json.loads(output.read().splitlines()[-1])
-    problems = found.pop("problems", [])
+        facts = json.loads(output.read().splitlines()[-1])
+    problems = facts.pop("problems", [])
     if problems:
-        return {"status": "failed", "reason": "; ".join(problems), "found": found}
-    if "absent" in found:
-        return {"status": "skipped", "reason": found["absent"]}
-    return {"status": "done", "found": found}
+        return {"status": "failed", "reason": "; ".join(problems), "found": facts}
+    if "absent" in facts:
+        return {"status": "skipped", "reason": facts["absent"]}
+    return {"status": "done", "found": facts}
 
 
 def _last_word(words: list[str]) -> str:

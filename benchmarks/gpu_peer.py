@@ -22,16 +22,16 @@ OF_TENSORFLOW = ("PYTHONPATH", "LD_LIBRARY_PATH", "XLA_FLAGS")
 
 def peer(work: dict[str, Any]) -> dict[str, Any]:
     """Median steps of both, and how many times faster ours is; `python`: the one that has PyTorch."""
-    python, found = work["python"], None
+    python, versions = work["python"], None
     alone = {name: value for name, value in os.environ.items() if name not in OF_TENSORFLOW}
     for environment in (alone, dict(os.environ)):
         asked = subprocess.run([python, "-c", HAS_TORCH], capture_output=True, text=True, env=environment, check=False)
         if asked.returncode == 0:
-            found = json.loads(asked.stdout.splitlines()[-1])
+            versions = json.loads(asked.stdout.splitlines()[-1])
             break
-    if found is None:
+    if versions is None:
         return {"absent": f"{python} has no torch and transformers; --peer_python names one that has"}
-    version, cuda = found
+    version, cuda = versions
     if not cuda and work["device"] == "cuda":
         return {"absent": f"torch {version} of {python} has no CUDA; --peer_python names one that has"}
     recipe = work_recipe(work)

@@ -207,8 +207,8 @@ def gpu_kernels(path: Path) -> list:
                     name = plane.event_metadata[event.metadata_id].name
                     durations[name] += event.duration_ps / 1e9 / STEPS
                     calls[name] += 1
-    found = [Operation(name, duration, calls[name] / STEPS) for name, duration in durations.items()]
-    return sorted(found, key=lambda entry: -entry.ms_per_step)
+    operations = [Operation(name, duration, calls[name] / STEPS) for name, duration in durations.items()]
+    return sorted(operations, key=lambda entry: -entry.ms_per_step)
 
 
 def _nvidia_smi() -> list[str] | None:

@@ -191,8 +191,8 @@ def trace(standin: Path, work: dict[str, Any]) -> dict[str, Any]:
     if done.returncode:
         words = [line for line in done.stderr.splitlines() if "[fake]" not in line][-LAST_LINES:]
         raise RunError("\n".join([f"the process ended with {done.returncode}:", *words]))
-    found = json.loads(done.stdout.splitlines()[-1]) | told(done.stderr)
-    return work | found | {"estimated_bytes": estimate.memory_bytes}
+    counts = json.loads(done.stdout.splitlines()[-1]) | told(done.stderr)
+    return work | counts | {"estimated_bytes": estimate.memory_bytes}
 
 
 def table(found: list[dict[str, Any]]) -> str:
@@ -229,7 +229,7 @@ def works(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     if arguments.smoke:
         toy = {"size": "mini", "length": 32, "rows": 4, "layers": 2, "settings": TOY, "micro_batches": 1}
         return [toy | {"xla": arguments.xla[0], "precision": arguments.precision, "recompute": arguments.recompute}]
-    found = []
+    series = []
     for size, length, micro_batches, xla in itertools.product(
         arguments.size, arguments.length, arguments.micro_batches, arguments.xla
     ):
@@ -237,8 +237,8 @@ def works(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         work |= {"rows": arguments.rows or max(1, TOKENS // length), "settings": arguments.set}
         work |= {"precision": arguments.precision, "recompute": arguments.recompute}
         layers = arguments.layers or size_recipe(size, []).model.num_hidden_layers
-        found.append(work | {"layers": layers})
-    return found
+        series.append(work | {"layers": layers})
+    return series
 
 
 def parse() -> argparse.Namespace:
@@ -282,16 +282,16 @@ def main() -> int:
     try:
         if not (arguments.standin / "lib" / "libcuda.so.1").exists():
             raise UserError(f"{arguments.standin} has no lib/libcuda.so.1: expected stand-ins for the CUDA libraries")
-        found = []
+        traces = []
         for work in works(arguments):
             print(f"{work['size']}, {work['rows']} x {work['length']}, {work['xla']} ...", file=sys.stderr, flush=True)
-            found.append(trace(arguments.standin.absolute(), work))
+            traces.append(trace(arguments.standin.absolute(), work))
             if arguments.json:
-                write_atomically(arguments.json, json.dumps(found, indent=1) + "\n")
+                write_atomically(arguments.json, json.dumps(traces, indent=1) + "\n")
     except ReportedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(table(found))
+    print(table(traces))
     return 0
 
 

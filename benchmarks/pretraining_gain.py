@@ -146,12 +146,12 @@ def fresh_directory(checkpoint: Path, work: Path) -> Path:
         from bert_horovod.model.parameters import initial_values
         from bert_horovod.tasks.pretraining import Pretraining
 
-        _, found = open_checkpoint(checkpoint)
-        task = Pretraining(found.pairs)
-        parameters = initial_values(task.parameters(found.model), found.model.initializer_range, 0)
+        _, pretrained = open_checkpoint(checkpoint)
+        task = Pretraining(pretrained.pairs)
+        parameters = initial_values(task.parameters(pretrained.model), pretrained.model.initializer_range, 0)
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             written = Path(scratch) / "fresh"
-            write_directory(written, found.model, task, parameters, found.vocabulary, found.lowercase)
+            write_directory(written, pretrained.model, task, parameters, pretrained.vocabulary, pretrained.lowercase)
             written.rename(directory)
     return directory
 
@@ -406,8 +406,8 @@ def main() -> int:
     except ReportedError as error:
         say(f"error: {error}")
         return error.exit_code
-    found = {one: json.loads(path.read_text(encoding="utf-8")) for one, path in paths.items() if path.is_file()}
-    print(report(found))
+    answers = {one: json.loads(path.read_text(encoding="utf-8")) for one, path in paths.items() if path.is_file()}
+    print(report(answers))
     return 0 if all_answered else RunError.exit_code
 
 

@@ -250,15 +250,15 @@ def soak(directory: Path, ranks: int, overrides: list[str], kills: int, draw: ra
     if last.process.wait() != 0 or not last.gone():
         print(last.log.read_text(errors="replace"), file=sys.stderr)
         return 1
-    found = differences(outcome(output_dir), expected)
+    differing = differences(outcome(output_dir), expected)
     headings = ("kills", "inside a save", "resumed", "damaged", "left behind")
     rows = [
         (f"{target}, {moment}", *(str(count[name]) for name in headings)) for (target, moment), count in counts.items()
     ]
     total = sum(counts.values(), Counter())
     print(lines([("killed", *headings), *rows, ("all", *(str(total[name]) for name in headings))]))
-    print(f"differences from the undisturbed run: {'; '.join(found) or 'none'}")
-    return 1 if found or done < kills or total["left behind"] or total["damaged"] else 0
+    print(f"differences from the undisturbed run: {'; '.join(differing) or 'none'}")
+    return 1 if differing or done < kills or total["left behind"] or total["damaged"] else 0
 
 
 if __name__ == "__main__":

@@ -138,9 +138,9 @@ def tune(grid: Grid) -> dict[str, Any]:
     )
     if done.returncode:
         raise RunError(f"bert-horovod {' '.join(words)} failed with exit code {done.returncode}")
-    found = json.loads(done.stdout)
-    kept = json.loads(Path(found["kept"]).read_text(encoding="utf-8"))
-    return found | {"seconds": sum(trial["wall_s"] for trial in kept["trials"].values())}
+    answer = json.loads(done.stdout)
+    kept = json.loads(Path(answer["kept"]).read_text(encoding="utf-8"))
+    return answer | {"seconds": sum(trial["wall_s"] for trial in kept["trials"].values())}
 
 
 def measure(grid: Grid) -> dict[str, Any]:

@@ -10,14 +10,14 @@ def test_a_run_that_was_killed_three_times_equals_one_that_was_not():
     pytest.importorskip("horovod")
     done = run_script("soak", "--kills", 3, "--steps", 120, "--seed", 515)
     assert done.returncode == 0, done.stdout + done.stderr
-    *lines, result = done.stdout.splitlines()
+    *lines, verdict = done.stdout.splitlines()
     table = {name: dict(zip(cells(lines[0])[1:], numbers, strict=True)) for name, *numbers in map(cells, lines[1:])}
     for name in ("all ranks, save", "one rank, training", "horovodrun, save"):
         assert table[name]["kills"] == "1"
     assert table["all"]["kills"] == "3"
     assert table["all"]["inside a save"] >= "1"
     assert (table["all"]["damaged"], table["all"]["left behind"]) == ("0", "0")
-    assert result == "differences from the undisturbed run: none"
+    assert verdict == "differences from the undisturbed run: none"
 
 
 @pytest.mark.slow

@@ -200,10 +200,10 @@ def test_all_ranks_wait_for_the_slowest():
     # Expected largest of 4 and 16 normal numbers: 1.029 and 1.766 (Harter 1961).
     assert [slowest(4), slowest(16)] == pytest.approx([1.029, 1.766], rel=0.02)
     assert plan_phase(recipe(), 0, 1, uneven, HOP).step_s == plan_phase(recipe(), 0, 1, DEVICE, HOP).step_s
-    even, found = (plan_phase(recipe(), 0, 4, device, HOP) for device in (DEVICE, uneven))
+    even, uneven_plan = (plan_phase(recipe(), 0, 4, device, HOP) for device in (DEVICE, uneven))
     assert even.waiting_s == 0
-    assert found.waiting_s == pytest.approx(0.04 * slowest(4) * even.forward_backward_s)
-    assert found.step_s == pytest.approx(even.step_s + found.waiting_s)
+    assert uneven_plan.waiting_s == pytest.approx(0.04 * slowest(4) * even.forward_backward_s)
+    assert uneven_plan.step_s == pytest.approx(even.step_s + uneven_plan.waiting_s)
 
 
 def test_ranks_that_cannot_share_the_batch_are_an_error():

@@ -130,9 +130,9 @@ def test_running_out_of_memory_is_an_answer():
     def step_s(settings: Settings) -> float | str:
         return OUT_OF_MEMORY if settings["micro_batch"] > 32 else cpu_like(settings) / settings["micro_batch"]
 
-    found = Table(MINI, LAPTOP, step_s).search()
-    assert found.settings["micro_batch"] == 32
-    assert found.gain is None  # the recipe as it was, at 64, gave no rows/s
+    chosen = Table(MINI, LAPTOP, step_s).search()
+    assert chosen.settings["micro_batch"] == 32
+    assert chosen.gain is None  # the recipe as it was, at 64, gave no rows/s
 
 
 def test_a_candidate_that_crashes_is_passed_over():
