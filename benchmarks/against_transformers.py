@@ -122,9 +122,9 @@ def _seed(
     splits = [split for split in job.dataset.splits if split != "train"]
     shape = _start(job, finetuning, directory) | {"seed": seed, "splits": splits, "logits": str(logits)}
     taken = _run(python, shape, {"rates": _rates(job, steps)[:max_steps]})
-    data, found, scores = finetuning.data, dict(np.load(logits)), {}
+    data, logits_of, scores = finetuning.data, dict(np.load(logits)), {}
     for split, suffix in zip(splits, data.dev, strict=True):
-        predicted = answers(found[split], len(data.format.labels))
+        predicted = answers(logits_of[split], len(data.format.labels))
         values = score(predicted, job.dataset.splits[split].labels, data.metrics)
         scores |= {f"{name}{suffix}": value for name, value in values.items()}
     paces = [
@@ -132,16 +132,16 @@ def _seed(
         for start in range(0, len(taken["seconds"]), _INTERVAL)
     ]
     rate = statistics.median(paces)
-    found = {
+    record = {
         "seed": seed,
         "scores": scores,
         "minutes": sum(taken["examples"]) / rate / 60,
         "examples_per_s": rate,
     }
-    finished.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    finished.write_text(json.dumps(record) + "\n", encoding="utf-8")
     shutil.rmtree(directory / "checkpoint")
     (directory / "tokens.npz").unlink()
-    return found
+    return record
 
 
 def _start(job: Job, finetuning: TextFinetuning, directory: Path) -> dict[str, Any]:

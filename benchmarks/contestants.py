@@ -144,14 +144,14 @@ def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
     raise RunError(f"ended with {done.returncode}: " + "\n  ".join(last[-3:]))
 
 
-def figures(found: dict[str, Any]) -> dict[str, float]:
+def figures(printed: dict[str, Any]) -> dict[str, float]:
     """What counts of a contestant's answer, in seconds and bytes; ours has a step of each kind."""
-    steps = found["step_s"]
+    steps = printed["step_s"]
     if not isinstance(steps, dict):
-        return {"step_s": steps, "compute_s": found["compute_s"], "wire_bytes": found["wire_bytes"]}
+        return {"step_s": steps, "compute_s": printed["compute_s"], "wire_bytes": printed["wire_bytes"]}
     step = steps["overlapped"] if steps.get("overlapped") is not None else steps["off"]  # off: a world of one
-    optional = {"held_back_s": steps.get("held_back"), "predicted_s": found.get("predicted_s")}
-    return {"step_s": step, "compute_s": steps["off"], "wire_bytes": found.get("wire_bytes", 0)} | optional
+    optional = {"held_back_s": steps.get("held_back"), "predicted_s": printed.get("predicted_s")}
+    return {"step_s": step, "compute_s": steps["off"], "wire_bytes": printed.get("wire_bytes", 0)} | optional
 
 
 def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: Recipe) -> tuple[int, float]:

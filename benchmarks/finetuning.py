@@ -133,11 +133,11 @@ def compete(arguments: argparse.Namespace, tokens: Path, labels: int) -> dict[st
     return {name: rounds[name] for name in contestants if len(rounds.get(name, [])) == arguments.rounds}
 
 
-def report(found: dict[str, list[float]]) -> str:
+def report(seconds_of: dict[str, list[float]]) -> str:
     """The table."""
-    first = next(iter(found.values()))
+    first = next(iter(seconds_of.values()))
     cells = [["contestant", "examples/s", "packed rows are so many times as fast"]]
-    for name, seconds in found.items():
+    for name, seconds in seconds_of.items():
         times = statistics.median(their / our for their, our in zip(seconds, first, strict=True))
         cells.append([name, f"{1 / statistics.median(seconds):,.1f}", f"{times:.2f} x"])
     return lines(cells)

@@ -92,38 +92,38 @@ def result(section: str, entry: dict[str, Any]) -> str:
     """An entry's main figures in a few words; why there are none."""
     if entry["status"] != "done":
         return f"{entry['status']}: {entry['reason']}"
-    found = entry["found"]
+    facts = entry["found"]
     if section == "device":
-        name = f"{found['gpus']} x {found['gpu']}" if found["gpu"] else f"no GPU; {found['processor']}"
-        horovod = "+".join(found["horovod_with"]) or "none"
-        return f"{name}, TensorFlow {found['tensorflow']}, {found['precision']}, Horovod: {horovod}"
+        name = f"{facts['gpus']} x {facts['gpu']}" if facts["gpu"] else f"no GPU; {facts['processor']}"
+        horovod = "+".join(facts["horovod_with"]) or "none"
+        return f"{name}, TensorFlow {facts['tensorflow']}, {facts['precision']}, Horovod: {horovod}"
     if section == "correctness":
         modes = [
             f"{key.removeprefix('xla_')} {compared['loss_difference']:.1e}, {compared['gradient_difference']:.1e}"
-            for key, compared in found.items()
+            for key, compared in facts.items()
             if key.startswith("xla_")
         ]
         return f"losses, gradients differ: {'; '.join(modes)}; dropout masks equal"
     if section == "matrix":
-        rates = found["shapes"].items()
+        rates = facts["shapes"].items()
         return "; ".join(f"{shape}: {rate['flops_per_s'] / 1e12:.3g} TFLOP/s{_share(rate)}" for shape, rate in rates)
     if section == "kernels":
-        longest = found["kernels"][0]
-        return f"{found['all_ms_per_step']:.2f} ms a step, {longest['ms_per_step']:.2f} of it {longest['name'][:50]}"
+        longest = facts["kernels"][0]
+        return f"{facts['all_ms_per_step']:.2f} ms a step, {longest['ms_per_step']:.2f} of it {longest['name'][:50]}"
     if section == "peer":
-        theirs, ours = found["hugging_face"]["rows_per_s"], found["ours"]["rows_per_s"]
-        return f"ours {ours:.1f}, theirs {theirs:.1f} rows/s: {found['ratio']:.2f} x"
+        theirs, ours = facts["hugging_face"]["rows_per_s"], facts["ours"]["rows_per_s"]
+        return f"ours {ours:.1f}, theirs {theirs:.1f} rows/s: {facts['ratio']:.2f} x"
     if section == "ranks":
-        return "; ".join(_scaling_line(line) for line in found["lines"])
+        return "; ".join(_scaling_line(line) for line in facts["lines"])
     if section == "input":
         return (
-            f"a thread makes {found['input_rows_per_s']:,.0f} rows/s, the step takes {found['step_rows_per_s']:,.0f}; "
-            f"it waits {found['input_wait_share']:.1%} of its time"
+            f"a thread makes {facts['input_rows_per_s']:,.0f} rows/s, the step takes {facts['step_rows_per_s']:,.0f}; "
+            f"it waits {facts['input_wait_share']:.1%} of its time"
         )
-    if found.get("out_of_memory"):
-        return f"does not fit into memory (estimate {found['estimated_memory_bytes'] / 2**30:.2f} GiB)"
-    memory = f"{found['memory_bytes'] / 2**30:.2f} GiB (estimate {found['estimated_memory_bytes'] / 2**30:.2f})"
-    return f"{found['rows_per_s']:.1f} rows/s{_share(found)}, {memory}"
+    if facts.get("out_of_memory"):
+        return f"does not fit into memory (estimate {facts['estimated_memory_bytes'] / 2**30:.2f} GiB)"
+    memory = f"{facts['memory_bytes'] / 2**30:.2f} GiB (estimate {facts['estimated_memory_bytes'] / 2**30:.2f})"
+    return f"{facts['rows_per_s']:.1f} rows/s{_share(facts)}, {memory}"
 
 
 def _scaling_line(line: dict[str, Any]) -> str:
@@ -133,8 +133,8 @@ def _scaling_line(line: dict[str, Any]) -> str:
     return text
 
 
-def _share(found: dict[str, Any]) -> str:
-    return f" ({found['share']:.1%} of the data sheet)" if found["share"] else ""
+def _share(rate: dict[str, Any]) -> str:
+    return f" ({rate['share']:.1%} of the data sheet)" if rate["share"] else ""
 
 
 def summary(sections: dict[str, list[dict[str, Any]]]) -> str:

@@ -37,14 +37,14 @@ def scaling(work: dict[str, Any]) -> dict[str, Any]:
         changed = settings(work | {"rows": work["rows"] * layout.ranks})
         return run_layout(layout, {"localhost": ranks}, [], [*words, *(f"--set={each}" for each in changed)])
 
-    def tell(_: int, layout: Layout, found: dict[str, Any] | RunError) -> None:
-        if isinstance(found, RunError):
-            problems.append(f"{layout}: {found}")
+    def tell(_: int, layout: Layout, outcome: dict[str, Any] | RunError) -> None:
+        if isinstance(outcome, RunError):
+            problems.append(f"{layout}: {outcome}")
 
     measured = list(measure([Layout(1, count) for count in doubling(ranks)], 1, run, tell))
     if not measured:
         raise RunError("; ".join(problems))
-    found = results(measured, work_recipe(work), 1, None, "")
-    for line, each in zip(found["lines"], measured, strict=True):
+    table = results(measured, work_recipe(work), 1, None, "")
+    for line, each in zip(table["lines"], measured, strict=True):
         line |= {name: each.rounds[-1][name] for name in KEPT if name in each.rounds[-1]}
-    return {"horovod_with": built, "lines": found["lines"], "problems": problems}
+    return {"horovod_with": built, "lines": table["lines"], "problems": problems}

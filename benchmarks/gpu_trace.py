@@ -138,7 +138,7 @@ def told(text: str) -> dict[str, Any]:
     names = [name for name, _ in calls]
     allocated = sum(size for name, size in calls if name.startswith("cuMemAlloc"))
     calls = calls[names.index("step") : names.index("end")]
-    found: dict[str, Any] = {
+    counts_of_step: dict[str, Any] = {
         "allocated_bytes": allocated,
         "products": sum(bool(PRODUCT.match(name)) for name, _ in calls) / STEPS,
         "waits": sum(name in WAITS for name, _ in calls) / STEPS,
@@ -146,12 +146,12 @@ def told(text: str) -> dict[str, Any]:
     for kind, key in COPIES.items():
         counts = Counter(size for name, size in calls if name.startswith(f"cuMemcpy{kind}"))
         sizes = sorted(counts, key=lambda size, counts=counts: -size * counts[size])
-        found[key] = {
+        counts_of_step[key] = {
             "copies": counts.total() / STEPS,
             "bytes": sum(size * count for size, count in counts.items()) / STEPS,
             "sizes": {str(size): counts[size] / STEPS for size in sizes},
         }
-    return found
+    return counts_of_step
 
 
 def work_recipe(work: dict[str, Any], layers: int) -> Recipe:
@@ -195,13 +195,13 @@ def trace(standin: Path, work: dict[str, Any]) -> dict[str, Any]:
     return work | counts | {"estimated_bytes": estimate.memory_bytes}
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(traces: list[dict[str, Any]]) -> str:
     """A line for each configuration; all columns but the last are of one step."""
     heading = ["model", "rows x length", "micro-batches", "XLA", "launches", "a layer and pass", "products"]
     heading += ["to device", "to host", "on device", "on device MB", "waits", "callbacks", "programs"]
     heading += ["peak GB", "estimate GB", "estimate / peak"]
     cells = [heading]
-    for entry in found:
+    for entry in traces:
         cells.append(
             [
                 f"{entry['size']}, {entry['layers']} layers",

@@ -306,11 +306,11 @@ def pace(output_dir: Path, examples: int) -> dict[str, float]:
     return {"minutes": steps_logged[-1]["step"] * step_s / 60, "examples_per_s": examples / steps / step_s}
 
 
-def report(found: dict[Question, dict[str, Any]]) -> str:
+def report(answers_of: dict[Question, dict[str, Any]]) -> str:
     """The table: a line for each score of each task; what is not there is "-"."""
     cells = [["task", "score", *STARTS, "gain", "minutes", "examples/s"]]
     for task in EPOCHS:
-        answers = {start: found[task, start] for start in STARTS if (task, start) in found}
+        answers = {start: answers_of[task, start] for start in STARTS if (task, start) in answers_of}
         if not answers:
             continue
         count = f"{EPOCHS[task]} epoch{'s' if EPOCHS[task] > 1 else ''}"

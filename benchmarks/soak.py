@@ -193,12 +193,14 @@ def outcome(output_dir: Path) -> tuple[list[list], dict[str, bytes]]:
     return values, {str(path.relative_to(newest)): path.read_bytes() for path in newest.rglob("*.safetensors")}
 
 
-def differences(found: tuple[list[list], dict[str, bytes]], expected: tuple[list[list], dict[str, bytes]]) -> list[str]:
+def differences(
+    actual: tuple[list[list], dict[str, bytes]], expected: tuple[list[list], dict[str, bytes]]
+) -> list[str]:
     """What is not the same."""
-    lines_differ = sum(a != b for a, b in zip(found[0], expected[0], strict=False))
-    lines_differ += abs(len(found[0]) - len(expected[0]))
+    lines_differ = sum(a != b for a, b in zip(actual[0], expected[0], strict=False))
+    lines_differ += abs(len(actual[0]) - len(expected[0]))
     texts = [f"{lines_differ} of {len(expected[0])} lines of metrics.jsonl"] if lines_differ else []
-    return texts + [name for name in expected[1] if found[1].get(name) != expected[1][name]]
+    return texts + [name for name in expected[1] if actual[1].get(name) != expected[1][name]]
 
 
 def main() -> int:

@@ -71,8 +71,8 @@ def real_step(parameters: dict[str, tf.Variable]):
         """Gives dense gradients, with what was accumulated."""
 
         def gradient(self, target, sources, output_gradients=None):
-            found = [tf.convert_to_tensor(each) for each in super().gradient(target, sources, output_gradients)]
-            return [a + g for a, g in zip(accumulators.values(), found, strict=True)] if accumulators else found
+            last = [tf.convert_to_tensor(each) for each in super().gradient(target, sources, output_gradients)]
+            return [a + g for a, g in zip(accumulators.values(), last, strict=True)] if accumulators else last
 
     def loss(batch: dict[str, tf.Tensor], k: tf.Tensor) -> tf.Tensor:
         dropout = DropoutState(tf.constant([1], tf.uint64), k * recipe.execution.micro_batch)
@@ -84,8 +84,8 @@ def real_step(parameters: dict[str, tf.Variable]):
     def accumulate(batch: dict[str, tf.Tensor], k: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             value = loss(batch, k)
-        found = tape.gradient(value, list(parameters.values()))
-        for accumulator, gradient in zip(accumulators.values(), found, strict=True):
+        batch_gradients = tape.gradient(value, list(parameters.values()))
+        for accumulator, gradient in zip(accumulators.values(), batch_gradients, strict=True):
             accumulator.assign_add(tf.convert_to_tensor(gradient))
 
     def finish(batch: dict[str, tf.Tensor], k: tf.Tensor, communicate: bool) -> tf.Tensor:
