@@ -30,7 +30,8 @@ def test_a_slow_maker_shows_as_waiting_and_a_slow_consumer_does_not():
     for step, (_, seconds) in enumerate(prefetch(made.append, 0, 4, 1)):
         with_slow_consumer.append(seconds)
         wait_until(lambda step=step: len(made) == min(step + 2, 4))
-    assert sum(with_slow_consumer[1:]) < sum(with_slow_maker[1:])
+    assert min(with_slow_maker) > 0.02
+    assert max(with_slow_consumer[1:]) < min(with_slow_maker)
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -257,7 +257,7 @@ def small_disk(tmp_path):
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a small tmpfs")
     yield path
-    subprocess.run(["umount", "--lazy", path], check=True)
+    subprocess.run(["umount", path], check=True)
 
 
 def test_after_a_full_disk_the_same_command_goes_on(make_store, small_disk, tmp_path):
