@@ -8,6 +8,8 @@
 #                             login node, an image that is being built); nvcc: with it where a CUDA toolkit is found
 #   CUDA_HOME=/path/to/cuda   the CUDA toolkit to build that with, where it is not the PATH's nvcc's or /usr/local/cuda
 #
+# Packages come from where pip's settings say (index, proxy, certificate). uv installs them, because it takes a small part
+# of pip's time; it keeps what it fetched for the next checkout, as does the cache below for Horovod's wheel.
 # Needs no root. Horovod gets Gloo always, MPI where mpicxx is found, NCCL where an NVIDIA GPU is found. Without a CUDA
 # toolkit the compiler comes from NVIDIA's wheels, for the build alone: CUDA 13.0, for GPUs from compute capability 7.5
 # on (T4 and later, not V100) with driver 580.65.06 or later.
@@ -20,7 +22,7 @@ extras=
 case "${1:-}" in
     "") ;;
     --test) extras=test ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$1'; the only one is --test" >&2; exit 2 ;;
 esac
 
@@ -99,6 +101,17 @@ requirements_of() {
 print(*(r.split(";")[0].strip() for r in m.requires("bert_horovod") if r.split()[-1].strip("\"\x27") == sys.argv[1]))' "$1"
 }
 
+# A name for Horovod's wheel that another build with other results does not have.
+name_of_build() {
+    {
+        echo "$(requirements_of horovod) $horovod_key ${CXXFLAGS:-} ${LDFLAGS:-}"
+        "${CXX:-g++}" --version
+        if [ $mpi = yes ]; then mpicxx -show; fi
+        "$venv/bin/python" -c 'import platform, sysconfig
+print(sysconfig.get_config_var("SOABI"), platform.libc_ver())'
+    } 2>&1 | cksum | sed 's/ /-/; s/^/horovod-/'
+}
+
 # Run a step with its output in a log; show the end of the log if it fails.
 logged() {
     local log=$venv/$1.log
@@ -134,7 +147,31 @@ if ! usable; then
     "$python" -m venv --clear "$venv"
     echo "$venv" > "$venv/.made-at"
 fi
-pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
+# uv reads none of pip's settings: hand it those that say where packages come from. The later ones of three win, as in pip.
+use_pip_settings() {
+    local settings source key value
+    settings=$("$venv/bin/python" -m pip config list)
+    for source in global install :env:; do
+        while IFS='=' read -r key value; do
+            value=${value//\\n/ }
+            read -r value <<< "${value//[\'\"]/}" || true
+            case $key in
+                "$source".index-url) export UV_DEFAULT_INDEX=$value ;;
+                "$source".extra-index-url) export UV_INDEX=$value ;;
+                "$source".find-links) export UV_FIND_LINKS=${value// /,} ;;
+                "$source".no-index) export UV_NO_INDEX=$value ;;
+                "$source".cert) export SSL_CERT_FILE=$value ;;
+                "$source".client-cert) export SSL_CLIENT_CERT=$value ;;
+                "$source".proxy) export ALL_PROXY=$value ;;
+                "$source".trusted-host) export UV_INSECURE_HOST=$value ;;
+                "$source".timeout | "$source".default-timeout) export UV_HTTP_TIMEOUT=$value ;;
+            esac
+        done <<< "$settings"
+    done
+    export UV_INDEX_STRATEGY=unsafe-best-match # as pip: the best version of all indexes
+}
+
+install=("$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python")
 export PATH="$venv/bin:$PATH"
 
 # A plain run after a run with --test finds more than it needs, and that is fine.
@@ -142,9 +179,12 @@ packages_key="$(cksum < "$root/setup.py") gpu=$gpu mpi=$mpi"
 if done_already packages-test "$packages_key" || { [[ $extras != *test* ]] && done_already packages "$packages_key"; }; then
     say "TensorFlow and the other packages are in place"
 else
-    say "installing TensorFlow and the other packages (GPU: $gpu, MPI: $mpi), about 1 to 3 minutes"
-    logged packages "${pip[@]}" "setuptools>=68" wheel "cmake>=3.18,<4"
-    logged packages "${pip[@]}" -e "$root${extras:+[$extras]}"
+    say "installing TensorFlow and the other packages (GPU: $gpu, MPI: $mpi), about 1 minute"
+    logged packages "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv>=0.9,<0.14"
+    use_pip_settings
+    logged packages "${install[@]}" "setuptools>=68" wheel "cmake>=3.18,<4" -e "$root${extras:+[$extras]}"
+    # Python keeps the compiled modules of a first import, which the owner of .venv can write and others may not.
+    logged import env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c "import tensorflow, tensorflow_text"
     if [[ $extras == *test* ]]; then mark_done packages-test "$packages_key"; else mark_done packages "$packages_key"; fi
 fi
 
@@ -176,7 +216,7 @@ else
             trap 'rm -rf "$wheels"' EXIT
             say "found no CUDA toolkit${CUDA_HOME:+ in CUDA_HOME=$CUDA_HOME}; fetching NVIDIA's wheels of the compiler, 105 MB"
             read -ra nvcc <<< "$(requirements_of nvcc)"
-            logged nvcc "${pip[@]}" --no-deps --upgrade --target "$wheels" "${nvcc[@]}"
+            logged nvcc "${install[@]}" --no-deps --upgrade --target "$wheels" "${nvcc[@]}"
             cuda=$wheels/nvidia/cu13
             ln -s lib "$cuda/lib64"
             ln -s libcudart.so.13 "$cuda/lib/libcudart.so"
@@ -193,11 +233,25 @@ else
             export LDFLAGS="${LDFLAGS:-} -Wl,--whole-archive $runtime -Wl,--no-whole-archive,--exclude-libs,libcudart_static.a -lrt -lpthread -ldl"
         fi
     fi
-    say "building Horovod with $with, about 2 minutes"
-    logged horovod "${pip[@]}" --no-build-isolation --no-cache-dir --force-reinstall --no-deps \
-        "$(requirements_of horovod)"
-    # What Horovod itself needs beside TensorFlow.
-    logged horovod "${pip[@]}" --no-build-isolation -e "$root[horovod]"
+    wheel=$venv/horovod-wheel
+    rm -rf "$wheel"
+    # Horovod with NCCL is built for this machine's CUDA and is not kept.
+    kept=
+    if [ $gpu = no ]; then kept=${XDG_CACHE_HOME:-$HOME/.cache}/bert_horovod/$(name_of_build); fi
+    if [ -n "$kept" ] && cp -r "$kept" "$wheel" 2> /dev/null; then
+        say "taking Horovod with $with from $kept"
+    else
+        say "building Horovod with $with, about 2 minutes"
+        MAKEFLAGS=${MAKEFLAGS:--j$(nproc)} logged horovod "$venv/bin/python" -m pip wheel --quiet --disable-pip-version-check \
+            --no-build-isolation --no-cache-dir --wheel-dir "$wheel" --no-deps "$(requirements_of horovod)"
+        if [ -n "$kept" ]; then
+            mkdir -p "${kept%/*}" && cp -r "$wheel" "$kept.$$" && mv -T "$kept.$$" "$kept" 2> /dev/null || rm -rf "$kept.$$"
+        fi
+    fi
+    # And what Horovod itself needs beside TensorFlow.
+    use_pip_settings
+    logged horovod "${install[@]}" --no-build-isolation --reinstall-package horovod "$wheel"/horovod-*.whl -e "$root[horovod]"
+    rm -rf "$wheel"
     mark_done horovod "$horovod_key"
 fi
 # Tests between hosts make those hosts themselves, with these, and reports are looked at in a browser; without root both

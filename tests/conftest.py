@@ -4,6 +4,7 @@ import contextlib
 import functools
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,8 @@ from tests.two_ranks import TwoRanks
 
 _RANKS = TwoRanks()
 _SHARED = ("two_ranks", "transformers")
+_PROCESSES = ("subprocess", "start_cluster", "horovod_runs")
+_OUT_OF_TIME = "not begun: the time that --begin-until gives is over"
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -70,9 +73,40 @@ def shared(path: str) -> str | None:
     return next((word for word in _SHARED if word in text), None)
 
 
+@functools.cache
+def starts_processes(path: str) -> bool:
+    """Whether a file's tests start programs, which takes a multiple of the time of the others."""
+    text = Path(path).read_text(encoding="utf-8")
+    return any(word in text for word in _PROCESSES)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--begin-until", type=float, metavar="SECONDS", help="begin no test later (seconds since 1970)")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files that share a start beside each other, and first."""
-    items.sort(key=lambda item: (*_SHARED, None).index(shared(str(item.path))))
+    """Put files that share a start beside each other, and first; those that start programs last."""
+    items.sort(
+        key=lambda item: (
+            (*_SHARED, None).index(shared(str(item.path))),
+            starts_processes(str(item.path)),
+        )
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what would begin too late."""
+    until = item.config.getoption("--begin-until")
+    if until is not None and time.time() > until:
+        pytest.skip(_OUT_OF_TIME)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much was skipped for lack of time, because a run that leaves tests out is no proof of them."""
+    left = sum(_OUT_OF_TIME in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
+    if left:
+        terminalreporter.write_line(f"not begun: {left} tests, because the time given was over; run/test.sh runs all")
 
 
 def pytest_collection_finish() -> None:

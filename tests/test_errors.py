@@ -310,7 +310,7 @@ def test_the_launcher_decides_by_the_code_as_the_page_says(code, tmp_path):
         capture_output=True,
         text=True,
         env=clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(PROJECT)])),
-        timeout=120,
+        timeout=500,
         check=False,
     )
     assert f"outcome {code if code == 2 else 1} {again}" in done.stdout, done.stdout + done.stderr

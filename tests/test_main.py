@@ -230,7 +230,7 @@ def module_of(command: str):
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False, env=clean_environment()
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=500, check=False, env=clean_environment()
     )
 
 

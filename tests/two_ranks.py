@@ -41,7 +41,7 @@ class TwoRanks:
         self._process: subprocess.Popen | None = None
         self._ranks: list[Connection] = []
 
-    def run(self, job: Callable[..., Any], *arguments: Any, timeout: float = 240, **named: Any) -> list[Answer]:
+    def run(self, job: Callable[..., Any], *arguments: Any, timeout: float = 480, **named: Any) -> list[Answer]:
         """Call `job(world, *arguments, **named)` on both ranks, which import it by its name; the answers by rank.
 
         Raises:

@@ -55,5 +55,5 @@ def cells(line: str) -> list[str]:
 def imported_by_help(name: str) -> str:
     """The modules that `--help` of a script imports, as Python tells of them."""
     command = [sys.executable, "-X", "importtime", DIRECTORY / f"{name}.py", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
     return done.stderr

@@ -25,7 +25,7 @@ def test_an_elastic_horovodrun_is_refused_and_restarts_are_named(tmp_path):
         [*elastic, "--network-interfaces", "lo", *rank, "--output_dir", tmp_path / "run"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         env=clean_environment(),
     )
     assert done.returncode == 1

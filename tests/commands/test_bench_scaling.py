@@ -70,7 +70,7 @@ def test_hosts_are_measured_one_after_another(recipe, tmp_path, start_cluster, c
     box = start_cluster(2, "100mbit")
     output = tmp_path / "scaling.json"
     words = ["python", "-m", "bert_horovod", "bench", "scaling", "--recipe", recipe, "-H", "node1:1,node2:1"]
-    done = box.run("node1", [*map(str, words), "--steps", "3", "--output", str(output)], timeout=300, cwd=PROJECT)
+    done = box.run("node1", [*map(str, words), "--steps", "3", "--output", str(output)], timeout=500, cwd=PROJECT)
     assert done.returncode == 0, done.stderr
     measurements = json.loads(output.read_text(encoding="utf-8"))
     assert [line["layout"] for line in measurements["lines"]] == ["1M1G", "2M1G"]

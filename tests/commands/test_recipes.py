@@ -79,7 +79,7 @@ def test_what_is_not_known_is_one_message(capsys, words, message):
 
 def test_an_installed_package_has_the_recipes_and_needs_no_tensorflow_for_them(tmp_path):
     build = ["setup.py", "-q", "build", "--build-base", str(tmp_path)]
-    subprocess.run([sys.executable, *build], cwd=PROJECT, check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, *build], cwd=PROJECT, check=True, capture_output=True, timeout=500)
     program = (
         "import sys\n"
         "from bert_horovod.__main__ import dispatch, parse\n"
@@ -94,7 +94,7 @@ def test_an_installed_package_has_the_recipes_and_needs_no_tensorflow_for_them(t
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=500,
     )
     assert (done.returncode, done.stderr) == (0, "")
     paths = {entry["name"]: entry["path"] for entry in json.loads(done.stdout)}

@@ -20,7 +20,7 @@ PROGRAM = [sys.executable, "-m", "bert_horovod"]
 
 def ask(*words) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [*PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=120, env=clean_environment(), check=False
+        [*PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=500, env=clean_environment(), check=False
     )
 
 

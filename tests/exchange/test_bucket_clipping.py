@@ -120,7 +120,7 @@ def test_buckets_that_clip_are_cut_by_size_alone():
 @pytest.mark.parametrize(("clipping", "early"), [("bucket", "yes"), ("global", "no")])
 def test_a_parameter_is_updated_beside_the_sums_of_later_buckets(clipping, early):
     command = [sys.executable, "-m", "tests.exchange.early_update", clipping]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500)
     assert done.stdout.split() == [early]
 
 

@@ -88,7 +88,7 @@ def test_the_process_answers_each_number_with_as_many_seconds(products):
         input="1\n2\n",
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
         cwd=PROJECT,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},

@@ -26,7 +26,7 @@ def container(tmp_path):
             **variables,
         }
         return subprocess.run(
-            ["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False, timeout=60
+            ["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False, timeout=500
         )
 
     return run

@@ -8,7 +8,24 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-TOOLS = ("awk", "bash", "cat", "chmod", "cksum", "cp", "dirname", "grep", "ln", "mkdir", "rm", "sed", "tail")
+TOOLS = (
+    "awk",
+    "bash",
+    "cat",
+    "chmod",
+    "cksum",
+    "cp",
+    "dirname",
+    "env",
+    "grep",
+    "ln",
+    "mkdir",
+    "mv",
+    "nproc",
+    "rm",
+    "sed",
+)
+TOOLS += ("tail",)
 BUILD_TOOLS = ("g++", "make")
 # Answers what the script asks, makes .venv/bin/python a copy of itself, writes down installations; fails if told to.
 PYTHON = """#!/bin/bash
@@ -20,15 +37,22 @@ case "$*" in
     *"m.requires"*" horovod") echo horovod==0.28.1 ;;
     *"m.requires"*" nvcc") echo "nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.*" ;;
     *"nvidia.nccl"*) mkdir -p "${0%/*}/nccl/lib"; echo "${0%/*}/nccl" ;;
-    *install*)
+    "-m pip config list") [ ! -e "$HOME/pip-settings" ] || cat "$HOME/pip-settings" ;;
+    *install* | *"pip wheel"*)
         echo "${*:5}" "${HOROVOD_WITH_MPI:+with MPI}" \
             "${HOROVOD_CUDA_HOME:+for $HOROVOD_BUILD_CUDA_CC_LIST by $HOROVOD_CUDA_HOME/bin/nvcc}" \
-            "${LDFLAGS:+with $LDFLAGS}" >> "$CALLS"
+            "${LDFLAGS:+with $LDFLAGS}" "${UV_INDEX:+from $UV_DEFAULT_INDEX, $UV_INDEX, $UV_FIND_LINKS}" >> "$CALLS"
         if [[ "$*" = *" --target "* ]]; then
             mkdir -p "$VENV_CUDA/bin" "$VENV_CUDA/lib"
             cp "$NVCC" "$VENV_CUDA/bin/nvcc"
         fi
-        if [[ -n ${FAIL:-} && "$*" = *"${FAIL:-}"* ]]; then echo "no room left"; exit 1; fi ;;
+        if [[ -n ${FAIL:-} && "$*" = *"${FAIL:-}"* ]]; then echo "no room left"; exit 1; fi
+        if [[ "$*" = *"--wheel-dir "* ]]; then
+            words=$*
+            wheels=${words##*--wheel-dir }
+            mkdir -p "${wheels%% *}"
+            echo "$HOROVOD_CUDA_HOME" > "${wheels%% *}/horovod-0.28.1.whl"
+        fi ;;
 esac
 """
 NVCC = """#!/bin/bash
@@ -103,7 +127,7 @@ class Tree:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=500,
         )
 
     def calls(self) -> list[str]:
@@ -298,6 +322,41 @@ def test_horovod_is_built_again_with_mpi_where_mpi_appears(tree):
     calls = tree.calls()
     assert any(call.endswith(f"-e {tree.root}[mpi]") for call in calls)
     assert any("horovod==0.28.1 with MPI" in call for call in calls)
+
+
+def test_another_checkout_takes_the_wheel_unless_it_would_be_built_otherwise(tree):
+    def set_up_anew(**variables: str) -> str:
+        shutil.rmtree(tree.root / ".venv", ignore_errors=True)
+        done = tree.setup(**variables)
+        assert done.returncode == 0, done.stderr
+        assert "horovod-wheel/horovod-0.28.1.whl" in tree.calls()[-1]
+        assert not (tree.root / ".venv" / "horovod-wheel").exists()
+        return done.stdout
+
+    kept = tree.root / ".cache" / "bert_horovod"
+    assert "building Horovod with Gloo, " in set_up_anew()
+    (wheel,) = kept.iterdir()
+    assert f"taking Horovod with Gloo from {wheel}\n" in set_up_anew()
+    assert "building" in set_up_anew(CXXFLAGS="-march=native")
+    assert "building" in set_up_anew(XDG_CACHE_HOME=str(tree.root / "elsewhere"))
+    tree.stub("g++", "#!/bin/bash\necho g++ 99\n")
+    assert "building" in set_up_anew()
+    for _ in range(2):
+        assert "building Horovod with Gloo, NCCL" in set_up_anew(GPU="yes")
+    assert len(list(kept.iterdir())) == 3
+
+
+def test_packages_come_from_where_pips_settings_say(tree):
+    (tree.root / "pip-settings").write_text(
+        ":env:.index-url='https://mirror.example/simple'\n"
+        "global.extra-index-url='\\nfile:///a/simple\\nfile:///b/simple'\n"
+        "global.find-links='/wheels /more wheels'\n"
+        "global.index-url='https://other.example/simple'\n"
+    )
+    assert tree.setup().returncode == 0
+    calls = tree.calls()
+    of_uv = "from https://mirror.example/simple, file:///a/simple file:///b/simple, /wheels,/more,wheels"
+    assert [call for call in calls if call.endswith(of_uv)] == [calls[2], calls[3], calls[4]]
 
 
 @pytest.mark.parametrize("step", ["cmake", "horovod==", "[horovod]"])

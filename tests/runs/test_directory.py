@@ -151,12 +151,12 @@ def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path):
     directory = tmp_path / "run"
     lock = claim(directory, RECIPE, STORE)
     command = [sys.executable, "-c", CLAIM, directory]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment(), check=False)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=500, env=clean_environment(), check=False)
     assert second.returncode == 2, second.stderr
     assert f"another run writes to --output_dir {directory}" in second.stdout
     assert str(directory / "stop") in second.stdout
     os.close(lock)
-    third = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment(), check=False)
+    third = subprocess.run(command, capture_output=True, text=True, timeout=500, env=clean_environment(), check=False)
     assert third.returncode == 0, third.stdout + third.stderr
 
 

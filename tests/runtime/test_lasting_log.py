@@ -21,7 +21,7 @@ os.write(int(sys.argv[1]), b"done")
 
 def run(shell: str) -> subprocess.CompletedProcess:
     """Run the program in a shell's command, where 3 is a file that takes its last word."""
-    return subprocess.run(["bash", "-c", shell, sys.executable, PROGRAM], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["bash", "-c", shell, sys.executable, PROGRAM], capture_output=True, text=True, timeout=500)
 
 
 def test_a_reader_that_goes_a_disk_without_room_and_no_stream_at_all_end_nothing(tmp_path):

@@ -40,7 +40,7 @@ def runs(tmp_path_factory) -> dict[tuple[str, int], list[list[int]]]:
         [sys.executable, "-c", PROGRAM, str(directory), json.dumps(ASKED)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
         cwd=PROJECT,
         env=clean_environment(XLA_FLAGS=f"--xla_dump_to={directory}"),

@@ -125,7 +125,7 @@ def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
         try:
             wait_for_step(output_dir, run.poll)
             run.send_signal(signal.SIGTERM)
-            output, _ = run.communicate(timeout=120)
+            output, _ = run.communicate(timeout=500)
         finally:
             run.kill()
     assert run.returncode == 0, output

@@ -35,7 +35,7 @@ def counted(box, store, tmp_path: Path, recipe: Recipe, ranks_per_host: int = 1)
         hosts,
     ]
     arguments = ["-m", "tests.training.counted_ranks", tmp_path / "recipe.toml", store.path, output_dir, INTERFACE]
-    done = box.run("node1", [*command, sys.executable, *arguments], timeout=240, env=clean_environment(), cwd=PROJECT)
+    done = box.run("node1", [*command, sys.executable, *arguments], timeout=500, env=clean_environment(), cwd=PROJECT)
     assert done.returncode == 0, done.stdout + done.stderr
     logged = [line["wire_bytes"] for line in metrics(output_dir) if "wire_bytes" in line]
     return logged, [json.loads((output_dir / f"sent-{rank}.json").read_text()) for rank in range(ranks)]

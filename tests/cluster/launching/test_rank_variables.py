@@ -87,7 +87,7 @@ def test_launched_processes_see_no_secret_and_run_no_module_of_the_working_direc
     # The launcher itself is started as the installed command is: without the working directory.
     words = [LAUNCH[0], "-P", *LAUNCH[1:], "-np", "2", "-H", "localhost:2", "--env", "MINE", "--", "hosts"]
     done = subprocess.run(
-        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "localhost" in done.stdout
