@@ -30,7 +30,8 @@ ENV GPU=$GPU
 WORKDIR /opt/bert_horovod
 COPY setup.py pyproject.toml ./
 COPY run/setup.sh run/
-RUN mkdir bert_horovod && touch README.md bert_horovod/__init__.py && PIP_NO_CACHE_DIR=1 run/setup.sh
+RUN mkdir bert_horovod && touch README.md bert_horovod/__init__.py \
+    && XDG_CACHE_HOME=/tmp/cache run/setup.sh && rm -rf /tmp/cache
 ENV PATH=/opt/bert_horovod/.venv/bin:$PATH
 
 # Gloo takes the first address of the host's own name: not the IPv6 one that is known on its own link only.
