@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
 
 SIZE = 2
-_START_S = 120  # in which horovodrun starts ranks
+_START_S = 480  # in which horovodrun starts ranks: 10 on an ordinary machine, minutes on a crowded one
 # Between Horovod's looks for tensors: with its 1 ms, ranks that wait for a job take a seventh of a core.
 CYCLE_MS = "5"
 

@@ -96,7 +96,7 @@ def _running(mark: str) -> list[str]:
 
 
 def _await(condition) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 480
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

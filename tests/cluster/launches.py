@@ -44,7 +44,7 @@ class Launched:
         """Wait until standard error has these, one after another."""
         self._await(self.stderr, texts)
 
-    def _await(self, path: Path, texts: tuple[str, ...], timeout: float = 120) -> None:
+    def _await(self, path: Path, texts: tuple[str, ...], timeout: float = 480) -> None:
         pattern = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
         end = time.monotonic() + timeout
         while not pattern.search(path.read_text()):
@@ -52,7 +52,7 @@ class Launched:
             assert time.monotonic() < end, path.read_text()
             time.sleep(0.05)
 
-    def end(self, timeout: float = 120) -> tuple[int, str, str]:
+    def end(self, timeout: float = 480) -> tuple[int, str, str]:
         """Wait for the end: exit code, standard output, standard error."""
         return self.process.wait(timeout), self.stdout.read_text(), self.stderr.read_text()
 
@@ -76,7 +76,7 @@ class Launched:
         """All of its processes that there are."""
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if self.mark in _text(path)]
 
-    def await_no_process(self, timeout: float = 20) -> None:
+    def await_no_process(self, timeout: float = 240) -> None:
         """Wait until nothing of it is left."""
         end = time.monotonic() + timeout
         while left := self.processes():

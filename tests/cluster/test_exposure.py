@@ -82,7 +82,7 @@ def test_one_process_listens_on_no_port(store, tmp_path):
 
 def test_files_get_the_users_umask(run):
     output_dir = run.stdout.parent / "run"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 480
     while not list(output_dir.glob("checkpoints/step-*")):
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -21,7 +21,7 @@ def port():
 
 
 def ask(port: int, method: str, path: str, body: str | None = None, client: str = HOST, address: str = HOST):
-    connection = http.client.HTTPConnection(address, port, timeout=10, source_address=(client, 0))
+    connection = http.client.HTTPConnection(address, port, timeout=120, source_address=(client, 0))
     try:
         connection.request(method, path, body)
         answer = connection.getresponse()
@@ -59,7 +59,7 @@ def test_a_stranger_changes_and_removes_nothing_and_is_named_once(port, capfd):
 
 
 def test_values_that_would_fill_the_memory_are_refused(port, capfd):
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, port, timeout=120)
     connection.putrequest("PUT", "/global/0")
     connection.putheader("Content-Length", str(MOST_BYTES + 1))
     connection.endheaders()

@@ -125,4 +125,4 @@ def test_a_watched_page_follows_its_run(browser, tmp_path):
 
 
 def _wait_for(tab, selector: str, words: str) -> None:
-    tab.wait_for_function(f"document.querySelector('{selector}').innerText.includes('{words}')", timeout=30000)
+    tab.wait_for_function(f"document.querySelector('{selector}').innerText.includes('{words}')", timeout=300_000)

@@ -142,7 +142,7 @@ def call(command: list, environment: dict[str, str], **options) -> str:
     return done.stdout
 
 
-def wait_for(condition, what: str, said=lambda: "", timeout: float = 300) -> None:
+def wait_for(condition, what: str, said=lambda: "", timeout: float = 480) -> None:
     """Wait until something holds."""
     end = time.monotonic() + timeout
     while not condition():

@@ -53,7 +53,7 @@ def small_disk(tmp_path, store) -> Path:
     yield disk
     # Not at once: mapped arrays live in cycles, and the thread that saves, which has the lowest priority, may let go of
     # the directory after its result is known.
-    end = time.monotonic() + 60
+    end = time.monotonic() + 480
     while subprocess.run(["umount", str(disk)], check=False).returncode:
         assert time.monotonic() < end
         gc.collect()
@@ -140,7 +140,7 @@ FULL = (
 
 def fill(disk: Path, log: Path, shown: io.StringIO) -> None:
     """When a run has begun, take all the room of its disk; when the run has said so, make plenty."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 480
     while not (log.exists() and log.stat().st_size):
         time.sleep(0.01)
     with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as file:

@@ -153,7 +153,7 @@ def test_ranks_that_horovod_cannot_join_because_recipes_differ_are_told_which_ke
         ) as process,
     ):
         try:
-            end = time.monotonic() + 300
+            end = time.monotonic() + 480
             while "Process 1 exit with status code 2" not in (text := Path(log.name).read_text()):
                 assert time.monotonic() < end, text
                 time.sleep(0.2)

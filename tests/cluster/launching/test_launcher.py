@@ -136,7 +136,7 @@ def test_a_rank_that_fails_is_named_after_its_last_words_though_another_ends_fir
     with start(launch_flags=controller) as run:
         run.await_output(FIRST_STEP)
         os.kill(run.rank(1), signal.SIGUSR2)  # Horovod tells rank 0, which ends while this one still tidies up
-        code, _, errors = run.end(timeout=30)
+        code, _, errors = run.end()
         run.await_no_process()
     assert code == 1
     assert errors.endswith(

@@ -155,7 +155,7 @@ def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
     workers = wait_until(process, lambda: len(pids := children(process.pid)) == 2 and pids)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 480
     while any(os.path.exists(f"/proc/{worker}") for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.05)
