@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
+# Seconds that a test waits for other processes. On an ordinary machine they take seconds; this is for one that is many
+# times slower, and below pytest's own limit for a test, which does not say what was waited for.
+PATIENCE_S = 1500
 # What other launchers leave behind; a rank must see horovodrun's alone.
 _FOREIGN = ("HOROVOD_", "OMPI_", "PMI", "SLURM_")
 
 
 def run_ranks(
-    world_size: int, script: str | Path, *arguments: str, timeout: float = 500
+    world_size: int, script: str | Path, *arguments: str, timeout: float = PATIENCE_S
 ) -> subprocess.CompletedProcess:
     """Run a script as `world_size` ranks on this host and return what horovodrun printed, each line with its rank.
 
@@ -34,7 +37,7 @@ def run_ranks(
         return run_script(world_size, str(script), *arguments, timeout=timeout)
 
 
-def run_script(world_size: int, *words: str, timeout: float = 500) -> subprocess.CompletedProcess:
+def run_script(world_size: int, *words: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess:
     """Run `python WORDS` as `world_size` ranks on this host, as run_ranks does; a single one needs no horovodrun."""
     command = [*(horovodrun(world_size) if world_size > 1 else []), sys.executable, *words]
     with subprocess.Popen(
@@ -70,7 +73,7 @@ def run_command(*words: str, **environment: str) -> subprocess.CompletedProcess:
     """Run `bert-horovod WORDS` to its end, with these variables beside a clean environment."""
     command = [sys.executable, "-m", "bert_horovod", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=500, check=False, env=clean_environment(**environment)
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=clean_environment(**environment)
     )
 
 

@@ -34,7 +34,7 @@ from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.agreement import described, disagreement
 from bert_horovod.training.hooks import divergence, watchdog
 from bert_horovod.training.job import pretraining_job
-from tests.horovod_runs import PROJECT, clean_environment, run_ranks
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_ranks
 from tests.rights import few_files, without_rights
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
@@ -310,7 +310,7 @@ def test_the_launcher_decides_by_the_code_as_the_page_says(code, tmp_path):
         capture_output=True,
         text=True,
         env=clean_environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(PROJECT)])),
-        timeout=500,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert f"outcome {code if code == 2 else 1} {again}" in done.stdout, done.stdout + done.stderr

@@ -12,7 +12,7 @@ import pytest
 from bert_horovod.__main__ import command_names, dispatch, parse
 from bert_horovod.commands.bench import benchmark_names
 from bert_horovod.errors import DamagedData, RunError, UserError
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment
 
 REQUIRED = object()
 # What benchmarks of the step share.
@@ -230,7 +230,12 @@ def module_of(command: str):
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=500, check=False, env=clean_environment()
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env=clean_environment(),
     )
 
 

@@ -16,13 +16,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.horovod_runs import PROJECT, clean_environment, horovodrun, kill_tree
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun, kill_tree
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.world import World
 
 SIZE = 2
-_START_S = 480  # in which horovodrun starts ranks: 10 on an ordinary machine, minutes on a crowded one
 # Between Horovod's looks for tensors: with its 1 ms, ranks that wait for a job take a seventh of a core.
 CYCLE_MS = "5"
 
@@ -41,7 +40,7 @@ class TwoRanks:
         self._process: subprocess.Popen | None = None
         self._ranks: list[Connection] = []
 
-    def run(self, job: Callable[..., Any], *arguments: Any, timeout: float = 480, **named: Any) -> list[Answer]:
+    def run(self, job: Callable[..., Any], *arguments: Any, timeout: float = PATIENCE_S, **named: Any) -> list[Answer]:
         """Call `job(world, *arguments, **named)` on both ranks, which import it by its name; the answers by rank.
 
         Raises:
@@ -88,7 +87,7 @@ class TwoRanks:
             address = str(Path(directory, "socket"))
             listener.bind(address)
             listener.listen()
-            listener.settimeout(_START_S)
+            listener.settimeout(PATIENCE_S)
             self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the ranks; what C++ says
             self._process = subprocess.Popen(
                 [*horovodrun(SIZE), sys.executable, "-m", "tests.two_ranks", address],
@@ -101,7 +100,7 @@ class TwoRanks:
             try:
                 self._ranks = [Connection(listener.accept()[0].detach()) for _ in range(SIZE)]
             except TimeoutError:
-                self._fail(f"horovodrun started no {SIZE} ranks within {_START_S} s")
+                self._fail(f"horovodrun started no {SIZE} ranks within {PATIENCE_S} s")
         numbers = [rank.recv() for rank in self._ranks]
         self._ranks = [self._ranks[numbers.index(number)] for number in range(SIZE)]
 

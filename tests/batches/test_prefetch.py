@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from bert_horovod.batches.prefetch import prefetch
+from tests.horovod_runs import PATIENCE_S
 
 
 def prefetch_threads() -> list[threading.Thread]:
@@ -12,7 +13,7 @@ def prefetch_threads() -> list[threading.Thread]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 480
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)

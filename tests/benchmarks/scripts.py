@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.horovod_runs import PATIENCE_S
+
 DIRECTORY = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -18,7 +20,7 @@ def run_script(name: str, *words: object) -> subprocess.CompletedProcess:
     """Run benchmarks/<name>.py with these arguments, without a GPU."""
     command = [sys.executable, DIRECTORY / f"{name}.py", *map(str, words)]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment, check=False)
 
 
 def run_here(name: str, *words: object) -> subprocess.CompletedProcess:
@@ -55,5 +57,5 @@ def cells(line: str) -> list[str]:
 def imported_by_help(name: str) -> str:
     """The modules that `--help` of a script imports, as Python tells of them."""
     command = [sys.executable, "-X", "importtime", DIRECTORY / f"{name}.py", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     return done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import bits_per_s
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 SCRIPT = PROJECT / "benchmarks" / "cluster.py"
 
@@ -96,7 +96,7 @@ def _running(mark: str) -> list[str]:
 
 
 def _await(condition) -> None:
-    end = time.monotonic() + 480
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import gpu_trace
 from tests.benchmarks.scripts import imported_by_help, run_here, run_script
+from tests.horovod_runs import PATIENCE_S
 
 TOOL = Path(__file__).resolve().parents[3] / "shared" / "tools" / "gpu_standin"
 TOLD = """[fake] cuMemAlloc 1000
@@ -79,7 +80,7 @@ def standin(tmp_path_factory) -> Path:
             pytest.skip(f"needs {program}")
     directory = tmp_path_factory.mktemp("standin")
     command = ["bash", str(TOOL / "build.sh"), sys.prefix, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if done.returncode and "No matching distribution" in done.stderr:
         pytest.skip("needs the wheels nvidia-cuda-nvcc-cu12 and nvidia-cuda-runtime-cu12 12.5.82")
     assert done.returncode == 0, done.stderr

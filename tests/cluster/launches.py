@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment
 
 # The recipe that starts quickest.
 QUICK = {"xla": "off", "threads": 1, "evaluate_steps": 0}
@@ -44,7 +44,7 @@ class Launched:
         """Wait until standard error has these, one after another."""
         self._await(self.stderr, texts)
 
-    def _await(self, path: Path, texts: tuple[str, ...], timeout: float = 480) -> None:
+    def _await(self, path: Path, texts: tuple[str, ...], timeout: float = PATIENCE_S) -> None:
         pattern = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
         end = time.monotonic() + timeout
         while not pattern.search(path.read_text()):
@@ -52,7 +52,7 @@ class Launched:
             assert time.monotonic() < end, path.read_text()
             time.sleep(0.05)
 
-    def end(self, timeout: float = 480) -> tuple[int, str, str]:
+    def end(self, timeout: float = PATIENCE_S) -> tuple[int, str, str]:
         """Wait for the end: exit code, standard output, standard error."""
         return self.process.wait(timeout), self.stdout.read_text(), self.stderr.read_text()
 

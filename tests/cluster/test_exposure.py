@@ -14,7 +14,7 @@ import pytest
 from bert_horovod.cluster.doctor.facts import interfaces
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.cluster.ports import listening
-from tests.horovod_runs import clean_environment, run_ranks
+from tests.horovod_runs import PATIENCE_S, clean_environment, run_ranks
 from tests.toy_runs import pretrain_arguments
 
 HOROVOD_ALONE = """
@@ -82,7 +82,7 @@ def test_one_process_listens_on_no_port(store, tmp_path):
 
 def test_files_get_the_users_umask(run):
     output_dir = run.stdout.parent / "run"
-    end = time.monotonic() + 480
+    end = time.monotonic() + PATIENCE_S
     while not list(output_dir.glob("checkpoints/step-*")):
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -11,7 +11,7 @@ import pytest
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server, launch
 from bert_horovod.collectives.world import connect
 from bert_horovod.errors import UserError
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment
 
 
 def test_an_elastic_horovodrun_is_refused_and_restarts_are_named(tmp_path):
@@ -25,7 +25,7 @@ def test_an_elastic_horovodrun_is_refused_and_restarts_are_named(tmp_path):
         [*elastic, "--network-interfaces", "lo", *rank, "--output_dir", tmp_path / "run"],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=PATIENCE_S,
         env=clean_environment(),
     )
     assert done.returncode == 1

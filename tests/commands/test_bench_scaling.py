@@ -8,7 +8,7 @@ import pytest
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
-from tests.horovod_runs import PROJECT
+from tests.horovod_runs import PATIENCE_S, PROJECT
 from tests.reporting.toy_record import write_run
 from tests.toys import TOY_STEP
 
@@ -70,7 +70,9 @@ def test_hosts_are_measured_one_after_another(recipe, tmp_path, start_cluster, c
     box = start_cluster(2, "100mbit")
     output = tmp_path / "scaling.json"
     words = ["python", "-m", "bert_horovod", "bench", "scaling", "--recipe", recipe, "-H", "node1:1,node2:1"]
-    done = box.run("node1", [*map(str, words), "--steps", "3", "--output", str(output)], timeout=500, cwd=PROJECT)
+    done = box.run(
+        "node1", [*map(str, words), "--steps", "3", "--output", str(output)], timeout=PATIENCE_S, cwd=PROJECT
+    )
     assert done.returncode == 0, done.stderr
     measurements = json.loads(output.read_text(encoding="utf-8"))
     assert [line["layout"] for line in measurements["lines"]] == ["1M1G", "2M1G"]

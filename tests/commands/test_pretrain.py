@@ -16,7 +16,7 @@ from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.directory import claim
 from bert_horovod.tasks.pretraining import Pretraining
-from tests.horovod_runs import PROJECT, clean_environment, run_ranks
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
 
 
@@ -173,7 +173,7 @@ def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
         [sys.executable, PROJECT / "run" / "run_pretraining.py", *flags(files)],
         text=True,
         capture_output=True,
-        timeout=500,
+        timeout=PATIENCE_S,
         check=False,
         env=clean_environment(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="2"),
     )
@@ -204,7 +204,7 @@ def test_one_process_works_without_horovod(files):
         [sys.executable, "-c", block, *flags(files, "--max_steps", "1")],
         text=True,
         capture_output=True,
-        timeout=500,
+        timeout=PATIENCE_S,
         env=clean_environment(),
         check=False,
     )
@@ -223,7 +223,7 @@ def test_two_processes_without_horovod_are_told_how_to_get_it(files):
         [sys.executable, "-c", block, *flags(files)],
         text=True,
         capture_output=True,
-        timeout=500,
+        timeout=PATIENCE_S,
         env=clean_environment(HOROVOD_RANK="0", HOROVOD_SIZE="2"),
         check=False,
     )

@@ -10,7 +10,7 @@ import pytest
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.shipped import shipped_recipes
-from tests.horovod_runs import PROJECT
+from tests.horovod_runs import PATIENCE_S, PROJECT
 
 
 def recipes(capsys, *words: str) -> str:
@@ -79,7 +79,7 @@ def test_what_is_not_known_is_one_message(capsys, words, message):
 
 def test_an_installed_package_has_the_recipes_and_needs_no_tensorflow_for_them(tmp_path):
     build = ["setup.py", "-q", "build", "--build-base", str(tmp_path)]
-    subprocess.run([sys.executable, *build], cwd=PROJECT, check=True, capture_output=True, timeout=500)
+    subprocess.run([sys.executable, *build], cwd=PROJECT, check=True, capture_output=True, timeout=PATIENCE_S)
     program = (
         "import sys\n"
         "from bert_horovod.__main__ import dispatch, parse\n"
@@ -94,7 +94,7 @@ def test_an_installed_package_has_the_recipes_and_needs_no_tensorflow_for_them(t
         capture_output=True,
         text=True,
         check=False,
-        timeout=500,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
     paths = {entry["name"]: entry["path"] for entry in json.loads(done.stdout)}

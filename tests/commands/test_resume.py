@@ -11,7 +11,7 @@ import pytest
 
 from bert_horovod.runs.status_files import COMMAND, Command, read_command
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toy_runs import pretrain_arguments
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 
@@ -20,7 +20,12 @@ PROGRAM = [sys.executable, "-m", "bert_horovod"]
 
 def ask(*words) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [*PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=500, env=clean_environment(), check=False
+        [*PROGRAM, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=clean_environment(),
+        check=False,
     )
 
 

@@ -10,7 +10,7 @@ from bert_horovod.finetuning.glue import TASKS
 from bert_horovod.finetuning.scoring import SCORERS
 from bert_horovod.finetuning.text_data import OWN_METRICS
 from bert_horovod.recipe.sections import GLUE_TASKS
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment
 
 
 def test_the_tasks_of_the_commands_are_those_of_the_tables():
@@ -41,5 +41,5 @@ def test_scoring_imports_no_tensorflow(tmp_path):
         f"SCORERS['sst2'](Request(Path({str(tmp_path / 'p.tsv')!r}), Path({str(tmp_path)!r}))); "
         "sys.exit('tensorflow' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], env=clean_environment(), timeout=500, check=False)
+    done = subprocess.run([sys.executable, "-c", program], env=clean_environment(), timeout=PATIENCE_S, check=False)
     assert done.returncode == 0

@@ -12,7 +12,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.exchange.encodings import BLOCK, Float16, Int8
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from tests.exchange.two_step_jobs import ENCODINGS, NUMBERS, STEPS, owing, shares, sums
-from tests.horovod_runs import PROJECT, clean_environment, horovodrun
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, horovodrun
 
 RANKS = 2
 
@@ -103,7 +103,7 @@ def test_hosts_of_several_ranks_come_to_the_flat_sum_to_rounding(tmp_path):
     command = [*horovodrun(4), "-H", "localhost:2,127.0.0.1:2", sys.executable]
     command += ["-m", "tests.exchange.two_step_jobs", str(tmp_path)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=500, env=clean_environment(), cwd=PROJECT, check=False
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), cwd=PROJECT, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     of_ranks = [np.load(tmp_path / f"{rank}.npz") for rank in range(4)]

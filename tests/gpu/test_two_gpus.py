@@ -9,7 +9,7 @@ import pytest
 
 from bert_horovod.cluster.doctor.facts import horovod_with
 from tests.gpu.conftest import DEVICE, GPUS_OF_RANKS
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import metrics, pretrain_arguments
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +35,7 @@ def run(*words: object) -> None:
         [sys.executable, "-m", "bert_horovod", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=PATIENCE_S,
         env=environment | visible | GPUS_OF_RANKS,
         cwd=PROJECT,
         check=False,

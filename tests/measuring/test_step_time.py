@@ -15,6 +15,7 @@ from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, s
 from bert_horovod.measuring.step_time import WARM_UP, TimedStep
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from tests.horovod_runs import PATIENCE_S
 from tests.toys import TOY_STEP
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -88,7 +89,7 @@ def test_the_process_answers_each_number_with_as_many_seconds(products):
         input="1\n2\n",
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=PATIENCE_S,
         check=False,
         cwd=PROJECT,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},

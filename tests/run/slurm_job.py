@@ -21,7 +21,7 @@ sys.path.insert(0, str(PROJECT))
 
 # ruff: noqa: E402
 from tests.cluster.launches import QUICK
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toy_runs import pretrain_arguments
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 
@@ -142,7 +142,7 @@ def call(command: list, environment: dict[str, str], **options) -> str:
     return done.stdout
 
 
-def wait_for(condition, what: str, said=lambda: "", timeout: float = 480) -> None:
+def wait_for(condition, what: str, said=lambda: "", timeout: float = PATIENCE_S) -> None:
     """Wait until something holds."""
     end = time.monotonic() + timeout
     while not condition():

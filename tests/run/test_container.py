@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.horovod_runs import PATIENCE_S
+
 SCRIPT = Path(__file__).resolve().parents[2] / "run" / "container.sh"
 
 pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen (openssh-client)")
@@ -26,7 +28,12 @@ def container(tmp_path):
             **variables,
         }
         return subprocess.run(
-            ["bash", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False, timeout=500
+            ["bash", str(SCRIPT), *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
         )
 
     return run

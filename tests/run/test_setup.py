@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.horovod_runs import PATIENCE_S
+
 PROJECT = Path(__file__).resolve().parents[2]
 TOOLS = (
     "awk",
@@ -127,7 +129,7 @@ class Tree:
             capture_output=True,
             text=True,
             check=False,
-            timeout=500,
+            timeout=PATIENCE_S,
         )
 
     def calls(self) -> list[str]:

@@ -4,14 +4,16 @@ import re
 import subprocess
 import sys
 
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 WORDS = ("-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "tests/test_wording.py")
 
 
 def test_no_test_begins_after_the_time_given_and_the_summary_counts_them():
     command = [sys.executable, *WORDS, "--begin-until", "0"]
-    done = subprocess.run(command, cwd=PROJECT, env=clean_environment(), capture_output=True, text=True, timeout=500)
+    done = subprocess.run(
+        command, cwd=PROJECT, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     (left,) = re.findall(r"^not begun: (\d+) tests, because the time given was over", done.stdout, re.M)
     assert int(left) > 0

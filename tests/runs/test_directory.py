@@ -15,7 +15,7 @@ from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runs.directory import claim, stop_requested
 from bert_horovod.storage.writing import write_atomically
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toy_runs import pretrain_arguments
 from tests.toys import toy_recipe
 
@@ -151,12 +151,16 @@ def test_a_second_writer_is_refused_until_the_first_has_ended(tmp_path):
     directory = tmp_path / "run"
     lock = claim(directory, RECIPE, STORE)
     command = [sys.executable, "-c", CLAIM, directory]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=500, env=clean_environment(), check=False)
+    second = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False
+    )
     assert second.returncode == 2, second.stderr
     assert f"another run writes to --output_dir {directory}" in second.stdout
     assert str(directory / "stop") in second.stdout
     os.close(lock)
-    third = subprocess.run(command, capture_output=True, text=True, timeout=500, env=clean_environment(), check=False)
+    third = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False
+    )
     assert third.returncode == 0, third.stdout + third.stderr
 
 

@@ -23,6 +23,7 @@ from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.directory import Followed
 from bert_horovod.runs.saving import Saver
 from bert_horovod.tasks.pretraining import Pretraining
+from tests.horovod_runs import PATIENCE_S
 from tests.runs.test_checkpoint import POSITION, random_state
 from tests.toy_runs import metrics, save, train
 from tests.toys import toy_recipe
@@ -53,7 +54,7 @@ def small_disk(tmp_path, store) -> Path:
     yield disk
     # Not at once: mapped arrays live in cycles, and the thread that saves, which has the lowest priority, may let go of
     # the directory after its result is known.
-    end = time.monotonic() + 480
+    end = time.monotonic() + PATIENCE_S
     while subprocess.run(["umount", str(disk)], check=False).returncode:
         assert time.monotonic() < end
         gc.collect()
@@ -140,7 +141,7 @@ FULL = (
 
 def fill(disk: Path, log: Path, shown: io.StringIO) -> None:
     """When a run has begun, take all the room of its disk; when the run has said so, make plenty."""
-    end = time.monotonic() + 480
+    end = time.monotonic() + PATIENCE_S
     while not (log.exists() and log.stat().st_size):
         time.sleep(0.01)
     with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as file:

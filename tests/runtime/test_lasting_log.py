@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.horovod_runs import PROJECT
+from tests.horovod_runs import PATIENCE_S, PROJECT
 
 PROGRAM = f"""
 import os, sys
@@ -21,7 +21,9 @@ os.write(int(sys.argv[1]), b"done")
 
 def run(shell: str) -> subprocess.CompletedProcess:
     """Run the program in a shell's command, where 3 is a file that takes its last word."""
-    return subprocess.run(["bash", "-c", shell, sys.executable, PROGRAM], capture_output=True, text=True, timeout=500)
+    return subprocess.run(
+        ["bash", "-c", shell, sys.executable, PROGRAM], capture_output=True, text=True, timeout=PATIENCE_S
+    )
 
 
 def test_a_reader_that_goes_a_disk_without_room_and_no_stream_at_all_end_nothing(tmp_path):

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY, resident_bytes
-from tests.horovod_runs import clean_environment
+from tests.horovod_runs import PATIENCE_S, clean_environment
 
 PROGRAM = """
 import sys, time
@@ -18,7 +18,9 @@ print("done")
 
 def run(held_bytes: int, seconds: float) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", PROGRAM, str(held_bytes), str(seconds)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=clean_environment())
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=clean_environment()
+    )
 
 
 def test_a_process_above_its_limit_says_so_and_ends():

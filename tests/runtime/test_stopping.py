@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_horovod.runtime.stopping import STOP_SIGNALS, is_same_request
-from tests.horovod_runs import PROJECT
+from tests.horovod_runs import PATIENCE_S, PROJECT
 
 # A run whose step is in C and lets no handler of Python's run.
 PROGRAM = f"""
@@ -43,7 +43,7 @@ def test_a_second_signal_ends_at_once_without_a_traceback(second):
             asked = run.stderr.readline()
             run.send_signal(second)
             rest = run.stderr.read()
-            assert run.wait(480) == 128 + second
+            assert run.wait(PATIENCE_S) == 128 + second
         finally:
             run.kill()
     assert asked == (

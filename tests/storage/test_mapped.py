@@ -9,7 +9,7 @@ import pytest
 
 from bert_horovod.errors import DamagedData
 from bert_horovod.storage.mapped import cut_files
-from tests.horovod_runs import PROJECT
+from tests.horovod_runs import PATIENCE_S, PROJECT
 
 PROGRAM = f"""
 import os, sys, threading
@@ -40,7 +40,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_named(tmp_path, where):
     for name in ("cut.npy", "whole.npy"):
         np.save(tmp_path / name, np.arange(100_000))
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "cut.npy"), str(tmp_path / "whole.npy"), where]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == DamagedData.exit_code
     assert done.stdout == ""
     assert done.stderr == (

@@ -16,7 +16,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.directory import claim, give_up
 from bert_horovod.training.agreement import OF_A_HOST, described, disagreement, require_agreement
 from bert_horovod.training.job import Job, pretraining_job
-from tests.horovod_runs import clean_environment, kill_tree, run_ranks
+from tests.horovod_runs import PATIENCE_S, clean_environment, kill_tree, run_ranks
 from tests.toy_runs import pretrain_arguments
 from tests.toys import toy_recipe
 
@@ -153,7 +153,7 @@ def test_ranks_that_horovod_cannot_join_because_recipes_differ_are_told_which_ke
         ) as process,
     ):
         try:
-            end = time.monotonic() + 480
+            end = time.monotonic() + PATIENCE_S
             while "Process 1 exit with status code 2" not in (text := Path(log.name).read_text()):
                 assert time.monotonic() < end, text
                 time.sleep(0.2)

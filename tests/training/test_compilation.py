@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 PROGRAM = """
 import json, sys
@@ -40,7 +40,7 @@ def runs(tmp_path_factory) -> dict[tuple[str, int], list[list[int]]]:
         [sys.executable, "-c", PROGRAM, str(directory), json.dumps(ASKED)],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=PATIENCE_S,
         check=False,
         cwd=PROJECT,
         env=clean_environment(XLA_FLAGS=f"--xla_dump_to={directory}"),

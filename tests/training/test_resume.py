@@ -18,7 +18,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.runtime.stopping import STOP_SIGNALS
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
-from tests.horovod_runs import PROJECT
+from tests.horovod_runs import PATIENCE_S, PROJECT
 from tests.toy_runs import metrics, newest, pretrain_arguments, train, train_rank, train_recipe, training_state
 from tests.toys import toy_recipe
 
@@ -125,7 +125,7 @@ def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
         try:
             wait_for_step(output_dir, run.poll)
             run.send_signal(signal.SIGTERM)
-            output, _ = run.communicate(timeout=500)
+            output, _ = run.communicate(timeout=PATIENCE_S)
         finally:
             run.kill()
     assert run.returncode == 0, output
@@ -144,7 +144,7 @@ def test_a_run_goes_on_without_its_log_and_saves_when_its_terminal_is_closed(sto
             wait_for_step(output_dir, run.poll)
             run.send_signal(signal.SIGHUP)
             errors = run.stderr.read()
-            assert run.wait(480) == 0, errors
+            assert run.wait(PATIENCE_S) == 0, errors
         finally:
             run.kill()
     step = training_state(output_dir)["progress"]["step"]
@@ -204,8 +204,8 @@ def test_a_run_whose_directory_is_removed_says_so_and_makes_no_other(store, tmp_
 
 def wait_for_step(output_dir: Path, ended: Callable[[], int | None]) -> None:
     """Wait until a step is logged; `ended` gives the exit code of a run that has ended."""
-    end = time.monotonic() + 480
+    end = time.monotonic() + PATIENCE_S
     while not (output_dir / "metrics.jsonl").exists() or not metrics(output_dir):
         assert ended() is None
-        assert time.monotonic() < end, "no step within 480 s"
+        assert time.monotonic() < end, f"no step within {PATIENCE_S} s"
         time.sleep(0.05)

@@ -11,7 +11,7 @@ from benchmarks.cluster import INTERFACE
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.loading import recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import metrics
 from tests.toys import toy_recipe
 
@@ -35,7 +35,9 @@ def counted(box, store, tmp_path: Path, recipe: Recipe, ranks_per_host: int = 1)
         hosts,
     ]
     arguments = ["-m", "tests.training.counted_ranks", tmp_path / "recipe.toml", store.path, output_dir, INTERFACE]
-    done = box.run("node1", [*command, sys.executable, *arguments], timeout=500, env=clean_environment(), cwd=PROJECT)
+    done = box.run(
+        "node1", [*command, sys.executable, *arguments], timeout=PATIENCE_S, env=clean_environment(), cwd=PROJECT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     logged = [line["wire_bytes"] for line in metrics(output_dir) if "wire_bytes" in line]
     return logged, [json.loads((output_dir / f"sent-{rank}.json").read_text()) for rank in range(ranks)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import Cluster, cluster, why_not
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 DOCTOR = [sys.executable, "-m", "bert_horovod", "doctor"]
 needs_hosts = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -22,7 +22,7 @@ needs_hosts = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 def examine(box: Cluster, *flags: str | Path, environment: dict[str, str] | None = None) -> tuple[int, str]:
     """Exit code and output of the doctor on the first host."""
-    done = box.run("node1", [*DOCTOR, *flags], env=clean_environment(**(environment or {})), timeout=500)
+    done = box.run("node1", [*DOCTOR, *flags], env=clean_environment(**(environment or {})), timeout=PATIENCE_S)
     assert done.stderr == ""
     return done.returncode, done.stdout
 
@@ -81,13 +81,13 @@ def test_ctrl_c_ends_the_doctor_and_all_that_it_started(box):
         text=True,
     )
     pattern = ["pgrep", "-f", "horovod.runner|cluster.all_reduce"]
-    end = time.monotonic() + 480
+    end = time.monotonic() + PATIENCE_S
     while box.run("node2", pattern).returncode and time.monotonic() < end:  # until a rank runs there
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=500)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert errors == "bert-horovod: interrupted\n"
-    end = time.monotonic() + 480
+    end = time.monotonic() + PATIENCE_S
     while left := [host for host in ("node1", "node2") if not box.run(host, pattern).returncode]:
         assert time.monotonic() < end, left
         time.sleep(0.2)
@@ -223,7 +223,7 @@ def test_an_interface_that_is_not_there_is_refused_by_name(box):
 def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
     pytest.importorskip("horovod")
     command = [*DOCTOR, "--json", "--output_dir", tmp_path / "run"]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=500)
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=PATIENCE_S)
     report = json.loads(done.stdout)
     assert {check["name"] for check in report["checks"]} >= {"versions", "name", "disk", "GPUs", "all-reduce"}
     assert report["hosts"]["localhost"]["packages"]["numpy"] == importlib.metadata.version("numpy")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.launches import LAUNCH, QUICK, YIELD, launched, require_mpi
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import newest, pretrain_arguments
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def test_horovodrun_with_a_hostfile_from_the_directory_of_the_scripts(
     box = start_cluster(hosts=4)
     command = ["horovodrun", f"--{controller}", "-np", "4", "-hostfile", box.hostfile, "python", "run_pretraining.py"]
     command += arguments(tmp_path, store, 2)
-    done = box.run("node1", command, timeout=500, env=environment())
+    done = box.run("node1", command, timeout=PATIENCE_S, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "world: 4 rank(s)" in done.stdout
     assert newest(tmp_path / "run").name == "step-00000002"
@@ -55,7 +55,7 @@ def test_the_script_for_several_hosts(start_cluster, controller, store, tmp_path
     done = box.run(
         "node1",
         [script, box.hostfile, *arguments(tmp_path, store, 2)],
-        timeout=500,
+        timeout=PATIENCE_S,
         env=environment() | {"INTERFACES": "eth0"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -118,7 +118,7 @@ def test_a_host_that_refuses_ssh_is_named(start_cluster, tmp_path):
     pytest.importorskip("horovod")
     box = start_cluster(hosts=1)
     words = [*LAUNCH, "-H", "node1:1,10.77.0.9:1", "--", "verify", "--data_dir", "x"]
-    done = box.run("node1", words, timeout=500, env=environment())
+    done = box.run("node1", words, timeout=PATIENCE_S, env=environment())
     assert done.returncode == 1
     assert "10.77.0.9" in done.stderr
     assert "Traceback" not in done.stderr

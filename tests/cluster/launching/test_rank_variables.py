@@ -10,7 +10,7 @@ import pytest
 from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
 from bert_horovod.errors import UserError
 from tests.cluster.launches import LAUNCH
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 SECRETS = (
     *("WANDB_KEY", "ENCRYPTION_KEY", "SSH_KEY", "DB_PASS", "SESSION_COOKIE", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"),
@@ -87,7 +87,7 @@ def test_launched_processes_see_no_secret_and_run_no_module_of_the_working_direc
     # The launcher itself is started as the installed command is: without the working directory.
     words = [LAUNCH[0], "-P", *LAUNCH[1:], "-np", "2", "-H", "localhost:2", "--env", "MINE", "--", "hosts"]
     done = subprocess.run(
-        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=False
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "localhost" in done.stdout

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import metrics, pretrain_arguments
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
@@ -57,7 +57,7 @@ def test_a_run_that_fails_twice_ends_as_one_that_did_not(start_cluster, store, t
     assert [line for line in output.splitlines() if "rank(s)" in line] == [
         f"world: {ranks} rank(s); XLA off" for ranks in (2, 2, 1)
     ]
-    assert undisturbed.wait(480) == 0
+    assert undisturbed.wait(PATIENCE_S) == 0
     for a, b in zip(metrics(runs[0]), metrics(runs[1]), strict=True):
         assert a["step"] == b["step"]
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]

@@ -20,6 +20,7 @@ from bert_horovod.corpus.statistics import token_counts
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import DamagedData, UserError
 from tests.corpus.preparing.test_preparation import tree, write_json_lines
+from tests.horovod_runs import PATIENCE_S
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
     workers = wait_until(process, lambda: len(pids := children(process.pid)) == 2 and pids)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 480
+    deadline = time.monotonic() + PATIENCE_S
     while any(os.path.exists(f"/proc/{worker}") for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.05)

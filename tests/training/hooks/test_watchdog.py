@@ -13,7 +13,7 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.training.hooks.watchdog import EXIT_CODE, Status, Watchdog, explain
 from tests.cluster.launches import LAUNCH, QUICK, launched
-from tests.horovod_runs import PROJECT, clean_environment
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import pretrain_arguments
 
 FIRST_STEP = "step 1/"
@@ -82,12 +82,12 @@ def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_pa
             while not run.stdout.readline().startswith(FIRST_STEP):
                 assert run.poll() is None
             freeze()
-            end = time.monotonic() + 480
+            end = time.monotonic() + PATIENCE_S
             while "error: stalled" not in (text := Path(errors.name).read_text()):
                 assert time.monotonic() < end, text
                 time.sleep(0.1)
             thaw()  # the kernel lets go of a process only after the disk has answered it
-            assert run.wait(480) == EXIT_CODE
+            assert run.wait(PATIENCE_S) == EXIT_CODE
         finally:
             thaw()
             run.kill()
@@ -107,7 +107,9 @@ import time, ctypes
 time.sleep(0.5)
 ctypes.PyDLL(None).sleep(60)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 1
     assert "Timeout (0:00:01" in done.stderr
     assert 'File "<string>", line 9' in done.stderr
@@ -134,7 +136,9 @@ time.sleep(1)
 print("still here", flush=True)
 time.sleep(60)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stdout) == (EXIT_CODE, "still here\n")
     last = done.stderr.splitlines()[-1]
     assert "step 1, opening the rows; expected at most execution.stall_s = 0.2 and 2 more" in last
