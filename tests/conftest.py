@@ -19,7 +19,7 @@ from tests.two_ranks import TwoRanks
 
 _RANKS = TwoRanks()
 _SHARED = ("two_ranks", "transformers")
-_PROCESSES = ("subprocess", "start_cluster", "horovod_runs")
+_PROCESSES = ("subprocess", "start_cluster", "horovod_runs", "cluster.launches", "benchmarks.scripts")
 _OUT_OF_TIME = "not begun: the time that --begin-until gives is over"
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -85,13 +85,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files that share a start beside each other, and before them what starts nothing: where time is short, these
-    are the most; last those that start programs.
+    """Put first what tells most where time is short: the golden losses, then what starts nothing, then files that
+    share a start, beside each other; last those that start programs.
     """
 
-    def order(item: pytest.Item) -> tuple[bool, int]:
+    def order(item: pytest.Item) -> tuple[bool, bool, int]:
         path = str(item.path)
-        return (starts_processes(path) and not shared(path), (None, *_SHARED).index(shared(path)))
+        programs = starts_processes(path) and not shared(path)
+        return (item.path.parent.name != "golden", programs, (None, *_SHARED).index(shared(path)))
 
     items.sort(key=order)
 
