@@ -19,25 +19,24 @@ PATIENCE_S = 1500
 _FOREIGN = ("HOROVOD_", "OMPI_", "PMI", "SLURM_")
 
 
-def run_ranks(
-    world_size: int, script: str | Path, *arguments: str, timeout: float = PATIENCE_S
-) -> subprocess.CompletedProcess:
+def run_ranks(world_size: int, script: str | Path, *arguments: str) -> subprocess.CompletedProcess:
     """Run a script as `world_size` ranks on this host and return what horovodrun printed, each line with its rank.
 
     Args:
       world_size: processes.
       script: a file, or the text of a program.
       arguments: the script's.
-      timeout: seconds after which all ranks are killed and TimeoutExpired is raised.
+
+    After PATIENCE_S all ranks are killed and TimeoutExpired is raised.
     """
     with tempfile.TemporaryDirectory() as directory:
         if not isinstance(script, Path):
             text, script = script, Path(directory) / "script.py"
             script.write_text(text, encoding="utf-8")
-        return run_script(world_size, str(script), *arguments, timeout=timeout)
+        return run_script(world_size, str(script), *arguments)
 
 
-def run_script(world_size: int, *words: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess:
+def run_script(world_size: int, *words: str) -> subprocess.CompletedProcess:
     """Run `python WORDS` as `world_size` ranks on this host, as run_ranks does; a single one needs no horovodrun."""
     command = [*(horovodrun(world_size) if world_size > 1 else []), sys.executable, *words]
     with subprocess.Popen(
@@ -50,7 +49,7 @@ def run_script(world_size: int, *words: str, timeout: float = PATIENCE_S) -> sub
         start_new_session=True,
     ) as process:
         try:
-            stdout, stderr = process.communicate(timeout=timeout)
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired as error:
             kill_tree(process.pid)
             error.stdout, error.stderr = process.communicate()

@@ -40,24 +40,24 @@ class TwoRanks:
         self._process: subprocess.Popen | None = None
         self._ranks: list[Connection] = []
 
-    def run(self, job: Callable[..., Any], *arguments: Any, timeout: float = PATIENCE_S, **named: Any) -> list[Answer]:
+    def run(self, job: Callable[..., Any], *arguments: Any, **named: Any) -> list[Answer]:
         """Call `job(world, *arguments, **named)` on both ranks, which import it by its name; the answers by rank.
 
         Raises:
-            AssertionError: a rank raised an exception or ended, whose text this has, or took longer than `timeout`
-                seconds; the ranks are killed, and the next job starts others.
+            AssertionError: a rank raised an exception or ended, whose text this has, or took longer than
+                PATIENCE_S; the ranks are killed, and the next job starts others.
         """
         if self._process is None:
             self._start()
         for rank in self._ranks:
             rank.send((job, arguments, named))
         answers: dict[int, Answer] = {}
-        end = time.monotonic() + timeout
+        end = time.monotonic() + PATIENCE_S
         while len(answers) < SIZE:
             waiting = [rank for i, rank in enumerate(self._ranks) if i not in answers]
             ready = wait(waiting, max(0.0, end - time.monotonic()))
             if not ready:
-                self._fail(f"{job.__qualname__} took longer than {timeout} s; answered: ranks {sorted(answers)}")
+                self._fail(f"{job.__qualname__} took longer than {PATIENCE_S} s; answered: ranks {sorted(answers)}")
             for rank in ready:
                 number = self._ranks.index(rank)
                 try:

@@ -44,17 +44,17 @@ class Launched:
         """Wait until standard error has these, one after another."""
         self._await(self.stderr, texts)
 
-    def _await(self, path: Path, texts: tuple[str, ...], timeout: float = PATIENCE_S) -> None:
+    def _await(self, path: Path, texts: tuple[str, ...]) -> None:
         pattern = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
-        end = time.monotonic() + timeout
+        end = time.monotonic() + PATIENCE_S
         while not pattern.search(path.read_text()):
             assert self.process.poll() is None, self.stderr.read_text()
             assert time.monotonic() < end, path.read_text()
             time.sleep(0.05)
 
-    def end(self, timeout: float = PATIENCE_S) -> tuple[int, str, str]:
+    def end(self) -> tuple[int, str, str]:
         """Wait for the end: exit code, standard output, standard error."""
-        return self.process.wait(timeout), self.stdout.read_text(), self.stderr.read_text()
+        return self.process.wait(PATIENCE_S), self.stdout.read_text(), self.stderr.read_text()
 
     def signal(self, number: int) -> None:
         """Send the launcher a signal."""
@@ -76,9 +76,9 @@ class Launched:
         """All of its processes that there are."""
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if self.mark in _text(path)]
 
-    def await_no_process(self, timeout: float = 240) -> None:
+    def await_no_process(self) -> None:
         """Wait until nothing of it is left."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + 240
         while left := self.processes():
             assert time.monotonic() < end, left
             time.sleep(0.05)

@@ -142,9 +142,9 @@ def call(command: list, environment: dict[str, str], **options) -> str:
     return done.stdout
 
 
-def wait_for(condition, what: str, said=lambda: "", timeout: float = PATIENCE_S) -> None:
+def wait_for(condition, what: str, said=lambda: "") -> None:
     """Wait until something holds."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, f"waited for {what}\n{said()}"
         time.sleep(0.2)

@@ -85,7 +85,7 @@ def test_a_run_in_which_a_bit_flips_is_restarted_and_ends_as_one_that_was_not_di
     arguments = [pretrain_arguments(tmp_path, store, run, phase={"steps": 12}, execution=execution) for run in runs]
     words = [*LAUNCH, "-np", "2", "--restarts", "1", "--", "pretrain", *arguments[0]]
     with launched(words, tmp_path, str(runs[0])) as run:
-        code, output, errors = run.end(300)
+        code, output, errors = run.end()
     assert code == 0, errors
     assert (tmp_path / "flipped").exists()
     flipped = "step 6: ranks no longer hold the same state: bert.encoder.layer.1.output.dense.weight of rank 1 is not"
@@ -107,7 +107,7 @@ def test_a_run_that_diverges_is_not_restarted(store, tmp_path):
     arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", numerics=numerics, execution=QUICK)
     words = [*LAUNCH, "-np", "2", "--restarts", "1", "--", "pretrain", *arguments]
     with launched(words, tmp_path, str(tmp_path / "run")) as run:
-        code, _, errors = run.end(300)
+        code, _, errors = run.end()
     assert code == 2, errors
     assert "bert-horovod: error: step 2: 2 updates in a row had gradients that are not finite" in errors
     assert "restart 1" not in errors
