@@ -78,9 +78,4 @@ def slow_momentum_rule(exchange: ExchangeMethod) -> Rule:
         direction = tf.where(old["v"] > 0, tf.clip_by_value(direction, -bound, bound), 0.0)
         return (direction + settings.weight_decay * x if decay else direction,)
 
-    def rates(
-        learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
-    ) -> tuple[tf.Tensor, ...]:
-        return (learning_rate,)
-
-    return Rule("mt_dao", SLOTS["adamw"], next_slots, directions, rates, from_old_slots=True)
+    return Rule("mt_dao", SLOTS["adamw"], next_slots, directions, from_old_slots=True)

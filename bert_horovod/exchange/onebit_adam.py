@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.staged import StagedExchange
-from bert_horovod.optimizers import adamw
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.recipe.sections import Optimizer
 
@@ -36,4 +35,4 @@ def directions(
     return (direction + settings.weight_decay * x if decay else direction,)
 
 
-FROZEN_ADAMW = Rule("frozen_adamw", ("m", "v"), next_slots, directions, adamw.rates, clips=False)
+FROZEN_ADAMW = Rule("frozen_adamw", ("m", "v"), next_slots, directions, clips=False)

@@ -36,7 +36,6 @@ from bert_horovod.exchange.staged import StagedExchange
 from bert_horovod.exchange.stages import phase_of
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
-from bert_horovod.optimizers import adamw
 from bert_horovod.optimizers.applying import square_sums
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import bias_corrected, moving_average, next_moments
@@ -275,5 +274,5 @@ def _directions(
     return (direction + settings.weight_decay * x if decay else direction,)
 
 
-_LEARNING_RULE = Rule("learning_adamw", ("m", "v"), next_moments, _directions, adamw.rates)
-_SIGNS_RULE = Rule("resting_adamw", ("m", "v"), _next_first_moment, _directions, adamw.rates, clips=False)
+_LEARNING_RULE = Rule("learning_adamw", ("m", "v"), next_moments, _directions)
+_SIGNS_RULE = Rule("resting_adamw", ("m", "v"), _next_first_moment, _directions, clips=False)

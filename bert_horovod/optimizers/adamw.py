@@ -24,11 +24,4 @@ def directions(
     return (direction + settings.weight_decay * x if decay else direction,)
 
 
-def rates(
-    learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
-) -> tuple[tf.Tensor, ...]:
-    """See `base.Rule`."""
-    return (learning_rate,)
-
-
-RULE = Rule("adamw", SLOTS["adamw"], next_moments, directions, rates)
+RULE = Rule("adamw", SLOTS["adamw"], next_moments, directions)

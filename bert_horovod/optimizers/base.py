@@ -81,6 +81,10 @@ def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
     )
 
 
+def _learning_rate(learning_rate: "tf.Tensor", norms: "Tensors", decay: bool, settings: Optimizer) -> "Tensors":
+    return (learning_rate,)
+
+
 @dataclass(frozen=True)
 class Rule:
     """An update rule: x - sum over i of rates[i] * directions[i]; `applying.update` computes it.
@@ -97,8 +101,9 @@ class Rule:
     # the new ones, or with from_old_slots the old ones
     directions: "Callable[[tf.Tensor, tf.Tensor, Slots, tf.Tensor, bool, Optimizer], Tensors]"
     # (learning_rate, norms, decay, settings): how far x moves along each direction. If the rule is adaptive, norms are
-    # [n] of x and of each direction, and rates may be [n]; else norms are () and rates float32 scalars
-    rates: "Callable[[tf.Tensor, Tensors, bool, Optimizer], Tensors]"
+    # [n] of x and of each direction, and rates may be [n]; else norms are () and rates float32 scalars. By default
+    # there is one direction, and x moves along it by the learning rate
+    rates: "Callable[[tf.Tensor, Tensors, bool, Optimizer], Tensors]" = _learning_rate
     adaptive: bool = False  # rates depend on norms
     normalized: bool = False  # each tensor's gradient is first divided by its norm
     from_old_slots: bool = False  # directions get the slots before this gradient's update; not for an adaptive rule

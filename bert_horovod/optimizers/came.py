@@ -52,13 +52,6 @@ def directions(
     return (direction + settings.weight_decay * x if decay else direction,)
 
 
-def rates(
-    learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
-) -> tuple[tf.Tensor, ...]:
-    """See `base.Rule`."""
-    return (learning_rate,)
-
-
 def _next_factors(kind: str, square: tf.Tensor, slots: dict[str, tf.Tensor], beta: float) -> dict[str, tf.Tensor]:
     """The new slots of rows [n, out] and columns [n, in], given the squares [n, out, in] of this step."""
     means = {f"{kind}_rows": tf.reduce_mean(square, 2), f"{kind}_columns": tf.reduce_mean(square, 1)}
@@ -79,4 +72,4 @@ def _limited(u: tf.Tensor) -> tf.Tensor:
     return u / tf.maximum(1.0, rms / _MOST_RMS)
 
 
-RULE = Rule("came", SLOTS["came"], next_slots, directions, rates)
+RULE = Rule("came", SLOTS["came"], next_slots, directions)

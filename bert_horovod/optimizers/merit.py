@@ -27,13 +27,6 @@ def directions(
     return (tf.clip_by_value(_ratios(tf.abs(x), tf.abs(u)) * u, -1.0, 1.0),)
 
 
-def rates(
-    learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
-) -> tuple[tf.Tensor, ...]:
-    """See `base.Rule`."""
-    return (learning_rate,)
-
-
 def _ratios(x: tf.Tensor, u: tf.Tensor) -> tf.Tensor:
     """The trust ratio of each number of n tensors; x and u are magnitudes of parameters and directions, [n, ...]."""
     if len(x.shape) == 2:
@@ -49,4 +42,4 @@ def _largest(x: tf.Tensor, u: tf.Tensor, axes: int | tuple[int, ...]) -> tuple[t
     return tf.reduce_max(x, axes, keepdims=True), tf.reduce_max(u, axes, keepdims=True)
 
 
-RULE = Rule("merit", SLOTS["merit"], next_moments, directions, rates)
+RULE = Rule("merit", SLOTS["merit"], next_moments, directions)

@@ -22,11 +22,4 @@ def directions(
     return (g + settings.weight_decay * x if decay else g,)
 
 
-def rates(
-    learning_rate: tf.Tensor, norms: tuple[tf.Tensor, ...], decay: bool, settings: Optimizer
-) -> tuple[tf.Tensor, ...]:
-    """See `base.Rule`."""
-    return (learning_rate,)
-
-
-RULE = Rule("sgd", SLOTS["sgd"], next_slots, directions, rates)
+RULE = Rule("sgd", SLOTS["sgd"], next_slots, directions)
