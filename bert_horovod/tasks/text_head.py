@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bert_horovod.costs.products import Product, matrix_products
@@ -10,32 +11,49 @@ from bert_horovod.model.encoder import SITES_PER_LAYER, encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import pooled
 from bert_horovod.model.layers import dense
-from bert_horovod.model.parameters import CLASSIFIER, Shapes, classifier_shapes, encoder_shapes
+from bert_horovod.model.parameters import CLASSIFIER, Shapes, class_name, classifier_shapes, encoder_shapes
 from bert_horovod.recipe.sections import Model
 
 ARCHITECTURE = "BertForSequenceClassification"
 
 
-def text_shapes(model: Model, outputs: int) -> Shapes:
-    """Shapes of encoder, pooler and a head with `outputs` outputs."""
-    return encoder_shapes(model, pooler=True) | classifier_shapes(model, outputs)
+class TextTask:
+    """What classification and regression share, see tasks.base.Task; batches/labelled.py makes the rows."""
 
+    output_names: tuple[str, ...]  # of the head's outputs, in the order of their numbers
+    text_columns: tuple[str, ...]  # the texts' column names in files
+    problem_type: str  # as in Hugging Face's configuration
+    counts = ("examples",)
 
-def text_products(model: Model, rows: int, length: int, examples: int, outputs: int) -> list[Product]:
-    """The matrix products of a forward pass over rows of up to `examples` examples each."""
-    hidden = model.hidden_size
-    encoder = matrix_products(model, rows, length, masked_slots=0, sequences=examples, pairs=True)
-    return [
-        *(product for product in encoder if not product.name.startswith("head: ")),
-        Product("head: pooler", 1, 1, rows * examples, hidden, hidden),
-        Product("head: classifier", 1, 1, rows * examples, outputs, hidden),
-    ]
+    def parameters(self, model: Model) -> Shapes:
+        return encoder_shapes(model, pooler=True) | classifier_shapes(model, len(self.output_names))
 
+    def configuration(self, model: Model) -> dict[str, Any]:
+        return {
+            "architectures": [class_name(model, ARCHITECTURE)],
+            "id2label": {str(number): name for number, name in enumerate(self.output_names)},
+            "label2id": {name: number for number, name in enumerate(self.output_names)},
+            "num_labels": len(self.output_names),
+            "problem_type": self.problem_type,
+            "text_columns": list(self.text_columns),
+        }
 
-def text_outputs(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
-    """The head's outputs, float32 [rows, examples, outputs]; arguments: see text_features."""
-    x = dense(text_features(forward, batch), *forward.affine(CLASSIFIER))
-    return tf.reshape(tf.cast(x, tf.float32), [*batch["cls_positions"].shape, x.shape[-1]])
+    def products(self, model: Model, rows: int, length: int, slots: dict[str, int]) -> list[Product]:
+        examples, hidden = slots["examples"], model.hidden_size
+        encoder = matrix_products(model, rows, length, masked_slots=0, sequences=examples, pairs=True)
+        return [
+            *(product for product in encoder if not product.name.startswith("head: ")),
+            Product("head: pooler", 1, 1, rows * examples, hidden, hidden),
+            Product("head: classifier", 1, 1, rows * examples, len(self.output_names), hidden),
+        ]
+
+    def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
+        return {"examples": np.count_nonzero(batch["weights"])}
+
+    def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The head's outputs, `logits`, float32 [rows, examples, outputs]; arguments: see text_features."""
+        x = dense(text_features(forward, batch), *forward.affine(CLASSIFIER))
+        return {"logits": tf.reshape(tf.cast(x, tf.float32), [*batch["cls_positions"].shape, x.shape[-1]])}
 
 
 def text_features(forward: Forward, batch: dict[str, Any]) -> tf.Tensor:
