@@ -33,3 +33,12 @@ def row_length(directory: Path, asked: int | None, most: int, usual: int, least:
     if not least <= length <= most:
         raise UserError(f"--sequence_length {length}: expected {least} to {most}, the model's positions")
     return length
+
+
+def line_length(tokens: int, most: int) -> int:
+    """Positions of a row for one line: 16 or the next power of two that holds it, so that few graphs are traced.
+
+    >>> [line_length(tokens, most=100) for tokens in (5, 17, 32, 70, 300)]
+    [16, 32, 32, 100, 100]
+    """
+    return min(most, max(16, 1 << (tokens - 1).bit_length()))

@@ -19,7 +19,7 @@ from bert_horovod.corpus.reading.squad_files import Questions, read_squad
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.errors import UserError
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
-from bert_horovod.inference.fine_tuned import read_fine_tuned, row_length
+from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.model.policy import ComputePolicy
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from bert_horovod.inference.predicting import Options, Progress
 
 _LENGTH = 384  # positions of a row, if the length at which the checkpoint was trained is unknown
-_SHORTEST = 16  # positions of a row for a line; longer ones are powers of two, so that few graphs are traced
 _QUESTIONS_AT_ONCE = 1024
 _COLUMNS = ("question", "context")
 
@@ -100,10 +99,7 @@ class SpanPredictor:
         texts = SpanTexts([sides[1]], [sides[0]], [0], [None])
         tokens = tokenised_spans(texts, self._tokenizer)
         needed = int(cut_spans(tokens, self._length, self._stride).lengths.max())
-        length = _SHORTEST
-        while length < needed and length < self._length:
-            length *= 2
-        (answers,) = self._answers(texts, self._rules(False), min(length, self._length), packing=False)
+        (answers,) = self._answers(texts, self._rules(False), line_length(needed, self._length), packing=False)
         best = answers.best
         return f"{best.text}\tprobability={best.probability:.4f}\tcharacters={best.begin}-{best.end}"
 

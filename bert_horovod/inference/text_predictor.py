@@ -12,7 +12,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.inference.fine_tuned import read_fine_tuned, row_length
+from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.text_answers import answers, probabilities
 from bert_horovod.interchange.pretrained import read_configuration
@@ -23,8 +23,6 @@ from bert_horovod.tasks.regression import Regression
 
 if TYPE_CHECKING:
     from bert_horovod.inference.predicting import Options, Progress
-
-_SHORTEST = 16  # positions of a row for a line; longer ones are powers of two, so that few graphs are traced
 
 
 class TextPredictor:
@@ -87,10 +85,7 @@ class TextPredictor:
             )
         texts = tuple([side] for side in sides)
         tokens = sum(int(self._tokenizer(side)[1][0]) for side in texts) + 1 + len(sides)
-        length = _SHORTEST
-        while length < tokens and length < self._length:
-            length *= 2
-        (row,) = self._said(self.logits(texts, min(length, self._length), packing=False))
+        (row,) = self._said(self.logits(texts, line_length(tokens, self._length), packing=False))
         prediction, *shares = row
         pairs = zip(self.labels, shares, strict=True)
         return "\t".join([str(prediction), *(f"{label}={share:.4f}" for label, share in pairs)])
