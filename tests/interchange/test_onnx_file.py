@@ -14,11 +14,15 @@ from bert_horovod.interchange.serving_graph import INPUTS, Served
 from tests.interchange.conftest import SIZES, random_model
 
 
-def test_names_dimensions_and_outputs(tmp_path, torch):
+@pytest.mark.parametrize(
+    ("kind", "pair_output"),
+    [("BertForPreTraining", "seq_relationship_logits"), ("AlbertForPreTraining", "sop_logits")],
+)
+def test_names_dimensions_and_outputs(tmp_path, torch, kind, pair_output):
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("tf2onnx")
     pytest.importorskip("onnxruntime")
-    original = random_model("BertForPreTraining")
+    original = random_model(kind)
     original.save_pretrained(tmp_path)
     architecture = describe(tmp_path).architectures[0]
     pretrained = read_pretrained(tmp_path, architecture)
@@ -44,8 +48,11 @@ def test_names_dimensions_and_outputs(tmp_path, torch):
         with torch.no_grad():
             theirs = original(**{name: torch.tensor(value) for name, value in rows.items()})
         ours = call("serving_default", rows)
-        for name, places in (("prediction_logits", real), ("seq_relationship_logits", ...)):
-            np.testing.assert_allclose(ours[name][places], theirs[name].numpy()[places], rtol=1e-4, atol=1e-4)
+        for name, theirs_name, places in (
+            ("prediction_logits", "prediction_logits", real),
+            ("seq_relationship_logits", pair_output, ...),
+        ):
+            np.testing.assert_allclose(ours[name][places], theirs[theirs_name].numpy()[places], rtol=1e-4, atol=1e-4)
 
 
 def test_without_the_extra_it_is_refused(monkeypatch):
