@@ -69,12 +69,7 @@ class Masker:
         self._sequence_bits = sequences.bit_length()
 
     def apply(
-        self,
-        ids: np.ndarray,
-        positions: np.ndarray,
-        sequence_ids: np.ndarray,
-        maskable: np.ndarray,
-        tokens: np.ndarray,
+        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
     ) -> Masked:
         """Mask `ids` in place: 80 % of the places become [MASK], 10 % a random ordinary token, 10 % stay.
 
@@ -104,12 +99,7 @@ class Masker:
         return keyed_hash(self._seed, stream, self._length, index=index.astype(np.uint64))
 
     def _places(
-        self,
-        ids: np.ndarray,
-        positions: np.ndarray,
-        sequence_ids: np.ndarray,
-        maskable: np.ndarray,
-        tokens: np.ndarray,
+        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
     ) -> np.ndarray:
         """Masked places in the flat batch, ascending: in each sequence the places with the smallest hashes.
 
@@ -138,12 +128,7 @@ class Masker:
         return np.sort(np.flatnonzero(chosen) // self._length * self._length + column)
 
     def _span_places(
-        self,
-        ids: np.ndarray,
-        positions: np.ndarray,
-        sequence_ids: np.ndarray,
-        maskable: np.ndarray,
-        tokens: np.ndarray,
+        self, ids: np.ndarray, positions: np.ndarray, sequence_ids: np.ndarray, maskable: np.ndarray, tokens: np.ndarray
     ) -> np.ndarray:
         """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see batches/ngrams.py."""
         begins = maskable

@@ -51,13 +51,7 @@ class Rows:
     """
 
     def __init__(
-        self,
-        store: Store,
-        index: RowIndex,
-        special: SpecialIds,
-        sequence_length: int,
-        objective: Objective,
-        seed: int,
+        self, store: Store, index: RowIndex, special: SpecialIds, sequence_length: int, objective: Objective, seed: int
     ) -> None:
         if (index.sequence_length, index.pair) != (sequence_length, objective.pair):
             raise ValueError("Rows: the index was made for another sequence_length or pair")

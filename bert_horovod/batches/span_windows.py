@@ -59,10 +59,5 @@ def cut_spans(tokens: SpanTokens, sequence_length: int, stride: int = STRIDE) ->
     inside = (first >= start) & (last < start + count)  # NO_ANSWER is before every start
     shift = question_count + 2 - start
     return SpanWindows(
-        kept[owner],
-        question_count,
-        start,
-        count,
-        np.where(inside, first + shift, 0),
-        np.where(inside, last + shift, 0),
+        kept[owner], question_count, start, count, np.where(inside, first + shift, 0), np.where(inside, last + shift, 0)
     )

@@ -27,12 +27,7 @@ def run(arguments: argparse.Namespace) -> int | None:
     with tempfile.TemporaryDirectory() as directory, standard_input(arguments.input, Path(directory)) as files:
         sources = find_sources(files)
         vocabulary = learn_vocabulary(
-            sources,
-            arguments.size,
-            not arguments.cased,
-            arguments.documents,
-            arguments.text_field,
-            arguments.bad_lines,
+            sources, arguments.size, not arguments.cased, arguments.documents, arguments.text_field, arguments.bad_lines
         )
     write_vocabulary(arguments.output, vocabulary)
     seconds = time.monotonic() - start

@@ -52,15 +52,7 @@ def derive(
         trained=sum(map(math.prod, trained.values())),
         flops_per_row=flops_per_row(model, length, masked_slots, sequences, pairs, phase.trained_layers),
         memory_bytes=memory_bytes(
-            recipe,
-            shapes,
-            length,
-            masked_slots,
-            sequences,
-            micro_batches,
-            world_size,
-            gpu,
-            phase.trained_layers,
+            recipe, shapes, length, masked_slots, sequences, micro_batches, world_size, gpu, phase.trained_layers
         ),
     )
 

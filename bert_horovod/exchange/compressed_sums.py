@@ -40,13 +40,7 @@ class CompressedSums:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        world: World,
-        shapes: dict[str, tuple[int, ...]],
-        plan: BucketPlan,
-        name: str,
-        fused: bool,
+        self, recipe: Recipe, world: World, shapes: dict[str, tuple[int, ...]], plan: BucketPlan, name: str, fused: bool
     ) -> None:
         self.compiled = compiled if fused else lambda function: function
         self._fused = fused

@@ -73,9 +73,7 @@ class DreamDdpExchange(LocalExchange):
             return
         k, size = self._micro_batch.read_value(), self._part_values.shape[0]
         starting_values = tf.cond(
-            tf.equal(k, 0),
-            lambda: self._of_this_turn(self._starting_values),
-            self._part_values.read_value,
+            tf.equal(k, 0), lambda: self._of_this_turn(self._starting_values), self._part_values.read_value
         )
         share = -(-size // micro_batches)
         begin = tf.minimum(k * share, size)

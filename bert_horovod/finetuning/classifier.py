@@ -11,12 +11,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
-from bert_horovod.finetuning.initialisation import (
-    Packed,
-    first_settings,
-    open_checkpoint,
-    packed_recipe,
-)
+from bert_horovod.finetuning.initialisation import Packed, first_settings, open_checkpoint, packed_recipe
 from bert_horovod.finetuning.outcome import Outcome
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData

@@ -50,11 +50,7 @@ TASKS = {
     ),
     "sst2": GlueTask("SST-2", ("sentence",), "label", {"0": "negative", "1": "positive"}, ("accuracy",)),
     "mrpc": GlueTask(
-        "MRPC",
-        ("#1 String", "#2 String"),
-        "Quality",
-        {"0": "not_equivalent", "1": "equivalent"},
-        ("f1", "accuracy"),
+        "MRPC", ("#1 String", "#2 String"), "Quality", {"0": "not_equivalent", "1": "equivalent"}, ("f1", "accuracy")
     ),
     "stsb": GlueTask("STS-B", _PAIR, "score", {}, ("pearson", "spearman")),
     "qqp": GlueTask(

@@ -16,12 +16,7 @@ from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
-from bert_horovod.finetuning.initialisation import (
-    Packed,
-    first_settings,
-    open_checkpoint,
-    packed_recipe,
-)
+from bert_horovod.finetuning.initialisation import Packed, first_settings, open_checkpoint, packed_recipe
 from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
@@ -130,12 +125,7 @@ class SquadFinetuning:
             recipe,
             task,
             SpanDataset(
-                self.train.path.parent,
-                self.vocabulary,
-                self.lowercase,
-                recipe,
-                *self._tokens,
-                self.options.doc_stride,
+                self.train.path.parent, self.vocabulary, self.lowercase, recipe, *self._tokens, self.options.doc_stride
             ),
             output_dir,
             init_checkpoint=self.directory,

@@ -42,10 +42,7 @@ def f1(prediction: str, answer: str, both_empty: float = 0.0) -> float:
 
 
 def squad_scores(
-    questions: Questions,
-    predictions: dict[str, str],
-    null_odds: dict[str, float] | None = None,
-    threshold: float = 1.0,
+    questions: Questions, predictions: dict[str, str], null_odds: dict[str, float] | None = None, threshold: float = 1.0
 ) -> dict[str, float]:
     """The official scores, in percent; of version 1.1 or 2.0, like the questions.
 

@@ -46,10 +46,7 @@ class RowOutputs:
         self._outputs = outputs_of
 
     def __call__(
-        self,
-        variables: dict[str, tf.Variable],
-        source: Source,
-        progress: Callable[[int, int], None] | None = None,
+        self, variables: dict[str, tf.Variable], source: Source, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, np.ndarray]:
         """The outputs by the task's names for them, float32 [source.count, ...] each; equal on all ranks.
 

@@ -216,12 +216,7 @@ def _variable(model: Model, name: str) -> str:
     return f"{path}/{_KINDS[path.endswith(('LayerNorm', 'LayerNorm_1')), kind]}"
 
 
-_KINDS = {
-    (True, "weight"): "gamma",
-    (True, "bias"): "beta",
-    (False, "weight"): "kernel",
-    (False, "bias"): "bias",
-}
+_KINDS = {(True, "weight"): "gamma", (True, "bias"): "beta", (False, "weight"): "kernel", (False, "bias"): "bias"}
 
 
 def _is_kernel(variable: str) -> bool:

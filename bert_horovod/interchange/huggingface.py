@@ -14,12 +14,7 @@ import numpy as np
 
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.albert_names import name_in_file, name_of_parameter
-from bert_horovod.interchange.architectures import (
-    CLASSIFICATION,
-    Architecture,
-    default_labels,
-    whole_heads,
-)
+from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, default_labels, whole_heads
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
 from bert_horovod.interchange.tokenizer_files import (
@@ -265,11 +260,7 @@ def model_of(path: Path, config: dict[str, Any]) -> sections.Model:
         table["shared_layers"] = config["num_hidden_groups"]
     try:  # build a recipe around the model, to check the limits of [model]
         return loading.recipe_from_table(
-            {
-                "model": table,
-                "objective": {"pair": "none"},
-                "phase": [{"sequence_length": 8}],
-            }
+            {"model": table, "objective": {"pair": "none"}, "phase": [{"sequence_length": 8}]}
         ).model
     except UserError as error:
         raise UserError(f"{path}: {error}") from error

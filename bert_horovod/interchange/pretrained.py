@@ -7,12 +7,7 @@ from bert_horovod.interchange import google
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import Pretrained, describe_directory, read_directory, read_model
 from bert_horovod.interchange.safetensors_file import INDEX_FILE, WEIGHTS_FILE
-from bert_horovod.interchange.tokenizer_files import (
-    read_json,
-    read_lowercase,
-    read_stated_casing,
-    read_vocabulary,
-)
+from bert_horovod.interchange.tokenizer_files import read_json, read_lowercase, read_stated_casing, read_vocabulary
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 

@@ -97,10 +97,7 @@ def measure(
             "hidden_share": median("overlapped", hidden_share),
             "bytes_reduced": exchange.bytes_reduced(last.rows),
             "wire_bytes": exchange.wire_bytes(last.rows),
-            "link": {
-                "latency_s": expectation.link.latency_s,
-                "bytes_per_s": expectation.link.bytes_per_s(world.size),
-            },
+            "link": {"latency_s": expectation.link.latency_s, "bytes_per_s": expectation.link.bytes_per_s(world.size)},
             # The prediction is for gradients, sent bucket by bucket; other methods send other tensors.
             "predicted_s": step_s["off"] + expectation.exposed_s if recipe.exchange.method == "gradients" else None,
             "floor_s": expectation.floor_s,

@@ -175,11 +175,7 @@ def _thinned(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _summary(
-    recipe: Recipe,
-    steps: list[dict[str, Any]],
-    clock: _Clock,
-    lines: list[dict[str, Any]],
-    cluster: Cluster | None,
+    recipe: Recipe, steps: list[dict[str, Any]], clock: _Clock, lines: list[dict[str, Any]], cluster: Cluster | None
 ) -> list[list[str]]:
     """Names and values for people, the most important first."""
     total = recipe.total_steps

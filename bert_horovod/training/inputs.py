@@ -76,11 +76,7 @@ def make_batch(
 
 
 def step_inputs(
-    recipe: Recipe,
-    progress: Progress,
-    counts: dict[str, float],
-    learning_rate: float,
-    micro_batches_of_all: int,
+    recipe: Recipe, progress: Progress, counts: dict[str, float], learning_rate: float, micro_batches_of_all: int
 ) -> StepInputs:
     """The inputs that all micro-batches of the next step share.
 

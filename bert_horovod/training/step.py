@@ -109,11 +109,7 @@ class TrainStep:
         self._look = tf.function(self._finite_parts, autograph=False)
 
     def run(
-        self,
-        batches: list[dict[str, np.ndarray]],
-        first_rows: list[int],
-        inputs: StepInputs,
-        with_times: bool = False,
+        self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs, with_times: bool = False
     ) -> StepResult:
         """Train on this rank's K micro-batches of a global batch."""
         assert len(batches) == self._micro_batches, f"{len(batches)} micro-batches for a step of {self._micro_batches}"

@@ -67,11 +67,7 @@ def write_part(store: Path, shard: Shard, totals: ShardTotals, **fields: Any) ->
     shown = write_shard(temporary, shard, totals.bytes)
     counts = {name: shown[name] for name in COUNTS}
     part = Part(
-        counts=counts,
-        array_bytes=_array_bytes(temporary),
-        sha256=shown["sha256"],
-        totals=asdict(totals),
-        **fields,
+        counts=counts, array_bytes=_array_bytes(temporary), sha256=shown["sha256"], totals=asdict(totals), **fields
     )
     write_atomically(temporary / "part.json", _text(part))
     shutil.rmtree(store / part.name, ignore_errors=True)

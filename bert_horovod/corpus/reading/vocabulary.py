@@ -119,11 +119,7 @@ def learn_vocabulary(
 
 
 def count_words(
-    sources: list[SourceFile],
-    lowercase: bool,
-    documents: str,
-    text_field: str = "text",
-    bad_lines: str | None = None,
+    sources: list[SourceFile], lowercase: bool, documents: str, text_field: str = "text", bad_lines: str | None = None
 ) -> Counter[str]:
     """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are
     none."""
@@ -161,14 +157,7 @@ def _alphabet(counts: Counter[str], limit: int) -> set[str]:
             characters[character] += count
     needed = _COVERAGE * characters.total()
     alphabet, covered = set(), 0
-    for character, count in sorted(
-        characters.items(),
-        key=lambda item: (
-            not item[0].isascii(),
-            -item[1],
-            item[0],
-        ),
-    ):
+    for character, count in sorted(characters.items(), key=lambda item: (not item[0].isascii(), -item[1], item[0])):
         if len(alphabet) < limit and (character.isascii() or covered < needed):
             alphabet.add(character)
             covered += count
