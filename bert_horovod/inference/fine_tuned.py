@@ -36,9 +36,5 @@ def row_length(directory: Path, asked: int | None, most: int, usual: int, least:
 
 
 def line_length(tokens: int, most: int) -> int:
-    """Positions of a row for one line: 16 or the next power of two that holds it, so that few graphs are traced.
-
-    >>> [line_length(tokens, most=100) for tokens in (5, 17, 32, 70, 300)]
-    [16, 32, 32, 100, 100]
-    """
+    """Positions of a row for one line: 16 or the next power of two that holds it, so that few graphs are traced."""
     return min(most, max(16, 1 << (tokens - 1).bit_length()))
