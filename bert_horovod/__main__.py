@@ -1,9 +1,7 @@
 """The command line: `bert-horovod COMMAND ...`, one small module of `bert_horovod.commands` per command."""
 
 import argparse
-import importlib
 import os
-import pkgutil
 import signal
 import sys
 
@@ -11,33 +9,16 @@ from absl import app
 
 from bert_horovod import __version__, commands
 from bert_horovod.cluster.launching.rank import end_with_launcher
-from bert_horovod.commands.shared.parser import Parser
+from bert_horovod.commands.shared.parser import Parser, add_commands
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
 from bert_horovod.storage.mapped import explain_bus_errors
-
-
-def command_names() -> list[str]:
-    """The commands that there are: the modules of `bert_horovod.commands`."""
-    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if not module.ispkg)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parse a command line; imports no TensorFlow, so that --help is quick."""
     parser = Parser(prog="bert-horovod", description="BERT pre-training with Horovod.")
     parser.add_argument("--version", action="version", version=__version__)
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in command_names():
-        module = importlib.import_module(f"bert_horovod.commands.{name}")
-        summary = module.__doc__.strip().splitlines()[0]
-        subparser = subparsers.add_parser(
-            name.replace("_", "-"),
-            help=summary,
-            description=module.__doc__.strip(),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            inherited_absl_flags=None,
-        )
-        module.add_arguments(subparser)
-        subparser.set_defaults(run=module.run)
+    add_commands(parser, commands, "COMMAND", "run")
     arguments = parser.parse_args(argv[1:])
     arguments.words = argv[1:]
     return arguments

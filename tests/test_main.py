@@ -9,8 +9,10 @@ import sys
 
 import pytest
 
-from bert_horovod.__main__ import command_names, dispatch, parse
-from bert_horovod.commands.bench import benchmark_names
+from bert_horovod import commands
+from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands import benchmarks
+from bert_horovod.commands.shared.parser import command_names
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.horovod_runs import PATIENCE_S, clean_environment
 
@@ -240,8 +242,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_the_commands_are_those_that_were_promised():
-    benchmarks = {f"bench {name.replace('_', '-')}" for name in benchmark_names()}
-    assert {name.replace("_", "-") for name in command_names()} | benchmarks == set(FLAGS)
+    names = [*command_names(commands), *(f"bench {name}" for name in command_names(benchmarks))]
+    assert {name.replace("_", "-") for name in names} == set(FLAGS)
 
 
 @pytest.mark.parametrize("command", FLAGS)
@@ -259,9 +261,11 @@ def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
     done = run(
         "-c",
         "import sys\n"
-        "from bert_horovod.__main__ import command_names, parse\n"
-        "from bert_horovod.commands.bench import benchmark_names\n"
-        "for command in ['', *command_names(), *('bench ' + name for name in benchmark_names())]:\n"
+        "from bert_horovod import commands\n"
+        "from bert_horovod.__main__ import parse\n"
+        "from bert_horovod.commands import benchmarks\n"
+        "from bert_horovod.commands.shared.parser import command_names\n"
+        "for command in ['', *command_names(commands), *('bench ' + name for name in command_names(benchmarks))]:\n"
         "    try:\n"
         "        parse(['bert-horovod', *command.replace('_', '-').split(), '--help'])\n"
         "    except SystemExit as end:\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Objective, Phase, Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Evaluate and print."""
     evaluation = evaluate(
         arguments.checkpoint,
@@ -64,7 +65,6 @@ def run(arguments: argparse.Namespace) -> int | None:
         arguments.index_dir,
     )
     print(json.dumps(evaluation) if arguments.json else summary(evaluation))
-    return None
 
 
 def evaluate(
@@ -87,9 +87,8 @@ def evaluate(
     Raises:
         ReportedError: the checkpoint, the store or an argument is wrong, or they do not fit together.
     """
-    for name, count in (("rows", rows), ("micro_batch", micro_batch)):
-        if count < 1:
-            raise UserError(f"--{name} {count}: expected at least 1")
+    require_least("--rows", rows)
+    require_least("--micro_batch", micro_batch)
     import_tensorflow()
 
     from bert_horovod.batches.rows import open_rows

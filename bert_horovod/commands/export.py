@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Export, check and print a summary."""
     import_tensorflow()
     import tensorflow as tf
@@ -67,4 +67,3 @@ def run(arguments: argparse.Namespace) -> int | None:
         f"checked     in a fresh process: at most {exported.difference:.1e} from the checkpoint\n"
         f"written     {arguments.output}, {exported.size_bytes / 1e6:,.1f} MB"
     )
-    return None

@@ -6,7 +6,7 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 import argparse
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
-from bert_horovod.errors import UserError
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
@@ -17,10 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="a sentence with one or more [MASK]")
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Print the guesses."""
-    if arguments.top < 1:
-        raise UserError(f"--top {arguments.top}: expected at least 1")
+    require_least("--top", arguments.top)
     import_tensorflow()
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
     from bert_horovod.runs.checkpoint import find_checkpoint
@@ -30,4 +29,3 @@ def run(arguments: argparse.Namespace) -> int | None:
         print(text)
         for guesses in places:
             print("    " + "   ".join(f"{guess.token} {guess.probability:.1%}" for guess in guesses))
-    return None

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     case.add_argument("--uncased", action="store_const", const=True, dest="lowercase", help="its tokenizer lower-cases")
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Read, write and print a summary."""
     import_tensorflow()
     from bert_horovod.interchange.huggingface import write_directory
@@ -66,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int | None:
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
     print(summary(contents, architecture, f"{len(pretrained.vocabulary):,} tokens, {case} ({why})"))
     print(f"written     {arguments.directory}, {architecture.class_name(pretrained.model)} of transformers")
-    return None
 
 
 def summary(contents: "Contents", architecture: "Architecture", tokenizer: str) -> str:

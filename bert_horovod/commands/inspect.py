@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Print the report, or the rows."""
     from bert_horovod.corpus.store import open_store
 
@@ -64,10 +65,9 @@ def run(arguments: argparse.Namespace) -> int | None:
         from bert_horovod.corpus.description import report
 
         print(report(store))
-        return None
+        return
     recipe = _recipe(arguments, store)
     _print_rows(arguments, store, recipe)
-    return None
 
 
 def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
@@ -112,8 +112,7 @@ def _print_rows(arguments: argparse.Namespace, store: "Store", recipe: Recipe) -
 
 
 def _refuse_outside(arguments: argparse.Namespace, rows: "Rows") -> None:
-    if arguments.rows < 1:
-        raise UserError(f"--rows {arguments.rows}: expected at least 1")
+    require_least("--rows", arguments.rows)
     if not 0 <= arguments.epoch < _EPOCHS:
         raise UserError(f"--epoch {arguments.epoch}: expected 0 to {_EPOCHS - 1:,}")
     last = arguments.row + arguments.rows - 1

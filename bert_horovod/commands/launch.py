@@ -18,7 +18,7 @@ import os
 import socket
 import sys
 
-from bert_horovod.commands.shared.flags import add_hosts, given_hosts
+from bert_horovod.commands.shared.flags import add_hosts, given_hosts, require_least
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not command or command[0] == "launch":
         raise UserError("expected a command to run, as in: bert-horovod launch -np 2 -- pretrain --recipe ...")
     parsed = parse(["bert-horovod", *command])  # finds a mistake in the flags here, once, before any rank starts
-    if arguments.ranks is not None and arguments.ranks < 1:
-        raise UserError(f"-np {arguments.ranks}: expected at least 1")
-    if arguments.restarts < 0:
-        raise UserError(f"--restarts {arguments.restarts}: expected at least 0")
+    require_least("-np", arguments.ranks)
+    require_least("--restarts", arguments.restarts, 0)
     hosts = given_hosts(arguments)
     if not hosts and (scheduled := from_scheduler()):
         hosts, source = scheduled

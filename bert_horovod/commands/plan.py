@@ -23,7 +23,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.costs.choices import (
     alternatives,
     choices,
@@ -122,8 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
     device, network = _device(arguments, cluster, recipe), _network(arguments, cluster)
     rows = min(phase.global_batch for phase in recipe.phase)
     ranks = sorted(set(arguments.world_size or doubling(min(rows, cluster.ranks if cluster else _MOST_RANKS))))
-    if ranks[0] < 1:
-        raise UserError(f"--world_size {ranks[0]}: expected at least 1")
+    require_least("--world_size", ranks[0])
     if cluster and ranks[-1] > cluster.ranks:
         raise UserError(f"--world_size {ranks[-1]}: {arguments.cluster} has {cluster.ranks} devices")
     plans = [plan_phase(recipe, i, n, device, network) for i in range(len(recipe.phase)) for n in ranks]

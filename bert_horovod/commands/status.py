@@ -4,6 +4,7 @@ bert-horovod status RUN         from any shell or host that sees the directory; 
 """
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     status = run_status(arguments.RUN)
     if arguments.json:
-        print(json.dumps(status.to_table(), indent=1))
+        print(json.dumps(dataclasses.asdict(status), indent=1))
         return
     sign = status.sign
     advice = f"go on with: bert-horovod resume {arguments.RUN}"

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import add_hosts, add_overrides, given_hosts
+from bert_horovod.commands.shared.flags import add_hosts, add_overrides, given_hosts, require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import load_recipe, what_hash
 from bert_horovod.recipe.tuned import fragment
@@ -162,8 +162,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 
     if started_by().size > 1:
         raise UserError("tune starts the ranks itself: run it once, with -np N and -hostfile F")
-    if arguments.ranks is not None and arguments.ranks < 1:
-        raise UserError(f"-np {arguments.ranks}: expected at least 1")
+    require_least("-np", arguments.ranks)
     for name in ("seconds", "limit"):
         if not 0 < getattr(arguments, name) < math.inf:
             raise UserError(f"--{name} {getattr(arguments, name):g}: expected a number above 0")

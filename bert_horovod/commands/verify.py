@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data_dir", required=True, help="the token store, as prepare made it")
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Check the store and print its totals."""
     from bert_horovod.corpus.manifest import COUNTS
     from bert_horovod.corpus.store import verify
@@ -23,4 +23,3 @@ def run(arguments: argparse.Namespace) -> int | None:
     vocabulary = store.manifest["vocabulary"]
     print(f"{'vocabulary':18} {vocabulary['size']:15,} tokens, {'uncased' if vocabulary['lowercase'] else 'cased'}")
     print(f"{arguments.data_dir}: {len(store.shards)} shards, all as they were written; store hash {store.hash}")
-    return None

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, help="the file to write, such as vocab.txt")
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Learn and write the vocabulary."""
     from bert_horovod.corpus.reading.finding import find_sources, standard_input
     from bert_horovod.corpus.reading.vocabulary import learn_vocabulary, vocabulary_hash, write_vocabulary
@@ -42,4 +42,3 @@ def run(arguments: argparse.Namespace) -> int | None:
         )
     cased = " --cased" if arguments.cased else ""
     print(f"next: bert-horovod prepare --input ... --vocab {arguments.output} --output_dir DIR{cased}")
-    return None

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,6 @@ class RunStatus:
     last_checkpoint: str | None
     checkpoint_age_s: float | None
     left_s: float | None  # until the last step
-
-    def to_table(self) -> dict[str, Any]:
-        """The status as a dictionary, for JSON."""
-        return asdict(self)
 
 
 def run_status(run: Path) -> RunStatus:

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Measure, and print the results."""
     recipe = step_recipe(arguments)
     if arguments.profile and arguments.profile.exists() and not arguments.profile.is_dir():
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int | None:
         measured |= {"trace": str(written), "operations": [operation._asdict() for operation in listed]}
     if arguments.json:
         print(json.dumps(measured))
-        return None
+        return
     print(table([measured]))
     print(
         f"matrix products alone: {measured['products_s']:.4g} s, "
@@ -54,4 +54,3 @@ def run(arguments: argparse.Namespace) -> int | None:
     )
     if written:
         print(f"\n{operations.table(listed)}\ntrace: {written}")
-    return None

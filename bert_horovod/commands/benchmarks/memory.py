@@ -10,8 +10,7 @@ import argparse
 import dataclasses
 import json
 
-from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import UserError
+from bert_horovod.commands.shared.flags import add_overrides, require_least
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -37,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Try, print each try, then the result."""
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    if arguments.world_size < 1:
-        raise UserError(f"--world_size {arguments.world_size}: expected at least 1")
+    require_least("--world_size", arguments.world_size)
     from bert_horovod.measuring.largest_micro_batch import (
         Try,
         gibibytes,

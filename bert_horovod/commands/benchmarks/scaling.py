@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.flags import add_hosts, add_step, given_hosts, step_recipe
+from bert_horovod.commands.shared.flags import add_hosts, add_step, given_hosts, require_least, step_recipe
 from bert_horovod.errors import RunError, UserError
 
 
@@ -54,10 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.storage.writing import write_atomically
 
     recipe = step_recipe(arguments)
-    for name in ("rounds", "micro_batches"):
-        setting = getattr(arguments, name)
-        if setting is not None and setting < 1:
-            raise UserError(f"--{name} {setting}: expected at least 1")
+    require_least("--rounds", arguments.rounds)
+    require_least("--micro_batches", arguments.micro_batches)
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     hosts = given_hosts(arguments) or (from_scheduler() or ({}, ""))[0]
     if not hosts:

@@ -55,6 +55,12 @@ def given_hosts(arguments: argparse.Namespace) -> Hosts | None:
     return parse_hosts(arguments.hosts) if arguments.hosts else None
 
 
+def require_least(flag: str, number: int | None, least: int = 1) -> None:
+    """Raise UserError if a flag's number is below `least`; None: the flag is not given."""
+    if number is not None and number < least:
+        raise UserError(f"{flag} {number}: expected at least {least}")
+
+
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a benchmark of the step."""
     configuration = parser.add_mutually_exclusive_group()
@@ -71,9 +77,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
 def step_recipe(arguments: argparse.Namespace) -> Recipe:
     """The recipe for the flags of `add_step`; raises UserError."""
     for flag, least in (("steps", 1), ("rows", 1), ("length", SHORTEST_ROW)):
-        setting = getattr(arguments, flag)
-        if setting is not None and setting < least:
-            raise UserError(f"--{flag} {setting}: expected at least {least}")
+        require_least(f"--{flag}", getattr(arguments, flag), least)
     if arguments.recipe is None:
         return size_recipe(arguments.model or "base", arguments.overrides, arguments.rows, arguments.length)
     overrides = list(arguments.overrides)

@@ -1,7 +1,10 @@
 """The parser of command lines: refuses abbreviations and empty values, and suggests a near word for an unknown one."""
 
 import argparse
+import importlib
+import pkgutil
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 from absl.flags import argparse_flags
@@ -57,3 +60,28 @@ class Parser(argparse_flags.ArgumentParser):
         if not arg_string and action.option_strings:
             raise argparse.ArgumentError(action, "expected a value, found an empty one: is a variable not set?")
         return super()._get_value(action, arg_string)
+
+
+def command_names(package: ModuleType) -> list[str]:
+    """The names of a package's modules; each module is a command."""
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+
+
+def add_commands(parser: argparse.ArgumentParser, package: ModuleType, metavar: str, runs: str) -> None:
+    """Add each module of a package as a command, with the module's docstring as its help.
+
+    A module has add_arguments(parser) and run(arguments); `runs` names the argument that holds the chosen `run`.
+    """
+    subparsers = parser.add_subparsers(metavar=metavar, required=True, parser_class=Parser)
+    for name in command_names(package):
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        description = module.__doc__.strip()
+        subparser = subparsers.add_parser(
+            name.replace("_", "-"),
+            help=description.splitlines()[0],
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            inherited_absl_flags=None,
+        )
+        module.add_arguments(subparser)
+        subparser.set_defaults(**{runs: module.run})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import add_overrides, add_tuned
+from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.tuned import tuned_overrides
 from bert_horovod.runtime.lasting_log import outlive_log
@@ -101,8 +101,7 @@ def _train(
     from bert_horovod.training.loop import train
     from bert_horovod.training.start import untested_versions
 
-    if arguments.max_steps is not None and arguments.max_steps < 1:
-        raise UserError(f"--max_steps {arguments.max_steps}: expected at least 1")
+    require_least("--max_steps", arguments.max_steps)
     if writable(arguments.output_dir or "") != str(arguments.output_dir or ""):
         raise UserError(
             f"--output_dir {writable(arguments.output_dir)} has a name that is not UTF-8, to which TensorFlow cannot "
