@@ -25,7 +25,7 @@ import os
 import resource
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -75,10 +75,7 @@ def write_shard(directory: Path, shard: Shard, text_bytes: int) -> dict[str, Any
     """Write a shard's arrays into a new directory and sync them; return its entry in the manifest."""
     directory.mkdir()
     for name in ARRAYS:
-        with open(directory / f"{name}.npy", "wb") as file:
-            write_array(file, getattr(shard, name))
-            file.flush()
-            os.fsync(file.fileno())
+        write_array(directory / f"{name}.npy", getattr(shard, name))
     counts = (
         len(shard.documents) - 1,
         len(shard.sections) - 1,
@@ -89,12 +86,15 @@ def write_shard(directory: Path, shard: Shard, text_bytes: int) -> dict[str, Any
     return {"name": directory.name, **dict(zip(COUNTS, map(int, counts), strict=True)), "sha256": hash_shard(directory)}
 
 
-def write_array(file: BinaryIO, array: np.ndarray) -> None:
-    """Write an array in the .npy format."""
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write an array as a .npy file, and sync it."""
     # The same bytes as from np.save, but np.save's OSError on a full disk has no errno.
     array = np.ascontiguousarray(array)
-    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-    file.write(array.data)
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_duplicates(store: Path, documents: np.ndarray) -> str | None:
@@ -103,11 +103,8 @@ def write_duplicates(store: Path, documents: np.ndarray) -> str | None:
     file.unlink(missing_ok=True)
     if not len(documents):
         return None
-    with open(file, "wb") as content:
-        write_array(content, np.asarray(documents, np.int64))
-        content.flush()
-        os.fsync(content.fileno())
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    write_array(file, np.asarray(documents, np.int64))
+    return hash_file(file)
 
 
 def write_manifest(store: Path, manifest: dict[str, Any]) -> None:

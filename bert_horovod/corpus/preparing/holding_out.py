@@ -69,10 +69,7 @@ def _hold_out(
     tokens = int(np.diff(section_token_starts(shard).astype(np.int64))[sections].sum())
     directory = store / shard_entry["name"]
     temporary = directory / ".held_out.npy.partial"
-    with open(temporary, "wb") as file:
-        write_array(file, held_out)
-        file.flush()
-        os.fsync(file.fileno())
+    write_array(temporary, held_out)
     os.replace(temporary, directory / "held_out.npy")
     shard_entry["sha256"] = hash_shard(directory)
     totals = dict(part.totals)

@@ -93,8 +93,7 @@ def _matches(pattern: str) -> list[tuple[Path, str]]:
     path = Path(pattern)
     if path.is_dir():
         files = _walk(path)
-        texts = [file for file in files if _is_text(file)]
-        texts = _without_leftovers(texts)
+        texts = [file for file in files if _is_text(file) and not _is_leftover(file)]
         not_text = [file.name for file in files if not _is_text(file)]
         if not texts:
             raise UserError(
@@ -119,18 +118,13 @@ def _is_text(file: Path) -> bool:
     return suffixes(file)[0] in TEXT_SUFFIXES and _DUMP_INDEX not in file.name and file.name not in _DATASET_NOTES
 
 
-def _without_leftovers(files: list[Path]) -> list[Path]:
-    """Leave out Arrow files that the state.json beside them does not name.
+def _is_leftover(file: Path) -> bool:
+    """Whether it is an Arrow file that the state.json beside it does not name.
 
     `datasets` writes state.json when it saves a dataset, and keeps other files there, such as cache-*.arrow.
     """
-    remaining = []
-    for file in files:
-        state = file.with_name("state.json")
-        is_leftover = file.suffix.lower() == ".arrow" and state.is_file() and file.name not in _saved_names(state)
-        if not is_leftover:
-            remaining.append(file)
-    return remaining
+    state = file.with_name("state.json")
+    return file.suffix.lower() == ".arrow" and state.is_file() and file.name not in _saved_names(state)
 
 
 @functools.lru_cache

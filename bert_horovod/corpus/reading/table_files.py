@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
             numbered = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
             _, columns = next(numbered, (0, []))
             if headless and len(columns) == len(headless):
-                numbered, columns = _with_first(columns, numbered), list(headless)
+                numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
         rows, skipped = [], 0
         for number, fields in numbered:
             if len(fields) == len(columns):
@@ -155,11 +156,6 @@ def _text(path: Path, number: int, name: str, value: Any) -> str:
     squad = name == "data" and isinstance(value, list)
     why = "; a file in SQuAD's format is for question answering alone" if squad else ""
     raise UserError(f"{path}, line {number}: {name!r} is {shown(value)[:60]}; expected text or a number{why}")
-
-
-def _with_first(first: list[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
-    yield 1, first
-    yield from rows
 
 
 def table_text(path: Path, columns: list[str], rows: list[list[Any]]) -> str:
