@@ -81,7 +81,7 @@ def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
     )
 
 
-def _learning_rate(learning_rate: "tf.Tensor", norms: "Tensors", decay: bool, settings: Optimizer) -> "Tensors":
+def _rate_is_learning_rate(learning_rate: "tf.Tensor", norms: "Tensors", decay: bool, settings: Optimizer) -> "Tensors":
     return (learning_rate,)
 
 
@@ -103,7 +103,7 @@ class Rule:
     # (learning_rate, norms, decay, settings): how far x moves along each direction. If the rule is adaptive, norms are
     # [n] of x and of each direction, and rates may be [n]; else norms are () and rates float32 scalars. By default
     # there is one direction, and x moves along it by the learning rate
-    rates: "Callable[[tf.Tensor, Tensors, bool, Optimizer], Tensors]" = _learning_rate
+    rates: "Callable[[tf.Tensor, Tensors, bool, Optimizer], Tensors]" = _rate_is_learning_rate
     adaptive: bool = False  # rates depend on norms
     normalized: bool = False  # each tensor's gradient is first divided by its norm
     from_old_slots: bool = False  # directions get the slots before this gradient's update; not for an adaptive rule
