@@ -121,7 +121,7 @@ def add_environments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=PROJECT / "benchmarks" / ".environments",
         metavar="DIR",
-        help="of peers' virtual environments, made where this Python lacks what they need (default: %(default)s)",
+        help="directory of peers' environments, made where this Python lacks what they need (default: %(default)s)",
     )
 
 
@@ -292,7 +292,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
     parser.add_argument("--optimizer", choices=("adamw", "lamb"), default="adamw", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=5, help="of a contestant's round (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=5, help="steps of a contestant's round (default: %(default)s)")
     add_environments(parser)
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)

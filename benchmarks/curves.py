@@ -305,8 +305,10 @@ def say(text: str) -> None:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", type=Path, metavar="STORE", help="made of the books; none: train nothing")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="of runs that are not finished")
+    parser.add_argument(
+        "--data_dir", type=Path, metavar="STORE", help="token store of the books; without it nothing is trained"
+    )
+    parser.add_argument("--work", type=Path, metavar="DIR", help="directory of unfinished runs")
     parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable (default: all)")
     parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")

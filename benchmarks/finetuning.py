@@ -179,15 +179,15 @@ def write_tokens(arguments: argparse.Namespace, path: Path) -> tuple[int, str]:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", default="sst2", help="of GLUE (default: %(default)s)")
+    parser.add_argument("--task", default="sst2", help="task of GLUE (default: %(default)s)")
     parser.add_argument("--data_dir", required=True, type=Path, help="GLUE's directory of the task")
     parser.add_argument("--train_file", type=Path, help="instead of data_dir's")
     parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory, or an output_dir")
-    parser.add_argument("--threads", type=int, default=2, help="of each contestant (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each contestant (default: %(default)s)")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"), help="ours")
     parser.add_argument("--peer", default="all", choices=tuple(PEERS), help="transformers (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=20, help="of a round (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a round (default: %(default)s)")
     add_environments(parser)
     arguments = parser.parse_args(argv)
     for name in ("threads", "rounds", "steps"):

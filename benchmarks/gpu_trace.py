@@ -247,7 +247,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--standin", type=Path, metavar="DIR", help="stand-ins for the CUDA libraries")
     parser.add_argument("--size", action="append", choices=list(SIZES), help="repeatable (default: base)")
     parser.add_argument("--length", action="append", type=int, metavar="N", help="repeatable (default: 128)")
-    parser.add_argument("--rows", type=int, metavar="N", help=f"of a micro-batch (default: {TOKENS} tokens)")
+    parser.add_argument("--rows", type=int, metavar="N", help=f"rows of a micro-batch (default: {TOKENS} tokens)")
     parser.add_argument("--micro_batches", action="append", type=int, metavar="N", help="repeatable (default: 1)")
     parser.add_argument("--xla", action="append", choices=MODES, help="repeatable (default: layers)")
     parser.add_argument("--layers", type=int, metavar="N", help="2 or more (default: the size's)")

@@ -185,8 +185,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     model.add_argument("--recipe", metavar="FILE", help="measure this recipe's model, in its first phase")
     model.add_argument("--model", choices=tuple(SIZES), default="base", help="(default: %(default)s)")
     parser.add_argument("--length", type=int, help=f"positions per row (default: the recipe's; of --model {LENGTH})")
-    parser.add_argument("--rows", type=int, help=f"of a step (default: the recipe's micro-batch; of --model {ROWS})")
-    parser.add_argument("--steps", type=int, default=10, help="of each kind (default: %(default)s)")
+    parser.add_argument(
+        "--rows", type=int, help=f"rows of a step (default: the recipe's micro-batch; of --model {ROWS})"
+    )
+    parser.add_argument("--steps", type=int, default=10, help="steps of each kind (default: %(default)s)")
     parser.add_argument("--index_dir", type=Path, help="where row indices go if the token store is read-only")
     add_overrides(parser, "numerics.precision=bfloat16")
     arguments = parser.parse_args(argv)

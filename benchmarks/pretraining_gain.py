@@ -366,8 +366,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory")
     parser.add_argument("--data", required=True, type=Path, help="the directory of GLUE's tasks: MRPC, RTE, ...")
-    parser.add_argument("--squad", type=Path, metavar="DIR", help="with train-v1.1.json and dev-v1.1.json, or .gz")
-    parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="of runs, with their logs")
+    parser.add_argument(
+        "--squad", type=Path, metavar="DIR", help="directory with train-v1.1.json and dev-v1.1.json, or .gz"
+    )
+    parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of runs, with their logs")
     parser.add_argument(
         "--task", action="append", choices=tuple(EPOCHS), help="repeatable (default: all; squad if given)"
     )

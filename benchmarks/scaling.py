@@ -179,14 +179,18 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tuple(SIZES), default="small", help="(default: %(default)s)")
-    parser.add_argument("--rows", type=int, metavar="N", help="of a micro-batch (default: the model's usual)")
+    parser.add_argument("--rows", type=int, metavar="N", help="rows of a micro-batch (default: the model's usual)")
     parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the model's usual)")
     parser.add_argument(
         "--hosts", type=int, action="append", metavar="N", help="repeatable (default: 1 2 4; real: 1 2)"
     )
     parser.add_argument("--link", action="append", metavar="RATE", help=f"repeatable (default: {' '.join(LINKS)})")
     parser.add_argument(
-        "--micro_batches", type=int, action="append", metavar="K", help="of a step; repeatable (default: 1 4 16)"
+        "--micro_batches",
+        type=int,
+        action="append",
+        metavar="K",
+        help="micro-batches of a step; repeatable (default: 1 4 16)",
     )
     parser.add_argument(
         "--wire",
@@ -198,7 +202,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--method",
         choices=tuple(METHODS),
         action="append",
-        help="of ours, beside the wires; repeatable (default: none)",
+        help="method of ours, beside the wires; repeatable (default: none)",
     )
     parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
     parser.add_argument("--compute", choices=tuple(HOSTS), default="delay", help="(default: %(default)s)")
@@ -208,13 +212,19 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         type=float,
         default=20.0,
         metavar="X",
-        help="of a host's device, over one core (default: %(default)s)",
+        help="speed of a host's device, over one core (default: %(default)s)",
     )
-    parser.add_argument("--data_dir", type=Path, metavar="STORE", help="of the peers' rows (default: random ones)")
+    parser.add_argument(
+        "--data_dir", type=Path, metavar="STORE", help="token store of the peers' rows (default: random ones)"
+    )
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, metavar="N", help="timed in a run (default: as --seconds says)")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, metavar="S", help="of timed steps in a run, about (default: %(default)s)"
+        "--seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="seconds of timed steps in a run, about (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     add_overrides(parser, "model.num_hidden_layers=2")

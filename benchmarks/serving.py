@@ -103,11 +103,15 @@ def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, dict[tu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tuple(SIZES), default="base", help="(default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of an operation (default: %(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=2, metavar="N", help="threads of an operation (default: %(default)s)"
+    )
     parser.add_argument("--length", type=int, nargs="+", default=[32, 128, 384], metavar="N", help="positions of a row")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8], metavar="N", help="rows of a call")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2, metavar="S", help="of a measurement (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=2, metavar="S", help="seconds of a measurement (default: %(default)s)"
+    )
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.answer:

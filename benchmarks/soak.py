@@ -207,8 +207,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, metavar="N", help="default: %(default)s")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="default: %(default)s")
-    parser.add_argument("--steps", type=int, metavar="N", help="of the run (default: 60 a kill)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the kills (default: %(default)s)")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of the run (default: 60 a kill)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the kills (default: %(default)s)")
     add_overrides(parser, "exchange.method=onebit_adam")
     arguments = parser.parse_args()
     steps = arguments.steps or 60 * arguments.kills

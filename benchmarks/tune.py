@@ -187,16 +187,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", required=True, action="append", type=Path, metavar="FILE", help="repeatable")
     parser.add_argument("--data_dir", required=True, type=Path, help="token store")
-    parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="where all that is measured is kept")
+    parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of all measurements")
     add_overrides(parser, "phase.0.global_batch=64")
-    parser.add_argument("--rows", type=int, action="append", help="of a micro-batch; repeatable, as the next three are")
+    parser.add_argument(
+        "--rows", type=int, action="append", help="rows of a micro-batch; repeatable, as the next three are"
+    )
     parser.add_argument("--xla", action="append", choices=XLA, help="(default: all)")
     parser.add_argument("--recompute", action="append", choices=RECOMPUTE, help="(default: all)")
     parser.add_argument("--threads", type=int, action="append", help="(default: 1, 2, 4, ... as there are cores)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of timed steps of a trial (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="seconds of timed steps of a trial (default: %(default)s)"
+    )
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a trial (default: %(default)s)")
     parser.add_argument(
-        "--memory", metavar="SIZE", help="that a process may take (default: nine tenths of what is free)"
+        "--memory", metavar="SIZE", help="memory that a process may take (default: nine tenths of what is free)"
     )
     arguments = parser.parse_args(argv)
     arguments.memory = arguments.memory or str(9 * available_memory_bytes() // 10)

@@ -38,15 +38,17 @@ def parse(description: str, wires: tuple[str, ...]) -> tuple[argparse.Namespace,
     """The flags, and the recipe that they describe."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tuple(SIZES), default="small", help="(default: %(default)s)")
-    parser.add_argument("--rows", type=int, metavar="N", help="of a micro-batch (default: the model's usual)")
+    parser.add_argument("--rows", type=int, metavar="N", help="rows of a micro-batch (default: the model's usual)")
     parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the model's usual)")
-    parser.add_argument("--micro_batches", type=int, default=1, metavar="K", help="of a step (default: %(default)s)")
+    parser.add_argument(
+        "--micro_batches", type=int, default=1, metavar="K", help="micro-batches of a step (default: %(default)s)"
+    )
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps (default: %(default)s)")
-    parser.add_argument("--wire", choices=wires, default=wires[0], help="of gradients (default: %(default)s)")
+    parser.add_argument("--wire", choices=wires, default=wires[0], help="wire of gradients (default: %(default)s)")
     parser.add_argument(
         "--delay", type=Path, metavar="FILE", help="`delays` of bench comm --json: sleep, do not compute"
     )
-    parser.add_argument("--data_dir", type=Path, metavar="STORE", help="of the rows (default: random ones)")
+    parser.add_argument("--data_dir", type=Path, metavar="STORE", help="token store of the rows (default: random ones)")
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args()
     for flag, least in _LEAST.items():

@@ -16,12 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add_hosts(parser)
     parser.add_argument(
-        "--network_interfaces", metavar="NAME", help="of the fast network, as in eth1 (default: the one that is used)"
+        "--network_interfaces",
+        metavar="NAME",
+        help="interface of the fast network, as in eth1 (default: the one in use)",
     )
     parser.add_argument(
         "--expect_gbit", type=float, metavar="X", help="Gb/s of a host's link (default: what its interface says)"
     )
-    parser.add_argument("--output_dir", metavar="DIR", help="of the run, to see whether checkpoints have room there")
+    parser.add_argument("--output_dir", metavar="DIR", help="check whether a run's checkpoints have room there")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
 
 

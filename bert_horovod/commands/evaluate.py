@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "other origin)",
     )
     parser.add_argument(
-        "--rows", type=int, default=1024, metavar="N", help="held-out rows, at most (default: %(default)s)"
+        "--rows", type=int, default=1024, metavar="N", help="use at most so many held-out rows (default: %(default)s)"
     )
     parser.add_argument("--micro_batch", type=int, default=32, metavar="N", help="rows at once (default: %(default)s)")
     parser.add_argument(

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("savedmodel", "onnx"),
         help="onnx needs the extra packages of: pip install '.[onnx]'",
     )
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="a new or empty directory")
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="new or empty directory to write")
     parser.add_argument(
         "--architecture", metavar="CLASS", help="one of the above, with fewer heads than the checkpoint has"
     )

@@ -60,18 +60,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             }[split],
         )
     parser.add_argument(
-        "--text_columns", default="text", metavar="A[,B]", help="of your own files: one text, or two (default: text)"
+        "--text_columns",
+        default="text",
+        metavar="A[,B]",
+        help="one or two columns of text in your own files (default: text)",
     )
-    parser.add_argument("--label_column", default="label", metavar="C", help="of your own files (default: %(default)s)")
+    parser.add_argument("--label_column", default="label", metavar="C", help="column of labels (default: %(default)s)")
     add_checkpoint(parser)
-    parser.add_argument("--epochs", type=float, metavar="N", help="over the train examples (default: 3, for squad 2)")
+    parser.add_argument("--epochs", type=float, metavar="N", help="passes over the examples (default: 3, for squad 2)")
     parser.add_argument(
         "--seeds",
         metavar="N",
-        help="several runs: so many seeds from 0 on, or seeds with commas between; each in output_dir/seed-...",
+        help="several runs, each in output_dir/seed-...: N seeds from 0 on, or a list, as in 1,5,7",
     )
     parser.add_argument(
-        "--learning_rates", metavar="A,B", help="several runs, likewise: each rate with each seed; scores.json sums up"
+        "--learning_rates", metavar="A,B", help="several runs: each of these rates with each seed; scores.json sums up"
     )
     add_run(parser)
     squad = parser.add_argument_group("for --task squad only")
@@ -82,13 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--null_score_threshold",
         type=float,
         metavar="X",
-        help="of SQuAD 2.0: no answer where null odds, a difference of logits, are above (default: 0)",
+        help="SQuAD 2.0: give no answer if the null odds, a difference of logits, are above (default: 0)",
     )
     squad.add_argument(
         "--index_dir",
         type=Path,
         metavar="DIR",
-        help="where tokens are kept for the next start (default: index/ beside the train file)",
+        help="directory that keeps tokens for the next start (default: index/ beside the train file)",
     )
 
 

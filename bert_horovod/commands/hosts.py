@@ -10,8 +10,8 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--slots", type=int, metavar="N", help="ranks a host (default: as the scheduler says)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+    parser.add_argument("--slots", type=int, metavar="N", help="ranks on each host (default: as the scheduler says)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to this file instead of to standard output")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -23,17 +23,17 @@ _NAMED = 4  # tensors that the summary names, at most
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT)
-    parser.add_argument("directory", type=Path, metavar="DIR", help="what is made: a new or empty directory")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="new or empty directory to write")
     case = parser.add_mutually_exclusive_group()
     case.add_argument(
         "--cased",
         action="store_const",
         const=False,
         dest="lowercase",
-        help="its tokenizer keeps upper case and accents (default: what the tokenizer's settings, the name of the "
+        help="the tokenizer keeps upper case and accents (default: what the tokenizer's settings, the name of the "
         "directory or the vocabulary tell)",
     )
-    case.add_argument("--uncased", action="store_const", const=True, dest="lowercase", help="its tokenizer lower-cases")
+    case.add_argument("--uncased", action="store_const", const=True, dest="lowercase", help="the tokenizer lower-cases")
 
 
 def run(arguments: argparse.Namespace) -> None:

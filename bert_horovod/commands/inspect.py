@@ -30,13 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--row", type=int, metavar="N", help="print this row of an epoch, from 0, as text with its masks and pairs"
     )
     rows = parser.add_argument_group("with --row")
-    rows.add_argument("--rows", type=int, default=1, metavar="COUNT", help="so many from there (default: %(default)s)")
-    rows.add_argument("--epoch", type=int, default=0, metavar="E", help="from 0 (default: %(default)s)")
+    rows.add_argument("--rows", type=int, default=1, metavar="COUNT", help="rows to print (default: %(default)s)")
+    rows.add_argument("--epoch", type=int, default=0, metavar="E", help="epoch, from 0 (default: %(default)s)")
     rows.add_argument(
         "--split", choices=("train", "held_out"), default="train", help="which part of the store (default: %(default)s)"
     )
     rows.add_argument("--recipe", type=Path, metavar="FILE", help="recipe in TOML (default: every setting's default)")
-    rows.add_argument("--phase", type=int, default=0, metavar="I", help="of the recipe, from 0 (default: %(default)s)")
+    rows.add_argument("--phase", type=int, default=0, metavar="I", help="phase, from 0 (default: %(default)s)")
     rows.add_argument(
         "--sequence_length",
         type=int,

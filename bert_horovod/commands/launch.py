@@ -28,11 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--network_interfaces",
         metavar="NAME,...",
-        help="of the fast network, as in eth1 (default: those that all share)",
+        help="interfaces of the fast network, as in eth1 (default: those that all share)",
     )
     parser.add_argument("--mpi", action="store_true", help="start and join by MPI instead of ssh and Gloo")
     parser.add_argument(
-        "--restarts", type=int, default=0, metavar="N", help="after failures, at most N times (default: %(default)s)"
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="start again after N failures at most (default: %(default)s)",
     )
     parser.add_argument(
         "--env",
@@ -40,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         dest="variables",
-        help="a variable that ranks get too, beside those that every run may need; its value is seen in command lines",
+        help="pass this environment variable to the ranks too; other users can see its value in the list of processes",
     )
     command = parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="of bert-horovod")
     command.required = True  # set here, because releases of Python 3.12 differ in the default

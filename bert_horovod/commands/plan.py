@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--link",
         metavar="RATE|FILE",
-        help="between hosts, as in 10Gb/s; or what `doctor --json` or `bench comm --json` printed",
+        help="rate between hosts, as in 10Gb/s, or what `doctor --json` or `bench comm --json` printed",
     )
     parser.add_argument(
         "--world_size", nargs="+", type=int, metavar="N", help="numbers of ranks (default: 1 2 4 ... of the cluster)"
@@ -80,35 +80,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     device = parser.add_mutually_exclusive_group()
     device.add_argument("--device", metavar="NAME", help="a GPU with a known data sheet, as in --device 'V100 32GB'")
     device.add_argument(
-        "--tflops", type=float, metavar="X", help="or its peak of matrix products in the recipe's precision"
+        "--tflops", type=float, metavar="X", help="or its peak in TFLOP/s, of matrix products in the recipe's precision"
     )
     parser.add_argument(
         "--product_share",
         type=float,
         default=PRODUCT_SHARE,
         metavar="X",
-        help="of the peak, what forward and backward reach (default: %(default)s, as published for V100, A100)",
+        help="share of the peak that forward and backward reach (default: %(default)s, as published for V100, A100)",
     )
-    parser.add_argument("--memory", metavar="SIZE", help="of a device, as in 16GiB (default: the data sheet's)")
-    parser.add_argument("--memory_rate", metavar="RATE", help="of a device, as in 900GB/s (default: the data sheet's)")
+    parser.add_argument("--memory", metavar="SIZE", help="memory of a device, as in 16GiB (default: the data sheet's)")
+    parser.add_argument(
+        "--memory_rate", metavar="RATE", help="memory rate of a device, as in 900GB/s (default: the data sheet's)"
+    )
     parser.add_argument(
         "--link_share",
         type=float,
         default=LINK_SHARE,
         metavar="X",
-        help="of the link's rate, what all-reduces reach (default: %(default)s, as over TCP up to 10 Gb/s)",
+        help="share of the link's rate that all-reduces reach (default: %(default)s, as over TCP up to 10 Gb/s)",
     )
     parser.add_argument(
         "--latency_ms",
         type=float,
         default=1e3 * HOP_LATENCY_S,
         metavar="X",
-        help="of a message from rank to rank (default: %(default)s, as published for 10 Gb/s Ethernet)",
+        help="milliseconds of a message from rank to rank (default: %(default)s, as published for 10 Gb/s Ethernet)",
     )
     parser.add_argument(
-        "--efficiency", type=float, default=0.8, metavar="X", help="that is wished for (default: %(default)s)"
+        "--efficiency", type=float, default=0.8, metavar="X", help="efficiency to aim for (default: %(default)s)"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw where a step's time goes")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the parts of a step's time")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
 

@@ -29,19 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="TSV, CSV or JSON Lines, by its suffix; not with -")
     parser.add_argument(
-        "--text_columns", metavar="A[,B]", help="of the file (default: those that the checkpoint was trained on)"
+        "--text_columns", metavar="A[,B]", help="columns of text (default: those that the checkpoint was trained on)"
     )
     parser.add_argument(
-        "--sequence_length", type=int, metavar="N", help="tokens of an example, at most (default: as it was trained)"
+        "--sequence_length", type=int, metavar="N", help="most tokens of an example (default: as in training)"
     )
     parser.add_argument(
-        "--doc_stride", type=int, metavar="N", help="of question answering: from one window to the next (as trained)"
+        "--doc_stride",
+        type=int,
+        metavar="N",
+        help="question answering: from window to window (default: as in training)",
     )
     parser.add_argument(
         "--null_score_threshold",
         type=float,
         metavar="X",
-        help="of question answering: no answer where null odds are above (default: 0, where it was trained to abstain)",
+        help="question answering: no answer if the null odds are above (default: 0 if it was trained to abstain)",
     )
 
 

@@ -35,7 +35,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bad_lines",
         choices=("stop", "skip"),
-        help="what becomes of a line or row that cannot be read; skipped ones are counted in the manifest (default: "
+        help="what to do with a line or row that cannot be read; the manifest counts skipped ones (default: "
         "stop among the first 1,000 of a file, then skip)",
     )
     parser.add_argument("--cased", action="store_true", help="keep upper case and accents (default: uncased)")
@@ -58,12 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a WordPiece vocab.txt (bert-horovod vocab makes one), or a checkpoint, whose vocabulary and lower-casing "
         f"are taken: {CHECKPOINT}",
     )
-    parser.add_argument("--output_dir", required=True, help="the store to make: a new or empty directory")
+    parser.add_argument("--output_dir", required=True, help="write the store to this new or empty directory")
     parser.add_argument(
         "--held_out",
         type=float,
         default=0.01,
-        help="fraction of sections that are never trained on (default: %(default)s)",
+        help="fraction of sections to hold out from training (default: %(default)s)",
     )
     parser.add_argument(
         "--shard_bytes", type=int, default=32 << 20, help="bytes of text in a shard (default: %(default)s)"

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
     )
     parser.add_argument(
-        "--probe_dir", type=Path, metavar="DIR", help="GLUE's directory of the task that execution.probe names"
+        "--probe_dir", type=Path, metavar="DIR", help="directory of the GLUE task that execution.probe names"
     )
     add_run(parser)
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="output_dir of a pre-training")
-    parser.add_argument("--task", required=True, choices=GLUE_TASKS, help="of GLUE")
+    parser.add_argument("--task", required=True, choices=GLUE_TASKS, help="task of GLUE")
     parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR", help="GLUE's directory of the task")
     parser.add_argument(
-        "--output_dir", type=Path, metavar="DIR", help="of the fine-tunings and scores.json (default: RUN/probe/TASK)"
+        "--output_dir", type=Path, metavar="DIR", help="for fine-tunings and scores.json (default: RUN/probe/TASK)"
     )
     add_overrides(parser)
     parser.set_defaults(max_steps=None, stop_before=None, tuned=None)

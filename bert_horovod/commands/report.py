@@ -13,15 +13,15 @@ from bert_horovod.errors import UserError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output_dir of a run; it may be running")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where the page goes (default: report.html)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="HTML file to write (default: report.html)")
     parser.add_argument(
-        "--cluster", type=Path, metavar="FILE", help="cluster file with prices and power, as plan takes it: adds costs"
+        "--cluster", type=Path, metavar="FILE", help="prices and power, as for plan; adds costs to the page"
     )
     parser.add_argument(
-        "--scaling", type=Path, metavar="FILE", help="what `bench scaling --output` wrote: adds its table"
+        "--scaling", type=Path, metavar="FILE", help="what `bench scaling --output` wrote; adds its table"
     )
-    parser.add_argument("--watch", action="store_true", help="serve the page on this host, with news every 5 seconds")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="of --watch (default: a free one)")
+    parser.add_argument("--watch", action="store_true", help="serve the page on this host, renewed every 5 seconds")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="port of --watch (default: a free one)")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -23,18 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="of GLUE: index and prediction, as it is submitted; of SQuAD: a JSON object, texts by the questions' ids",
+        help="GLUE: index and prediction, as for a submission; SQuAD: a JSON object, texts by the questions' ids",
     )
-    parser.add_argument("--data_dir", type=Path, metavar="DIR", help="with the dev file, as GLUE names it")
+    parser.add_argument("--data_dir", type=Path, metavar="DIR", help="directory with the dev file, under GLUE's name")
     parser.add_argument("--dev_file", type=Path, metavar="FILE", help="the dev file itself, such as dev_mismatched.tsv")
     parser.add_argument(
-        "--null_odds", type=Path, metavar="FILE", help="of SQuAD 2.0: a JSON object, numbers by the questions' ids"
+        "--null_odds", type=Path, metavar="FILE", help="SQuAD 2.0: a JSON object, null odds by the questions' ids"
     )
     parser.add_argument(
         "--threshold",
         type=float,
         metavar="X",
-        help="of the null odds: above it no answer is taken, whatever was predicted (default: 1, as the official one)",
+        help="SQuAD 2.0: null odds above it mean no answer, whatever was predicted (default: 1, as officially)",
     )
 
 

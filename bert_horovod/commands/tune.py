@@ -63,24 +63,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_hosts(parser)
     add_overrides(parser, "phase.0.global_batch=64")
-    parser.add_argument("--output", type=Path, metavar="FILE.toml", help="write the settings there, for --tuned")
-    parser.add_argument("--phase", type=int, metavar="N", help="that is measured (default: the one that takes longest)")
+    parser.add_argument("--output", type=Path, metavar="FILE.toml", help="write the settings to this file, for --tuned")
+    parser.add_argument("--phase", type=int, metavar="N", help="phase to measure (default: the one that takes longest)")
     parser.add_argument(
-        "--memory",
-        metavar="SIZE",
-        help="that a rank may take, as 16GiB (default: what is available now, for each rank)",
+        "--memory", metavar="SIZE", help="memory that a rank may take, as 16GiB (default: what is available now)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=5.0, metavar="X", help="of timed steps of a candidate (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--limit",
+        "--seconds",
         type=float,
-        default=600.0,
+        default=5.0,
         metavar="X",
-        help="seconds that a candidate may take (default: %(default)s)",
+        help="timed seconds for each candidate (default: %(default)s)",
     )
-    parser.add_argument("--afresh", action="store_true", help="measure anew what was measured already")
+    parser.add_argument(
+        "--limit", type=float, default=600.0, metavar="X", help="most seconds for a candidate (default: %(default)s)"
+    )
+    parser.add_argument("--afresh", action="store_true", help="measure again what was measured before")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the settings as TOML")
 
 

@@ -8,7 +8,7 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--data_dir", required=True, help="the token store, as prepare made it")
+    parser.add_argument("--data_dir", required=True, help="token store, made by: bert-horovod prepare")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -21,12 +21,12 @@ from bert_horovod.runtime.quiet import import_tensorflow
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark's flags."""
     add_step(parser)
-    parser.add_argument("--trace", type=Path, metavar="DIR", help="write a trace of one overlapped step there")
+    parser.add_argument("--trace", type=Path, metavar="DIR", help="write a trace of one overlapped step to DIR")
     parser.add_argument(
         "--delay",
         type=Path,
         metavar="FILE",
-        help="sleep instead of computing, as FILE says (`delays` of --json): for ranks that share cores",
+        help="sleep as long as FILE says (`delays` of --json) instead of computing, if ranks share cores",
     )
     parser.add_argument(
         "--warm_up", type=int, default=1, metavar="N", help="steps that are not timed, such as dense ones (default: 1)"

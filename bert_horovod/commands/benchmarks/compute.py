@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark's flags."""
     add_step(parser)
     parser.add_argument(
-        "--profile", type=Path, metavar="DIR", help="write a TensorBoard trace of two steps there, and list operations"
+        "--profile", type=Path, metavar="DIR", help="list operations, and write a TensorBoard trace of two steps to DIR"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark's flags."""
     add_step(parser)
     add_hosts(parser)
-    parser.add_argument("--network_interfaces", metavar="NAME,...", help="of the fast network, as in eth1")
+    parser.add_argument("--network_interfaces", metavar="NAME,...", help="interfaces of the fast network, as in eth1")
     parser.add_argument("--mpi", action="store_true", help="start and join by MPI instead of ssh and Gloo")
     parser.add_argument(
         "--layout", nargs="+", metavar="xMyG", help="machines and devices of each (default: doubled up to all)"
@@ -33,13 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--micro_batches",
         type=int,
         metavar="K",
-        help="of a rank's step, on all layouts (default: the recipe's on the largest one)",
+        help="micro-batches of a rank's step, on all layouts (default: the recipe's on the largest one)",
     )
     parser.add_argument(
-        "--rounds", type=int, default=1, metavar="N", help="of all layouts; medians (default: %(default)s)"
+        "--rounds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="measurements of each layout; the median counts (default: %(default)s)",
     )
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="cluster file with the price of a device's hour")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write what --json prints there")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="also write to this file what --json prints")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 

@@ -27,14 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_tuned(parser)
     add_overrides(parser)
-    parser.add_argument("--phase", type=int, default=0, metavar="N", help="of the recipe (default: %(default)s)")
+    parser.add_argument("--phase", type=int, default=0, metavar="N", help="phase, from 0 (default: %(default)s)")
     parser.add_argument(
-        "--seconds", type=float, default=10.0, metavar="X", help="of timed steps, two at least (default: %(default)s)"
+        "--seconds",
+        type=float,
+        default=10.0,
+        metavar="X",
+        help="seconds of timed steps, two at least (default: %(default)s)",
     )
     parser.add_argument(
-        "--give_up_above", type=float, metavar="X", help="end after one timed step where it takes more seconds"
+        "--give_up_above", type=float, metavar="X", help="end after one timed step if it takes more seconds"
     )
-    parser.add_argument("--memory", metavar="SIZE", help="end a rank on a CPU that holds more, as 16GiB or 900MiB")
+    parser.add_argument("--memory", metavar="SIZE", help="end a CPU rank that takes more, as 16GiB or 900MiB")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
 

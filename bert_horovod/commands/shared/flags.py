@@ -40,12 +40,12 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
         "--hostfile",
         type=Path,
         metavar="FILE",
-        help="lines `host slots=N` (default: the scheduler's hosts)",
+        help="file with a line `host slots=N` for each host (default: the scheduler's hosts)",
     )
     hosts_group.add_argument(
-        "-H", "--hosts", metavar="HOST:N,...", help="the same in one word, as in -H node1:8,node2:8"
+        "-H", "--hosts", metavar="HOST:N,...", help="hosts in one word instead of a file, as in -H node1:8,node2:8"
     )
-    parser.add_argument("--ssh_port", type=int, metavar="N", help="of the hosts' sshd (default: ssh's own)")
+    parser.add_argument("--ssh_port", type=int, metavar="N", help="port of the hosts' sshd (default: ssh's own)")
 
 
 def given_hosts(arguments: argparse.Namespace) -> Hosts | None:
@@ -67,9 +67,11 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     configuration.add_argument(
         "--recipe", type=Path, metavar="FILE", help="recipe in TOML; its first phase is measured"
     )
-    configuration.add_argument("--model", choices=tuple(SIZES), help="without a recipe: a model's size (default: base)")
+    configuration.add_argument(
+        "--model", choices=tuple(SIZES), help="without a recipe: the model's size (default: base)"
+    )
     add_overrides(parser, "numerics.precision=bfloat16")
-    parser.add_argument("--rows", type=int, metavar="N", help="of a micro-batch (default: the recipe's)")
+    parser.add_argument("--rows", type=int, metavar="N", help="rows of a micro-batch (default: the recipe's)")
     parser.add_argument("--length", type=int, metavar="N", help="positions of a row (default: the recipe's)")
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps (default: %(default)s)")
 

@@ -31,7 +31,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="DIR",
-        help="checkpoints and metrics; resumed if it holds this run",
+        help="directory for checkpoints and metrics; a run that it holds is resumed",
     )
     parser.add_argument(
         "--max_steps", type=int, metavar="N", help="stop after step N of the whole run; the schedule stays the recipe's"
@@ -39,7 +39,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop_before",
         metavar="TIME",
-        help="in a job of SLURM, save and stop so long before its time limit, as in 90s, 10m or 1h",
+        help="in a SLURM job, save and stop so long before its time limit, as in 90s, 10m or 1h",
     )
     add_tuned(parser)
     add_overrides(parser)
