@@ -107,8 +107,8 @@ def summary(output_dir: Path) -> int:
         f"{found['held_out_mlm_accuracy']:.1%} of the masked tokens of {found['rows']:,} rows"
     )
     print(
-        f"unigram entropy      {found['unigram_cross_entropy']:.2f} nats for who knows word frequencies alone; "
-        f"the model is {found['gain']:.2f} nats better"
+        f"unigram entropy      {found['unigram_cross_entropy']:.2f} nats: the loss of guesses by word frequency; "
+        f"the model's is {found['gain']:.2f} nats lower"
     )
     print(f"speed                {speed:,.0f} rows of {found['sequence_length']} tokens a second")
     print(f"checkpoint           {checkpoint}")

@@ -75,7 +75,7 @@ class Masker:
 
         Args:
             ids: int32 [R, L].
-            positions: int64 [R], of the rows.
+            positions: int64 [R], the rows' numbers, counted over all epochs.
             sequence_ids: int [R, L], 1 to S; 0: padding.
             maskable: bool [R, L]: ordinary tokens.
             tokens: int64 [R, S]: ordinary tokens per sequence; 0: none.

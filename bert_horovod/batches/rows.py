@@ -1,7 +1,8 @@
-"""Rows: a token store's windows as masked, packed arrays, each row a pure function of (store, seed, epoch, row).
+"""Rows: a token store's windows as masked, packed arrays, each row a pure function of (store, seed, position).
 
-packed_order.py chooses the windows that a row holds. Every other choice is a hash of (seed, stream, position), where
-the stream names the kind of choice. So any rank can make any row, in any order, and make it again.
+Positions number the rows of all epochs, one after another. packed_order.py chooses the windows that a row holds. Every
+other choice is a hash of (seed, stream, position), where the stream names the kind of choice. So any rank can make any
+row, in any order, and make it again.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
 
 _SWAP = 2  # a stream of keyed_hash, other than those of packed_order.py
-# Streams of the recipe's seed; phase i trains on _PHASE_STREAM + i.
+# Streams of the recipe's seed; phase i trains on _PHASE_STREAM + i. Phase 1 thus has the number of the held-out stream,
+# but not its rows, because the splits have no text in common; other numbers would change the rows of present runs.
 _PHASE_STREAM, _HELD_OUT_STREAM = 102, 103
 
 

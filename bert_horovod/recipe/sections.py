@@ -2,7 +2,7 @@
 
 A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[objective]`, `[optimizer]`,
 `[exchange]`, `[numerics]` and the `[[phase]]` tables say *what* is trained: they decide the result. `[execution]` says
-*how* it is trained: its settings do not change the result beyond rounding.
+*how* it is trained: its settings do not change the result beyond rounding, unless optimizer.clipping is "bucket".
 """
 
 import itertools
@@ -36,9 +36,9 @@ class Model:
     type_vocab_size: int = setting(2, minimum=1, maximum=1 << 16)  # number of segment types
     initializer_range: float = setting(0.02, above=0, maximum=100)  # standard deviation of the truncated normal
     layer_norm_eps: float = setting(1e-12, above=0, maximum=1)  # added to the variance in LayerNorm
-    # This setting and shared_layers save parameters as ALBERT does (arXiv 1909.11942). If either is not 0, the model is
-    # an ALBERT: a matrix maps the embeddings to the width of the layers
-    embedding_size: int = setting(0, minimum=0, maximum=1 << 16)  # width of the embeddings; 0: hidden_size
+    # Width of the embeddings; 0: hidden_size. If this setting or shared_layers is not 0, the model is an ALBERT (arXiv
+    # 1909.11942), which has fewer parameters: a matrix maps its embeddings to the width of the layers
+    embedding_size: int = setting(0, minimum=0, maximum=1 << 16)
     # Number of different sets of layer parameters. 1: all layers share one set; 2: the lower half of the layers shares
     # one set, the upper half another; and so on. 0: each layer has its own parameters
     shared_layers: int = setting(0, minimum=0, maximum=1024)
@@ -253,7 +253,7 @@ GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnl
 
 @dataclass(frozen=True)
 class Execution:
-    """How the work is done: these settings change speed, memory and logging, never the result beyond rounding."""
+    """How the work is done: speed, memory and logging; the result changes by rounding only (but see clipping)."""
 
     micro_batch: int = setting(32, minimum=1)  # rows that a device processes at once
     # Part of the model that XLA compiles. layers: whole layers, with one program for all of them; elementwise: the
