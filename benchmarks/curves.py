@@ -3,6 +3,7 @@
 
 python benchmarks/curves.py --data_dir STORE --work DIR                 train what is missing, then print the table
 python benchmarks/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
+python benchmarks/curves.py --data_dir STORE --work DIR --start C       continued curves too
 python benchmarks/curves.py --step_times FILE                           the table alone, with hours on a link
 python benchmarks/plot_curves.py --against operations SVG               curves of growing models, see docs/growing.md
 
@@ -14,8 +15,13 @@ there are several phases, FILE has seconds by "stacking, 8 layers, phase 0" and 
 
 A curve is behind float32, or, if its recipe is another, the curve that trains the whole model of that size.
 
+When a curve from fresh parameters leaves its first plateau is a matter of rounding, worth 0.1 nats in the end. So what
+is recommended is also compared without a plateau: "continued" curves begin with the parameters of --start, a checkpoint
+of bert-mini.toml after 1,000 steps.
+
 A curve lies in benchmarks/curves/ under the hash of what decides it: the recipe's settings that are not defaults, the
-store and the number of ranks. A run that was stopped goes on where it was: its directory in DIR bears the same hash.
+store, the number of ranks and the first parameters. A run that was stopped goes on where it was: its directory in DIR
+bears the same hash.
 """
 
 import argparse
@@ -38,6 +44,7 @@ from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.loading import load_recipe, recipe_to_table
 from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.storage.reading import hash_file
 
 PROJECT = Path(__file__).resolve().parents[1]
 KEPT = PROJECT / "benchmarks" / "curves"
@@ -123,6 +130,10 @@ OF_OPERATIONS = {
     "MSLT, 8 layers": "bert-mini8-mslt.toml",
 }
 CURVES |= {f"{name}{of}": seed for of, seed in SEEDS.items() for name in OF_OPERATIONS}
+# Curves that begin with the parameters of --start.
+CONTINUED = "continued, "
+NAMES = (BASELINE, "float32, seed 2", "float16", "int8", "1-bit Adam", "0/1 Adam, 16", "local AdamW, 8", "DreamDDP, 8")
+CURVES |= {f"{CONTINUED}{name}": (*CURVES[name], "phase.0.steps=1200") for name in NAMES}
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
     "behind": ("behind, nats", "{:+.4f}".format),
@@ -148,19 +159,25 @@ def recipe_of(name: str) -> Recipe:
 
 def baseline_of(name: str) -> str:
     """The curve whose last loss a curve is to reach."""
+    if name.startswith(CONTINUED):
+        return CONTINUED + BASELINE
     begin = next((begin for begin in OF_OPERATIONS if name.startswith(begin)), None)
     return BASELINE if begin is None else next(iter(OF_OPERATIONS)) + name.removeprefix(begin)
 
 
-def key_of(recipe: Recipe, store_hash: str) -> str:
-    """What a curve is kept under: settings that are defaults do not count, so that new ones change no key."""
+def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None) -> str:
+    """What a curve is kept under: settings that are defaults do not count, so that new ones change no key.
+
+    `start_hash` is of the parameters that a continued curve begins with.
+    """
     settings, defaults = recipe_to_table(recipe), recipe_to_table(Recipe(phase=(Phase(),) * len(recipe.phase)))
     changed: dict[str, Any] = {}
     for section in WHAT_SECTIONS:
         pairs = zip(settings[section], defaults[section], strict=True) if section == "phase" else None
         pairs = pairs or [(settings[section], defaults[section])]
         changed[section] = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
-    text = json.dumps([changed, store_hash, RANKS, recipe.execution.evaluate_rows], sort_keys=True)
+    decided_by = [changed, store_hash, RANKS, recipe.execution.evaluate_rows, *([start_hash] if start_hash else [])]
+    text = json.dumps(decided_by, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -169,8 +186,8 @@ def kept() -> dict[str, dict[str, Any]]:
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(KEPT.glob("*.json"))}
 
 
-def train(name: str, key: str, data_dir: Path, work: Path) -> None:
-    """Train a curve to its end, from where it was, and keep it.
+def train(name: str, key: str, data_dir: Path, work: Path, start: Path | None) -> None:
+    """Train a curve to its end, from where it was, and keep it; `start` is what it begins with if not fresh.
 
     Raises RunError if the run failed.
     """
@@ -178,6 +195,7 @@ def train(name: str, key: str, data_dir: Path, work: Path) -> None:
     directory, steps = work / key, recipe.total_steps
     words = ["horovodrun", "-np", str(RANKS), sys.executable, str(PROJECT / "run" / "run_pretraining.py")]
     words += ["--recipe", str(file), "--data_dir", str(data_dir), "--output_dir", str(directory)]
+    words += ["--init_checkpoint", str(start)] if start else []
     for override in settings:
         words += ["--set", override]
     say(f"{name}: training in {directory}")
@@ -310,11 +328,15 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--work", type=Path, metavar="DIR", help="directory of unfinished runs")
     parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable (default: all)")
+    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
     parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     arguments = parser.parse_args(argv)
     if (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
+    continued = [name for name in arguments.curve or () if name.startswith(CONTINUED)]
+    if continued and not arguments.start:
+        parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
     return arguments
 
 
@@ -327,10 +349,15 @@ def main() -> int:
                 raise UserError("horovodrun is not installed")
             store_hash = open_store(arguments.data_dir).hash
             arguments.work.mkdir(parents=True, exist_ok=True)
+            start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
             for name in arguments.curve or CURVES:
-                key = key_of(recipe_of(name), store_hash)
+                continued = name.startswith(CONTINUED)
+                if continued and not arguments.start:
+                    say(f"{name}: left out, because there is no --start")
+                    continue
+                key = key_of(recipe_of(name), store_hash, start_hash if continued else None)
                 if key not in kept():
-                    train(name, key, arguments.data_dir, arguments.work)
+                    train(name, key, arguments.data_dir, arguments.work, arguments.start if continued else None)
         step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
     except ReportedError as error:
         say(f"error: {error}")

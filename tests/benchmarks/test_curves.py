@@ -23,6 +23,19 @@ def test_curves_that_were_trained_are_found_under_the_keys_of_their_recipes_of_t
         assert curves.key_of(curves.recipe_of(name), BOOKS) in curves.kept(), name
 
 
+def test_a_continued_curve_is_kept_under_what_it_begins_with():
+    recipe = curves.recipe_of("continued, int8")
+    assert (recipe.numerics.wire, recipe.total_steps) == ("int8", 1200)
+    keys = {curves.key_of(recipe, BOOKS, start) for start in (None, "a", "b")}
+    assert len(keys) == 3
+
+
+def test_a_continued_curve_without_a_start_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        curves.parse(["--data_dir", "s", "--work", "w", "--curve", "continued, int8"])
+    assert "--curve 'continued, int8': expected --start" in capsys.readouterr().err
+
+
 def test_growing_curves_do_the_operations_of_the_whole_model():
     flops = {}
     for name in curves.OF_OPERATIONS:
@@ -39,6 +52,7 @@ def test_a_curve_is_compared_with_the_whole_model_of_its_seed():
     assert curves.baseline_of("MSLT, 8 layers, seed 2") == "8 layers, seed 2"
     assert curves.baseline_of("8 layers") == "8 layers"
     assert curves.baseline_of("int8") == "float32"
+    assert curves.baseline_of("continued, int8") == "continued, float32"
     assert {curves.baseline_of(name) for name in curves.CURVES} <= set(curves.CURVES)
 
 
