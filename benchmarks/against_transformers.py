@@ -5,7 +5,6 @@ benchmarks/pretraining_gain.py says what for.
 
 import contextlib
 import json
-import math
 import shutil
 import statistics
 import subprocess
@@ -51,14 +50,7 @@ def first_losses(
     output_dir = work / "ours"
     output_dir.mkdir()
     job = finetuning.job(output_dir, overrides=[*overrides, *NO_DROPOUT, "execution.log_steps=1"], max_steps=FIRST)
-    recipe, source = job.recipe, job.dataset.open(0, "train")
-    batches = []
-    for number in range(FIRST):
-        taken = step_positions(number, recipe.phase[0].global_batch, 0, 1, recipe.execution.micro_batch)
-        examples = source.examples(np.concatenate([positions for positions, _ in taken]))
-        batches.append(examples[examples >= 0].tolist())
-    steps = {"rates": _rates(job)[:FIRST], "batches": batches}
-    theirs = _run(python, _start(job, finetuning, work) | {"splits": []}, steps)["losses"]
+    theirs = _run(python, _start(job, finetuning, work) | {"splits": []}, _steps(job, FIRST))["losses"]
     with contextlib.redirect_stdout(sys.stderr):
         train(job, World())
     lines = [json.loads(text) for text in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -76,6 +68,8 @@ def fine_tune(
     max_steps: int | None = None,
 ) -> dict[str, Any]:
     """Fine-tune with transformers, and score as ours is scored; a seed that is finished is not done again.
+
+    A step has the examples that a step of ours has with that seed.
 
     Args:
         finetuning: what is fine-tuned.
@@ -114,14 +108,11 @@ def _seed(
         return json.loads(finished.read_text(encoding="utf-8"))
     print(f"seed {seed}", file=sys.stderr, flush=True)
     directory.mkdir(parents=True, exist_ok=True)
-    job = finetuning.job(directory, overrides=[*overrides, f"data.seed={seed}"])
-    examples = len(finetuning.data.train.examples.labels)
-    an_epoch = math.ceil(examples / EXAMPLES)
-    steps = math.ceil(epochs * an_epoch)
+    job = finetuning.job(directory, epochs, [*overrides, f"data.seed={seed}"])
     logits = directory / "logits.npz"
     splits = [split for split in job.dataset.splits if split != "train"]
     shape = _start(job, finetuning, directory) | {"seed": seed, "splits": splits, "logits": str(logits)}
-    taken = _run(python, shape, {"rates": _rates(job, steps)[:max_steps]})
+    taken = _run(python, shape, _steps(job, max_steps or job.recipe.phase[0].steps))
     data, logits_of, scores = finetuning.data, dict(np.load(logits)), {}
     for split, suffix in zip(splits, data.dev, strict=True):
         predicted = answers(logits_of[split], len(data.format.labels))
@@ -165,10 +156,16 @@ def _start(job: Job, finetuning: TextFinetuning, directory: Path) -> dict[str, A
     }
 
 
-def _rates(job: Job, steps: int | None = None) -> list[float]:
-    """The learning rate of each step, of so many, of a job's schedule."""
-    phase = replace(job.recipe.phase[0], steps=steps or job.recipe.phase[0].steps)
-    return [learning_rate(phase, step, job.recipe.optimizer.decay_power) for step in range(1, phase.steps + 1)]
+def _steps(job: Job, count: int) -> dict[str, list]:
+    """The learning rate and the numbers of the examples of each of a job's first steps."""
+    recipe, phase, source = job.recipe, job.recipe.phase[0], job.dataset.open(0, "train")
+    batches = []
+    for number in range(count):
+        taken = step_positions(number, phase.global_batch, 0, 1, recipe.execution.micro_batch)
+        examples = source.examples(np.concatenate([positions for positions, _ in taken]))
+        batches.append(examples[examples >= 0].tolist())
+    rates = [learning_rate(phase, step, recipe.optimizer.decay_power) for step in range(1, count + 1)]
+    return {"rates": rates, "batches": batches}
 
 
 def _run(python: str, shape: dict[str, Any], steps: dict[str, list]) -> dict[str, list]:

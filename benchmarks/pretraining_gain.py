@@ -6,7 +6,7 @@ python benchmarks/pretraining_gain.py --checkpoint C --data GLUE --work DIR --ta
 python benchmarks/pretraining_gain.py --checkpoint C --data GLUE --work DIR --losses            the first losses alone
 
 Ours is `bert-horovod finetune` itself. transformers fine-tunes the same checkpoint with the same settings and, seed by
-seed, the same first parameters of pooler and head; a step has 32 examples of similar length, padded to the longest.
+seed, the same first parameters of pooler and head and the same examples a step, about 32, padded to the longest.
 Both are float32, on one thread pinned to a core; as many run side by side as there are cores. Scores are the project's.
 
 A result lies in benchmarks/gain/ under the hash of what decides it: task, settings, program, parameters and files.
@@ -119,7 +119,7 @@ def _find(directory: Path, stem: str, suffix: str) -> Path:
 
 def key_of(question: Question, checkpoint: Path, files: Files, max_steps: int | None) -> str:
     """What a result is kept under."""
-    program = THEIRS if question.start == THEIRS else "ours"
+    program = f"{THEIRS}, our steps" if question.start == THEIRS else "ours"
     contents = [_hash(path) for path in (checkpoint / "model.safetensors", files.train, *files.dev)]
     task = question.task
     identity = [task, program, EPOCHS[task], SEEDS[task], RATE, WHAT, contents, max_steps]

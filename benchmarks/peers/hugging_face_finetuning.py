@@ -1,12 +1,12 @@
 """transformers' fine-tuning of a classifier; benchmarks/finetuning.py times it, pretraining_gain.py trains with it.
 
-Batches are those of its Trainer with group_by_length: LengthGroupedSampler, padded to the longest example. The settings
-are AdamW with weight decay 0.01, but not of LayerNorm and biases, epsilon 1e-6, and gradients clipped to 1.0.
+A batch is padded to its longest example. The settings are AdamW with weight decay 0.01, but not of LayerNorm and
+biases, epsilon 1e-6, and gradients clipped to 1.0.
 
 The argument is a JSON object. With "steps", a JSON file, it trains a step for each of the file's "rates", on the
-examples that "batches" has for each or else on its own choice, answers losses, seconds and examples of the steps, and
-writes the logits of "splits" into "logits". Without, it answers seconds an example of as many steps as a line of
-standard input asks for.
+examples that "batches" has for it, answers losses, seconds and examples of the steps, and writes the logits of "splits"
+into "logits". Without, it answers seconds an example of as many steps as a line of standard input asks for, in batches
+of similar length, as its Trainer makes them with group_by_length: LengthGroupedSampler.
 """
 
 import json
@@ -86,14 +86,13 @@ class Finetuning:
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
-def train(finetuning: Finetuning, rates: list[float], batches: Iterator[list[int]]) -> dict[str, list]:
-    """Train a step for each rate; losses, seconds and examples of the steps."""
+def train(finetuning: Finetuning, rates: list[float], batches: list[list[int]]) -> dict[str, list]:
+    """Train a step on each batch, at its rate; losses, seconds and examples of the steps."""
     history: dict[str, list] = {"losses": [], "seconds": [], "examples": []}
-    for number, rate in enumerate(rates):
+    for number, (rate, chosen) in enumerate(zip(rates, batches, strict=True)):
         for group in finetuning.optimizer.param_groups:
             group["lr"] = rate
         started = time.perf_counter()
-        chosen = next(batches)
         history["losses"].append(finetuning.step(chosen))
         history["seconds"].append(time.perf_counter() - started)
         history["examples"].append(len(chosen))
@@ -111,8 +110,7 @@ def main() -> None:
     if "steps" in shape:
         with open(shape["steps"], encoding="utf-8") as file:
             steps = json.load(file)
-        batches = iter(steps["batches"]) if "batches" in steps else finetuning.batches()
-        history = train(finetuning, steps["rates"], batches)
+        history = train(finetuning, **steps)
         if shape["splits"]:
             np.savez(shape["logits"], **{split: finetuning.logits(split) for split in shape["splits"]})
         print(json.dumps(history), flush=True)
