@@ -152,7 +152,11 @@ def fresh_directory(checkpoint: Path, work: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             written = Path(scratch) / "fresh"
             write_directory(written, pretrained.model, task, parameters, pretrained.vocabulary, pretrained.lowercase)
-            written.rename(directory)
+            try:
+                written.rename(directory)
+            except OSError:  # another process made it meanwhile
+                if not directory.is_dir():
+                    raise
     return directory
 
 

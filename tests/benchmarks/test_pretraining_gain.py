@@ -80,6 +80,18 @@ def test_a_result_is_kept_under_what_decides_it(gain, tmp_path):
         gain.key_of(ours, tmp_path, files, None)
 
 
+def test_fresh_parameters_are_made_once_if_two_processes_start_together(gain, tmp_path, monkeypatch):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    made = gain.fresh_directory(checkpoint, tmp_path)
+    before = (made / "model.safetensors").read_bytes()
+    seen = iter([False])  # by the process that comes second, before the first one has ended
+    is_dir = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: next(seen, True) and is_dir(path))
+    assert gain.fresh_directory(checkpoint, tmp_path) == made
+    assert (made / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", made.name]
+
+
 @pytest.mark.slow
 def test_all_starts_are_trained_once_and_told(tmp_path):
     (tmp_path / "glue").mkdir()
