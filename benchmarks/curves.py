@@ -61,6 +61,7 @@ COMMON = (
     "execution.consistency_steps=400",
     "execution.keep_checkpoints=1",
 )
+STEPS_AFTERWARDS = 1200  # of curves that begin with trained parameters
 LENGTH = (f"phase.0.global_batch={ROWS}", f"phase.0.steps={STEPS}")  # of curves of bert-mini.toml
 # A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
 DENSE = ("numerics.wire=float16", "exchange.dense=0.3")
@@ -72,43 +73,45 @@ LARGE = (
     "execution.checkpoint_steps=100",
     "execution.consistency_steps=100",
 )
+ONEBIT_ADAM = ("exchange.method=onebit_adam", *DENSE)
+LOCAL = ("exchange.method=parameters", "exchange.interval=8")
 LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
+FASTER = "phase.0.learning_rate=2e-3"  # the recipe's is 1e-3
 # The rate search of rules for large batches, at 4 ROWS rows; CAME's are below AdamW's best, as published.
 RATES = {
     "lamb": ("4e-3", "8e-3", "1.6e-2"),
+    "lans": ("4e-3", "8e-3", "1.6e-2"),
     "came": ("5e-4", "1e-3", "2e-3"),
     "merit": ("2e-3", "4e-3", "8e-3"),
 }
 SEEDS = {"": (), ", seed 2": ("data.seed=2",), ", seed 3": ("data.seed=3",)}
-# By name, in the order in which they are trained: what a curve changes.
+# Curves from fresh parameters, by name, in the order in which they are trained: what a curve changes.
 CURVES: dict[str, tuple[str, ...]] = {
     BASELINE: (),
     "float16": ("numerics.wire=float16",),
-    "1-bit Adam": ("exchange.method=onebit_adam", *DENSE),
     "int8": ("numerics.wire=int8",),
-    "local AdamW, 8": ("exchange.method=parameters", "exchange.interval=8"),
-    "float16, K = 4": (
-        "numerics.wire=float16",
-        "phase.0.learning_rate=2e-3",
-        *LARGE,
-    ),
+    "1-bit Adam": ONEBIT_ADAM,
     "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", *DENSE),
+    "local AdamW, 8": LOCAL,
+    "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
+    "float16, K = 4": ("numerics.wire=float16", FASTER, *LARGE),
+    "ALBERT-mini": (),
+}
+OTHER_RECIPES = {"ALBERT-mini": "albert-mini.toml"}
+# Curves that begin with the parameters of --start: those above, and these.
+CONTINUED = "continued, "
+AFTERWARDS: dict[str, tuple[str, ...]] = {
+    **{name: changes for name, changes in CURVES.items() if name not in OTHER_RECIPES},
+    "float32, seed 2": ("data.seed=2",),
+    "1-bit Adam, seed 2": (*ONEBIT_ADAM, "data.seed=2"),
+    "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
+    "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
+    "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
+    "float32, rate 2e-3": (FASTER,),
+    "1-bit Adam, rate 2e-3": (*ONEBIT_ADAM, FASTER),
+    "local AdamW, 8, rate 2e-3": (*LOCAL, FASTER),
     "LAMB": LAMB,
     "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", *DENSE),
-    "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
-    "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
-    "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
-    "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
-    "local AdamW, 40": ("exchange.method=parameters", "exchange.interval=40"),
-    "local AdamW, 8, rate 2e-3": (
-        "exchange.method=parameters",
-        "exchange.interval=8",
-        "phase.0.learning_rate=2e-3",
-    ),
-    "float32, rate 2e-3": ("phase.0.learning_rate=2e-3",),
-    "float32, beta_2 0.98": ("optimizer.beta_2=0.98",),
-    "float32, seed 2": ("data.seed=2",),
-    "1-bit Adam, seed 2": ("exchange.method=onebit_adam", *DENSE, "data.seed=2"),
     "bucket clipping": ("optimizer.clipping=bucket",),
     **{
         f"{name.upper()}, {4 * ROWS} rows, rate {rate}": (
@@ -130,10 +133,10 @@ OF_OPERATIONS = {
     "MSLT, 8 layers": "bert-mini8-mslt.toml",
 }
 CURVES |= {f"{name}{of}": seed for of, seed in SEEDS.items() for name in OF_OPERATIONS}
-# Curves that begin with the parameters of --start.
-CONTINUED = "continued, "
-NAMES = (BASELINE, "float32, seed 2", "float16", "int8", "1-bit Adam", "0/1 Adam, 16", "local AdamW, 8", "DreamDDP, 8")
-CURVES |= {f"{CONTINUED}{name}": (*CURVES[name], "phase.0.steps=1200") for name in NAMES}
+CURVES |= {
+    f"{CONTINUED}{name}": (*changes, f"phase.0.steps={STEPS_AFTERWARDS // (4 if set(LARGE) <= set(changes) else 1)}")
+    for name, changes in AFTERWARDS.items()
+}
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
     "behind": ("behind, nats", "{:+.4f}".format),
@@ -149,7 +152,8 @@ COLUMNS = {
 def parts_of(name: str) -> tuple[Path, tuple[str, ...]]:
     """The file of a curve's recipe, and what is set in it."""
     file = next((file for begin, file in OF_OPERATIONS.items() if name.startswith(begin)), None)
-    return RECIPES / (file or "bert-mini.toml"), (*(() if file else LENGTH), *COMMON, *CURVES[name])
+    length = () if file else LENGTH
+    return RECIPES / (file or OTHER_RECIPES.get(name, "bert-mini.toml")), (*length, *COMMON, *CURVES[name])
 
 
 def recipe_of(name: str) -> Recipe:
