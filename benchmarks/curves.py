@@ -271,21 +271,28 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
     return cost
 
 
+def timed_name(name: str) -> str:
+    """The name under which a curve's step is timed: neither what it begins with, nor its seed, nor its rate counts."""
+    return name.removeprefix(CONTINUED).partition(", seed")[0].partition(", rate")[0]
+
+
 def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
     """How long so many steps of a curve take; None where its step's seconds are not known."""
     phases, of_all = phases_of(curve), curve["held_out"][-1][0]
     if len(phases) > 1:
-        names = [f"{curve['name'].partition(', seed')[0]}, phase {i}" for i in range(len(phases))]
+        names = [f"{timed_name(curve['name'])}, phase {i}" for i in range(len(phases))]
         if any(name not in step_s for name in names):
             return None
         timed = [phase | {"seconds": step_s[name]} for phase, name in zip(phases, names, strict=True)]
         return unit * total(steps, curve | {"phases": timed}, "seconds")
-    taken = step_s.get(curve["name"])
+    taken = step_s.get(timed_name(curve["name"]))
     if taken is None:
         return None
     settings = dict(setting.split("=", 1) for setting in curve["settings"])
     dense = min(steps, float(settings.get("exchange.dense", 0)) * of_all)
-    return unit * (dense * step_s["float16"] + (steps - dense) * taken)
+    if dense and "float16" not in step_s:
+        return None
+    return unit * (dense * step_s.get("float16", 0) + (steps - dense) * taken)
 
 
 def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[str, Any]]:
@@ -307,7 +314,7 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
                 "steps": steps,
                 "tera_flops": flops / 1e12 if flops and steps else None,
                 "wire_gb": wire_bytes / 1e9,
-                "step_s": step_s.get(curve["name"]),
+                "step_s": step_s.get(timed_name(curve["name"])),
                 "hours": seconds / 3600 if seconds and steps else None,
                 "hours_whole": seconds_of(curve["held_out"][-1][0], curve, step_s, 1 / 3600),
             }

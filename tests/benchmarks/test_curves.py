@@ -67,6 +67,14 @@ def test_what_steps_take_is_summed_over_phases():
     assert curves.seconds_of(12, grown, {}) is None
 
 
+def test_steps_take_as_long_whatever_begins_them_and_a_dense_stage_takes_what_float16_takes():
+    signs = curve("continued, 1-bit Adam, seed 2", [(10, 5.0)]) | {"settings": ["exchange.dense=0.3"]}
+    assert curves.seconds_of(10, signs, {"float16": 4.0, "1-bit Adam": 1.0}) == pytest.approx(3 * 4.0 + 7 * 1.0)
+    assert curves.seconds_of(10, signs, {"1-bit Adam": 1.0}) is None
+    local = curve("local AdamW, 8, rate 2e-3", [(10, 5.0)])
+    assert curves.seconds_of(10, local, {"local AdamW, 8": 2.0}) == 20.0
+
+
 def test_a_line_tells_at_which_cost_a_curve_is_at_the_loss_of_its_baseline():
     whole = curve("8 layers", [(10, 5.0), (20, 4.0)], phases=[{"steps": 20, "flops": 5e12, "wire_bytes": 4e9}])
     grown = curve("stacking, 8 layers", [(10, 5.0), (30, 3.0)], phases=PHASES)
