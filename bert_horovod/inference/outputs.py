@@ -64,7 +64,8 @@ class RowOutputs:
             for name, output in self._outputs(parameters, batch).items():
                 parts_of.setdefault(name, []).append(output.numpy()[real])
             if progress:
-                progress((block + 1 - first) * size, max(1, last - first) * size)
+                mine = min(last * size, source.count) - first * size
+                progress(min((block + 1 - first) * size, mine), mine)
         joined = {name: np.concatenate(parts) for name, parts in parts_of.items()}
         return {
             name: self._world.all_gather(tf.constant(output), f"outputs/{name}").numpy()
