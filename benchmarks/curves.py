@@ -104,6 +104,7 @@ AFTERWARDS: dict[str, tuple[str, ...]] = {
     **{name: changes for name, changes in CURVES.items() if name not in OTHER_RECIPES},
     "float32, seed 2": ("data.seed=2",),
     "1-bit Adam, seed 2": (*ONEBIT_ADAM, "data.seed=2"),
+    "1-bit Adam, form momentum": (*ONEBIT_ADAM, "exchange.form=momentum"),
     "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
     "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
     "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
@@ -272,8 +273,11 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
 
 
 def timed_name(name: str) -> str:
-    """The name under which a curve's step is timed: neither what it begins with, nor its seed, nor its rate counts."""
-    return name.removeprefix(CONTINUED).partition(", seed")[0].partition(", rate")[0]
+    """The name under which a curve's step is timed: neither what it begins with, nor its seed, rate or form counts."""
+    name = name.removeprefix(CONTINUED)
+    for begin in (", seed", ", rate", ", form"):
+        name = name.partition(begin)[0]
+    return name
 
 
 def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
