@@ -12,9 +12,16 @@ norm CLIPPED sqrt(n ||v||_1). ||v||_1 is the mean square norm of the bucket's gr
 norm of one rank's gradient is up to n times as large. So only outliers are clipped. With optimizer.max_grad_norm = 0
 nothing is clipped.
 
+Then each number of n g_i is limited to sqrt(n / (1 - b2)) sqrt(v), because a frozen v cannot grow with a gradient that
+is far larger than those before it. While v learns, v >= (1 - b2) g^2 after a gradient g, so |g| / sqrt(v) is at most
+1 / sqrt(1 - b2); sqrt(n) as above. Without this limit the first gradient of a rare word, whose row had only the tiny
+gradients of the output matrix before, moved the row by thousands of learning rates: BERT-mini diverged within four
+steps of the freeze. exchange.form = published has no such limit.
+
 If a gradient is not finite on one rank, the sum is not finite on all ranks, and all skip the step.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -53,6 +60,9 @@ class StagedExchange(Exchange):
         self._dense = GradientExchange(recipe, world, state, self._dense_updater(), self.plan, held_back)
         self._sums = CompressedSums(recipe, world, shapes, self.plan, "moments", updater.fused)
         self._stages = Stages(recipe, state.progress)
+        has_limit = recipe.exchange.form != "published"
+        # Of a number of n g_i, over the root of its v.
+        self._limit = math.sqrt(world.size / (1 - recipe.optimizer.beta_2)) if has_limit else math.inf
         with tf.device("/CPU:0"):
             self._branch = tf.Variable(0, trainable=False)  # index of the branch that `update` takes in the next step
             self._v_sums = tf.Variable(tf.zeros([len(plan.buckets)]), trainable=False)  # sums of frozen v, by bucket
@@ -153,7 +163,7 @@ class StagedExchange(Exchange):
 
         def payload(i: int, gradient: tf.Tensor) -> tf.Tensor:
             m, v = (self._sums.flat(i, slots[slot]) for slot in ("m", "v"))
-            share, scaling = self._share(i, gradient, m), self._scaling(i)
+            share, scaling = self._share(i, gradient, m, v), self._scaling(i)
             return self._sums.to_payload(share if scaling is None else share * scaling, v)
 
         summed = self._summed(self._sums, gradients, lookups, payload, clock)
@@ -217,11 +227,11 @@ class StagedExchange(Exchange):
         updated_s = tf.cond(finite, assign, lambda: clock([summed.norm]))
         return Update(summed.norm, finite, tf.constant(0), summed.ready_s, summed.done_s, reduced_s, updated_s)
 
-    def _share(self, i: int, gradient: tf.Tensor, m: tf.Tensor) -> tf.Tensor:
+    def _share(self, i: int, gradient: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
         """This rank's share of the new m, m_i / n, flat."""
         ranks = float(self._world.size)
         factor = ranks * self._clip_factor(gradient, self._v_sums[i])
-        return self._sums.compiled(_next_share)(m, gradient, factor, self._settings.beta_1, ranks)
+        return self._sums.compiled(_next_share)(m, v, gradient, factor, self._limit, self._settings.beta_1, ranks)
 
     def _clip_factor(self, gradient: tf.Tensor, v_sum: tf.Tensor) -> tf.Tensor:
         """Clipping's factor of this rank's share of a bucket's gradient, flat; `v_sum`: the sum of the bucket's v."""
@@ -244,5 +254,13 @@ class _Summed(NamedTuple):
     done_s: tf.Tensor
 
 
-def _next_share(m: tf.Tensor, gradient: tf.Tensor, factor: tf.Tensor, beta_1: float, ranks: float) -> tf.Tensor:
-    return moving_average(m, gradient * factor, beta_1) / ranks
+def limited(gradient: tf.Tensor, v: tf.Tensor, limit: float) -> tf.Tensor:
+    """A gradient whose numbers are at most `limit` sqrt(v) large; an infinite one becomes NaN, so that it is seen."""
+    largest, size = limit * tf.sqrt(v), tf.abs(gradient)
+    return tf.where(size > largest, gradient * (largest / size), gradient)
+
+
+def _next_share(
+    m: tf.Tensor, v: tf.Tensor, gradient: tf.Tensor, factor: tf.Tensor, limit: float, beta_1: float, ranks: float
+) -> tf.Tensor:
+    return moving_average(m, limited(gradient * factor, v, limit), beta_1) / ranks

@@ -24,7 +24,7 @@ errors still push in the old direction after the gradients have turned.
 Four properties of the published code are not copied. It counts the decay as part of a, and so of m, which makes the
 decay 1 / (1 - b1) times as strong. It undoes local steps by subtraction, so that replicas drift apart. It has no bias
 correction, so that v, which is updated rarely, is far too small. Its checkpoints lose its counters. Gradients are
-clipped as in staged.py.
+clipped and limited as in staged.py.
 """
 
 import tensorflow as tf
@@ -32,7 +32,7 @@ import tensorflow as tf
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
 from bert_horovod.exchange.compressed_sums import CompressedSums
 from bert_horovod.exchange.reducer import whole
-from bert_horovod.exchange.staged import StagedExchange
+from bert_horovod.exchange.staged import StagedExchange, limited
 from bert_horovod.exchange.stages import phase_of
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
@@ -148,8 +148,9 @@ class ZeroOneAdam(StagedExchange):
         v = [sums.flat(i, self._state.slots["v"]) for i in range(len(self.plan.buckets))]
 
         def payload(i: int, gradient: tf.Tensor) -> tf.Tensor:
-            v_sum = tf.reduce_sum(bias_corrected(v[i], self._settings.beta_2, v_updates))
-            return sums.to_payload(gradient * self._clip_factor(gradient, v_sum), v[i])
+            corrected = bias_corrected(v[i], self._settings.beta_2, v_updates)
+            clipped = gradient * self._clip_factor(gradient, tf.reduce_sum(corrected))
+            return sums.to_payload(limited(clipped, corrected, self._limit / self._world.size), v[i])
 
         summed = self._summed(sums, gradients, lookups, payload, clock)
         mean = {}
@@ -177,6 +178,7 @@ class ZeroOneAdam(StagedExchange):
             slots, x = self._state.slots, {}
             for i, bucket in enumerate(flat):
                 clipped = bucket * (ranks * self._clip_factor(bucket, self._v_sums[i]))
+                clipped = self._sums.compiled(limited)(clipped, self._sums.flat(i, slots["v"]), self._limit)
                 for name, gradient in self._sums.named(i, clipped).items():
                     old = (slots["m"][name], slots["v"][name], self._common[name], self._moved[name])
                     m, moved, x[name] = self._sums.compiled(_local_step)(

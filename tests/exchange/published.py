@@ -127,7 +127,11 @@ class Run:
     def clipped(self, each: dict[str, np.ndarray], bucket: list[str], v: dict[str, np.ndarray]) -> np.ndarray:
         """n times a rank's share of a bucket, within its limit."""
         g = RANKS * flat(each, bucket)
-        return g * min(1, CLIPPED * np.sqrt(RANKS * flat(v, bucket).sum()) / np.linalg.norm(g))
+        g = g * min(1, CLIPPED * np.sqrt(RANKS * flat(v, bucket).sum()) / np.linalg.norm(g))
+        if self.exchange.form == "published":
+            return g
+        largest = np.sqrt(RANKS * flat(v, bucket) / (1 - self.settings.beta_2))
+        return np.sign(g) * np.minimum(np.abs(g), largest)
 
     def compressed(self, mean: CompressedMean, moments: list[np.ndarray], v: np.ndarray) -> np.ndarray:
         """The mean over ranks of a bucket's moments, in the form of the recipe."""

@@ -5,12 +5,15 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
+from bert_horovod.exchange.staged import limited
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
-from tests.exchange.moments import SHAPES, Toy, moments_recipe
+from bert_horovod.runtime.xla import compiled
+from tests.exchange.moments import LEARNING_RATE, SHAPES, Toy, moments_recipe
 from tests.toy_runs import metrics, newest, train, train_rank, training_state
 from tests.toys import toy_recipe, toy_recipe_table
 
@@ -119,6 +122,28 @@ def test_after_a_loss_jump_v_learns_again(method):
     np.testing.assert_array_equal(v[12], v[14])
     assert (v[20] != v[18]).any()
     np.testing.assert_array_equal(v[26], v[29])
+
+
+@pytest.mark.parametrize(("form", "is_limited"), [("normalized", True), ("momentum", True), ("published", False)])
+def test_a_number_whose_gradients_were_tiny_while_v_learned_moves_no_further_than_adam_moves_it(form, is_limited):
+    """As the row of a rare word, which only the output matrix touched before."""
+    recipe = moments_recipe("onebit_adam", form=form)
+    toy = Toy(World(), recipe)
+    for step in range(1, 15):
+        mine = {name: np.full(shape, 0.1, np.float32) for name, shape in SHAPES.items()}
+        mine["c.weight"][2, 3] = 0.05 if step == 14 else 1e-6
+        before = toy.state.parameters["c.weight"].numpy()
+        state = toy.step_with(mine, np.zeros(9, np.int32), np.zeros((9, 33), np.float32), step)
+    moved = np.abs(state["c.weight"] - before)[2, 3] / LEARNING_RATE
+    # (1 - beta_1) / sqrt(1 - beta_2) by a gradient alone, at most 0.9 by the momentum before, and the weight decay.
+    assert (moved < 0.1 * np.sqrt(10) + 0.9 + 0.5) == is_limited
+
+
+def test_a_gradient_that_is_not_finite_is_not_limited_to_a_finite_one():
+    gradient, v = tf.constant([np.inf, -np.inf, np.nan, 9.0, -0.5, 0.0]), tf.constant([1.0, 0.0, 1.0, 4.0, 1.0, 0.0])
+    assert limited(gradient, v, 2.0).numpy()[3:].tolist() == [4.0, -0.5, 0.0]
+    for function in (limited, compiled(limited)):
+        assert not np.isfinite(function(gradient, v, 2.0).numpy()[:3]).any()
 
 
 def test_a_tensor_without_gradient_has_a_ratio_and_a_scaling():
