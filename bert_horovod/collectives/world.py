@@ -1,7 +1,7 @@
 """The world of ranks: the only module that imports Horovod's collectives (horovod.tensorflow)."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server
+from bert_horovod.costs.link import may_sum_in_two_steps, sums_by_host
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Execution
+from bert_horovod.recipe.sections import Execution, Recipe
+
+MOST_IN_PAIRS = 8  # ranks of an all-to-all in pairs; more ranks need too many groups
 
 
 class World:
@@ -82,16 +85,24 @@ class HorovodWorld(World):
         group: the process set; None: all ranks.
         label: put after the names of the group's collectives, because two groups may not use the same name.
         groups: process sets, one for each host and one for each place in a host; empty: none were made.
+        pairs: by rank, the group of this rank and that one, in the order in which these groups were made.
     """
 
-    def __init__(self, horovod, group=None, label: str = "", groups: tuple[list, list] = ([], [])) -> None:
+    def __init__(
+        self,
+        horovod,
+        group=None,
+        label: str = "",
+        groups: tuple[list, list] = ([], []),
+        pairs: dict[int, "HorovodWorld"] | None = None,
+    ) -> None:
         self._horovod = horovod
         self._label = label
         self._group = {} if group is None else {"process_set": group}
         self.rank, self.size = (horovod.rank(), horovod.size()) if group is None else (group.rank(), group.size())
         self.local_rank, self.local_size = horovod.local_rank(), horovod.local_size()
         self._counts: dict[str, tf.Tensor] = {}  # a collective's name -> handle of an int64 variable
-        self._groups = groups
+        self._groups, self._pairs = groups, pairs or {}
         self._hosts: Hosts | None = None
 
     @property
@@ -114,9 +125,10 @@ class HorovodWorld(World):
             agree = self.all_reduce(tf.constant([int(right)]), "hosts").numpy()[0] == self.size
         if not agree:
             return None
+        pairs = {rank // self.local_size: pair for rank, pair in self._pairs.items()}
         return Hosts(
             HorovodWorld(self._horovod, inside[host], f".inside.{host}"),
-            HorovodWorld(self._horovod, across[place], f".across.{place}"),
+            HorovodWorld(self._horovod, across[place], f".across.{place}", pairs=pairs),
         )
 
     def all_reduce(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
@@ -132,7 +144,13 @@ class HorovodWorld(World):
         return self._marked(name, tensor, self._horovod.allgather)
 
     def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        return self._marked(name, tensor, self._horovod.alltoall)  # Horovod returns a pair only if it is given splits
+        if len(self._pairs) != self.size - 1:  # no pairs, or pairs of the ranks across hosts only
+            # Horovod returns a pair only if it is given splits.
+            return self._marked(name, tensor, self._horovod.alltoall)
+        # Gloo's all-to-all was seen to use 0.65 of a link of 4 hosts; swaps in pairs use 0.83, see docs/speed.md.
+        parts = tf.split(tensor, self.size)
+        swapped = {rank: pair.swap(parts[rank], name) for rank, pair in self._pairs.items()}
+        return tf.concat([swapped.get(rank, parts[rank]) for rank in range(self.size)], 0)
 
     def swap(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         # All-reduce the bytes of both tensors (sums modulo 256), then subtract this rank's bytes. Gloo's all-to-all and
@@ -165,7 +183,10 @@ class HorovodWorld(World):
             for name, count in self._counts.copy().items()
         }
         mine = [name for name, count in begun.items() if count.numpy() % 2]
-        return mine + [name for group in self._hosts or () if group is not self for name in group.in_flight()]
+        groups = [group for group in self._hosts or () if group is not self]
+        if len(self._pairs) == self.size - 1:
+            groups += self._pairs.values()
+        return mine + [name for group in groups for name in group.in_flight()]
 
     def barrier(self) -> None:
         self.all_reduce(tf.zeros([1]), "barrier").numpy()
@@ -198,31 +219,35 @@ def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-def connect(
-    launched: Launch, execution: Execution | None = None, timeline: bool = False, by_host: bool = False
-) -> World:
-    """Join the launcher's world with Horovod's settings from `execution`; a setting by the launcher's flags wins.
+def connect(launched: Launch, recipe: Recipe | None = None, timeline: bool = False) -> World:
+    """Join the launcher's world with Horovod's settings from the recipe; a setting by the launcher's flags wins.
 
     Args:
         launched: this process's place, from the launcher.
-        execution: the recipe's.
-        timeline: whether record_timeline will be called, if `execution` does not say so.
-        by_host: make the groups of World.hosts, which cost every collective a little.
+        recipe: the run's; it also decides which groups of ranks are made, because a group costs every collective a
+            little. None: the defaults.
+        timeline: whether record_timeline will be called, if `recipe` does not say so.
 
     Raises UserError if Horovod cannot join it.
     """
     if launched.size == 1:
         return World()
-    for name, value in knobs(execution or Execution(), timeline).items():
+    recipe = recipe or Recipe()
+    for name, value in knobs(recipe.execution, timeline).items():
         os.environ.setdefault(name, value)
     try:
         import horovod.tensorflow as horovod
 
         if launched.launcher == "horovodrun":
             check_horovodruns_server()
-        inside, across = _host_groups(launched) if by_host else ([], [])
-        inside, across = ([horovod.ProcessSet(ranks) for ranks in kind] for kind in (inside, across))
-        horovod.init(process_sets=[*inside, *across])
+        inside, across = _host_groups(launched) if sums_by_host(recipe) else ([], [])
+        pairs: list[tuple[int, int]] = []
+        if may_sum_in_two_steps(recipe) and _gloo_alone(horovod):
+            # Round by round over all groups: Horovod takes up the sums of its groups in the order of this list.
+            rounds = zip(*(meetings(ranks) for ranks in across or [range(launched.size)]), strict=True)
+            pairs = [pair for pairs_of_groups in rounds for pair in pairs_of_groups]
+        inside, across, sets = ([horovod.ProcessSet(ranks) for ranks in kind] for kind in (inside, across, pairs))
+        horovod.init(process_sets=[*inside, *across, *sets])
     except ImportError as error:
         raise UserError(
             f"{launched.launcher} started {launched.size} processes, but Horovod cannot be imported ({error}). "
@@ -235,7 +260,37 @@ def connect(
             "Start with horovodrun instead, or install an MPI with its compiler mpicxx and run run/setup.sh again, "
             "which rebuilds Horovod with MPI"
         )
-    return HorovodWorld(horovod, groups=(inside, across))
+    others = {
+        sum(pair) - launched.rank: HorovodWorld(horovod, group, f".pair.{pair[0]}.{pair[1]}")
+        for pair, group in zip(pairs, sets, strict=True)
+        if launched.rank in pair
+    }
+    return HorovodWorld(horovod, groups=(inside, across), pairs=others)
+
+
+def meetings(ranks: Sequence[int]) -> list[tuple[int, int]]:
+    """All pairs of 3 to MOST_IN_PAIRS ranks, round by round, so that in a round no rank is in two pairs; else none.
+
+    The rounds are those of a tournament: one rank stays, the others move on by a place.
+
+    >>> meetings(range(4))
+    [(0, 3), (1, 2), (0, 2), (1, 3), (0, 1), (2, 3)]
+    """
+    if not 2 < len(ranks) <= MOST_IN_PAIRS:
+        return []
+    places = [*ranks, *([None] if len(ranks) % 2 else [])]
+    pairs = []
+    for _ in places[1:]:
+        for a, b in zip(places[: len(places) // 2], reversed(places), strict=False):
+            if a is not None and b is not None:
+                pairs.append((min(a, b), max(a, b)))
+        places.insert(1, places.pop())
+    return pairs
+
+
+def _gloo_alone(horovod) -> bool:
+    """Whether Gloo will carry the collectives: MPI's and NCCL's all-to-all need no pairs."""
+    return os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo" and not horovod.nccl_built()
 
 
 def _host_groups(launched: Launch) -> tuple[list[list[int]], list[list[int]]]:

@@ -143,6 +143,11 @@ def sums_by_host(recipe: Recipe) -> bool:
     )
 
 
+def may_sum_in_two_steps(recipe: Recipe) -> bool:
+    """Whether exchange/two_step.py may sum: it encodes, or a measurement may prefer it to the ring."""
+    return sums_by_host(recipe) or (recipe.exchange.method == "gradients" and "two_step" in reductions(recipe))
+
+
 def fit(seconds: list[tuple[int, float]]) -> Link:
     """Fit a link to (bytes, seconds) of sums, from small to large: slope from large sums, latency from small ones.
 

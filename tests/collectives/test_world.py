@@ -1,5 +1,6 @@
 """The world of ranks: what launchers say, and what collectives return."""
 
+import itertools
 import sys
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, launch
-from bert_horovod.collectives.world import World, connect, knobs
+from bert_horovod.collectives.world import MOST_IN_PAIRS, World, connect, knobs, meetings
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution
 from tests.collectives.jobs import DTYPES, collectives, values
+from tests.exchange.two_step_jobs import ENCODINGS, NUMBERS, shares
+from tests.horovod_runs import run_ranks
 
 LAUNCHERS = [
     ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
@@ -108,6 +111,56 @@ def test_all_to_all_gives_each_rank_its_share_of_every_ranks_tensor(ranks):
     for rank, arrays in enumerate(ranks):
         shares = [np.split(values(source, "float32"), RANKS)[rank] for source in range(RANKS)]
         np.testing.assert_array_equal(arrays["all_to_all"], np.concatenate(shares))
+
+
+IN_PAIRS = """
+import sys
+import numpy as np
+import tensorflow as tf
+from bert_horovod.collectives.launched import launch
+from bert_horovod.collectives.world import connect
+from tests.exchange.two_step_jobs import in_two_steps, sums
+
+world = connect(launch(), in_two_steps())
+rows = tf.reshape(tf.range(3 * world.size, dtype=tf.int32), [-1, 3]) + 100 * world.rank
+in_graph = tf.function(lambda rows: world.all_to_all(tf.cast(rows, tf.float16), "graph"))
+arrays = {"eager": world.all_to_all(rows, "eager"), "graph": in_graph(rows)} | sums(world)
+assert world.in_flight() == []
+assert len(world._pairs) == world.size - 1  # else these tests would look at Gloo's own all-to-all
+np.savez(f"{sys.argv[1]}/{world.rank}.npz", **arrays)
+world.barrier()
+world.shutdown()
+"""
+
+
+@pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_several_ranks_swap_their_shares_in_pairs(size, tmp_path):
+    done = run_ranks(size, IN_PAIRS, str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    of_ranks = [np.load(tmp_path / f"{rank}.npz") for rank in range(size)]
+    for rank, arrays in enumerate(of_ranks):
+        expected = np.array([np.arange(3 * rank, 3 * rank + 3) + 100 * source for source in range(size)])
+        np.testing.assert_array_equal(arrays["eager"], expected)
+        np.testing.assert_array_equal(arrays["graph"], expected.astype(np.float16))
+        for key in (f"{encoding}.{numbers}" for encoding in ENCODINGS for numbers in NUMBERS):
+            exact = sum(shares(source, int(key.split(".")[1]), 0).astype(np.float64) for source in range(size))
+            np.testing.assert_allclose(arrays[key], exact, atol=np.abs(exact).max() * (2**-10 if "16" in key else 0.03))
+            np.testing.assert_array_equal(arrays[key], of_ranks[0][key])
+            assert not np.isfinite(arrays[f"{key}.broken"][-1])
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8])
+def test_in_a_round_of_meetings_no_rank_is_in_two_pairs_and_each_pair_meets_once(size):
+    pairs = meetings(range(10, 10 + size))
+    assert sorted(pairs) == list(itertools.combinations(range(10, 10 + size), 2))
+    a_round = size // 2
+    for begin in range(0, len(pairs), a_round):
+        members = [rank for pair in pairs[begin : begin + a_round] for rank in pair]
+        assert len(members) == len(set(members)) == 2 * a_round
+
+
+def test_two_ranks_and_many_ranks_make_no_pairs():
+    assert meetings(range(2)) == meetings(range(MOST_IN_PAIRS + 1)) == []
 
 
 def test_nothing_is_in_flight_between_collectives_in_any_group(ranks):

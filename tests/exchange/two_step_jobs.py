@@ -9,10 +9,16 @@ from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import World, connect
 from bert_horovod.exchange.encodings import Encoding, Float16, Int8
 from bert_horovod.exchange.two_step import Errors, TwoStep
+from bert_horovod.recipe.sections import Numerics, Recipe
 
 NUMBERS = (1, 300, 5000)  # no rank's part, and no block, divides most of them
 ENCODINGS = {"float16": Float16(), "int8": Int8()}
 STEPS = 6
+
+
+def in_two_steps() -> Recipe:
+    """A recipe with which the world has all groups that sums in two steps use."""
+    return Recipe(numerics=Numerics(wire="int8"))
 
 
 def shares(rank: int, numbers: int, step: int) -> np.ndarray:
@@ -61,7 +67,7 @@ def owing(world: World) -> dict[str, np.ndarray]:
 
 def main(path: str) -> None:
     """A rank of four on two hosts: writes what it got by hosts and as if each rank were one."""
-    world = connect(launch(), by_host=True)
+    world = connect(launch(), in_two_steps())
     assert (world.hosts.inside.size, world.hosts.across.size) == (2, 2)
     by_host = sums(world) | {f"owing.{key}": value for key, value in owing(world).items()}
     world._hosts = None

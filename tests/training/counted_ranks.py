@@ -7,7 +7,6 @@ from pathlib import Path
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect
 from bert_horovod.corpus.store import open_store
-from bert_horovod.costs.link import sums_by_host
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runtime.devices import use_devices
 from bert_horovod.training.hooks.base import Hook, StepEvent
@@ -15,7 +14,7 @@ from tests.toy_runs import train_recipe
 
 recipe_file, data_dir, output_dir, interface = sys.argv[1:]
 recipe, store = load_recipe(recipe_file), open_store(data_dir)
-world = connect(launch(), recipe.execution, by_host=sums_by_host(recipe))
+world = connect(launch(), recipe)
 use_devices(world.local_rank, world.local_size, 1)
 sent: list[int] = []
 

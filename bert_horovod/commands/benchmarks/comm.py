@@ -40,7 +40,6 @@ def run(arguments: argparse.Namespace) -> None:
     import_tensorflow()
     from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.world import connect
-    from bert_horovod.costs.link import sums_by_host
     from bert_horovod.measuring.communication import measure
     from bert_horovod.measuring.delayed import read_delays
     from bert_horovod.runtime.devices import use_devices
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.trace and launched.size == 1:
         raise UserError("--trace: one process has no all-reduces; start several with horovodrun -np N")
     delays = read_delays(arguments.delay, recipe.model.layer_groups) if arguments.delay else None
-    world = connect(launched, recipe.execution, bool(arguments.trace), sums_by_host(recipe))
+    world = connect(launched, recipe, bool(arguments.trace))
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
     measured = measure(recipe, world, arguments.steps, delays, arguments.trace, arguments.warm_up)
     if world.rank == 0:

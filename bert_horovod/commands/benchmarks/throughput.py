@@ -55,7 +55,6 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.store import open_store
-    from bert_horovod.costs.link import sums_by_host
     from bert_horovod.measuring.largest_micro_batch import parse_bytes
     from bert_horovod.measuring.real_step import RealStep, measure
     from bert_horovod.runtime.devices import host_has_gpu, use_devices
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_recipe(recipe, store, launched.size)
     if arguments.memory and not host_has_gpu():
         end_above(parse_bytes(arguments.memory, "--memory"))
-    world = connect(launched, recipe.execution, by_host=sums_by_host(recipe))
+    world = connect(launched, recipe)
     use_devices(world.local_rank, world.local_size, recipe.execution.threads)
     bound_s = float("inf") if arguments.give_up_above is None else arguments.give_up_above
     try:

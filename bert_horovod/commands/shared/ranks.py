@@ -92,7 +92,6 @@ def _train(
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
     from bert_horovod.corpus.reading.finding import writable
-    from bert_horovod.costs.link import sums_by_host
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runtime.devices import use_devices
@@ -126,7 +125,7 @@ def _train(
             record_command(job.output_dir, arguments.words, launched.launcher, launched.size)
     announce(jobs, launched)
     try:
-        world = connect(launched, execution, by_host=sums_by_host(jobs[0].recipe))
+        world = connect(launched, jobs[0].recipe)
     except ValueError as error:
         # Exit before Horovod's own exit handler, because that waits for the ranks which were just refused.
         atexit.register(os._exit, UserError.exit_code)
