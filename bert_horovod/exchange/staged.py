@@ -6,17 +6,21 @@
                  m = (m_1 + ... + m_n) / n          by CompressedSums, a bucket as soon as backward has made it
                  x by the method's rule, with m and the frozen v
 
-(Tang et al. 2021, arXiv 2102.02888.) exchange/stages.py decides when a stage ends. In the compressed stage the norm of
-the mean gradient is unknown, so it cannot be used for clipping. Instead each rank clips n g_i, bucket by bucket, to the
-norm CLIPPED sqrt(n ||v||_1). ||v||_1 is the mean square norm of the bucket's gradient while v was updated; the square
-norm of one rank's gradient is up to n times as large. So only outliers are clipped. With optimizer.max_grad_norm = 0
-nothing is clipped.
+(Tang et al. 2021, arXiv 2102.02888.) exchange/stages.py decides when a stage ends.
 
-Then each number of n g_i is limited to sqrt(n / (1 - b2)) sqrt(v), because a frozen v cannot grow with a gradient that
-is far larger than those before it. While v learns, v >= (1 - b2) g^2 after a gradient g, so |g| / sqrt(v) is at most
-1 / sqrt(1 - b2); sqrt(n) as above. Without this limit the first gradient of a rare word, whose row had only the tiny
-gradients of the output matrix before, moved the row by thousands of learning rates: BERT-mini diverged within four
-steps of the freeze. exchange.form = published has no such limit.
+**Clipping.** In the compressed stage the norm of the mean gradient is unknown, so it cannot be used. Three rules take
+its place, so that a gradient that v has never seen does not make a step of any length:
+
+- n g_i is multiplied by f, the root of the mean square of the dense stage's clipping factors, weighted as v weights its
+  steps. Often all steps are clipped. Then v is of shortened gradients, and whole ones would make longer steps.
+- Each rank clips f n g_i, bucket by bucket, to the norm sqrt(n ||v||_1). ||v||_1 is the mean square norm of the
+  bucket's gradient while v was updated; the square norm of one rank's gradient is up to n times as large.
+- Each number of it is limited to sqrt(n / (1 - b2)) sqrt(v). While v learns, v >= (1 - b2) g^2 after a gradient g, so
+  |g| / sqrt(v) is at most 1 / sqrt(1 - b2). The first gradient of a rare word is thousands of times as large as the
+  gradients that the row had before, from the output matrix: v has to grow with it, and a frozen v cannot.
+
+Without the first and the last BERT-mini diverged within four steps of the freeze. With optimizer.max_grad_norm = 0 only
+the last is applied. exchange.form = published has the second alone, with three times that norm.
 
 If a gradient is not finite on one rank, the sum is not finite on all ranks, and all skip the step.
 """
@@ -37,12 +41,12 @@ from bert_horovod.exchange.reducer import whole
 from bert_horovod.exchange.stages import Stages
 from bert_horovod.exchange.two_step import Errors
 from bert_horovod.exchange.updater import Updater
-from bert_horovod.optimizers.applying import square_sums
+from bert_horovod.optimizers.applying import clip_factor, square_sums
 from bert_horovod.optimizers.moments import moving_average
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
 
-CLIPPED = 3.0  # clipping limit in the compressed stage, over the usual norm of a rank's gradient of a bucket
+PUBLISHED_CLIPPING = 3.0  # clipping limit of form = published, over the usual norm of a rank's gradient of a bucket
 
 
 class StagedExchange(Exchange):
@@ -60,14 +64,17 @@ class StagedExchange(Exchange):
         self._dense = GradientExchange(recipe, world, state, self._dense_updater(), self.plan, held_back)
         self._sums = CompressedSums(recipe, world, shapes, self.plan, "moments", updater.fused)
         self._stages = Stages(recipe, state.progress)
-        has_limit = recipe.exchange.form != "published"
+        self._published = recipe.exchange.form == "published"
         # Of a number of n g_i, over the root of its v.
-        self._limit = math.sqrt(world.size / (1 - recipe.optimizer.beta_2)) if has_limit else math.inf
+        self._limit = math.inf if self._published else math.sqrt(world.size / (1 - recipe.optimizer.beta_2))
         with tf.device("/CPU:0"):
             self._branch = tf.Variable(0, trainable=False)  # index of the branch that `update` takes in the next step
             self._v_sums = tf.Variable(tf.zeros([len(plan.buckets)]), trainable=False)  # sums of frozen v, by bucket
+            # Moving averages of the dense steps' squared clipping factors and of 1; f^2 is their quotient.
+            self._factors = tf.Variable([0.0, 0.0], trainable=False)
 
     def begin(self, first: int, last: int) -> None:
+        self._factors.assign(self._state.progress.exchange.get("clipping_factors", [0.0, 0.0]))
         self._dense.begin(first, last)
         frozen_before = self._stages.frozen
         fresh = self._stages.begin(first, last)
@@ -79,7 +86,7 @@ class StagedExchange(Exchange):
     def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         return tf.switch_case(
             self._branch.read_value(),
-            [partial(branch, gradients, lookups, inputs, clock) for branch in (self._dense.update, *self._branches())],
+            [partial(branch, gradients, lookups, inputs, clock) for branch in (self._dense_update, *self._branches())],
         )
 
     def after_step(self, step: int, loss: float) -> str:
@@ -110,6 +117,7 @@ class StagedExchange(Exchange):
 
     def remember(self) -> None:
         self._dense.remember()
+        self._state.progress.exchange["clipping_factors"] = [float(number) for number in self._factors.numpy()]
 
     def bytes_reduced(self, rows: int = 0) -> float:
         return self._sums.bytes_reduced() if self._stages.frozen else self._dense.bytes_reduced()
@@ -157,6 +165,13 @@ class StagedExchange(Exchange):
         if settings.name == "adamw" and not settings.bias_correction:
             return {"m": 1.0, "v": 1.0}
         return {"m": 1.0 - settings.beta_1**updates, "v": 1.0 - settings.beta_2**updates}
+
+    def _dense_update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
+        update = self._dense.update(gradients, lookups, inputs, clock)
+        squared = tf.square(clip_factor(update.gradient_norm, self._settings.max_grad_norm))
+        factors = moving_average(self._factors, tf.stack([squared, 1.0]), self._settings.beta_2)
+        self._factors.assign(tf.where(update.finite, factors, self._factors))
+        return update
 
     def _compressed_update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         slots = self._state.slots
@@ -239,9 +254,14 @@ class StagedExchange(Exchange):
             return tf.constant(1.0)
         ranks = float(self._world.size)
         norm = ranks * tf.sqrt(tf.reduce_sum(square_sums(gradient[None], self._updater.fused)))
-        limit = CLIPPED * tf.sqrt(ranks * v_sum)
+        if self._published:
+            factor, limit = tf.constant(1.0), PUBLISHED_CLIPPING * tf.sqrt(ranks * v_sum)
+        else:
+            squares, weights = tf.unstack(self._factors.read_value())
+            factor = tf.where(weights > 0, tf.sqrt(tf.math.divide_no_nan(squares, weights)), 1.0)
+            limit = tf.sqrt(ranks * v_sum)
         # If the norm is infinite, the factor is 0, and infinity * 0 is NaN: so the step is skipped.
-        return tf.where(norm > limit, limit / norm, 1.0)
+        return tf.where(factor * norm > limit, limit / norm, factor)
 
 
 class _Summed(NamedTuple):

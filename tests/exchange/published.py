@@ -88,6 +88,7 @@ class Run:
         self.x = {name: value.astype(np.float64) for name, value in parameters().items()}
         self.m, self.v = ({name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in "mv")
         self.t = 0
+        self.factors = np.zeros(2)  # moving averages of squared clipping factors and of 1, of steps in which v learns
 
     def gradients(self, step: int) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray], bool]:
         """Shares by rank, their clipped sum, and whether it is finite; counts the update."""
@@ -96,11 +97,8 @@ class Run:
         finite = all(np.isfinite(value).all() for value in total.values())
         self.t += finite
         norm = np.sqrt(sum((value**2).sum() for value in total.values()))
-        return (
-            shares,
-            {name: value / max(1, norm / self.settings.max_grad_norm) for name, value in total.items()},
-            finite,
-        )
+        self.factor = 1 / max(1, norm / self.settings.max_grad_norm)
+        return shares, {name: value * self.factor for name, value in total.items()}, finite
 
     def learn(self, total: dict[str, np.ndarray], second: bool = True) -> None:
         b1, b2 = self.settings.beta_1, self.settings.beta_2
@@ -108,6 +106,8 @@ class Run:
             self.m[name] = b1 * self.m[name] + (1 - b1) * gradient
             if second:
                 self.v[name] = b2 * self.v[name] + (1 - b2) * gradient**2
+        if second:
+            self.factors = b2 * self.factors + (1 - b2) * np.array([self.factor**2, 1])
 
     def corrected(self, v_updates: int | None = None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         m_share = 1 - self.settings.beta_1**self.t
@@ -126,10 +126,11 @@ class Run:
 
     def clipped(self, each: dict[str, np.ndarray], bucket: list[str], v: dict[str, np.ndarray]) -> np.ndarray:
         """n times a rank's share of a bucket, within its limit."""
-        g = RANKS * flat(each, bucket)
-        g = g * min(1, CLIPPED * np.sqrt(RANKS * flat(v, bucket).sum()) / np.linalg.norm(g))
+        g, usual = RANKS * flat(each, bucket), np.sqrt(RANKS * flat(v, bucket).sum())
         if self.exchange.form == "published":
-            return g
+            return g * min(1, CLIPPED * usual / np.linalg.norm(g))
+        g = g * np.sqrt(self.factors[0] / self.factors[1])
+        g = g * min(1, usual / np.linalg.norm(g))
         largest = np.sqrt(RANKS * flat(v, bucket) / (1 - self.settings.beta_2))
         return np.sign(g) * np.minimum(np.abs(g), largest)
 
