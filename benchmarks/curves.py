@@ -74,6 +74,8 @@ LARGE = (
     "execution.consistency_steps=100",
 )
 ONEBIT_ADAM = ("exchange.method=onebit_adam", *DENSE)
+LONGER_STEPS = 1400  # of a continued curve that is to make up for what it loses in 1200; as many dense ones
+LONGER = ("exchange.method=onebit_adam", "numerics.wire=float16", "exchange.dense=0.2571")
 LOCAL = ("exchange.method=parameters", "exchange.interval=8")
 LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 FASTER = "phase.0.learning_rate=2e-3"  # the recipe's is 1e-3
@@ -105,6 +107,7 @@ AFTERWARDS: dict[str, tuple[str, ...]] = {
     "float32, seed 2": ("data.seed=2",),
     "1-bit Adam, seed 2": (*ONEBIT_ADAM, "data.seed=2"),
     "1-bit Adam, form momentum": (*ONEBIT_ADAM, "exchange.form=momentum"),
+    "1-bit Adam, longer": LONGER,
     "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
     "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
     "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
@@ -134,8 +137,17 @@ OF_OPERATIONS = {
     "MSLT, 8 layers": "bert-mini8-mslt.toml",
 }
 CURVES |= {f"{name}{of}": seed for of, seed in SEEDS.items() for name in OF_OPERATIONS}
+
+
+def steps_afterwards(changes: tuple[str, ...]) -> int:
+    """Steps of a curve that begins with trained parameters."""
+    if changes == LONGER:
+        return LONGER_STEPS
+    return STEPS_AFTERWARDS // (4 if set(LARGE) <= set(changes) else 1)
+
+
 CURVES |= {
-    f"{CONTINUED}{name}": (*changes, f"phase.0.steps={STEPS_AFTERWARDS // (4 if set(LARGE) <= set(changes) else 1)}")
+    f"{CONTINUED}{name}": (*changes, f"phase.0.steps={steps_afterwards(changes)}")
     for name, changes in AFTERWARDS.items()
 }
 COLUMNS = {
@@ -282,7 +294,7 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
 def timed_name(name: str) -> str:
     """The name under which a curve's step is timed: neither what it begins with, nor its seed, rate or form counts."""
     name = name.removeprefix(CONTINUED)
-    for begin in (", seed", ", rate", ", form"):
+    for begin in (", seed", ", rate", ", form", ", longer"):
         name = name.partition(begin)[0]
     return name
 
