@@ -75,7 +75,7 @@ LARGE = (
 )
 ONEBIT_ADAM = ("exchange.method=onebit_adam", *DENSE)
 LONGER_STEPS = 1400  # of a continued curve that is to make up for what it loses in 1200; as many dense ones
-LONGER = ("exchange.method=onebit_adam", "numerics.wire=float16", "exchange.dense=0.2571")
+LONGER = ("exchange.method=onebit_adam", "numerics.wire=float16", "exchange.dense=0.2572")
 LOCAL = ("exchange.method=parameters", "exchange.interval=8")
 LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 FASTER = "phase.0.learning_rate=2e-3"  # the recipe's is 1e-3

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks import curves
+from bert_horovod.optimizers.schedule import whole_steps
 
 # Of the store of books on which the kept curves were trained.
 BOOKS = "84ebd8d113bcf5287662da0848caaf56bedd485542f4277a4321fe7659161921"
@@ -71,8 +72,16 @@ def test_steps_take_as_long_whatever_begins_them_and_a_dense_stage_takes_what_fl
     signs = curve("continued, 1-bit Adam, seed 2", [(10, 5.0)]) | {"settings": ["exchange.dense=0.3"]}
     assert curves.seconds_of(10, signs, {"float16": 4.0, "1-bit Adam": 1.0}) == pytest.approx(3 * 4.0 + 7 * 1.0)
     assert curves.seconds_of(10, signs, {"1-bit Adam": 1.0}) is None
+    longer = curve("continued, 1-bit Adam, longer", [(12, 5.0)]) | {"settings": ["exchange.dense=0.25"]}
+    assert curves.seconds_of(12, longer, {"float16": 4.0, "1-bit Adam": 1.0}) == pytest.approx(3 * 4.0 + 9 * 1.0)
     local = curve("local AdamW, 8, rate 2e-3", [(10, 5.0)])
     assert curves.seconds_of(10, local, {"local AdamW, 8": 2.0}) == 20.0
+
+
+def test_a_longer_curve_has_as_many_dense_steps():
+    usual, longer = (curves.recipe_of(f"continued, 1-bit Adam{of}") for of in ("", ", longer"))
+    assert [whole_steps(recipe.total_steps, recipe.exchange.dense) for recipe in (usual, longer)] == [360, 360]
+    assert (usual.total_steps, longer.total_steps) == (1200, 1400)
 
 
 def test_a_line_tells_at_which_cost_a_curve_is_at_the_loss_of_its_baseline():
