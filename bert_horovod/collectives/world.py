@@ -1,7 +1,7 @@
 """The world of ranks: the only module that imports Horovod's collectives (horovod.tensorflow)."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, check_horovodruns_server
+from bert_horovod.collectives.meetings import meetings
 from bert_horovod.costs.link import may_sum_in_two_steps, sums_by_host
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution, Recipe
-
-MOST_IN_PAIRS = 8  # ranks of an all-to-all in pairs; more ranks need too many groups
 
 
 class World:
@@ -266,26 +265,6 @@ def connect(launched: Launch, recipe: Recipe | None = None, timeline: bool = Fal
         if launched.rank in pair
     }
     return HorovodWorld(horovod, groups=(inside, across), pairs=others)
-
-
-def meetings(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    """All pairs of 3 to MOST_IN_PAIRS ranks, round by round, so that in a round no rank is in two pairs; else none.
-
-    The rounds are those of a tournament: one rank stays, the others move on by a place.
-
-    >>> meetings(range(4))
-    [(0, 3), (1, 2), (0, 2), (1, 3), (0, 1), (2, 3)]
-    """
-    if not 2 < len(ranks) <= MOST_IN_PAIRS:
-        return []
-    places = [*ranks, *([None] if len(ranks) % 2 else [])]
-    pairs = []
-    for _ in places[1:]:
-        for a, b in zip(places[: len(places) // 2], reversed(places), strict=False):
-            if a is not None and b is not None:
-                pairs.append((min(a, b), max(a, b)))
-        places.insert(1, places.pop())
-    return pairs
 
 
 def _gloo_alone(horovod) -> bool:

@@ -1,6 +1,5 @@
 """The world of ranks: what launchers say, and what collectives return."""
 
-import itertools
 import sys
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.collectives.launched import Launch, launch
-from bert_horovod.collectives.world import MOST_IN_PAIRS, World, connect, knobs, meetings
+from bert_horovod.collectives.world import World, connect, knobs
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution
 from tests.collectives.jobs import DTYPES, collectives, values
@@ -147,20 +146,6 @@ def test_several_ranks_swap_their_shares_in_pairs(size, tmp_path):
             np.testing.assert_allclose(arrays[key], exact, atol=np.abs(exact).max() * (2**-10 if "16" in key else 0.03))
             np.testing.assert_array_equal(arrays[key], of_ranks[0][key])
             assert not np.isfinite(arrays[f"{key}.broken"][-1])
-
-
-@pytest.mark.parametrize("size", [3, 4, 5, 8])
-def test_in_a_round_of_meetings_no_rank_is_in_two_pairs_and_each_pair_meets_once(size):
-    pairs = meetings(range(10, 10 + size))
-    assert sorted(pairs) == list(itertools.combinations(range(10, 10 + size), 2))
-    a_round = size // 2
-    for begin in range(0, len(pairs), a_round):
-        members = [rank for pair in pairs[begin : begin + a_round] for rank in pair]
-        assert len(members) == len(set(members)) == 2 * a_round
-
-
-def test_two_ranks_and_many_ranks_make_no_pairs():
-    assert meetings(range(2)) == meetings(range(MOST_IN_PAIRS + 1)) == []
 
 
 def test_nothing_is_in_flight_between_collectives_in_any_group(ranks):
