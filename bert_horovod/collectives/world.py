@@ -102,6 +102,7 @@ class HorovodWorld(World):
         self.local_rank, self.local_size = horovod.local_rank(), horovod.local_size()
         self._counts: dict[str, tf.Tensor] = {}  # a collective's name -> handle of an int64 variable
         self._groups, self._pairs = groups, pairs or {}
+        self._in_pairs = len(self._pairs) == self.size - 1  # else there are none, or of the ranks across hosts only
         self._hosts: Hosts | None = None
 
     @property
@@ -143,7 +144,7 @@ class HorovodWorld(World):
         return self._marked(name, tensor, self._horovod.allgather)
 
     def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        if len(self._pairs) != self.size - 1:  # no pairs, or pairs of the ranks across hosts only
+        if not self._in_pairs:
             # Horovod returns a pair only if it is given splits.
             return self._marked(name, tensor, self._horovod.alltoall)
         # Gloo's all-to-all was seen to use 0.65 of a link of 4 hosts; swaps in pairs use 0.83, see docs/speed.md.
@@ -183,8 +184,7 @@ class HorovodWorld(World):
         }
         mine = [name for name, count in begun.items() if count.numpy() % 2]
         groups = [group for group in self._hosts or () if group is not self]
-        if len(self._pairs) == self.size - 1:
-            groups += self._pairs.values()
+        groups += self._pairs.values() if self._in_pairs else ()
         return mine + [name for group in groups for name in group.in_flight()]
 
     def barrier(self) -> None:

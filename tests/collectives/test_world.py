@@ -125,7 +125,7 @@ rows = tf.reshape(tf.range(3 * world.size, dtype=tf.int32), [-1, 3]) + 100 * wor
 in_graph = tf.function(lambda rows: world.all_to_all(tf.cast(rows, tf.float16), "graph"))
 arrays = {"eager": world.all_to_all(rows, "eager"), "graph": in_graph(rows)} | sums(world)
 assert world.in_flight() == []
-assert len(world._pairs) == world.size - 1  # else these tests would look at Gloo's own all-to-all
+assert world._in_pairs  # else these tests would look at Gloo's own all-to-all
 np.savez(f"{sys.argv[1]}/{world.rank}.npz", **arrays)
 world.barrier()
 world.shutdown()
