@@ -50,7 +50,7 @@ def main() -> None:
     profile = ranks.delays(arguments)
     # PowerSGD's callbacks wait for further sums in Gloo's two threads: with a second bucket both wait for ever.
     bucket_mb = WHOLE_MODEL_MB if arguments.wire == "powersgd" else None
-    trained = network if profile is None else Delayed(network, profile)
+    trained = network if profile is None else Delayed(network, profile, rank)
     parallel = DistributedDataParallel(trained, bucket_cap_mb=bucket_mb)
     if arguments.wire == "float16":
         parallel.register_comm_hook(None, fp16_compress_hook)
@@ -108,12 +108,13 @@ def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 class Delayed(torch.nn.Module):
-    """A network that sleeps; a step's gradients sum up to the parameters.
+    """A network that sleeps; a step's gradients sum up to the parameters and 1 for each looked-up word.
 
-    The first micro-batch gives out the parameters, the others zeros, which are really added.
+    The first micro-batch gives out the parameters, the others zeros, which are really added. The gradient of the
+    looked-up words is made and added to that of the output weights as PyTorch does it: over the whole table.
     """
 
-    def __init__(self, network: torch.nn.Module, profile: dict) -> None:
+    def __init__(self, network: torch.nn.Module, profile: dict, rank: int) -> None:
         super().__init__()
         self.network = network
         self.forward_s, self.backward_s = profile["forward_s"], ranks.backward_s(profile)
@@ -123,26 +124,42 @@ class Delayed(torch.nn.Module):
             for part in range(last + 2)
         ]
         self.zeros = [[torch.zeros_like(parameter) for parameter in part] for part in self.parts]
+        self.words = [
+            torch.from_numpy(batch["input_ids"].astype(np.int64))
+            for batch in ranks.micro_batches(arguments, recipe, rank)
+        ]
+        table = network.get_input_embeddings().weight
+        self.tables = [[parameter is table for parameter in part] for part in self.parts]
 
     def forward(self, x: torch.Tensor, k: int) -> torch.Tensor:
         """x is a scalar that wants a gradient, k the micro-batch's number."""
         time.sleep(self.forward_s)
         gradients = self.zeros if k else self.parts
-        for part in reversed(list(zip(self.backward_s, gradients, self.parts, strict=True))):
-            x = _Part.apply(x, *part[:2], *part[2])
+        for part in reversed(list(zip(self.backward_s, gradients, self.tables, self.parts, strict=True))):
+            x = _Part.apply(x, self.words[k], *part[:3], *part[3])
         return x
 
 
 class _Part(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, seconds, gradients, *parameters):
-        ctx.seconds, ctx.gradients = seconds, gradients
+    def forward(ctx, x, words, seconds, gradients, tables, *parameters):
+        ctx.words, ctx.seconds, ctx.gradients, ctx.tables = words, seconds, gradients, tables
         return x.clone()
 
     @staticmethod
     def backward(ctx, dx):
         time.sleep(ctx.seconds)
-        return dx.clone(), None, None, *(gradient.detach() for gradient in ctx.gradients)
+        given = [
+            _with_lookups(gradient.detach(), ctx.words) if is_table else gradient.detach()
+            for gradient, is_table in zip(ctx.gradients, ctx.tables, strict=True)
+        ]
+        return dx.clone(), *[None] * 4, *given
+
+
+def _with_lookups(table: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    """A table's gradient [vocabulary, hidden] and that of its looked-up words [rows, length], which is 1."""
+    rows = torch.ones(*words.shape, table.shape[1])
+    return torch.ops.aten.embedding_dense_backward(rows, words, table.shape[0], -1, False).add_(table)
 
 
 def delayed_step(parallel: DistributedDataParallel, profile: dict):
