@@ -24,7 +24,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 
 import tensorflow as tf
 
@@ -65,7 +64,7 @@ class DreamDdpExchange(LocalExchange):
     def begin(self, first: int, last: int) -> None:
         if self._world.size > 1:
             self._take_turn(self._progress.step + 1)
-            link = measure_link(self._world, partial(self._world.all_reduce, name="link"), tf.float32, 4)
+            link = measure_link(self._world, self._world.all_reduce, tf.float32, 4)
             self._all_s = self._interval * link.seconds(4 * numbers(self._updater.parameters) / self._interval)
 
     def beside(self, micro_batches: int) -> None:

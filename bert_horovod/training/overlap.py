@@ -5,7 +5,6 @@ Also chooses the way to sum gradients over ranks, if the recipe leaves it open.
 
 import dataclasses
 import math
-from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -191,12 +190,12 @@ def plan_by_measurement(
 def measure_reduction(world: World, wire: str, reduction: str, largest: int = LARGEST) -> Link:
     """Measure the link with sums by `reduction` on this wire; equal on all ranks. `largest`: see measure_link."""
 
-    def two_step(numbers: tf.Tensor) -> tf.Tensor:
-        return TwoStep(world, numbers.shape[0], "link").sum_encoded(numbers, ENCODINGS[wire])[0]
+    def two_step(numbers: tf.Tensor, name: str) -> tf.Tensor:
+        return TwoStep(world, numbers.shape[0], name).sum_encoded(numbers, ENCODINGS[wire])[0]
 
-    ring = partial(world.all_reduce, name="link")
+    collective = two_step if reduction == "two_step" else world.all_reduce
     dtype = tf.float32 if wire == "int8" else tf.as_dtype(wire)
-    return measure_link(world, two_step if reduction == "two_step" else ring, dtype, NUMBER_BYTES[wire], largest)
+    return measure_link(world, collective, dtype, NUMBER_BYTES[wire], largest)
 
 
 def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World) -> BackwardProfile:
