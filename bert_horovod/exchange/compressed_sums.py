@@ -12,6 +12,7 @@ Numbers with v = 0, such as positions beyond the phase's length, have had no gra
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,8 +28,23 @@ from bert_horovod.runtime.xla import compiled
 _WORKER, _SERVER = "error.worker.", "error.server."
 
 
+class Form(NamedTuple):
+    """What is sent of a moment m with the second moment v; elementwise, to be called in compiled functions."""
+
+    name: str  # exchange.form
+    epsilon: float
+
+    def payload(self, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+        """The numbers to send of m."""
+        return tf.where(v > 0, m / (tf.sqrt(v) + self.epsilon), 0.0) if self.name == "normalized" else m
+
+    def moment(self, payload: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+        """m from the numbers that were sent: the inverse of `payload`; 0 where v is 0."""
+        return tf.where(v > 0, payload * (tf.sqrt(v) + self.epsilon) if self.name == "normalized" else payload, 0.0)
+
+
 class CompressedSums:
-    """The sums of a plan's buckets.
+    """The sums of a plan's buckets. Whole buckets are copied only to be sent: all else works on their tensors.
 
     Args:
         recipe: the run's.
@@ -45,12 +61,13 @@ class CompressedSums:
         self.compiled = compiled if fused else lambda function: function
         self._fused = fused
         self._world, self._shapes, self._buckets, self._name = world, shapes, plan.buckets, name
-        self._form, self._epsilon = recipe.exchange.form, recipe.optimizer.epsilon
+        self.form = Form(recipe.exchange.form, recipe.optimizer.epsilon)
         self._encoded = world.size > 1 and recipe.exchange.encoding == "signs"
-        self._sizes = [[math.prod(shapes[name]) for name in bucket] for bucket in plan.buckets]
-        self._two_steps = [TwoStep(world, sum(sizes), f"{name}.{i}") for i, sizes in enumerate(self._sizes)]
-        self._signs = [self._signs_of(i) for i in range(len(self._sizes))]
-        self._errors: list[Errors | None] = [None] * len(self._sizes)
+        # Of each bucket's tensors, in numbers.
+        self.sizes = [tuple(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
+        self._two_steps = [TwoStep(world, sum(sizes), f"{name}.{i}") for i, sizes in enumerate(self.sizes)]
+        self._signs = [self._signs_of(i) for i in range(len(self.sizes))]
+        self._errors: list[Errors | None] = [None] * len(self.sizes)
 
     def begin(self, state, fresh: bool) -> None:
         """Use this rank's errors from the state (runs.state.TrainingState), or start with zeros if `fresh`."""
@@ -67,17 +84,21 @@ class CompressedSums:
         """Set all errors to zero."""
         self.assign([errors and Errors(*(tf.zeros_like(error) for error in errors)) for errors in self._errors])
 
-    def flat(self, i: int, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Concatenate the tensors of bucket i: float32 [numbers]."""
-        return tf.concat([tf.cast(tf.reshape(tensors[name], [-1]), tf.float32) for name in self._buckets[i]], 0)
+    def flat(self, i: int, tensors: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        """The tensors of bucket i, each flat: float32 [numbers of the tensor]."""
+        return [tf.cast(tf.reshape(tensors[name], [-1]), tf.float32) for name in self._buckets[i]]
 
-    def named(self, i: int, flat: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Split a flat bucket i into tensors by parameter: the inverse of `flat`."""
-        parts = tf.split(flat, self._sizes[i])
-        return {name: tf.reshape(part, self._shapes[name]) for name, part in zip(self._buckets[i], parts, strict=True)}
+    def named(self, i: int, flat: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Tensors by parameter from the flat tensors of bucket i: the inverse of `flat`."""
+        return {name: tf.reshape(part, self._shapes[name]) for name, part in zip(self._buckets[i], flat, strict=True)}
+
+    def joined(self, i: int, flat: list[tf.Tensor]) -> tf.Tensor:
+        """The flat tensors of bucket i as one, with the zeros that pad it if it will be encoded: for `sum`."""
+        padding = self._two_steps[i].padded - sum(self.sizes[i]) if self._encoded else 0
+        return tf.concat([*flat, tf.zeros([padding])] if padding else flat, 0)
 
     def sum(self, i: int, payload: tf.Tensor) -> tuple[tf.Tensor, Errors | None]:
-        """The sum over ranks of bucket i, float32 [numbers], and its new errors, for `assign`."""
+        """The sum over ranks of bucket i, float32 [numbers], and its new errors, for `assign`; `payload`: `joined`."""
         if not self._encoded:
             return self._world.all_reduce(payload, f"{self._name}.{i}"), None
         errors = Errors(*(tf.convert_to_tensor(error) for error in self._errors[i]))
@@ -90,22 +111,12 @@ class CompressedSums:
             for variable, array in zip(variables or (), arrays or (), strict=True):
                 variable.assign(array)
 
-    def to_payload(self, moment: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """The payload of a flat moment with the frozen v, in the form of exchange.form."""
-        return self.compiled(_normalized)(moment, v, self._epsilon) if self._form == "normalized" else moment
-
-    def from_payload(self, payload: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """The moment from a payload: the inverse of `to_payload`; 0 where v is 0."""
-        if self._form == "normalized":
-            return self.compiled(_moment)(payload, v, self._epsilon)
-        return tf.where(v > 0, payload, 0.0)
-
     def bytes_reduced(self) -> float:
         """Payload of one step in bytes, see exchange.base.Exchange.bytes_reduced."""
         if self._world.size == 1:
             return 0.0
         if not self._encoded:
-            return 4.0 * sum(map(sum, self._sizes))
+            return 4.0 * sum(map(sum, self.sizes))
         return sum(two_step.worker_shape[0] * Signs().sent_bytes(two_step.part) for two_step in self._two_steps)
 
     def wire_bytes(self) -> float:
@@ -116,26 +127,18 @@ class CompressedSums:
 
     def _signs_of(self, i: int) -> tuple[Signs, Signs]:
         """Two encodings for bucket i: one of the rows that this rank sends, one of the sums that it makes."""
-        numbers, sums = sum(self._sizes[i]), self._two_steps[i]
+        numbers, sums = sum(self.sizes[i]), self._two_steps[i]
         blocks = self._world.size * sums.part // BLOCK
         first = BLOCK * np.arange(blocks)
         counted = np.clip(numbers - first, 0, BLOCK)
-        if self._form == "published":
+        if self.form.name == "published":
             groups = np.zeros(blocks, np.int32)
         else:
             # A block belongs to the tensor of its middle number.
-            groups = np.searchsorted(np.cumsum(self._sizes[i]), first + BLOCK // 2, side="right")
-            groups = np.minimum(groups, len(self._sizes[i]) - 1).astype(np.int32)
-        shared = self._form != "momentum"
+            groups = np.searchsorted(np.cumsum(self.sizes[i]), first + BLOCK // 2, side="right")
+            groups = np.minimum(groups, len(self.sizes[i]) - 1).astype(np.int32)
+        shared = self.form.name != "momentum"
         return tuple(
-            Signs(group if shared else None, number, self._form == "published", self._fused)
+            Signs(group if shared else None, number, self.form.name == "published", self._fused)
             for group, number in zip(sums.of_rank(groups), sums.of_rank(counted), strict=True)
         )
-
-
-def _normalized(moment: tf.Tensor, v: tf.Tensor, epsilon: float) -> tf.Tensor:
-    return tf.where(v > 0, moment / (tf.sqrt(v) + epsilon), 0.0)
-
-
-def _moment(normalized: tf.Tensor, v: tf.Tensor, epsilon: float) -> tf.Tensor:
-    return tf.where(v > 0, normalized * (tf.sqrt(v) + epsilon), 0.0)

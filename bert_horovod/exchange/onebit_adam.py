@@ -24,7 +24,7 @@ class OneBitAdam(StagedExchange):
 
 def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
     """See `optimizers.base.Rule`; g is the new m."""
-    return {"m": g, "v": slots["v"]}
+    return {"m": g}
 
 
 def directions(

@@ -89,12 +89,11 @@ class OneBitLamb(StagedExchange):
     def _ratio_correction(self) -> float:
         return 1.0 - RATIO_DECAY**self._state.progress.updates
 
-    def _scaling(self, i: int) -> tf.Tensor | None:
+    def _scalings(self, i: int) -> list[tf.Tensor] | None:
         if not self._equalises:
             return None
         scaling = dict(zip(self._names, tf.unstack(self._numbers["scaling"].read_value()), strict=True))
-        shapes = {name: variable.shape for name, variable in self._updater.parameters.items()}
-        return self._sums.flat(i, {name: tf.fill(shapes[name], scaling[name]) for name in self.plan.buckets[i]})
+        return [scaling[name] for name in self.plan.buckets[i]]
 
     def _apply(self, momenta: dict[str, tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
         updater, settings = self._updater, self._settings
@@ -163,13 +162,13 @@ def _next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) 
     """See `optimizers.base.Rule`; g is the new m."""
     gradient = (g - settings.beta_1 * slots["m"]) / (1.0 - settings.beta_1)
     v_fresh = moving_average(slots["v_fresh"], tf.square(gradient), settings.beta_2)
-    return {"m": g, "v": slots["v"], "v_fresh": v_fresh}
+    return {"m": g, "v_fresh": v_fresh}
 
 
 def _fresh_ratios(
     x: tf.Tensor, m: tf.Tensor, slots: dict[str, tf.Tensor], decay: bool, settings: Optimizer
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """d / (sqrt(w) + eps), u0 and u of n tensors, float32 [n, ...] each."""
-    slots = _next_slots(m, slots, settings)
+    slots = slots | _next_slots(m, slots, settings)
     ratios = (tf.sqrt(slots["v"]) + settings.epsilon) / (tf.sqrt(slots["v_fresh"]) + settings.epsilon)
     return ratios, *(directions(x, m, slots, None, each, settings)[0] for each in (False, decay))

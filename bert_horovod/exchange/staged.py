@@ -35,13 +35,13 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.compressed_sums import CompressedSums
+from bert_horovod.exchange.compressed_sums import CompressedSums, Form
 from bert_horovod.exchange.gradients import GradientExchange
 from bert_horovod.exchange.reducer import whole
 from bert_horovod.exchange.stages import Stages
 from bert_horovod.exchange.two_step import Errors
 from bert_horovod.exchange.updater import Updater
-from bert_horovod.optimizers.applying import clip_factor, square_sums
+from bert_horovod.optimizers.applying import clip_factor, square_sum
 from bert_horovod.optimizers.moments import moving_average
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
@@ -129,8 +129,8 @@ class StagedExchange(Exchange):
         """The updater of the dense stage."""
         return self._updater
 
-    def _scaling(self, i: int) -> tf.Tensor | None:
-        """Factors by which the momentum of bucket i is multiplied before it is sent, flat; None: no scaling."""
+    def _scalings(self, i: int) -> list[tf.Tensor] | None:
+        """Factors by which the momenta of bucket i's tensors are multiplied before they are sent; None: no scaling."""
         return None
 
     def _apply(self, momenta: dict[str, tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs) -> list[tf.Tensor]:
@@ -174,39 +174,40 @@ class StagedExchange(Exchange):
         return update
 
     def _compressed_update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
-        slots = self._state.slots
+        sums, slots, ranks = self._sums, self._state.slots, float(self._world.size)
 
-        def payload(i: int, gradient: tf.Tensor) -> tf.Tensor:
-            m, v = (self._sums.flat(i, slots[slot]) for slot in ("m", "v"))
-            share, scaling = self._share(i, gradient, m, v), self._scaling(i)
-            return self._sums.to_payload(share if scaling is None else share * scaling, v)
+        def payloads(i: int, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+            m, v = (sums.flat(i, slots[slot]) for slot in ("m", "v"))
+            factor = ranks * self._clip_factor(square_sum(gradients, self._updater.fused), self._v_sums[i])
+            beta_1, scalings = self._settings.beta_1, self._scalings(i)
+            compute = sums.compiled(_payloads)
+            return compute(gradients, m, v, scalings, factor, self._limit, beta_1, ranks, sums.form)
 
-        summed = self._summed(self._sums, gradients, lookups, payload, clock)
+        summed = self._summed(sums, gradients, lookups, payloads, clock)
         momenta = {}
         for i, total in enumerate(summed.totals):
-            scaling = self._scaling(i)
-            total = total if scaling is None else total / scaling
-            momenta |= self._sums.named(i, self._sums.from_payload(total, self._sums.flat(i, slots["v"])))
-        return self._applied(self._sums, summed, momenta, lambda: self._apply(momenta, summed.norm, inputs), clock)
+            v = sums.flat(i, slots["v"])
+            momenta |= sums.named(i, sums.compiled(moments)(total, sums.sizes[i], v, self._scalings(i), sums.form))
+        return self._applied(sums, summed, momenta, lambda: self._apply(momenta, summed.norm, inputs), clock)
 
     def _summed(
         self,
         sums: CompressedSums,
         gradients: Gradients,
         lookups: Lookups,
-        payload: Callable[[int, tf.Tensor], tf.Tensor],
+        payloads: Callable[[int, list[tf.Tensor]], list[tf.Tensor]],
         clock: Clock,
     ) -> "_Summed":
         """Sum all buckets, each as soon as its gradients exist.
 
-        `payload` computes the numbers to send from the bucket's number and its flat gradient.
+        `payloads` computes the numbers to send from the bucket's number and its flat gradients.
         """
         gradients = whole(gradients, lookups)
         first = list(gradients.values()) if self._held_back else []
         totals, owed, times = [], [], []
         for i in range(len(self.plan.buckets)):
             with tf.control_dependencies(first):
-                own_payload = payload(i, sums.flat(i, gradients))
+                own_payload = sums.joined(i, payloads(i, sums.flat(i, gradients)))
             ready_s = clock([own_payload])
             total, errors = sums.sum(i, own_payload)
             times.append((ready_s, clock([total])))
@@ -217,8 +218,7 @@ class StagedExchange(Exchange):
             ready_s, done_s = times[0]
         else:
             ready_s, done_s = (tf.stack(kind) for kind in zip(*times, strict=True))
-        squares = [tf.reduce_sum(square_sums(total[None], self._updater.fused)) for total in totals]
-        return _Summed(totals, owed, tf.sqrt(tf.reduce_sum(tf.stack(squares))), ready_s, done_s)
+        return _Summed(totals, owed, tf.sqrt(square_sum(totals, self._updater.fused)), ready_s, done_s)
 
     def _applied(
         self,
@@ -232,7 +232,9 @@ class StagedExchange(Exchange):
 
         `after`: tensors computed from the sums, which the update needs; `apply`: the update.
         """
-        reduced_s = clock(list(after.values()))
+        # A number of each, because a benchmark's update reads none of them, and TensorFlow fails on a compiled function
+        # of which only some results are read.
+        reduced_s = clock([tf.concat([tf.reshape(tensor, [-1])[:1] for tensor in after.values()], 0)])
 
         def assign() -> tf.Tensor:
             sums.assign(summed.owed)
@@ -242,18 +244,15 @@ class StagedExchange(Exchange):
         updated_s = tf.cond(finite, assign, lambda: clock([summed.norm]))
         return Update(summed.norm, finite, tf.constant(0), summed.ready_s, summed.done_s, reduced_s, updated_s)
 
-    def _share(self, i: int, gradient: tf.Tensor, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """This rank's share of the new m, m_i / n, flat."""
-        ranks = float(self._world.size)
-        factor = ranks * self._clip_factor(gradient, self._v_sums[i])
-        return self._sums.compiled(_next_share)(m, v, gradient, factor, self._limit, self._settings.beta_1, ranks)
+    def _clip_factor(self, square: tf.Tensor, v_sum: tf.Tensor) -> tf.Tensor:
+        """Clipping's factor of this rank's share of a bucket's gradient.
 
-    def _clip_factor(self, gradient: tf.Tensor, v_sum: tf.Tensor) -> tf.Tensor:
-        """Clipping's factor of this rank's share of a bucket's gradient, flat; `v_sum`: the sum of the bucket's v."""
+        `square`: the square norm of that share; `v_sum`: the sum of the bucket's v.
+        """
         if not self._settings.max_grad_norm:
             return tf.constant(1.0)
         ranks = float(self._world.size)
-        norm = ranks * tf.sqrt(tf.reduce_sum(square_sums(gradient[None], self._updater.fused)))
+        norm = ranks * tf.sqrt(square)
         if self._published:
             factor, limit = tf.constant(1.0), PUBLISHED_CLIPPING * tf.sqrt(ranks * v_sum)
         else:
@@ -280,7 +279,30 @@ def limited(gradient: tf.Tensor, v: tf.Tensor, limit: float) -> tf.Tensor:
     return tf.where(size > largest, gradient * (largest / size), gradient)
 
 
-def _next_share(
-    m: tf.Tensor, v: tf.Tensor, gradient: tf.Tensor, factor: tf.Tensor, limit: float, beta_1: float, ranks: float
-) -> tf.Tensor:
-    return moving_average(m, limited(gradient * factor, v, limit), beta_1) / ranks
+def moments(
+    total: tf.Tensor, sizes: tuple[int, ...], v: list[tf.Tensor], scalings: list[tf.Tensor] | None, form: Form
+) -> list[tf.Tensor]:
+    """The moments of a bucket's tensors, of these sizes, from its sum; `scalings`: None or a scalar a tensor."""
+    payloads = tf.split(total, sizes)
+    if scalings is not None:
+        payloads = [payload / scaling for payload, scaling in zip(payloads, scalings, strict=True)]
+    return [form.moment(*each) for each in zip(payloads, v, strict=True)]
+
+
+def _payloads(
+    gradients: list[tf.Tensor],
+    m: list[tf.Tensor],
+    v: list[tf.Tensor],
+    scalings: list[tf.Tensor] | None,
+    factor: tf.Tensor,
+    limit: float,
+    beta_1: float,
+    ranks: float,
+    form: Form,
+) -> list[tf.Tensor]:
+    """What a rank sends of a bucket's tensors: its shares m_i / n of the new moments."""
+    payloads = []
+    for k, (tensor_m, tensor_v, gradient) in enumerate(zip(m, v, gradients, strict=True)):
+        share = moving_average(tensor_m, limited(gradient * factor, tensor_v, limit), beta_1) / ranks
+        payloads.append(form.payload(share if scalings is None else share * scalings[k], tensor_v))
+    return payloads

@@ -30,13 +30,13 @@ clipped and limited as in staged.py.
 import tensorflow as tf
 
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.compressed_sums import CompressedSums
+from bert_horovod.exchange.compressed_sums import CompressedSums, Form
 from bert_horovod.exchange.reducer import whole
-from bert_horovod.exchange.staged import StagedExchange, limited
+from bert_horovod.exchange.staged import StagedExchange, limited, moments
 from bert_horovod.exchange.stages import phase_of
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
-from bert_horovod.optimizers.applying import square_sums
+from bert_horovod.optimizers.applying import square_sum
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import bias_corrected, moving_average, next_moments
 from bert_horovod.optimizers.schedule import sync_period
@@ -147,15 +147,18 @@ class ZeroOneAdam(StagedExchange):
         sums, v_updates = self._gradient_sums, self._v_updates.read_value()
         v = [sums.flat(i, self._state.slots["v"]) for i in range(len(self.plan.buckets))]
 
-        def payload(i: int, gradient: tf.Tensor) -> tf.Tensor:
-            corrected = bias_corrected(v[i], self._settings.beta_2, v_updates)
-            clipped = gradient * self._clip_factor(gradient, tf.reduce_sum(corrected))
-            return sums.to_payload(limited(clipped, corrected, self._limit / self._world.size), v[i])
+        def payloads(i: int, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+            v_sum = tf.reduce_sum(tf.stack([tf.reduce_sum(tensor_v) for tensor_v in v[i]]))
+            v_sum = bias_corrected(v_sum, self._settings.beta_2, v_updates)
+            factor = self._clip_factor(square_sum(gradients, self._updater.fused), v_sum)
+            limit = self._limit / self._world.size
+            compute = sums.compiled(_gradient_payloads)
+            return compute(gradients, v[i], factor, limit, v_updates, self._settings.beta_2, sums.form)
 
-        summed = self._summed(sums, gradients, lookups, payload, clock)
+        summed = self._summed(sums, gradients, lookups, payloads, clock)
         mean = {}
         for i, total in enumerate(summed.totals):
-            mean |= sums.named(i, sums.from_payload(total, v[i]))
+            mean |= sums.named(i, sums.compiled(moments)(total, sums.sizes[i], v[i], None, sums.form))
 
         def apply() -> list[tf.Tensor]:
             grouped = self._updater.grouped(mean)
@@ -167,9 +170,9 @@ class ZeroOneAdam(StagedExchange):
         """A step of this rank alone, from its own gradient."""
         gradients, settings, ranks = whole(gradients, lookups), self._settings, float(self._world.size)
         flat = [self._sums.flat(i, gradients) for i in range(len(self.plan.buckets))]
-        squares = tf.reduce_sum([tf.reduce_sum(square_sums(bucket[None], self._updater.fused)) for bucket in flat])
+        squares = [square_sum(bucket, self._updater.fused) for bucket in flat]
         # If one rank's gradient is not finite, all ranks skip the update: else one would have made an update less.
-        norm = self._world.all_reduce(tf.sqrt(squares)[None], "norms")[0]
+        norm = self._world.all_reduce(tf.sqrt(tf.reduce_sum(tf.stack(squares)))[None], "norms")[0]
         finite = tf.math.is_finite(norm)
         reduced_s = clock([norm])
 
@@ -177,13 +180,14 @@ class ZeroOneAdam(StagedExchange):
             length = self._length.assign_add(inputs.learning_rate)
             slots, x = self._state.slots, {}
             for i, bucket in enumerate(flat):
-                clipped = bucket * (ranks * self._clip_factor(bucket, self._v_sums[i]))
-                clipped = self._sums.compiled(limited)(clipped, self._sums.flat(i, slots["v"]), self._limit)
-                for name, gradient in self._sums.named(i, clipped).items():
+                factor = ranks * self._clip_factor(squares[i], self._v_sums[i])
+                for name, gradient in self._sums.named(i, bucket).items():
                     old = (slots["m"][name], slots["v"][name], self._common[name], self._moved[name])
                     m, moved, x[name] = self._sums.compiled(_local_step)(
                         *(variable.read_value() for variable in old),
                         gradient,
+                        factor,
+                        self._limit,
                         inputs.learning_rate,
                         self._kept(name, length),
                         settings,
@@ -201,15 +205,16 @@ class ZeroOneAdam(StagedExchange):
         slots, length = self._state.slots, self._length.read_value()
         owed, y = [], {}
         for i in range(len(self.plan.buckets)):
-            v = self._sums.flat(i, slots["v"])
-            moment = self._sums.flat(i, self._moved) * (tf.sqrt(v) + self._settings.epsilon) / self._world.size
-            total, errors = self._sums.sum(i, self._sums.to_payload(moment, v))
+            moved, v = (self._sums.flat(i, tensors) for tensors in (self._moved, slots["v"]))
+            ranks, form = float(self._world.size), self._sums.form
+            payloads = self._sums.compiled(_movement_payloads)(moved, v, ranks, form)
+            total, errors = self._sums.sum(i, self._sums.joined(i, payloads))
             owed.append(errors)
-            moment = self._sums.from_payload(total, v)
-            moved = self._sums.named(i, moment / (tf.sqrt(v) + self._settings.epsilon))
-            for name, m in self._sums.named(i, -moment).items():
-                slots["m"][name].assign(m / length)
-                y[name] = self._common[name] * self._kept(name, length) + moved[name]
+            mean = self._sums.compiled(moments)(total, self._sums.sizes[i], v, None, form)
+            for name, moment in self._sums.named(i, mean).items():
+                slots["m"][name].assign(-moment / length)
+                moved = moment / (tf.sqrt(slots["v"][name]) + form.epsilon)
+                y[name] = self._common[name] * self._kept(name, length) + moved
         for name, array in y.items():
             self._common[name].assign(array)
             self._moved[name].assign(tf.zeros_like(array))
@@ -246,25 +251,46 @@ def _with_updates(inputs: UpdateInputs, v_updates: tf.Tensor) -> UpdateInputs:
     return UpdateInputs(inputs.learning_rate, tf.stack([inputs.update, v_updates]))
 
 
+def _gradient_payloads(
+    gradients: list[tf.Tensor],
+    v: list[tf.Tensor],
+    factor: tf.Tensor,
+    limit: float,
+    v_updates: tf.Tensor,
+    beta_2: float,
+    form: Form,
+) -> list[tf.Tensor]:
+    """What a rank sends of its gradient of a bucket's tensors while v learns; arguments as for `_local_step`."""
+    pairs = zip(gradients, v, strict=True)
+    return [form.payload(limited(g * factor, bias_corrected(v, beta_2, v_updates), limit), v) for g, v in pairs]
+
+
+def _movement_payloads(moved: list[tf.Tensor], v: list[tf.Tensor], ranks: float, form: Form) -> list[tf.Tensor]:
+    """What a rank sends of a, its own movement since the last sync: a d, as a moment."""
+    return [form.payload(a * (tf.sqrt(v) + form.epsilon) / ranks, v) for a, v in zip(moved, v, strict=True)]
+
+
 def _local_step(
     m: tf.Tensor,
     v: tf.Tensor,
     common: tf.Tensor,
     moved: tf.Tensor,
     gradient: tf.Tensor,
+    factor: tf.Tensor,
+    limit: float,
     rate: tf.Tensor,
     kept: tf.Tensor,
     settings: Optimizer,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The new m, a and x of a parameter, float32 of its shape each."""
-    m = tf.where(v > 0, moving_average(m, gradient, settings.beta_1), 0.0)
+    """The new m, a and x of a parameter, float32 of its shape each; `factor`: clipping's; `limit`: see `limited`."""
+    m = tf.where(v > 0, moving_average(m, limited(gradient * factor, v, limit), settings.beta_1), 0.0)
     moved -= rate * m / (tf.sqrt(v) + settings.epsilon)
     return m, moved, kept * common + moved
 
 
 def _next_first_moment(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
     """See `optimizers.base.Rule`."""
-    return {"m": moving_average(slots["m"], g, settings.beta_1), "v": slots["v"]}
+    return {"m": moving_average(slots["m"], g, settings.beta_1)}
 
 
 def _directions(

@@ -67,10 +67,11 @@ def update(
     factor = _per_tensor(factor, x)
     if not rule.adaptive:
         return at_once(x, g, slots, t, factor, learning_rate)
-    slots, squares = advance(x, g, slots, t, factor)
+    new_slots, squares = advance(x, g, slots, t, factor)
     norms = tuple(tf.sqrt(tf.reduce_sum(each, 1)) for each in squares)
     rates = rule.rates(learning_rate, norms, decay, settings)
-    return *apply(x, g, slots, t, factor, tuple(_per_tensor(rate, x) for rate in rates)), slots
+    rates = tuple(_per_tensor(rate, x) for rate in rates)
+    return *apply(x, g, slots | new_slots, t, factor, rates), new_slots
 
 
 def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
@@ -78,6 +79,16 @@ def square_sums(x: tf.Tensor, xla: bool = False) -> tf.Tensor:
     # Reshaped before the XLA kernel, because XLA's loops over more axes are slower.
     x = tf.reshape(x, [x.shape[0], x.shape[1:].num_elements()])
     return tf.reduce_sum((compiled(_square_sums) if xla else _square_sums)(x), 1)
+
+
+def square_sum(tensors: list[tf.Tensor], xla: bool = False) -> tf.Tensor:
+    """The sum of squares of all numbers of flat tensors of any float dtype: float32 scalar."""
+    squares = (compiled(_all_square_sums) if xla else _all_square_sums)([tensor[None] for tensor in tensors])
+    return tf.reduce_sum(tf.stack([tf.reduce_sum(each) for each in squares]))
+
+
+def _all_square_sums(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    return [_square_sums(tensor) for tensor in tensors]
 
 
 def _square_sums(x: tf.Tensor) -> tf.Tensor:
@@ -105,8 +116,9 @@ def _passes(rule: Rule, settings: Optimizer, decay: bool, narrow: tf.DType) -> t
 
     def advance(x, g, slots, t, factor) -> tuple[dict[str, tf.Tensor], tuple[tf.Tensor, ...]]:
         g = tf.cast(g, tf.float32) * factor
-        slots = rule.next_slots(g, slots, settings)
-        return slots, tuple(_square_sums(tensor) for tensor in (x, *rule.directions(x, g, slots, t, decay, settings)))
+        new_slots = rule.next_slots(g, slots, settings)
+        directions = rule.directions(x, g, slots | new_slots, t, decay, settings)
+        return new_slots, tuple(_square_sums(tensor) for tensor in (x, *directions))
 
     def apply(x, g, slots, t, factor, rates) -> tuple[tf.Tensor, tf.Tensor]:
         g = tf.cast(g, tf.float32) * factor
@@ -116,7 +128,7 @@ def _passes(rule: Rule, settings: Optimizer, decay: bool, narrow: tf.DType) -> t
 
     def at_once(x, g, slots, t, factor, rate) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         new_slots = rule.next_slots(tf.cast(g, tf.float32) * factor, slots, settings)
-        read = slots if rule.from_old_slots else new_slots
+        read = slots if rule.from_old_slots else slots | new_slots
         return *apply(x, g, read, t, factor, rule.rates(rate, (), decay, settings)), new_slots
 
     return advance, apply, at_once

@@ -95,7 +95,7 @@ class Rule:
 
     name: str  # optimizer.name of the recipe
     slots: tuple[str, ...]  # names of the rule's state per tensor; a slot starts as zeros; shapes: see SLOT_SHAPES
-    # (g, slots, settings): the slots after the gradient g, float32 [n, ...] of their shapes
+    # (g, slots, settings): the slots after the gradient g, float32 [n, ...] of their shapes; one that stays is left out
     next_slots: "Callable[[tf.Tensor, Slots, Optimizer], Slots]"
     # (x, g, slots, t, decay, settings): the directions along which x moves, float32 of x's shape each; the slots are
     # the new ones, or with from_old_slots the old ones

@@ -10,6 +10,7 @@ from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.parameters import pretraining_shapes
 from tests.benchmarks.scripts import DIRECTORY, cells, imported_by_help, load_script, run_here, run_script
 from tests.horovod_runs import clean_environment
+from tests.horovod_runs import run_script as run_script_of_ranks
 from tests.toys import write_toy_store
 
 ROWS, LENGTH = 2, 32
@@ -73,6 +74,16 @@ def test_float16_halves_what_a_peer_sends(start_cluster, store):
     assert figures["bytes_reduced"] == figures["wire_bytes"] == 2 * PARAMETERS
     # Two steps of the gradients, and once the parameters in float32, which rank 0 gives to all.
     assert 2 * 2 * PARAMETERS + 4 * PARAMETERS < box.traffic("node1")[0] - before < 10 * PARAMETERS + 400_000
+
+
+@pytest.mark.slow
+def test_power_sgd_comes_to_an_end(profile):
+    script = DIRECTORY / "peers" / "distributed_data_parallel.py"
+    words = [*TINY, "--steps", 2, "--wire", "powersgd", "--delay", profile]
+    done = run_script_of_ranks(2, str(script), *map(str, words))
+    assert done.returncode == 0, done.stderr
+    (figures,) = [json.loads(line.partition(":")[2]) for line in done.stdout.splitlines() if "{" in line]
+    assert figures["wire_bytes"] < 4 * PARAMETERS / 10
 
 
 @pytest.mark.slow
