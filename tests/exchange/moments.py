@@ -104,9 +104,9 @@ class Toy:
         return variables | {"notice": np.array(notice), "finite": np.array(finite)}
 
 
-def toy_run(world: World, recipe: Recipe, steps: int = STEPS) -> list[dict[str, np.ndarray]]:
+def toy_run(world: World, recipe: Recipe, steps: int = STEPS, fused: bool = False) -> list[dict[str, np.ndarray]]:
     """What Toy.step gives, step by step."""
-    toy = Toy(world, recipe)
+    toy = Toy(world, recipe, fused)
     return [toy.step(number) for number in range(1, steps + 1)]
 
 

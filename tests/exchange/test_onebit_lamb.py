@@ -10,8 +10,11 @@ RECIPES = {form: moments_recipe("onebit_lamb", form=form) for form in ("normaliz
 DENSE = 12
 
 
-@pytest.mark.parametrize("form", [pytest.param("normalized", marks=SLOW), "published"])
-def test_two_ranks_follow_the_rule_over_the_freeze(two_ranks, form):
+@pytest.mark.parametrize(
+    ("form", "fused"),
+    [("normalized", True), ("published", False), pytest.param("published", True, marks=SLOW)],
+)
+def test_two_ranks_follow_the_rule_over_the_freeze(two_ranks, form, fused):
     recipe = RECIPES[form]
-    ranks = [answer.value for answer in two_ranks.run(toy_run, recipe)]
+    ranks = [answer.value for answer in two_ranks.run(toy_run, recipe, STEPS, fused)]
     assert_follows(ranks, onebit_lamb(recipe, STEPS, DENSE))
