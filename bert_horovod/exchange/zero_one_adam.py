@@ -261,13 +261,16 @@ def _gradient_payloads(
     form: Form,
 ) -> list[tf.Tensor]:
     """What a rank sends of its gradient of a bucket's tensors while v learns; arguments as for `_local_step`."""
-    pairs = zip(gradients, v, strict=True)
-    return [form.payload(limited(g * factor, bias_corrected(v, beta_2, v_updates), limit), v) for g, v in pairs]
+    payloads = []
+    for gradient, tensor_v in zip(gradients, v, strict=True):
+        corrected = bias_corrected(tensor_v, beta_2, v_updates)
+        payloads.append(form.payload(limited(gradient * factor, corrected, limit), tensor_v))
+    return payloads
 
 
 def _movement_payloads(moved: list[tf.Tensor], v: list[tf.Tensor], ranks: float, form: Form) -> list[tf.Tensor]:
     """What a rank sends of a, its own movement since the last sync: a d, as a moment."""
-    return [form.payload(a * (tf.sqrt(v) + form.epsilon) / ranks, v) for a, v in zip(moved, v, strict=True)]
+    return [form.payload(a * (tf.sqrt(each) + form.epsilon) / ranks, each) for a, each in zip(moved, v, strict=True)]
 
 
 def _local_step(
