@@ -23,12 +23,23 @@ def test_losses_bytes_and_seconds_are_those_of_the_steps_that_were_made():
         {"step": 50, "loss": 8.0, "wire_bytes": 20.0, "step_s": 4.0},
     ]
     curve = [[1, 10.0], [20, 9.25], [30, 8.5], [50, 8.0], [60, 7.0]]
-    line = compared(metrics, curve, 2640)
+    line = compared(metrics, 0, curve, 2640)
     assert (line["steps"], line["loss"], line["apart"], line["step_s"]) == (50, 8.0, 0.25, 3.0)
     assert line["wire_gb"] == pytest.approx((20 * 100 + 30 * 20) / 1e9)
     assert line["counted"] == pytest.approx(2640 / 2600)
     with pytest.raises(RunError, match="no step of the run"):
-        compared(metrics, [[7, 10.0]], 0)
+        compared(metrics, 0, [[7, 10.0]], 0)
+
+
+def test_of_a_run_that_went_on_only_the_steps_on_the_link_count():
+    metrics = [
+        {"step": 20, "loss": 9.0, "wire_bytes": 100.0, "step_s": 2.0},
+        {"step": 30, "loss": 8.5, "wire_bytes": 20.0, "step_s": 30.0},
+        {"step": 50, "loss": 8.0, "wire_bytes": 20.0, "step_s": 4.0},
+    ]
+    line = compared(metrics, 20, [[20, 7.0], [30, 8.5], [50, 8.25]], 1200)
+    assert (line["steps"], line["loss"], line["apart"], line["step_s"]) == (30, 8.0, 0.25, 4.0)
+    assert line["counted"] == pytest.approx(1200 / (30 * 20))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +48,8 @@ def test_losses_bytes_and_seconds_are_those_of_the_steps_that_were_made():
         (["--curve", "float16", "--steps", "0"], "--steps 0: expected at least 1"),
         (["--curve", "float16", "--link", "fast"], "--link fast: expected a rate"),
         (["--curve", "continued, int8"], "--curve 'continued, int8': expected --start"),
+        (["--curve", "int8", "--resume", "nothing"], "--resume nothing: expected one --curve and the directory"),
+        (["--curve", "int8", "--curve", "float16", "--resume", "."], "--resume .: expected one --curve"),
     ],
 )
 def test_mistakes_are_refused(words, message, capsys):
