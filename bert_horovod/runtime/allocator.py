@@ -24,8 +24,8 @@ def keep_freed_memory() -> bool:
     """From now on let malloc of this process keep what is freed; True if it does.
 
     Otherwise glibc gives each tensor of 32 MiB or more back when it is freed, so that the kernel has to find and clear
-    its pages again in every step. The process holds its peak until it ends, and the peak may be some percent higher. Nothing is
-    changed if the environment sets malloc itself, or where the C library has no mallopt.
+    its pages again in every step. The process holds its peak until it ends, and the peak may be some percent higher.
+    Nothing is changed if the environment sets malloc itself, or where the C library has no mallopt.
     """
     if any(variable in os.environ for variable in _VARIABLES):
         return False
