@@ -4,10 +4,9 @@ import ctypes
 import os
 
 # From malloc.h; see mallopt(3).
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 _SETTINGS = (
     (_M_TRIM_THRESHOLD, -1),  # as a size: the largest
-    (_M_MMAP_THRESHOLD, (1 << 31) - 1),
     (_M_MMAP_MAX, 0),
     (_M_ARENA_MAX, 1),  # a thread's own arena has room for 64 MiB; larger blocks would be mapped anew each time
 )
