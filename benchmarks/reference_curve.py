@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.loading import load_recipe
-from bert_horovod.runs.reference_curves import DIRECTORY, what_settings
+from bert_horovod.runs.reference_curves import DIRECTORY, curve_settings
 from bert_horovod.storage.writing import write_atomically
 
 LOGGED = 10  # losses of a window
@@ -110,7 +110,7 @@ def main() -> int:
             "seeds": arguments.seeds,
             "window": arguments.window,
             **band(np.stack([each[:shortest] for each in curves])),
-            "settings": what_settings(recipe),
+            "settings": curve_settings(recipe),
         }
     except ReportedError as error:
         print(f"error: {error}", file=sys.stderr)

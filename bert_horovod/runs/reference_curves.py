@@ -2,8 +2,8 @@
 
 Each file of references/ is about one recipe. It has a band of losses of several seeds for each window of steps, as
 measured by benchmarks/reference_curve.py, or marks: values at the end of training that others published. A file is used
-for a run that has the file's settings; a band is used only if all other settings of the run are defaults. data.seed and
-[execution] may differ.
+for a run that has the file's settings; a band is used only if all other settings of the run are defaults. data.seed,
+[numerics] and [execution] may differ: a number format with which the loss leaves the band is a fault to be reported.
 
 The mean of a run's losses over k steps of a window is normal within
 
@@ -26,6 +26,7 @@ from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
 DIRECTORY = Path(__file__).with_name("references")
 _DEVIATIONS = 4.0
 _SEED = "data.seed"
+_SECTIONS = tuple(section for section in WHAT_SECTIONS if section != "numerics")
 
 
 class Bounds(NamedTuple):
@@ -89,8 +90,8 @@ class Reference:
 
 def references_of(recipe: Recipe) -> list[Reference]:
     """The references for a recipe's runs: at most one with a band, and any number with marks."""
-    settings = what_settings(recipe)
-    chosen = dict(settings.items() - what_settings(Recipe(phase=(Phase(),) * len(recipe.phase))).items())
+    settings = curve_settings(recipe)
+    chosen = dict(settings.items() - curve_settings(Recipe(phase=(Phase(),) * len(recipe.phase))).items())
     references = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]
     return [
         reference
@@ -100,10 +101,13 @@ def references_of(recipe: Recipe) -> list[Reference]:
     ]
 
 
-def what_settings(recipe: Recipe) -> dict[str, Any]:
-    """All settings that decide a run's result, except data.seed, by section.key; values are hashable."""
+def curve_settings(recipe: Recipe) -> dict[str, Any]:
+    """All settings that decide the loss to be expected, by section.key; values are hashable.
+
+    These are all that decide a run's result, except data.seed and [numerics].
+    """
     settings_by_key = {}
-    for section in WHAT_SECTIONS:
+    for section in _SECTIONS:
         settings_table = recipe_to_table(recipe)[section]
         parts = (
             {f"{section}.{i}": phase for i, phase in enumerate(settings_table)}

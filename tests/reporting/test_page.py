@@ -12,7 +12,7 @@ import pytest
 from bert_horovod.reporting.page import content, page
 from bert_horovod.reporting.run_record import read_run, schema
 from bert_horovod.runs import reference_curves
-from bert_horovod.runs.reference_curves import what_settings
+from bert_horovod.runs.reference_curves import curve_settings
 from tests.horovod_runs import PROJECT
 from tests.reporting.toy_record import write_run
 from tests.toys import toy_recipe
@@ -38,7 +38,7 @@ def report(tmp_path_factory) -> Path:
     numbers = {"seeds": 3, "window": 20, "means": [7.0, 6.0], "spreads": [0.1, 0.1], "noises": [0.1, 0.1]}
     mark = {"metric": "loss", "low": 1.67, "high": 1.71, "source": "published"}
     about = {"name": "toy", "runs": "other seeds", "command": "", "settings": {}}
-    about["settings"] = what_settings(toy_recipe(phase={"steps": 100}))
+    about["settings"] = curve_settings(toy_recipe(phase={"steps": 100}))
     (directory / "toy.json").write_text(json.dumps(about | numbers | {"marks": [mark]}), encoding="utf-8")
     runs = [write_run(directory / "one", odd_metric=True), write_run(directory / "two", {"data": {"seed": 8}})]
     with pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,10 @@ from bert_horovod.__main__ import parse
 from bert_horovod.costs.clusters import read_cluster
 from bert_horovod.errors import UserError
 from bert_horovod.reporting.run_record import MOST_POINTS, names_of, read_run, schema
+from bert_horovod.runs import reference_curves
+from bert_horovod.runs.reference_curves import curve_settings
 from tests.reporting.toy_record import write_run
+from tests.toys import toy_recipe
 
 HOURS = (30 + 99 * 0.5) / 3600  # of 100 steps
 
@@ -47,6 +50,19 @@ def test_what_is_left_and_what_it_costs(tmp_path):
     assert summary["cost so far"] == f"{2 * done_s:,.2f} EUR"
     assert summary["cost at the end"] == f"{2 * (done_s + left_s):,.2f} EUR"
     assert summary["energy at the end"] == f"{2 * (done_s + left_s) / 3600:,.1f} kWh"
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(10, [1, 10, 10]), (50, [1, 20, 50, 50]), (100, [1, 20, 60, 80])])
+def test_a_band_reaches_from_the_first_step_to_the_last_that_it_knows(tmp_path, monkeypatch, steps, expected):
+    monkeypatch.setattr(reference_curves, "DIRECTORY", tmp_path)
+    band = {"seeds": 2, "window": 40, "means": [7.0, 6.0], "spreads": [0.1, 0.2], "noises": [0.1, 0.1]}
+    about = {"name": "toy", "runs": "", "command": "", "settings": curve_settings(toy_recipe(phase={"steps": 100}))}
+    (tmp_path / "toy.json").write_text(json.dumps(about | band), encoding="utf-8")
+    (drawn,) = read_run(write_run(tmp_path / "run", steps=steps))["bands"]
+    assert drawn["step"] == expected
+    assert drawn["low"][0] == drawn["low"][1] < 7 < drawn["high"][0] == drawn["high"][1]
+    assert drawn["low"][-2:] == [drawn["low"][-1]] * 2
+    assert len(drawn["low"]) == len(drawn["high"]) == len(drawn["hours"]) == len(expected)
 
 
 def test_long_curves_are_thinned_to_their_means(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runs import reference_curves
-from bert_horovod.runs.reference_curves import DIRECTORY, Reference, read_reference, references_of, what_settings
+from bert_horovod.runs.reference_curves import DIRECTORY, Reference, curve_settings, read_reference, references_of
 from tests.horovod_runs import PROJECT
 from tests.toys import toy_recipe
 
@@ -48,22 +48,22 @@ def test_marks_are_about_runs_with_their_settings_and_bands_about_runs_without_o
         (tmp_path / f"{name}.json").write_text(json.dumps(about | more), encoding="utf-8")
 
     recipe, width = toy_recipe(), toy_recipe().model.hidden_size
-    write("band", what_settings(recipe), **band)
+    write("band", curve_settings(recipe), **band)
     write("band of a part", {"model.hidden_size": width}, **band)
     write("marks", {"model.hidden_size": width})
     write("wide", {"model.hidden_size": 12345})
     assert [each.name for each in references_of(recipe)] == ["band", "marks"]
     # A setting that was not there when the file was written counts if it is not its default.
-    older = {key: value for key, value in what_settings(recipe).items() if key != "objective.ngram"}
+    older = {key: value for key, value in curve_settings(recipe).items() if key != "objective.ngram"}
     write("band", older, **band)
     assert [each.name for each in references_of(recipe)] == ["band", "marks"]
     assert [each.name for each in references_of(toy_recipe(objective={"ngram": 3}))] == ["marks"]
 
 
-def test_the_seed_and_how_the_work_is_done_do_not_count():
-    one = toy_recipe(data={"seed": 3}, execution={"micro_batch": 1})
-    assert what_settings(one) == what_settings(toy_recipe())
-    assert what_settings(toy_recipe(numerics={"wire": "float16"})) != what_settings(one)
+def test_the_seed_and_number_formats_and_how_the_work_is_done_do_not_count():
+    one = toy_recipe(data={"seed": 3}, numerics={"wire": "float16"}, execution={"micro_batch": 1})
+    assert curve_settings(one) == curve_settings(toy_recipe())
+    assert curve_settings(toy_recipe(exchange={"method": "onebit_adam"})) != curve_settings(one)
 
 
 @pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.json")), ids=lambda path: path.stem)
@@ -77,5 +77,5 @@ def test_what_ships_is_about_recipes_that_ship(path: Path):
     parser.add_argument("--set", action="append", default=[])
     command, _ = parser.parse_known_args(shlex.split(reference.command))
     recipes = [command.recipe] if command.recipe else sorted((PROJECT / "run" / "recipes").glob("*.toml"))
-    known = [what_settings(load_recipe(PROJECT / recipe, command.set)) for recipe in recipes]
+    known = [curve_settings(load_recipe(PROJECT / recipe, command.set)) for recipe in recipes]
     assert any(reference.settings.items() <= settings.items() for settings in known)

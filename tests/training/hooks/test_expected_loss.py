@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_horovod.runs import reference_curves
-from bert_horovod.runs.reference_curves import what_settings
+from bert_horovod.runs.reference_curves import curve_settings
 from tests.toy_runs import logged, train
 from tests.toys import toy_recipe
 
@@ -19,7 +19,7 @@ def reference(tmp_path, monkeypatch):
             "name": "toy",
             "runs": "3 seeds",
             "command": "",
-            "settings": what_settings(toy_recipe()),
+            "settings": curve_settings(toy_recipe()),
             "seeds": 3,
             "window": 2,
         }
