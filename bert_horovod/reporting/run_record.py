@@ -145,10 +145,9 @@ def _bands(recipe: Recipe, clock: _Clock) -> list[dict[str, Any]]:
         window, last = reference.window, clock.last_step
         end = min(last, len(reference.means) * window)
         if end:
-            bounds = [reference.bounds(i, losses=1) for i in range(math.ceil(end / window))]
-            middles = [min(end, i * window + window // 2) for i in range(len(bounds))]
-            # The first and the last window reach to their outer ends.
-            steps, bounds = [1, *middles, end], [bounds[0], *bounds, bounds[-1]]
+            middles = range(window // 2, end, window)
+            steps = sorted({1, *middles, end})
+            bounds = [reference.at(step) for step in steps]
             bands.append(_band("loss", f"expected: {reference.runs}", steps, bounds, clock))
         for mark in reference.marks if last else ():
             bounds = [Bounds(mark.low, mark.high)] * 2

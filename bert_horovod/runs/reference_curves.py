@@ -16,7 +16,7 @@ distributed, one window in 16,000 is outside by chance.
 
 import json
 from dataclasses import dataclass
-from math import sqrt
+from math import floor, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +68,15 @@ class Reference:
         chance = self.noises[window] ** 2 * (1 / (losses or self.window) - 1 / self.window)
         reach = _DEVIATIONS * sqrt(self.spreads[window] ** 2 * (1 + 1 / self.seeds) + chance)
         return Bounds(self.means[window] - reach, self.means[window] + reach)
+
+    def at(self, step: int) -> Bounds:
+        """The band for one step's loss, on a straight line through the middles of the two nearest windows."""
+        if len(self.means) == 1:
+            return self.bounds(0, 1)
+        place = (step - (self.window + 1) / 2) / self.window
+        before = min(max(floor(place), 0), len(self.means) - 2)
+        ends = zip(self.bounds(before, 1), self.bounds(before + 1, 1), strict=True)
+        return Bounds(*(here + (place - before) * (there - here) for here, there in ends))
 
     def judge(self, step: int, losses: list[float]) -> str | None:
         """A message if the losses of the window that ends with `step` are not normal; None if normal or unknown."""

@@ -1,6 +1,7 @@
 """What counts as a normal loss."""
 
 import argparse
+import dataclasses
 import json
 import math
 import shlex
@@ -37,6 +38,19 @@ def test_a_loss_outside_is_told_with_what_to_look_at():
     assert above.startswith(f"at step 40 the loss is 5.30, and {band}; look at the learning rate")
     assert below.startswith(f"at step 40 the loss is 4.60, and {band}; look at the data")
     assert REFERENCE.judge(35, [5.3] * 2) is None  # two losses may be so by chance
+
+
+def test_a_single_step_is_expected_on_the_line_through_the_windows_middles():
+    for window, middle in ((0, 10.5), (1, 30.5)):
+        low, high = REFERENCE.bounds(window, 1)
+        near = [REFERENCE.at(step) for step in (math.floor(middle), math.ceil(middle))]
+        assert sum(each.low for each in near) / 2 == pytest.approx(low)
+        assert sum(each.high for each in near) / 2 == pytest.approx(high)
+    slope = (REFERENCE.bounds(1, 1).low - REFERENCE.bounds(0, 1).low) / 20
+    for step in (1, 20, 39):
+        assert REFERENCE.at(step + 1).low - REFERENCE.at(step).low == pytest.approx(slope)
+    one = dataclasses.replace(REFERENCE, means=(6.0,), spreads=(0.1,), noises=(0.2,))
+    assert one.at(1) == one.at(20) == one.bounds(0, 1)
 
 
 def test_marks_are_about_runs_with_their_settings_and_bands_about_runs_without_others(monkeypatch, tmp_path):
