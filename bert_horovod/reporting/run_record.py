@@ -145,7 +145,7 @@ def _bands(recipe: Recipe, clock: _Clock) -> list[dict[str, Any]]:
         window, last = reference.window, clock.last_step
         end = min(last, len(reference.means) * window)
         if end:
-            middles = range(window // 2, end, window)
+            middles = range((window + 1) // 2, end, window)
             steps = sorted({1, *middles, end})
             bounds = [reference.at(step) for step in steps]
             bands.append(_band("loss", f"expected: {reference.runs}", steps, bounds, clock))
