@@ -80,7 +80,7 @@ def test_ctrl_c_ends_the_doctor_and_all_that_it_started(box):
         stderr=subprocess.PIPE,
         text=True,
     )
-    pattern = ["pgrep", "-f", "horovod.runner|cluster.all_reduce"]
+    pattern = ["pgrep", "-f", "horovod.runner|doctor.all_reduce"]
     end = time.monotonic() + PATIENCE_S
     while box.run("node2", pattern).returncode and time.monotonic() < end:  # until a rank runs there
         time.sleep(0.1)
