@@ -16,7 +16,8 @@ A contestant is started anew for each line and round, in turn with the others; f
 Seconds are of an optimizer step of K micro-batches. compute s is a step without communication, in the same process;
 exposed s is what communication adds to it. Efficiency is rows/s a host over rows/s of one host alone. link use is what
 a rank sends in a ring all-reduce of the gradients, over the step and the link's rate. predicted s is our model's, held
-back s our step with all communication after backward. One that fails is named on standard error and left out.
+back s our step with all communication after backward, cores busy the share of this machine's cores, all hosts
+together, during our step. One that fails is named on standard error and left out.
 """
 
 import argparse
@@ -52,6 +53,7 @@ COLUMNS = {
     "link_use": ("link use", PERCENT),
     "predicted_s": ("predicted s", "{:.4g}".format),
     "held_back_s": ("held back s", "{:.4g}".format),
+    "cores_busy": ("cores busy", PERCENT),
 }
 
 
@@ -87,6 +89,7 @@ def line(cell: Cell, rounds: list[dict[str, float]], rows: int, alone_rows_per_s
             "link_use": median("wire_bytes") * 8 / step_s / bits_per_s(cell.link),
             "predicted_s": median("predicted_s"),
             "held_back_s": median("held_back_s"),
+            "cores_busy": median("cores_busy"),
         }
     return row
 

@@ -17,6 +17,7 @@ from bert_horovod.measuring.configuration import describe
 from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of
 from bert_horovod.measuring.synthetic import LoneRank, SyntheticStep, phase_batch, synthetic_step
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.processor import busy_share, core_ticks
 from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.overlap import plan_by_measurement
 from bert_horovod.training.step import StepTimes, as_tensors
@@ -43,7 +44,7 @@ def measure(
       warm_up: steps of each kind that are not timed.
 
     Returns:
-      The JSON object of `bert-horovod bench comm --json`; all of it but the times is equal on all ranks.
+      The JSON object of `bert-horovod bench comm --json`; all of it but times and cores is equal on all ranks.
     """
     phase = recipe.phase[0]
     micro_batches = derive(recipe, phase, world.size).micro_batches
@@ -62,13 +63,15 @@ def measure(
         if overlaps:
             kinds["held_back"] = build(world, expectation.plan, held_back=True)
     results, taken_s = {name: [] for name in kinds}, dict.fromkeys(kinds, 0.0)
+    ticks = {name: [] for name in kinds}
     for i in range(warm_up + steps):
         for name, step in kinds.items():
             world.barrier()
-            begin = time.perf_counter()
+            begin, ticks_before = time.perf_counter(), core_ticks()
             result = step.run(with_times=True)
             if i >= warm_up:
                 taken_s[name] += time.perf_counter() - begin
+                ticks[name].append((ticks_before, core_ticks()))
                 results[name].append(result)
     if timeline is not None and world.size > 1:
         _write_timeline(timeline, kinds["overlapped"], expectation.plan, world)
@@ -85,6 +88,7 @@ def measure(
         "micro_batches": micro_batches,
         "step_s": step_s,
         "rows_per_s": phase.global_batch / step_s["overlapped" if world.size > 1 else "off"],
+        "cores_busy": {name: busy_share(spans) for name, spans in ticks.items()},
         "delays": delays or delays_of(expectation.profile, update_s),
     }
     if world.size > 1:

@@ -100,8 +100,9 @@ def test_figures_of_a_line(scaling):
             "step_s": {"off": off, "overlapped": on, "held_back": 3.5},
             "wire_bytes": 25e6,
             "predicted_s": 2.5,
+            "cores_busy": {"off": 0.2, "overlapped": busy, "held_back": 0.3},
         }
-        for off, on in ((2.0, 2.4), (1.0, 2.5), (2.2, 2.7))
+        for off, on, busy in ((2.0, 2.4, 0.9), (1.0, 2.5, 0.7), (2.2, 2.7, 0.8))
     ]
     line = scaling.line(cell, [scaling.figures(answer) for answer in answers], 16, 10.0)
     assert line["step_s"] == 2.5
@@ -111,6 +112,7 @@ def test_figures_of_a_line(scaling):
     assert line["efficiency"] == pytest.approx(16 * 4 / 2.5 / 10)
     assert line["link_use"] == pytest.approx(25e6 * 8 / 2.5 / 100e6)
     assert (line["predicted_s"], line["held_back_s"]) == (2.5, 3.5)
+    assert line["cores_busy"] == 0.8
 
 
 def test_one_host_has_no_wire_and_no_link(scaling):
@@ -118,7 +120,8 @@ def test_one_host_has_no_wire_and_no_link(scaling):
     assert [len(group) for group in groups] == [3] * 3 + [5] * 6
     assert {(cell.wire, cell.link) for group in groups[:3] for cell in group} == {("float32", None)}
     cell = groups[0][0]
-    line = scaling.line(cell, [scaling.figures({"step_s": {"off": 2.0}, "wire_bytes": 0})], 16, None)
+    answer = {"step_s": {"off": 2.0}, "wire_bytes": 0, "cores_busy": {"off": 0.5}}
+    line = scaling.line(cell, [scaling.figures(answer)], 16, None)
     assert (line["rows_per_s"], line["efficiency"]) == (8.0, 1.0)
     assert "exposed_s" not in line
 

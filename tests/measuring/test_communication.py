@@ -133,6 +133,7 @@ def assert_measured(found: dict) -> None:
     assert all(found["step_s"][kind] >= 2 * 0.65 + 0.02 for kind in ("off", "overlapped", "held_back"))
     assert found["exposed_s"] == found["step_s"]["overlapped"] - found["step_s"]["off"]
     assert 0 <= found["hidden_share"] <= 1
+    assert all(0 <= found["cores_busy"][kind] <= 1 for kind in ("off", "overlapped", "held_back"))
     assert found["wire_bytes"] == found["bytes_reduced"] >= sum(found["bucket_bytes"]) > 0
     assert found["delays"] == DELAYS
     assert 0 < found["floor_s"] < 1

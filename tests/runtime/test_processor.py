@@ -1,10 +1,11 @@
 """What Linux tells of a processor."""
 
 import os
+import time
 
 import pytest
 
-from bert_horovod.runtime.processor import physical_cores, processor_name
+from bert_horovod.runtime.processor import busy_share, core_ticks, physical_cores, processor_name
 
 
 def cpuinfo(path, cores: list[tuple[int, int]]):
@@ -32,3 +33,19 @@ def test_where_nothing_is_told_each_thread_is_a_core(tmp_path, text):
         path.write_text(text)
     assert physical_cores(path) == len(os.sched_getaffinity(0))
     assert processor_name(path) == os.uname().machine
+
+
+def test_ticks_that_are_not_idle_are_busy(tmp_path):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 20 30 4000 500 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")
+    assert core_ticks(stat) == (171, 4671)  # waiting for a disk is idle
+    assert busy_share([((0, 0), (30, 40)), ((100, 200), (110, 240))]) == 0.5
+    assert busy_share([((5, 9), (5, 9))]) == 0
+
+
+def test_work_makes_cores_busy():
+    before, end = core_ticks(), time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pass
+    share = busy_share([(before, core_ticks())])
+    assert 0.5 / os.cpu_count() <= share <= 1

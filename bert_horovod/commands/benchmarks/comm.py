@@ -64,11 +64,12 @@ def _text(measured: dict) -> str:
 
     step_s = measured["step_s"]
     rows = measured["rows_per_s"] * step_s.get("overlapped", step_s["off"])
-    heading = ("communication", "step s", "exposed ms", "rows/s", "sent Mb/s")
+    heading = ("communication", "step s", "exposed ms", "rows/s", "sent Mb/s", "cores busy")
     table = [heading]
     for name, seconds in step_s.items():
         sent = "-" if name == "off" else f"{8e-6 * measured['wire_bytes'] / seconds:.0f}"
-        table.append((name, f"{seconds:.4f}", f"{1e3 * (seconds - step_s['off']):.1f}", f"{rows / seconds:.1f}", sent))
+        cells = [name, f"{seconds:.4f}", f"{1e3 * (seconds - step_s['off']):.1f}", f"{rows / seconds:.1f}", sent]
+        table.append((*cells, f"{measured['cores_busy'][name]:.0%}"))
     text = (
         f"{measured['configuration']}; {measured['world_size']} rank(s), {measured['micro_batches']} micro-batch(es)\n"
         f"{lines(table)}"
