@@ -23,6 +23,7 @@ from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runs.reference_curves import DIRECTORY, curve_settings
+from bert_horovod.runs.status_files import read_sign
 from bert_horovod.storage.writing import write_atomically
 
 LOGGED = 10  # losses of a window
@@ -51,7 +52,10 @@ def band(losses: np.ndarray) -> dict[str, list[float]]:
 
 
 def read_losses(output_dir: Path, window: int) -> np.ndarray:
-    """The losses of a run, [windows, LOGGED]; raises RunError where some are missing."""
+    """The losses of a run, [windows, LOGGED]; raises RunError where some are missing or the run was stopped."""
+    sign = read_sign(output_dir)
+    if sign and sign.step < sign.last_step:  # a run that is asked to stop saves and ends with 0
+        raise RunError(f"{output_dir}: stopped at step {sign.step} of {sign.last_step}; the same command goes on")
     every = window // LOGGED
     text = (output_dir / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [line for line in map(json.loads, text.splitlines()) if "loss" in line and line["step"] % every == 0]

@@ -7,6 +7,7 @@ import pytest
 
 from bert_horovod.errors import RunError
 from bert_horovod.runs.reference_curves import Reference
+from bert_horovod.runs.status_files import Sign
 from tests.benchmarks.scripts import load_script
 
 
@@ -36,3 +37,13 @@ def test_losses_are_read_by_window(script, tmp_path):
     assert script.read_losses(tmp_path, 20).tolist() == [[*range(2, 21, 2)], [*range(22, 41, 2)]]
     with pytest.raises(RunError, match="no loss of each 1 steps"):
         script.read_losses(tmp_path, 10)
+
+
+def test_a_stopped_run_is_no_curve(script, tmp_path):
+    lines = [{"step": step, "loss": float(step)} for step in range(2, 41, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    Sign(40, 40, "saving", 0.0, 0.0, 0.0, 1).write(tmp_path)
+    assert len(script.read_losses(tmp_path, 20)) == 2
+    Sign(40, 60, "saving", 0.0, 0.0, 0.0, 1).write(tmp_path)
+    with pytest.raises(RunError, match="stopped at step 40 of 60; the same command goes on"):
+        script.read_losses(tmp_path, 20)
