@@ -82,7 +82,8 @@ def test_ctrl_c_ends_the_doctor_and_all_that_it_started(box):
     )
     pattern = ["pgrep", "-f", "horovod.runner|doctor.all_reduce"]
     end = time.monotonic() + PATIENCE_S
-    while box.run("node2", pattern).returncode and time.monotonic() < end:  # until a rank runs there
+    while box.run("node2", pattern).returncode:  # until a rank runs there
+        assert time.monotonic() < end, "the doctor started no rank on node2"
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE_S)
