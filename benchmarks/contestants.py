@@ -150,8 +150,11 @@ def figures(printed: dict[str, Any]) -> dict[str, float]:
     if not isinstance(steps, dict):
         return {"step_s": steps, "compute_s": printed["compute_s"], "wire_bytes": printed["wire_bytes"]}
     step = steps["overlapped"] if steps.get("overlapped") is not None else steps["off"]  # off: a world of one
-    optional = {"held_back_s": steps.get("held_back"), "predicted_s": printed.get("predicted_s")}
-    optional |= {"cores_busy": printed["cores_busy"].get("overlapped")}
+    optional = {
+        "held_back_s": steps.get("held_back"),
+        "predicted_s": printed.get("predicted_s"),
+        "cores_busy": printed["cores_busy"].get("overlapped"),
+    }
     return {"step_s": step, "compute_s": steps["off"], "wire_bytes": printed.get("wire_bytes", 0)} | optional
 
 

@@ -35,14 +35,14 @@ def lines(output: str, name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Cluster]:
-    """Three hosts with slow links, of which the tests expect less: the machine's own load must not decide."""
+    """Three hosts with slow links, so that the machine's own load counts little."""
     with cluster(hosts=3, link="100mbit", slots=2) as box:
         yield box
 
 
 @needs_hosts
 def test_hosts_that_are_well_pass_and_the_line_that_starts_a_run_is_printed(box):
-    code, output = examine(box, "-H", "node1:2,node2:1", "--expect_gbit", "0.02")
+    code, output = examine(box, "-H", "node1:2,node2:1", "--expect_gbit", "0.1")
     assert code == 0, output
     for name in ("ssh", "versions", "network", "name", "clocks", "GPUs", "all-reduce"):
         assert [line.split()[0] for line in lines(output, name)] == ["ok"], name
@@ -58,13 +58,13 @@ def test_hosts_that_are_well_pass_and_the_line_that_starts_a_run_is_printed(box)
 def test_a_slow_link_is_found_and_its_host_named(box):
     box.shape("node3", "20mbit")
     try:
-        code, output = examine(box, "-H", "node1:1,node2:1,node3:1", "--expect_gbit", "0.04")
+        code, output = examine(box, "-H", "node1:1,node2:1,node3:1", "--expect_gbit", "0.1")
     finally:
         box.shape("node3", "100mbit")
     assert code == 1
     (line,) = lines(output, "all-reduce")
     assert line.startswith("FAILED")
-    assert "expected 70% of 0.04 Gb/s" in line
+    assert "expected 70% of 0.1 Gb/s" in line
     assert "Slow: node3, 0.0" in line
     assert "node2 to" not in line
 
