@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from benchmarks.compute import PROJECT, Contestant, add_environments, ask, environment, say
 from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.measuring.tables import lines
+from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 
 WARM_UP = 6  # steps, the first of which compile
@@ -50,6 +51,7 @@ def data_of(task: str, data_dir: Path, train_file: Path | None) -> Any:
 
 def run_ours(shape: dict[str, Any]) -> None:
     """Be one of our contestants: for each number on standard input run so many steps, answer seconds an example."""
+    keep_freed_memory()  # as `bert-horovod` does
     import_tensorflow()
     from bert_horovod.batches.positions import step_positions
     from bert_horovod.collectives.world import World

@@ -36,6 +36,7 @@ from bert_horovod.measuring.configuration import SIZES, describe, size_recipe
 from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 
 LENGTH, ROWS = 512, 4  # of --model, where no flag says otherwise
@@ -199,6 +200,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Measure and print the table."""
+    keep_freed_memory()  # as `bert-horovod` does
     arguments = parse()
     try:
         stores = [open_store(path) for path in arguments.data_dir]

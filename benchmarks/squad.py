@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.errors import ReportedError
 from bert_horovod.measuring.tables import lines
+from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 
 WARM_UP = 3  # steps, the first of which compile
@@ -80,6 +81,7 @@ def compare(arguments: argparse.Namespace) -> str:
 
 def main() -> int:
     """Measure and print the table."""
+    keep_freed_memory()  # as `bert-horovod` does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory, or an output_dir")
     parser.add_argument("--data_dir", type=Path, help="SQuAD's files")

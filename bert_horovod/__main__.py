@@ -11,6 +11,7 @@ from bert_horovod import __version__, commands
 from bert_horovod.cluster.launching.rank import end_with_launcher
 from bert_horovod.commands.shared.parser import Parser, add_commands
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
+from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.storage.mapped import explain_bus_errors
 
 
@@ -58,6 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def main() -> None:
     """The `bert-horovod` command."""
+    keep_freed_memory()  # before end_with_launcher starts a thread
     end_with_launcher()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # names may have bytes and characters that it cannot write

@@ -19,6 +19,7 @@ from pathlib import Path
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.children import python_settings
 
 STEPS = 2  # optimizer steps; the first creates slots and accumulators, the second runs beside them
@@ -215,4 +216,5 @@ def _child() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as a rank does
     _child()

@@ -19,6 +19,7 @@ from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.measuring.configuration import describe, step_flops
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 
 import_tensorflow()
@@ -110,6 +111,7 @@ def measure(step: TimedStep, steps: int) -> dict[str, Any]:
 
 def main() -> None:
     """Answer requests for timed steps until standard input ends."""
+    keep_freed_memory()  # as a rank does
     request = json.loads(sys.argv[1])
     recipe = recipe_from_table(request["recipe"])
     use_devices(0, 1, recipe.execution.threads)

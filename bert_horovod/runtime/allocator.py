@@ -17,6 +17,7 @@ _VARIABLES = (
     "MALLOC_ARENA_MAX",
     "GLIBC_TUNABLES",
 )
+_GPU_DRIVER = "/dev/nvidiactl"
 
 
 def keep_freed_memory() -> bool:
@@ -24,9 +25,14 @@ def keep_freed_memory() -> bool:
 
     Otherwise glibc gives each tensor of 32 MiB or more back when it is freed, so that the kernel has to find and clear
     its pages again in every step. The process holds its peak until it ends, and the peak may be some percent higher.
-    Nothing is changed if the environment sets malloc itself, or where the C library has no mallopt.
+    Nothing is changed if the environment sets malloc itself, where the C library has no mallopt, or on a GPU, where
+    tensors are not malloc's.
+
+    Call it before the process starts its first thread, because a thread that has taken memory has an arena of its own,
+    which glibc later gives to other threads too, whatever the limit is then.
     """
-    if any(variable in os.environ for variable in _VARIABLES):
+    gpu = os.path.exists(_GPU_DRIVER) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
+    if gpu or any(variable in os.environ for variable in _VARIABLES):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

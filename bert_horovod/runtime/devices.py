@@ -6,7 +6,6 @@ import resource
 import tensorflow as tf
 
 from bert_horovod.errors import UserError
-from bert_horovod.runtime.allocator import keep_freed_memory
 
 
 def use_devices(local_rank: int, local_size: int, threads: int) -> None:
@@ -27,7 +26,6 @@ def use_devices(local_rank: int, local_size: int, threads: int) -> None:
         tf.config.set_visible_devices(gpus[local_rank], "GPU")
         tf.config.experimental.set_memory_growth(gpus[local_rank], True)
         return
-    keep_freed_memory()
     cores = len(os.sched_getaffinity(0))
     tf.config.threading.set_intra_op_parallelism_threads(threads or max(1, cores // local_size))
     tf.config.threading.set_inter_op_parallelism_threads(2)
