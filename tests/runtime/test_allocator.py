@@ -34,6 +34,7 @@ def count():
 counts, done = [], threading.Event()
 """
 HERE = "print(keep_freed_memory())\ncount()\n"
+GPU = "from bert_horovod.runtime import allocator\nallocator._GPU_DRIVER = '/dev/null'\n"  # a file that exists
 COMMAND = """
 from bert_horovod.__main__ import main
 sys.argv = ["bert-horovod", "recipes"]
@@ -43,8 +44,6 @@ except SystemExit:
     time.sleep(0.2)  # the thread that watches the launcher has begun
     count()
 """
-
-
 PAGES = (64 << 20) // os.sysconf("SC_PAGE_SIZE")
 GLIBC = pytest.mark.skipif(not os.confstr("CS_GNU_LIBC_VERSION"), reason="the C library is not glibc")
 
@@ -69,6 +68,12 @@ def test_memory_that_is_used_again_is_not_taken_from_the_kernel_again():
 def test_a_rank_under_a_launcher_keeps_it_too_though_it_has_a_thread_that_watches_the_launcher():
     _, counts = _run(COMMAND, HOROVOD_RANK="0", HOROVOD_SIZE="1")
     assert max(counts) < PAGES / 10
+
+
+@GLIBC
+@pytest.mark.parametrize(("visible", "expected"), [("0", "False"), ("", "True"), ("-1", "True")])
+def test_nothing_changes_on_a_gpu_that_the_process_may_use(visible, expected):
+    assert _run(GPU + HERE, CUDA_VISIBLE_DEVICES=visible)[0] == expected
 
 
 def test_what_the_environment_says_of_malloc_stays():
