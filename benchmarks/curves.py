@@ -4,6 +4,7 @@
 python benchmarks/curves.py --data_dir STORE --work DIR                 train what is missing, then print the table
 python benchmarks/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
 python benchmarks/curves.py --data_dir STORE --work DIR --start C       continued curves too
+python benchmarks/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
 python benchmarks/curves.py --step_times FILE                           the table alone, with hours on a link
 python benchmarks/plot_curves.py --against operations SVG               curves of growing models, see docs/growing.md
 
@@ -18,6 +19,9 @@ A curve is behind float32, or, if its recipe is another, the curve that trains t
 When a curve from fresh parameters leaves its first plateau is a matter of rounding, worth 0.1 nats in the end. So what
 is recommended is also compared without a plateau: "continued" curves begin with the parameters of --start, a checkpoint
 of bert-mini.toml after 1,000 steps.
+
+On a GPU the two ranks share it, over Gloo, each as if it were alone on its host. Curves whose two ranks would compute
+what one does (float32 sums of gradients) are trained on one rank there; what two would send is computed.
 
 A curve lies in benchmarks/curves/ under the hash of what decides it: the recipe's settings that are not defaults, the
 store, the number of ranks and the first parameters. A run that was stopped goes on where it was: its directory in DIR
@@ -50,6 +54,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 KEPT = PROJECT / "benchmarks" / "curves"
 RECIPES = PROJECT / "run" / "recipes"
 RANKS = 2
+ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
 STEPS, ROWS = 2000, 64  # of all ranks
 BASELINE = "float32"  # whose last loss the others are to reach
 # What all curves share. beta_2 as in the published methods, so that a frozen second moment is not noise.
@@ -81,6 +86,7 @@ LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 FASTER = "phase.0.learning_rate=2e-3"  # the recipe's is 1e-3
 # The rate search of rules for large batches, at 4 ROWS rows; CAME's are below AdamW's best, as published.
 RATES = {
+    "adamw": ("1e-3", "2e-3", "4e-3"),
     "lamb": ("4e-3", "8e-3", "1.6e-2"),
     "lans": ("4e-3", "8e-3", "1.6e-2"),
     "came": ("5e-4", "1e-3", "2e-3"),
@@ -97,14 +103,14 @@ CURVES: dict[str, tuple[str, ...]] = {
     "local AdamW, 8": LOCAL,
     "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
     "float16, K = 4": ("numerics.wire=float16", FASTER, *LARGE),
-    "ALBERT-mini": (),
+    **{f"ALBERT-mini{of}": seed for of, seed in SEEDS.items()},
+    **{f"{BASELINE}{of}": seed for of, seed in SEEDS.items() if of},
 }
-OTHER_RECIPES = {"ALBERT-mini": "albert-mini.toml"}
+ALBERT = "ALBERT-mini"
 # Curves that begin with the parameters of --start: those above, and these.
 CONTINUED = "continued, "
 AFTERWARDS: dict[str, tuple[str, ...]] = {
-    **{name: changes for name, changes in CURVES.items() if name not in OTHER_RECIPES},
-    "float32, seed 2": ("data.seed=2",),
+    **{name: changes for name, changes in CURVES.items() if not name.startswith(ALBERT)},
     "1-bit Adam, seed 2": (*ONEBIT_ADAM, "data.seed=2"),
     "1-bit Adam, form momentum": (*ONEBIT_ADAM, "exchange.form=momentum"),
     "1-bit Adam, longer": LONGER,
@@ -165,8 +171,10 @@ COLUMNS = {
 def parts_of(name: str) -> tuple[Path, tuple[str, ...]]:
     """The file of a curve's recipe, and what is set in it."""
     file = next((file for begin, file in OF_OPERATIONS.items() if name.startswith(begin)), None)
-    length = () if file else LENGTH
-    return RECIPES / (file or OTHER_RECIPES.get(name, "bert-mini.toml")), (*length, *COMMON, *CURVES[name])
+    if file:
+        return RECIPES / file, (*COMMON, *CURVES[name])
+    file = "albert-mini.toml" if name.startswith(ALBERT) else "bert-mini.toml"
+    return RECIPES / file, (*LENGTH, *COMMON, *CURVES[name])
 
 
 def recipe_of(name: str) -> Recipe:
@@ -203,21 +211,30 @@ def kept() -> dict[str, dict[str, Any]]:
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(KEPT.glob("*.json"))}
 
 
-def train(name: str, key: str, data_dir: Path, work: Path, start: Path | None) -> None:
+def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace) -> None:
     """Train a curve to its end, from where it was, and keep it; `start` is what it begins with if not fresh.
 
     Raises RunError if the run failed.
     """
     (file, settings), recipe = parts_of(name), recipe_of(name)
-    directory, steps = work / key, recipe.total_steps
-    words = ["horovodrun", "-np", str(RANKS), *own_cores()]
+    work, steps = arguments.work, recipe.total_steps
+    directory = work / key
+    ranks = 1 if arguments.gpu and one_rank_is_enough(recipe) else RANKS
+    if ranks == 1:
+        words = []
+    elif arguments.gpu:
+        words = ["horovodrun", "-np", str(ranks), "-H", ONE_GPU]
+    else:
+        words = ["horovodrun", "-np", str(ranks), *own_cores()]
     words += [sys.executable, str(PROJECT / "run" / "run_pretraining.py")]
-    words += ["--recipe", str(file), "--data_dir", str(data_dir), "--output_dir", str(directory)]
+    words += ["--recipe", str(file), "--data_dir", str(arguments.data_dir), "--output_dir", str(directory)]
     words += ["--init_checkpoint", str(start)] if start else []
-    for override in settings:
+    whole = [f"execution.micro_batch={recipe.phase[0].global_batch // ranks}"] if arguments.gpu else []
+    for override in (*settings, *whole):
         words += ["--set", override]
     say(f"{name}: training in {directory}")
-    environment = os.environ | {"PATH": path(), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = os.environ | {"PATH": path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment |= {} if arguments.gpu else {"CUDA_VISIBLE_DEVICES": ""}
     with (work / f"{key}.log").open("a") as log:
         run = subprocess.Popen(words, cwd=PROJECT, env=environment, stdout=log, stderr=log)
         signal.signal(
@@ -233,6 +250,7 @@ def train(name: str, key: str, data_dir: Path, work: Path, start: Path | None) -
     trained = [line for line in lines if "loss" in line]
     curve = {
         "name": name,
+        "device": "GPU" if arguments.gpu else "CPU",
         "settings": list(settings),
         "held_out": held_out,
         "loss": [(line["step"], line["loss"]) for line in trained],
@@ -240,7 +258,9 @@ def train(name: str, key: str, data_dir: Path, work: Path, start: Path | None) -
             {
                 "steps": phase.steps,
                 "flops": phase.global_batch * derive(recipe, phase, RANKS).flops_per_row,
-                "wire_bytes": _mean([line["wire_bytes"] for line in trained if line["phase"] == i]),
+                "wire_bytes": _mean([line["wire_bytes"] for line in trained if line["phase"] == i])
+                if ranks == RANKS
+                else 4.0 * derive(recipe, phase, RANKS).trained,  # 2 (n - 1) / n times float32 sums, n = 2
             }
             for i, phase in enumerate(recipe.phase)
         ],
@@ -248,7 +268,14 @@ def train(name: str, key: str, data_dir: Path, work: Path, start: Path | None) -
     }
     KEPT.mkdir(exist_ok=True)
     (KEPT / f"{key}.json").write_text(json.dumps(curve) + "\n", encoding="utf-8")
-    shutil.rmtree(directory)
+    if not arguments.keep:
+        shutil.rmtree(directory)
+
+
+def one_rank_is_enough(recipe: Recipe) -> bool:
+    """Whether two ranks compute what one does, to rounding: whole gradients are summed, in float32, then clipped."""
+    exchanged = recipe.exchange.method == "gradients" and recipe.numerics.wire == "float32"
+    return exchanged and recipe.optimizer.clipping == "global"
 
 
 def own_cores() -> list[str]:
@@ -362,6 +389,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--work", type=Path, metavar="DIR", help="directory of unfinished runs")
     parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable (default: all)")
+    parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
+    parser.add_argument("--keep", action="store_true", help="leave finished runs in --work")
     parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
     parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
@@ -391,7 +420,7 @@ def main() -> int:
                     continue
                 key = key_of(recipe_of(name), store_hash, start_hash if continued else None)
                 if key not in kept():
-                    train(name, key, arguments.data_dir, arguments.work, arguments.start if continued else None)
+                    train(name, key, arguments.start if continued else None, arguments)
         step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
     except ReportedError as error:
         say(f"error: {error}")

@@ -31,6 +31,12 @@ def test_a_continued_curve_is_kept_under_what_it_begins_with():
     assert len(keys) == 3
 
 
+def test_a_curve_whose_ranks_compute_what_one_does_needs_one_rank_on_a_gpu():
+    enough = [name for name in curves.CURVES if curves.one_rank_is_enough(curves.recipe_of(name))]
+    assert {"float32", "ALBERT-mini, seed 2", "MSLT, 8 layers", "continued, LAMB"} <= set(enough)
+    assert not {"float16", "int8", "continued, 1-bit Adam", "continued, bucket clipping"} & set(enough)
+
+
 def test_a_continued_curve_without_a_start_is_refused(capsys):
     with pytest.raises(SystemExit):
         curves.parse(["--data_dir", "s", "--work", "w", "--curve", "continued, int8"])
