@@ -92,7 +92,10 @@ class GradientExchange(Exchange):
                 variable.assign(error)
             return clock(self._updater.apply(grouped, norm, inputs))
 
-        updated_s = tf.cond(finite, apply, lambda: clock([norm]))
+        if self._updater.at_once and not owed:
+            updated_s = clock(self._updater.apply_if(finite, grouped, norm, inputs))
+        else:
+            updated_s = tf.cond(finite, apply, lambda: clock([norm]))
         return Update(norm, finite, rows, ready_s, done_s, reduced_s, updated_s)
 
     def _finite_before_sums(self, clipped: dict[str, tf.Tensor]) -> tf.Tensor | None:

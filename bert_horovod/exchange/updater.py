@@ -1,5 +1,7 @@
 """Applies the optimizer's rule to parameters, slots and cast weights, group by group."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from bert_horovod.exchange.base import Gradients, UpdateInputs
@@ -10,6 +12,7 @@ from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.rules import rule
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.runtime.xla import compiled
 
 
 class Updater:
@@ -21,6 +24,8 @@ class Updater:
         cast: the cast weights, which are computed again after each update.
         settings: the recipe's.
         fused: whether XLA compiles the functions that read and write whole tensors.
+        at_once: whether XLA compiles one program for the norm and one for the update, in place of one a group. A GPU
+            would wait for a host that starts two programs and assigns several variables for each of the groups.
     """
 
     def __init__(
@@ -30,6 +35,7 @@ class Updater:
         cast: CastWeights,
         settings: Optimizer,
         fused: bool,
+        at_once: bool = False,
     ) -> None:
         self.parameters = parameters
         self.cast = cast
@@ -37,6 +43,7 @@ class Updater:
         self.rule = rule(settings.name)  # an exchange that has its own rule assigns it here
         self._settings = settings
         self.fused = fused
+        self.at_once = at_once
         self.groups = update_groups({name: tuple(variable.shape) for name, variable in parameters.items()})
 
     def grouped(self, gradients: Gradients) -> list[tf.Tensor]:
@@ -45,19 +52,48 @@ class Updater:
 
     def norm(self, grouped: list[tf.Tensor]) -> tf.Tensor:
         """The L2 norm over all gradients, float32 scalar."""
-        squares = tf.stack([tf.reduce_sum(square_sums(group, self.fused)) for group in grouped])
-        # Not tf.add_n, because its order of addition depends on timing: it starts with a term whose memory it may
-        # overwrite. Then norms of ranks with equal gradients sometimes differed in the last bit.
-        return tf.sqrt(tf.reduce_sum(squares))
+        if self.at_once:
+            return compiled(_norm)(grouped, False)
+        return _norm(grouped, self.fused)
 
     def apply(
         self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, rule: Rule | None = None
     ) -> list[tf.Tensor]:
-        """Clip, update and assign; returns the assigned parameters and cast weights, so that a clock can wait for them.
+        """Clip, update and assign; returns tensors that exist when all is assigned, so that a clock can wait for them.
 
-        `rule`: if given, it replaces the recipe's rule.
+        `rule`: if given, it replaces the recipe's rule. It may keep tensors that it computes, so it is not compiled.
         """
-        settings, rule = self._settings, rule or self.rule
+        if self.at_once and rule is None:
+            return [self._compiled(grouped, norm, inputs)]
+        return self._apply(rule or self.rule, self.fused, grouped, norm, inputs)
+
+    def apply_if(
+        self, finite: tf.Tensor, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs
+    ) -> list[tf.Tensor]:
+        """Do the same by the recipe's rule if `finite`, bool scalar; where all is updated at once only.
+
+        The device decides for each number, so that no host waits for it in the middle of a step.
+        """
+        return [self._compiled(grouped, norm, inputs, finite)]
+
+    def _compiled(self, *arguments: Any) -> tf.Tensor:
+        def program(*arguments: Any) -> tf.Tensor:
+            self._apply(self.rule, False, *arguments)
+            return tf.identity(arguments[1])  # the norm: a program copies what it returns
+
+        return tf.function(program, jit_compile=True, autograph=False)(*arguments)
+
+    def _apply(
+        self,
+        rule: Rule,
+        fused: bool,
+        grouped: list[tf.Tensor],
+        norm: tf.Tensor,
+        inputs: UpdateInputs,
+        finite: tf.Tensor | None = None,
+    ) -> list[tf.Tensor]:
+        """As `apply` and, where `finite` is given, `apply_if`; `fused`: whether XLA compiles each group's update."""
+        settings = self._settings
         factor = tf.constant(1.0)
         if rule.clips and settings.clipping == "global":
             factor = clip_factor(norm, settings.max_grad_norm)
@@ -72,22 +108,33 @@ class Updater:
                 old = {slot: tf.stack(tensors) for slot, tensors in old.items()}
             stacked, cast, slots = update(
                 rule,
-                old.pop(""),
+                old[""],
                 gradient,
-                old,
+                {slot: tensor for slot, tensor in old.items() if slot},
                 inputs.update,
                 inputs.learning_rate,
                 factor,
                 decays(group[0]),
                 settings,
                 self.cast.dtype,
-                self.fused,
+                fused,
             )
+            new = {"": stacked} | slots
+            if finite is not None:
+                new = {slot: tf.where(finite, tensor, old[slot]) for slot, tensor in new.items()}
+                cast = tf.cast(new[""], cast.dtype)
             narrow |= zip(group, tf.unstack(cast), strict=True)
             assigned = []
-            for slot, stacked_slot in ({"": stacked} | slots).items():
-                for name, new in zip(group, tf.unstack(stacked_slot), strict=True):
-                    assigned.append(variables[slot][name].assign(new))
+            for slot, stacked_slot in new.items():
+                for name, tensor in zip(group, tf.unstack(stacked_slot), strict=True):
+                    assigned.append(variables[slot][name].assign(tensor))
                     if not slot:
-                        parameters[name] = new
+                        parameters[name] = tensor
         return [*self.cast.refresh(parameters, narrow), *parameters.values()]
+
+
+def _norm(grouped: list[tf.Tensor], fused: bool) -> tf.Tensor:
+    squares = tf.stack([tf.reduce_sum(square_sums(group, fused)) for group in grouped])
+    # Not tf.add_n, because its order of addition depends on timing: it starts with a term whose memory it may
+    # overwrite. Then norms of ranks with equal gradients sometimes differed in the last bit.
+    return tf.sqrt(tf.reduce_sum(squares))

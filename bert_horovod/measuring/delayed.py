@@ -87,6 +87,7 @@ class DelayedUpdater(Updater):
     def __init__(self, delays: dict[str, float | list[float]], *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._seconds = delays["update_s"]
+        self.at_once = False
 
     def apply(self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, rule=None) -> list[tf.Tensor]:
         """See Updater."""

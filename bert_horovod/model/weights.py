@@ -128,7 +128,9 @@ def parameter_gradients(
         elif name == WORD_EMBEDDINGS:
             dense[name] = gradients[DECODER_WEIGHT_COPY][: shape[0]] if DECODER_BIAS in shapes else tf.zeros(shape)
         else:
-            dense[name] = tf.convert_to_tensor(gradients[name])[: shape[0]]
+            dense[name] = tf.convert_to_tensor(gradients[name])
+            if dense[name].shape[0] != shape[0]:
+                dense[name] = dense[name][: shape[0]]
         if len(shape) == 1:
             dense[name] = tf.cast(dense[name], tf.float32)
     return dense, {WORD_EMBEDDINGS: gradients[WORD_EMBEDDINGS]} if WORD_EMBEDDINGS in shapes else {}

@@ -272,7 +272,8 @@ def build_step(
     """
     policy = compute_policy(recipe)
     cast = CastWeights(state.parameters, policy.dtype)
-    updater = updater_type(state.trained, state.slots, cast, recipe.optimizer, fused=policy.xla != "off")
+    fused, at_once = policy.xla != "off", policy.xla == "layers"
+    updater = updater_type(state.trained, state.slots, cast, recipe.optimizer, fused, at_once)
     exchange = EXCHANGES[recipe.exchange.method](recipe, world, state, updater, plan, **options)
     return step_type(recipe, task, state, exchange, cast, world, micro_batches)
 

@@ -1,25 +1,79 @@
 """The norm that clips: equal gradients must give equal bits on every rank, whatever the timing."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
+from bert_horovod.optimizers.base import SLOTS
 from bert_horovod.recipe.sections import Optimizer
 
 SHAPES = {"table": (40, 6), "a": (7, 3), "b": (7, 3), "bias": (5,), "d": (11,)}
 
 
-def updater(fused: bool) -> Updater:
-    parameters = {name: tf.Variable(tf.zeros(shape), trainable=False) for name, shape in SHAPES.items()}
-    return Updater(parameters, {}, CastWeights(parameters, tf.float32), Optimizer(name="sgd"), fused)
+def updater(fused: bool, at_once: bool = False, optimizer: str = "sgd", dtype: tf.DType = tf.float32) -> Updater:
+    random = np.random.default_rng(0)
+    parameters = {name: tf.Variable(random.standard_normal(shape).astype("f")) for name, shape in SHAPES.items()}
+    slots = {slot: {name: tf.Variable(tf.zeros(shape)) for name, shape in SHAPES.items()} for slot in SLOTS[optimizer]}
+    return Updater(parameters, slots, CastWeights(parameters, dtype), Optimizer(name=optimizer), fused, at_once)
+
+
+def values(one: Updater) -> dict[str, np.ndarray]:
+    """Parameters and cast weights."""
+    cast = {f"cast {name}": tf.cast(tensor, tf.float32) for name, tensor in one.cast.values(one.parameters).items()}
+    return {name: tensor.numpy() for name, tensor in {**one.parameters, **cast}.items()}
+
+
+def steps(one: Updater, finite: list[bool] | None = None) -> dict[str, np.ndarray]:
+    """The values after steps with gradients of their own; `finite`: of each step, decided on the device."""
+
+    def step(gradients: dict[str, tf.Tensor], update: tf.Tensor, is_finite: tf.Tensor) -> None:
+        grouped = one.grouped(gradients)
+        inputs = UpdateInputs(tf.constant(1e-2), update)
+        if finite is None:
+            one.apply(grouped, one.norm(grouped), inputs)
+        else:
+            one.apply_if(is_finite, grouped, one.norm(grouped), inputs)
+
+    graph = tf.function(step, autograph=False)
+    random, update = np.random.default_rng(2), 0
+    for is_finite in finite or [True, True]:
+        gradients = {name: random.standard_normal(shape).astype("f") for name, shape in SHAPES.items()}
+        if not is_finite:
+            gradients = {name: gradient * np.float32(np.nan) for name, gradient in gradients.items()}
+        graph(gradients, tf.constant(update + 1.0), tf.constant(is_finite))
+        update += is_finite
+    return values(one)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "lans", "merit"])
+def test_all_at_once_updates_as_group_by_group(optimizer):
+    for dtype in (tf.float32, tf.bfloat16):
+        apart, together = (steps(updater(True, at_once, optimizer, dtype)) for at_once in (False, True))
+        for name, tensor in apart.items():
+            # A cast number next to a border may fall on its other side.
+            np.testing.assert_allclose(together[name], tensor, rtol=1e-5 if dtype == tf.float32 else 1e-2, atol=1e-6)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_where_the_device_decides():
+    one = updater(True, True, "adamw", tf.bfloat16)
+    before = values(one)
+    after = steps(one, [False])
+    assert all(np.array_equal(after[name], before[name]) for name in before)
+    # Were a slot not as it was, this would not be what fresh slots give.
+    fresh = steps(updater(True, True, "adamw", tf.bfloat16), [True, True])
+    again = steps(one, [True, True])
+    assert all(np.array_equal(again[name], fresh[name]) for name in fresh)
+    assert any(not np.array_equal(again[name], before[name]) for name in before)
 
 
 def test_the_norm_is_that_of_all_gradients_and_no_sum_in_it_depends_on_timing():
     gradients = {name: np.random.default_rng(1).standard_normal(shape).astype("f") for name, shape in SHAPES.items()}
     exact = np.sqrt(sum(np.square(gradient.astype("d")).sum() for gradient in gradients.values()))
-    for fused in (False, True):
-        one = updater(fused)
+    for fused, at_once in ((False, False), (True, False), (True, True)):
+        one = updater(fused, at_once)
         norm = tf.function(lambda values, one=one: one.norm(one.grouped(values)), autograph=False)
         tensors = {name: tf.constant(gradient) for name, gradient in gradients.items()}
         np.testing.assert_allclose(norm(tensors).numpy(), exact, rtol=1e-6)
