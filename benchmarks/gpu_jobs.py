@@ -95,4 +95,4 @@ def _step_job(size: str, length: int, rows: int, xla: str, recompute: str, preci
 
 def _correctness_job(precision: str, xla_modes: list[str], steps: int, layers: int = 2) -> Job:
     work = {"precision": precision, "xla": xla_modes, "steps": steps, "layers": layers}
-    return Job("correctness", precision, work)
+    return Job("correctness", precision, work, limit_s=150.0)  # a CPU computes slowly in float16

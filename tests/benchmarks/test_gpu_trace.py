@@ -97,8 +97,8 @@ def test_a_step_copies_little_and_launches_few_kernels(standin, tmp_path):
     [counts] = json.loads(output.read_text())
     assert counts["callbacks"] == 0
     assert counts["layer_launches"] < 60
-    assert counts["to_host"]["copies"] <= 2  # whether the norm is finite, and the step's result
-    assert counts["on_device"]["copies"] == 0  # a compiled layer returns no argument, and no tensor twice
+    assert counts["to_host"]["copies"] <= 1  # the step's result
+    assert counts["on_device"]["bytes"] < 20_000  # a compiled layer returns no argument, and no tensor twice
     assert counts["to_device"]["bytes"] < 10_000
     assert counts["peak_bytes"] > 4 * 4 * 80_000  # 80,000 parameters: more than parameters, slots and gradients
     assert counts["programs"] > 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+os.environ.setdefault("TF_DETERMINISTIC_OPS", "1")  # exact resume is promised with it: docs/gpu.md
 DEVICE = os.environ.get("GPU_TESTS_ON", "GPU")
 GPUS_OF_RANKS = {} if DEVICE == "GPU" else {"CUDA_VISIBLE_DEVICES": ""}  # of processes that a test starts
 
