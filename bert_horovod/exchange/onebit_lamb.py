@@ -130,6 +130,8 @@ _SLOTS = ("m", "v", "v_fresh")
 class _Recording:
     """An Updater that limits the trust ratios, and records their moving mean in `mean_ratio`, float32 [tensors]."""
 
+    at_once = False  # what is counted or recorded is not part of one program
+
     def __init__(self, updater: Updater, mean_ratio: tf.Variable, smallest: float, largest: float) -> None:
         self.parameters, self.grouped, self.norm = updater.parameters, updater.grouped, updater.norm
         self._updater, self._mean_ratio, self._limits = updater, mean_ratio, (smallest, largest)

@@ -236,6 +236,8 @@ class ZeroOneAdam(StagedExchange):
 class _Learning:
     """An Updater of the steps in which v is updated; it counts them in `v_updates`."""
 
+    at_once = False  # what is counted or recorded is not part of one program
+
     def __init__(self, updater: Updater, v_updates: tf.Variable) -> None:
         self.parameters, self.grouped, self.norm = updater.parameters, updater.grouped, updater.norm
         self._updater, self._v_updates = updater, v_updates
