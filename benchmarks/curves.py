@@ -219,19 +219,15 @@ def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace
     (file, settings), recipe = parts_of(name), recipe_of(name)
     work, steps = arguments.work, recipe.total_steps
     directory = work / key
-    ranks = 1 if arguments.gpu and one_rank_is_enough(recipe) else RANKS
-    if ranks == 1:
-        words = []
-    elif arguments.gpu:
-        words = ["horovodrun", "-np", str(ranks), "-H", ONE_GPU]
-    else:
-        words = ["horovodrun", "-np", str(ranks), *own_cores()]
+    alone = arguments.gpu and one_rank_is_enough(recipe)
+    words = [] if alone else ["horovodrun", "-np", str(RANKS), *(["-H", ONE_GPU] if arguments.gpu else own_cores())]
     words += [sys.executable, str(PROJECT / "run" / "run_pretraining.py")]
     words += ["--recipe", str(file), "--data_dir", str(arguments.data_dir), "--output_dir", str(directory)]
     words += ["--init_checkpoint", str(start)] if start else []
-    whole = [f"execution.micro_batch={recipe.phase[0].global_batch // ranks}"] if arguments.gpu else []
-    for override in (*settings, *whole):
+    for override in settings:
         words += ["--set", override]
+    if arguments.gpu:  # one micro-batch a step
+        words += ["--set", f"execution.micro_batch={recipe.phase[0].global_batch // (1 if alone else RANKS)}"]
     say(f"{name}: training in {directory}")
     environment = os.environ | {"PATH": path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {} if arguments.gpu else {"CUDA_VISIBLE_DEVICES": ""}
@@ -250,7 +246,6 @@ def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace
     trained = [line for line in lines if "loss" in line]
     curve = {
         "name": name,
-        "device": "GPU" if arguments.gpu else "CPU",
         "settings": list(settings),
         "held_out": held_out,
         "loss": [(line["step"], line["loss"]) for line in trained],
@@ -258,9 +253,10 @@ def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace
             {
                 "steps": phase.steps,
                 "flops": phase.global_batch * derive(recipe, phase, RANKS).flops_per_row,
-                "wire_bytes": _mean([line["wire_bytes"] for line in trained if line["phase"] == i])
-                if ranks == RANKS
-                else 4.0 * derive(recipe, phase, RANKS).trained,  # 2 (n - 1) / n times float32 sums, n = 2
+                # Alone: float32 sums, sent 2 (n - 1) / n times by each of n = 2 ranks.
+                "wire_bytes": 4.0 * derive(recipe, phase, RANKS).trained
+                if alone
+                else _mean([line["wire_bytes"] for line in trained if line["phase"] == i]),
             }
             for i, phase in enumerate(recipe.phase)
         ],
@@ -268,8 +264,7 @@ def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace
     }
     KEPT.mkdir(exist_ok=True)
     (KEPT / f"{key}.json").write_text(json.dumps(curve) + "\n", encoding="utf-8")
-    if not arguments.keep:
-        shutil.rmtree(directory)
+    shutil.rmtree(directory)
 
 
 def one_rank_is_enough(recipe: Recipe) -> bool:
@@ -390,7 +385,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, metavar="DIR", help="directory of unfinished runs")
     parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable (default: all)")
     parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
-    parser.add_argument("--keep", action="store_true", help="leave finished runs in --work")
     parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
     parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")

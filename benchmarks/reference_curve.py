@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.finetuning.sweep import variants
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runs.reference_curves import DIRECTORY, curve_settings
 from bert_horovod.runs.status_files import read_sign
@@ -88,7 +89,9 @@ def main() -> int:
     parser.add_argument("--data_dir", required=True, type=Path, metavar="STORE")
     parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of the runs")
     parser.add_argument("--about", required=True, metavar="WORDS", help="what was run, on which data")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--seeds", default="3", metavar="N", help="seeds from 0 on, or a list, as in 0,2,3 (default: %(default)s)"
+    )
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--window", type=int, default=100, metavar="STEPS", help="a multiple of 10 (default: 100)")
     parser.add_argument("--max_steps", type=int, metavar="N", help="most steps of each run (default: all)")
@@ -97,10 +100,11 @@ def main() -> int:
     try:
         if arguments.window < LOGGED or arguments.window % LOGGED:
             raise UserError(f"--window {arguments.window}: expected a multiple of {LOGGED}")
-        if arguments.seeds < 2:
+        seeds = [variant.seed for variant in variants(arguments.seeds, None)]
+        if len(seeds) < 2:
             raise UserError(f"--seeds {arguments.seeds}: expected at least 2")
         recipe = load_recipe(arguments.recipe, arguments.overrides)
-        curves = [read_losses(train(arguments, seed), arguments.window) for seed in range(arguments.seeds)]
+        curves = [read_losses(train(arguments, seed), arguments.window) for seed in seeds]
         shortest = min(map(len, curves))
         if not shortest:
             raise RunError(f"no run has {arguments.window} steps: --window is too long")
@@ -111,7 +115,7 @@ def main() -> int:
             f"--seeds {arguments.seeds} --ranks {arguments.ranks}"
             + (f" --max_steps {arguments.max_steps}" if arguments.max_steps else "")
             + "".join(f" --set {override}" for override in arguments.overrides),
-            "seeds": arguments.seeds,
+            "seeds": len(seeds),
             "window": arguments.window,
             **band(np.stack([each[:shortest] for each in curves])),
             "settings": curve_settings(recipe),

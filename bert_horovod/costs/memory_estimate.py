@@ -8,7 +8,7 @@ On a GPU the estimate is of the peak that TensorFlow's allocator reports (bfc_al
 gives a free chunk whole, if that is less than twice the size and not 128 MiB larger. It also holds the workspaces that
 XLA gives to cuBLAS: 4 MiB, 32 MiB on Hopper (GemmConfig in XLA's matmul_utils.h). costs/gpu_memory.py has what is
 beside the allocator. The optimizer updates one group of parameters after another (exchange/updater.py): beside a group
-are its stacked old and new values; new cast weights wait for the last group.
+are its stacked old and new values; new cast weights wait for the last group. With compiled layers it updates in place.
 """
 
 import math

@@ -1,7 +1,5 @@
 """Applies the optimizer's rule to parameters, slots and cast weights, group by group."""
 
-from typing import Any
-
 import tensorflow as tf
 
 from bert_horovod.exchange.base import Gradients, UpdateInputs
@@ -12,7 +10,7 @@ from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.rules import rule
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime.devices import has_gpu
-from bert_horovod.runtime.xla import compiled
+from bert_horovod.runtime.xla import compiled, read_back
 
 
 class Updater:
@@ -65,7 +63,7 @@ class Updater:
         """
         if self.at_once and rule is None:
             return [self._compiled(grouped, norm, inputs)]
-        return self._apply(rule or self.rule, self.fused, grouped, norm, inputs)
+        return self._apply(rule or self.rule, self.groups, grouped, norm, inputs)
 
     def apply_if(
         self, finite: tf.Tensor, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs
@@ -76,23 +74,30 @@ class Updater:
         """
         return [self._compiled(grouped, norm, inputs, finite)]
 
-    def _compiled(self, *arguments: Any) -> tf.Tensor:
-        def program(*arguments: Any) -> tf.Tensor:
-            self._apply(self.rule, False, *arguments)
-            return tf.identity(arguments[1])  # the norm: a program copies what it returns
+    def _compiled(
+        self, grouped: list[tf.Tensor], norm: tf.Tensor, inputs: UpdateInputs, finite: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """One by one: XLA updates a tensor in place, but what is part of a stack it copies to its place."""
 
-        return tf.function(program, jit_compile=True, autograph=False)(*arguments)
+        @tf.function(jit_compile=True, autograph=False)
+        def program(gradients, norm, inputs, finite) -> tf.Tensor:
+            alone = [[name] for group in self.groups for name in group]
+            self._apply(self.rule, alone, [each[None] for each in gradients], norm, inputs, finite, whole=True)
+            return tf.identity(norm)  # something to wait for: a program copies what it returns
+
+        return program([each for group in grouped for each in tf.unstack(group)], norm, inputs, finite)
 
     def _apply(
         self,
         rule: Rule,
-        fused: bool,
+        groups: list[list[str]],
         grouped: list[tf.Tensor],
         norm: tf.Tensor,
         inputs: UpdateInputs,
         finite: tf.Tensor | None = None,
+        whole: bool = False,
     ) -> list[tf.Tensor]:
-        """As `apply` and, where `finite` is given, `apply_if`; `fused`: whether XLA compiles each group's update."""
+        """As `apply` and, where `finite` is given, `apply_if`; `whole`: inside one program."""
         settings = self._settings
         factor = tf.constant(1.0)
         if rule.clips and settings.clipping == "global":
@@ -100,7 +105,7 @@ class Updater:
         variables = {"": self.parameters} | {slot: self._slots[slot] for slot in rule.slots}
         parameters, narrow = {}, {}
         assigned = []  # the last group's
-        for group, gradient in zip(self.groups, grouped, strict=True):
+        for group, gradient in zip(groups, grouped, strict=True):
             # A slot may not exist for a shape, and so not for the whole group.
             old = {slot: [named[name] for name in group] for slot, named in variables.items() if group[0] in named}
             # A GPU's memory is taken when an operation is enqueued: without an order, that of all groups at once.
@@ -117,7 +122,7 @@ class Updater:
                 decays(group[0]),
                 settings,
                 self.cast.dtype,
-                fused,
+                self.fused and not whole,
             )
             new = {"": stacked} | slots
             if finite is not None:
@@ -130,6 +135,8 @@ class Updater:
                     assigned.append(variables[slot][name].assign(tensor))
                     if not slot:
                         parameters[name] = tensor
+        if whole:  # else XLA would compute joined cast weights from the old values, and keep copies of those for it
+            parameters, narrow = ({name: read_back(each) for name, each in new.items()} for new in (parameters, narrow))
         return [*self.cast.refresh(parameters, narrow), *parameters.values()]
 
 

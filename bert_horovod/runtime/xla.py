@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.python import xla
 
 from bert_horovod.runtime.quiet import native_messages_held_back
 
@@ -16,6 +17,11 @@ def compiled(function: Callable) -> Callable:
     """The function compiled by XLA: one program for all callers with equal shapes and Python arguments."""
     _start()
     return tf.function(function, jit_compile=True, autograph=False)
+
+
+def read_back(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor, which XLA does not compute a second time for what reads this; only inside a compiled function."""
+    return xla.optimization_barrier(tensor)[0]
 
 
 @functools.cache

@@ -98,9 +98,7 @@ def test_a_step_copies_little_and_launches_few_kernels(standin, tmp_path):
     assert counts["callbacks"] == 0
     assert counts["layer_launches"] < 60
     assert counts["to_host"]["copies"] <= 1  # the step's result
-    # 0.47 MB of small parameters and slots, which XLA updates together and copies to their places. A compiled layer
-    # returns no argument, and no tensor twice: that would be 0.3 MB more.
-    assert counts["on_device"]["bytes"] < 600_000
+    assert counts["on_device"]["copies"] == 0  # a compiled layer returns no argument, and no tensor twice
     assert counts["to_device"]["bytes"] < 10_000
     assert counts["peak_bytes"] > 4 * 4 * 80_000  # 80,000 parameters: more than parameters, slots and gradients
     assert counts["programs"] > 0

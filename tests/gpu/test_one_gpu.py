@@ -13,9 +13,8 @@ import pytest
 from benchmarks.gpu_correctness import BANDS, compare, out_of_bands, toy_recipe, train
 from bert_horovod.recipe.sections import Recipe
 from tests.benchmarks.scripts import DIRECTORY
-from tests.gpu.conftest import DEVICE, GPUS_OF_RANKS
-from tests.toy_runs import newest
-from tests.toy_runs import train as train_run
+from tests.gpu.conftest import DEVICE, GPUS_OF_RANKS, run_program
+from tests.toy_runs import newest, pretrain_arguments
 
 pytestmark = pytest.mark.gpu
 STEPS = 6
@@ -28,9 +27,12 @@ def with_settings(recipe: Recipe, section: str, **values: object) -> Recipe:
 @pytest.mark.parametrize("xla", ["off", "layers"])
 def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(store, tmp_path, xla):
     sections = {"execution": {"xla": xla, "checkpoint_steps": 4}, "phase": {"steps": 8}}
-    whole = train_run(store, tmp_path / "whole", **sections)
-    stopped = train_run(store, tmp_path / "stopped", max_steps=4, **sections)
-    resumed = train_run(store, shutil.copytree(stopped, tmp_path / "resumed"), **sections)
+    whole, stopped, resumed = tmp_path / "whole", tmp_path / "stopped", tmp_path / "resumed"
+    exactly = {"TF_DETERMINISTIC_OPS": "1"}  # a run on a GPU says that this is needed
+    run_program("pretrain", *pretrain_arguments(tmp_path, store, whole, **sections), **exactly)
+    run_program("pretrain", *pretrain_arguments(tmp_path, store, stopped, **sections), "--max_steps", 4, **exactly)
+    shutil.copytree(stopped, resumed)
+    run_program("pretrain", *pretrain_arguments(tmp_path, store, resumed, **sections), **exactly)
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         assert (newest(resumed) / file).read_bytes() == (newest(whole) / file).read_bytes()
 

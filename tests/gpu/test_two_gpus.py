@@ -1,15 +1,10 @@
 """Two GPUs train as one does: a run by `launch` on two ranks against one rank, on the same rows."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from bert_horovod.cluster.doctor.facts import horovod_with
-from tests.gpu.conftest import DEVICE, GPUS_OF_RANKS
-from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
+from tests.gpu.conftest import DEVICE, run_program
 from tests.toy_runs import metrics, pretrain_arguments
 
 pytestmark = pytest.mark.gpu
@@ -26,23 +21,6 @@ def two_devices() -> None:
         pytest.skip(f"needs Horovod with {NEEDED}, which run/setup.sh builds")
 
 
-def run(*words: object) -> None:
-    """`bert-horovod WORDS`, with this host's GPUs."""
-    environment = clean_environment()
-    del environment["CUDA_VISIBLE_DEVICES"]
-    visible = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ}
-    done = subprocess.run(
-        [sys.executable, "-m", "bert_horovod", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env=environment | visible | GPUS_OF_RANKS,
-        cwd=PROJECT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(("wire", "band"), [("float32", 1e-5), ("float16", 1e-3)])
 def test_two_ranks_lose_as_one_does(store, tmp_path, wire, band):
     losses = []
@@ -51,7 +29,7 @@ def test_two_ranks_lose_as_one_does(store, tmp_path, wire, band):
         directory.mkdir()
         sections = {"execution": {"micro_batch": micro_batch}, "numerics": {"wire": wire}, "phase": {"steps": 10}}
         words = pretrain_arguments(directory, store, directory / "run", **sections)
-        run(*(["launch", "-np", ranks, "--"] if ranks > 1 else []), "pretrain", *words)
+        run_program(*(["launch", "-np", ranks, "--"] if ranks > 1 else []), "pretrain", *words)
         losses.append([line["loss"] for line in metrics(directory / "run")])
     assert len(losses[0]) == 10
     assert np.allclose(losses[1], losses[0], rtol=band, atol=0)

@@ -37,7 +37,7 @@ def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, 
     shown = capsys.readouterr().out
     assert shown.count("peak of matrix products in float32: ") == 1
     for line in metrics(tmp_path):
-        assert line["flops_share"] > 0  # above 1 where other programs slowed the peak's measurement down
+        assert 0 < line["flops_share"] < 1
 
 
 def test_an_overflow_skips_the_update_and_lowers_the_loss_scale(store, tmp_path):
