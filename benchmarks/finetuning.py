@@ -60,7 +60,7 @@ def run_ours(shape: dict[str, Any]) -> None:
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.inputs import step_inputs
     from bert_horovod.training.start import first_state
-    from bert_horovod.training.step import build_step
+    from bert_horovod.training.step import as_tensors, build_step
 
     use_devices(0, 1, shape["threads"])
     overrides = [f"data.packing={str(shape['packing']).lower()}", f"numerics.precision={shape['precision']}"]
@@ -82,7 +82,7 @@ def run_ours(shape: dict[str, Any]) -> None:
             rows = source.assemble(positions)
             counts = {name: float(count) for name, count in job.task.batch_counts(rows).items()}
             inputs = step_inputs(recipe, state.progress, counts, 2e-5, 1)
-            result = step.run([rows], [first_row], inputs, False)
+            result = step.run([as_tensors(rows)], [first_row], inputs, False)
             state.progress.count(result.finite, recipe.numerics)
             seconds.append((time.perf_counter() - started) / counts["examples"])
             number += 1

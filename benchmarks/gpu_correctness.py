@@ -15,7 +15,6 @@ from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.training.inputs import step_inputs
-from bert_horovod.training.step import as_tensors
 
 CPU = "/CPU:0"
 ROWS, LENGTH, MASKED_SLOTS, SEQUENCES, MICRO_BATCHES = 4, 64, 12, 2, 2
@@ -149,7 +148,7 @@ def _train_step(step: SyntheticStep) -> float:
 def first_gradients(step: SyntheticStep) -> dict[str, np.ndarray]:
     """The first micro-batch's gradients, float32 by parameter, the looked-up rows added in."""
     graph = tf.function(step.step.forward_backward, autograph=False)
-    gradients, lookups, _ = graph(as_tensors(step.batches[0]), tf.constant(0, tf.uint64), step.inputs())
+    gradients, lookups, _ = graph(step.batches[0], tf.constant(0, tf.uint64), step.inputs())
     dense = {name: tf.cast(gradient, tf.float32).numpy().copy() for name, gradient in gradients.items()}
     for name, part in lookups.items():
         values = tf.cast(part.values, tf.float32).numpy()

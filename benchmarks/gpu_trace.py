@@ -78,7 +78,6 @@ def take_steps(work: dict[str, Any]) -> dict[str, Any]:
 
     from bert_horovod.measuring.synthetic import SyntheticStep, synthetic_batch, synthetic_step
     from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes, use_devices
-    from bert_horovod.training.step import as_tensors
 
     def made(layers: int) -> SyntheticStep:
         recipe = work_recipe(work, layers)
@@ -87,7 +86,7 @@ def take_steps(work: dict[str, Any]) -> dict[str, Any]:
         return synthetic_step(recipe, batch, work["micro_batches"])
 
     def arguments(step: SyntheticStep) -> tuple:
-        return as_tensors(step.batches[0]), tf.constant(0, tf.uint64), step.inputs()
+        return step.batches[0], tf.constant(0, tf.uint64), step.inputs()
 
     def pass_launches(step: SyntheticStep) -> int:
         """Of forward and backward of a micro-batch."""

@@ -29,7 +29,6 @@ from bert_horovod.measuring.matrix import step_seconds  # noqa: E402
 from bert_horovod.measuring.synthetic import synthetic_batch, synthetic_step  # noqa: E402
 from bert_horovod.runs.state import TrainingState  # noqa: E402
 from bert_horovod.runtime.devices import peak_memory_bytes, use_devices  # noqa: E402
-from bert_horovod.training.step import as_tensors  # noqa: E402
 
 WARM_UP = 3  # steps, the first of which compiles
 _LARGEST_SEARCH = 16  # warm-up steps, at most, until float16's loss scale settles
@@ -64,7 +63,7 @@ class TimedStep:
 
     def forward_backward(self) -> float:
         """The seconds of a micro-batch's forward and backward pass, up to its gradients."""
-        inputs, batch = self._synthetic.inputs(), as_tensors(self._synthetic.batches[0])
+        inputs, batch = self._synthetic.inputs(), self._synthetic.batches[0]
         started = time.perf_counter()
         self._forward_backward(batch, tf.constant(0, tf.uint64), inputs)
         tf.test.experimental.sync_devices()

@@ -109,13 +109,13 @@ class TrainStep:
         self._look = tf.function(self._finite_parts, autograph=False)
 
     def run(
-        self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs, with_times: bool = False
+        self, batches: list[dict[str, tf.Tensor]], first_rows: list[int], inputs: StepInputs, with_times: bool = False
     ) -> StepResult:
         """Train on this rank's K micro-batches of a global batch."""
         assert len(batches) == self._micro_batches, f"{len(batches)} micro-batches for a step of {self._micro_batches}"
         spans = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
-            arguments = as_tensors(batch), tf.constant(first_row, tf.uint64), inputs
+            arguments = batch, tf.constant(first_row, tf.uint64), inputs
             if k < self._micro_batches - 1:
                 with tf.device("/CPU:0"):  # the host decides by it, and would wait for a GPU's copy
                     first = tf.constant(k == 0)
@@ -155,7 +155,7 @@ class TrainStep:
         return gradients, lookups, tf.cast(tf.stack([sums[name] for name in self._task.sum_names]), tf.float64)
 
     def not_finite(
-        self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs
+        self, batches: list[dict[str, tf.Tensor]], first_rows: list[int], inputs: StepInputs
     ) -> list[tuple[int, list[str]]]:
         """Run forward and backward of a skipped step's micro-batches again, to find values that are not finite.
 
@@ -165,7 +165,7 @@ class TrainStep:
         """
         bad = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
-            finite = self._look(as_tensors(batch), tf.constant(first_row, tf.uint64), inputs)
+            finite = self._look(batch, tf.constant(first_row, tf.uint64), inputs)
             parameters, gradients = (
                 [name for name, fine in zip(self.shapes, part.numpy(), strict=True) if not fine] for part in finite
             )
