@@ -1,6 +1,7 @@
 """Time the optimizer step with its communication off, overlapped with backward, and held back until backward ends.
 
-If the exchange sends different data in different steps, the step time is a mean and includes its work between steps.
+If the exchange sends different data in different steps, the step time is a mean and includes its work between steps;
+such a step is not held back.
 """
 
 import statistics
@@ -56,11 +57,12 @@ def measure(
 
     off = build(LoneRank(world.size))
     expectation = plan_by_measurement(recipe, off.step, as_tensors(batch), off.inputs(), world)
-    kinds = {"off": off}
+    kinds = {"off": off}  # each has a training state of its own
+    alike = recipe.exchange.interval == 1  # all steps send the same
     if world.size > 1:
         overlaps = EXCHANGES[recipe.exchange.method].overlaps
         kinds["overlapped"] = build(world, expectation.plan if overlaps else None)
-        if overlaps:
+        if overlaps and alike:
             kinds["held_back"] = build(world, expectation.plan, held_back=True)
     results, taken_s = {name: [] for name in kinds}, dict.fromkeys(kinds, 0.0)
     ticks = {name: [] for name in kinds}
@@ -79,7 +81,6 @@ def measure(
     def median(kind: str, seconds) -> float:
         return statistics.median(seconds(result.times) for result in results[kind])
 
-    alike = recipe.exchange.interval == 1  # all steps send the same
     step_s = {name: median(name, _step_s) if alike else taken_s[name] / steps for name in kinds}
     update_s = median("off", lambda times: times.updated - times.reduced)
     report = {
@@ -96,7 +97,7 @@ def measure(
         exchange = kinds["overlapped"].step.exchange
         report |= {
             "exposed_s": step_s["overlapped"] - step_s["off"],
-            "exposed_held_back_s": step_s["held_back"] - step_s["off"] if overlaps else None,
+            "exposed_held_back_s": step_s["held_back"] - step_s["off"] if "held_back" in kinds else None,
             "reduce_wait_s": statistics.median(result.times.reduce_wait_s for result in results["overlapped"]),
             "hidden_share": median("overlapped", hidden_share),
             "bytes_reduced": exchange.bytes_reduced(last.rows),
