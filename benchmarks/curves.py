@@ -66,7 +66,10 @@ COMMON = (
     "execution.consistency_steps=400",
     "execution.keep_checkpoints=1",
 )
-STEPS_AFTERWARDS = 1200  # of curves that begin with trained parameters
+# Curves that begin with trained parameters: the beginning of their names, and their steps of ROWS rows. The shorter
+# ones compute in float32, so that a machine without bfloat16 instructions trains them as well.
+CONTINUED, SHORTER = "continued, ", "continued 600, "
+STEPS_AFTERWARDS = {CONTINUED: 1200, SHORTER: 600}
 LENGTH = (f"phase.0.global_batch={ROWS}", f"phase.0.steps={STEPS}")  # of curves of bert-mini.toml
 # A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
 DENSE = ("numerics.wire=float16", "exchange.dense=0.3")
@@ -95,44 +98,52 @@ RATES = {
 SEEDS = {"": (), ", seed 2": ("data.seed=2",), ", seed 3": ("data.seed=3",)}
 # Curves from fresh parameters, by name, in the order in which they are trained: what a curve changes.
 CURVES: dict[str, tuple[str, ...]] = {
-    BASELINE: (),
+    **{f"{BASELINE}{of}": seed for of, seed in SEEDS.items()},
     "float16": ("numerics.wire=float16",),
     "int8": ("numerics.wire=int8",),
-    "1-bit Adam": ONEBIT_ADAM,
-    "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", *DENSE),
-    "local AdamW, 8": LOCAL,
-    "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
-    "float16, K = 4": ("numerics.wire=float16", FASTER, *LARGE),
     **{f"ALBERT-mini{of}": seed for of, seed in SEEDS.items()},
-    **{f"{BASELINE}{of}": seed for of, seed in SEEDS.items() if of},
 }
 ALBERT = "ALBERT-mini"
-# Curves that begin with the parameters of --start: those above, and these.
-CONTINUED = "continued, "
-AFTERWARDS: dict[str, tuple[str, ...]] = {
-    **{name: changes for name, changes in CURVES.items() if not name.startswith(ALBERT)},
-    "1-bit Adam, seed 2": (*ONEBIT_ADAM, "data.seed=2"),
-    "1-bit Adam, form momentum": (*ONEBIT_ADAM, "exchange.form=momentum"),
-    "1-bit Adam, longer": LONGER,
-    "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
-    "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
-    "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
-    "float32, rate 2e-3": (FASTER,),
-    "1-bit Adam, rate 2e-3": (*ONEBIT_ADAM, FASTER),
-    "local AdamW, 8, rate 2e-3": (*LOCAL, FASTER),
-    "LAMB": LAMB,
-    "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", *DENSE),
-    "bucket clipping": ("optimizer.clipping=bucket",),
-    **{
-        f"{name.upper()}, {4 * ROWS} rows, rate {rate}": (
-            f"optimizer.name={name}",
-            f"phase.0.learning_rate={rate}",
-            # With CAME's 0.9999 a step would be 10 times too long after 100 steps, and 4.5 times in the end.
-            *(("optimizer.beta_3=0.999",) if name == "came" else ()),
-            *LARGE,
-        )
-        for name, rates in RATES.items()
-        for rate in rates
+# Curves that begin with the parameters of --start, by the beginning of their names.
+AFTERWARDS: dict[str, dict[str, tuple[str, ...]]] = {
+    CONTINUED: {
+        BASELINE: (),
+        "float16": ("numerics.wire=float16",),
+        "int8": ("numerics.wire=int8",),
+        "1-bit Adam": ONEBIT_ADAM,
+        "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", *DENSE),
+        "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
+        "float16, K = 4": ("numerics.wire=float16", FASTER, *LARGE),
+        f"{BASELINE}, seed 2": ("data.seed=2",),
+        "1-bit Adam, longer": LONGER,
+    },
+    SHORTER: {
+        BASELINE: (),
+        "local AdamW, 8": LOCAL,
+        "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
+        "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
+        "1-bit Adam": ONEBIT_ADAM,
+        "LAMB": LAMB,
+        "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", *DENSE),
+        f"{BASELINE}, rate 2e-3": (FASTER,),
+        "1-bit Adam, rate 2e-3": (*ONEBIT_ADAM, FASTER),
+        "local AdamW, 8, rate 2e-3": (*LOCAL, FASTER),
+        f"{BASELINE}, seed 2": ("data.seed=2",),
+        "1-bit Adam, seed 2": (*ONEBIT_ADAM, "data.seed=2"),
+        "int8, seed 2": ("numerics.wire=int8", "data.seed=2"),
+        "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
+        "bucket clipping": ("optimizer.clipping=bucket",),
+        **{
+            f"{name.upper()}, {4 * ROWS} rows, rate {rate}": (
+                f"optimizer.name={name}",
+                f"phase.0.learning_rate={rate}",
+                # With CAME's 0.9999 a step would be 10 times too long after 100 steps.
+                *(("optimizer.beta_3=0.999",) if name == "came" else ()),
+                *LARGE,
+            )
+            for name, rates in RATES.items()
+            for rate in rates
+        },
     },
 }
 # Curves of other recipes, by the beginning of their names; each is compared with the curve of the first of these names.
@@ -145,16 +156,21 @@ OF_OPERATIONS = {
 CURVES |= {f"{name}{of}": seed for of, seed in SEEDS.items() for name in OF_OPERATIONS}
 
 
-def steps_afterwards(changes: tuple[str, ...]) -> int:
+def steps_afterwards(begin: str, changes: tuple[str, ...]) -> int:
     """Steps of a curve that begins with trained parameters."""
     if changes == LONGER:
         return LONGER_STEPS
-    return STEPS_AFTERWARDS // (4 if set(LARGE) <= set(changes) else 1)
+    return STEPS_AFTERWARDS[begin] // (4 if set(LARGE) <= set(changes) else 1)
 
 
 CURVES |= {
-    f"{CONTINUED}{name}": (*changes, f"phase.0.steps={steps_afterwards(changes)}")
-    for name, changes in AFTERWARDS.items()
+    f"{begin}{name}": (
+        *changes,
+        f"phase.0.steps={steps_afterwards(begin, changes)}",
+        *(("numerics.precision=float32",) if begin == SHORTER else ()),
+    )
+    for begin, curves in AFTERWARDS.items()
+    for name, changes in curves.items()
 }
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
@@ -166,6 +182,11 @@ COLUMNS = {
     "hours": ("hours to its loss", "{:.2f}".format),
     "hours_whole": ("hours of all steps", "{:.2f}".format),
 }
+
+
+def continuation(name: str) -> str:
+    """The beginning of the name of a curve that begins with trained parameters; "" of others."""
+    return next((begin for begin in STEPS_AFTERWARDS if name.startswith(begin)), "")
 
 
 def parts_of(name: str) -> tuple[Path, tuple[str, ...]]:
@@ -183,11 +204,10 @@ def recipe_of(name: str) -> Recipe:
 
 
 def baseline_of(name: str) -> str:
-    """The curve whose last loss a curve is to reach."""
-    if name.startswith(CONTINUED):
-        return CONTINUED + BASELINE
-    begin = next((begin for begin in OF_OPERATIONS if name.startswith(begin)), None)
-    return BASELINE if begin is None else next(iter(OF_OPERATIONS)) + name.removeprefix(begin)
+    """The curve whose last loss a curve is to reach: it begins with the same parameters and has the same seed."""
+    seed = next(seed for seed in reversed(SEEDS) if name.endswith(seed))
+    grown = any(name.startswith(begin) for begin in OF_OPERATIONS)
+    return f"{continuation(name)}{next(iter(OF_OPERATIONS)) if grown else BASELINE}{seed}"
 
 
 def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None) -> str:
@@ -315,7 +335,7 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
 
 def timed_name(name: str) -> str:
     """The name under which a curve's step is timed: neither what it begins with, nor its seed, rate or form counts."""
-    name = name.removeprefix(CONTINUED)
+    name = name.removeprefix(continuation(name))
     for begin in (", seed", ", rate", ", form", ", longer"):
         name = name.partition(begin)[0]
     return name
@@ -391,7 +411,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
-    continued = [name for name in arguments.curve or () if name.startswith(CONTINUED)]
+    continued = [name for name in arguments.curve or () if continuation(name)]
     if continued and not arguments.start:
         parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
     return arguments
@@ -408,7 +428,7 @@ def main() -> int:
             arguments.work.mkdir(parents=True, exist_ok=True)
             start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
             for name in arguments.curve or CURVES:
-                continued = name.startswith(CONTINUED)
+                continued = continuation(name)
                 if continued and not arguments.start:
                     say(f"{name}: left out, because there is no --start")
                     continue

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from benchmarks.cluster import INTERFACE, Cluster, bits_per_s, cluster, why_not
 from benchmarks.contestants import PINNED, path
-from benchmarks.curves import CONTINUED, CURVES, kept, key_of, parts_of, recipe_of, say
+from benchmarks.curves import CURVES, continuation, kept, key_of, parts_of, recipe_of, say
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.tables import table
@@ -98,7 +98,7 @@ def train(box: Cluster, name: str, steps: int, arguments: argparse.Namespace) ->
         words += ["sh", "-c", PINNED, ",".join(map(str, sorted(os.sched_getaffinity(0))))]
         words += [sys.executable, PROJECT / "run" / "run_pretraining.py", "--recipe", file, "--output_dir", output]
         words += ["--data_dir", arguments.data_dir.absolute(), "--max_steps", steps]
-        words += ["--init_checkpoint", arguments.start.absolute()] if name.startswith(CONTINUED) else []
+        words += ["--init_checkpoint", arguments.start.absolute()] if continuation(name) else []
         for setting in (*settings, "execution.threads=1"):
             words += ["--set", setting]
         environment = os.environ | {"PATH": path(), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -134,7 +134,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         bits_per_s(arguments.link)
     except ValueError as error:
         parser.error(f"--link {error}")
-    continued = [name for name in arguments.curve if name.startswith(CONTINUED)]
+    continued = [name for name in arguments.curve if continuation(name)]
     if continued and not arguments.start:
         parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
     return arguments
@@ -152,7 +152,7 @@ def main() -> int:
         arguments.work.mkdir(parents=True, exist_ok=True)
         with cluster(2, arguments.link) as box:
             for name in arguments.curve:
-                key = key_of(recipe_of(name), store_hash, start_hash if name.startswith(CONTINUED) else None)
+                key = key_of(recipe_of(name), store_hash, start_hash if continuation(name) else None)
                 if key not in curves:
                     raise UserError(f"--curve {name!r} is not trained yet; benchmarks/curves.py trains it")
                 steps = stop_at(name, arguments.steps)

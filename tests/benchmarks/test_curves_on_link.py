@@ -10,8 +10,8 @@ WORDS = ["--data_dir", "store", "--work", "work"]
 
 def test_a_run_stops_where_its_ranks_are_equal():
     assert stop_at("float16", 230) == 230
-    assert stop_at("local AdamW, 8", 230) == 232
-    assert stop_at("DreamDDP, 8", 230) == 240
+    assert stop_at("continued 600, local AdamW, 8", 230) == 232
+    assert stop_at("continued, DreamDDP, 8", 230) == 240
 
 
 def test_losses_bytes_and_seconds_are_those_of_the_steps_that_were_made():
