@@ -57,22 +57,46 @@ def main() -> None:
     hvd.shutdown()
 
 
+class Tape(tf.GradientTape):
+    """Gives dense gradients, with what was added up in the accumulators."""
+
+    def __init__(self, accumulators: dict[str, tf.Variable]) -> None:
+        super().__init__()
+        self._accumulators = accumulators
+
+    def gradient(self, target, sources, output_gradients=None):
+        last = [tf.convert_to_tensor(each) for each in super().gradient(target, sources, output_gradients)]
+        return [a + g for a, g in zip(self._accumulators.values(), last, strict=True)] if self._accumulators else last
+
+
+def fresh_accumulators(parameters: dict[str, tf.Variable]) -> dict[str, tf.Variable]:
+    """Zeros for the sums of a step's gradients; none are needed for one micro-batch."""
+    return {
+        name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items() if arguments.micro_batches > 1
+    }
+
+
+def add_up(accumulators: dict[str, tf.Variable], gradients: list[tf.Tensor]) -> None:
+    """Add a micro-batch's gradients."""
+    for accumulator, gradient in zip(accumulators.values(), gradients, strict=True):
+        accumulator.assign_add(tf.convert_to_tensor(gradient))
+
+
+def clear(accumulators: dict[str, tf.Variable]) -> None:
+    """Make the sums zero again."""
+    for accumulator in accumulators.values():
+        accumulator.assign(tf.zeros_like(accumulator))
+
+
 def real_step(parameters: dict[str, tf.Variable]):
     """A step that computes; the last micro-batch's gradients are summed with the others' before Horovod has them."""
     count = arguments.micro_batches
     policy = compute_policy(recipe)
-    accumulators = {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} if count > 1 else {}
+    accumulators = fresh_accumulators(parameters)
     slots = {
         slot: {name: tf.Variable(tf.zeros_like(value)) for name, value in parameters.items()} for slot in ("m", "v")
     }
     batches = [as_tensors(batch) for batch in ranks.micro_batches(arguments, recipe, hvd.rank())]
-
-    class Tape(tf.GradientTape):
-        """Gives dense gradients, with what was accumulated."""
-
-        def gradient(self, target, sources, output_gradients=None):
-            last = [tf.convert_to_tensor(each) for each in super().gradient(target, sources, output_gradients)]
-            return [a + g for a, g in zip(accumulators.values(), last, strict=True)] if accumulators else last
 
     def loss(batch: dict[str, tf.Tensor], k: tf.Tensor) -> tf.Tensor:
         dropout = DropoutState(tf.constant([1], tf.uint64), k * recipe.execution.micro_batch)
@@ -84,18 +108,15 @@ def real_step(parameters: dict[str, tf.Variable]):
     def accumulate(batch: dict[str, tf.Tensor], k: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             value = loss(batch, k)
-        batch_gradients = tape.gradient(value, list(parameters.values()))
-        for accumulator, gradient in zip(accumulators.values(), batch_gradients, strict=True):
-            accumulator.assign_add(tf.convert_to_tensor(gradient))
+        add_up(accumulators, tape.gradient(value, list(parameters.values())))
 
     def finish(batch: dict[str, tf.Tensor], k: tf.Tensor, communicate: bool) -> tf.Tensor:
-        with hvd.DistributedGradientTape(Tape()) if communicate else Tape() as tape:
+        with hvd.DistributedGradientTape(Tape(accumulators)) if communicate else Tape(accumulators) as tape:
             value = loss(batch, k)
         gradients = tape.gradient(value, list(parameters.values()))
         update(parameters, gradients, slots)
         with tf.control_dependencies(gradients):
-            for accumulator in accumulators.values():
-                accumulator.assign(tf.zeros_like(accumulator))
+            clear(accumulators)
         return value
 
     accumulate, finish = (tf.function(each, autograph=False) for each in (accumulate, finish))
@@ -134,10 +155,10 @@ def update(
 
 
 def delayed_step(parameters: dict[str, tf.Variable], profile: dict):
-    """A step that sleeps where it would compute or update; what it gives out as gradients are the parameters.
-
-    Their norm is real; adding up those of several micro-batches is left out, to this peer's favour.
+    """A step that sleeps where it would compute or update; what each micro-batch gives out as gradients are the
+    parameters. Adding these up and their norm are real.
     """
+    accumulators = fresh_accumulators(parameters)
     layers = recipe.model.num_hidden_layers
     parts = [{name for name in parameters if ranks.part_of(name, layers) == part} for part in range(layers + 2)]
 
@@ -163,21 +184,33 @@ def delayed_step(parameters: dict[str, tf.Variable], profile: dict):
         return apply(x, *(tf.convert_to_tensor(parameters[name]) for name in sorted(names)))
 
     def forward() -> tf.Tensor:
-        before = (arguments.micro_batches - 1) * ranks.micro_batch_s(profile)
-        x = sleep(tf.constant(1.0), before + profile["forward_s"])
+        x = sleep(tf.constant(1.0), profile["forward_s"])
         for names, seconds in reversed(list(zip(parts, ranks.backward_s(profile), strict=True))):
             x = part(x, names, seconds)
         return x
 
-    def whole(communicate: bool) -> tf.Tensor:
-        with hvd.DistributedGradientTape(tf.GradientTape()) if communicate else tf.GradientTape() as tape:
+    def accumulate() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            value = forward()
+        add_up(accumulators, tape.gradient(value, list(parameters.values())))
+        return value
+
+    def finish(communicate: bool) -> tf.Tensor:
+        with hvd.DistributedGradientTape(Tape(accumulators)) if communicate else Tape(accumulators) as tape:
             value = forward()
         gradients = tape.gradient(value, list(parameters.values()))
         with tf.control_dependencies([tf.linalg.global_norm(gradients)]):
+            clear(accumulators)
             return sleep(tf.constant(1.0), profile["update_s"]), [gradient[..., :1] for gradient in gradients]
 
-    whole = tf.function(whole, autograph=False)
-    return lambda communicate: whole(communicate)[0].numpy()
+    accumulate, finish = (tf.function(each, autograph=False) for each in (accumulate, finish))
+
+    def step(communicate: bool) -> None:
+        for _ in range(arguments.micro_batches - 1):
+            accumulate()
+        finish(communicate)[0].numpy()
+
+    return step
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ A rank that is alone has nothing to communicate, and takes its steps as if it ha
 
 import argparse
 import json
-import math
 import statistics
 import sys
 import time
@@ -157,8 +156,3 @@ def part_of(name: str, layers: int) -> int:
 def backward_s(profile: dict[str, float | list[float]]) -> list[float]:
     """Seconds of backward's parts, in that order."""
     return [profile["head_s"], *profile["layers_s"], profile["embeddings_s"]]
-
-
-def micro_batch_s(profile: dict[str, float | list[float]]) -> float:
-    """Seconds of a micro-batch's forward and backward."""
-    return profile["forward_s"] + math.fsum(backward_s(profile))
