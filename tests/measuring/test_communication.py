@@ -14,6 +14,7 @@ from benchmarks.contestants import METHODS
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.errors import UserError
+from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.measuring.communication import hidden_share, measure
 from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of, read_delays
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
@@ -112,6 +113,8 @@ def test_every_method_of_the_scaling_benchmark_is_measured(two_ranks, method):
     assert 0 < measured["wire_bytes"] < everything
     assert measured["step_s"]["overlapped"] > 0.05
     assert measured["predicted_s"] is None  # the prediction is of gradients
+    held_back = EXCHANGES[recipe.exchange.method].overlaps and recipe.exchange.interval == 1
+    assert set(measured["step_s"]) == {"off", "overlapped"} | ({"held_back"} if held_back else set())
 
 
 @pytest.mark.slow
