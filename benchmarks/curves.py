@@ -18,7 +18,7 @@ A curve is behind float32, or, if its recipe is another, the curve that trains t
 
 When a curve from fresh parameters leaves its first plateau is a matter of rounding, worth 0.1 nats in the end. So what
 is recommended is also compared without a plateau: "continued" curves begin with the parameters of --start, a checkpoint
-of bert-mini.toml after 1,000 steps.
+of bert-mini.toml after 1,000 steps. Those of 600 steps compute in float32, as any CPU can.
 
 On a GPU the two ranks share it, over Gloo, each as if it were alone on its host. Curves whose two ranks would compute
 what one does (float32 sums of gradients) are trained on one rank there; what two would send is computed.
@@ -334,9 +334,9 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
 
 
 def timed_name(name: str) -> str:
-    """The name under which a curve's step is timed: neither what it begins with, nor its seed, rate or form counts."""
+    """The name under which a curve's step is timed: neither what it begins with, nor its seed or rate counts."""
     name = name.removeprefix(continuation(name))
-    for begin in (", seed", ", rate", ", form", ", longer"):
+    for begin in (", seed", ", rate", ", longer"):
         name = name.partition(begin)[0]
     return name
 

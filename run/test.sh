@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the tests, those of several processes included.
 #
-#   run/test.sh [pytest arguments]      for example: run/test.sh -x tests/corpus; 13 minutes on 2 cores
+#   run/test.sh [pytest arguments]      for example: run/test.sh -x tests/corpus; 13 to 30 minutes on 2 cores
 #   run/test.sh --minutes N [...]       begins no test later than N minutes from now and says which part was not run
 #   run/test.sh --slow [...]            what takes longer: kills, clusters in a box, much fuzzing, benchmarks
 #

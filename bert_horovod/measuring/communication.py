@@ -21,7 +21,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.processor import busy_share, core_ticks
 from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.overlap import plan_by_measurement
-from bert_horovod.training.step import StepTimes, as_tensors
+from bert_horovod.training.step import StepTimes
 
 WARM_UP = 1  # untimed step of each kind, because it compiles
 
@@ -56,7 +56,7 @@ def measure(
         return synthetic_step(recipe, batch, micro_batches, world, plan, **options, **(slept if delays else {}))
 
     off = build(LoneRank(world.size))
-    expectation = plan_by_measurement(recipe, off.step, as_tensors(batch), off.inputs(), world)
+    expectation = plan_by_measurement(recipe, off.step, off.batches[0], off.inputs(), world)
     kinds = {"off": off}  # each has a training state of its own
     alike = recipe.exchange.interval == 1  # all steps send the same
     if world.size > 1:
