@@ -18,7 +18,7 @@ A curve is behind float32, or, if its recipe is another, the curve that trains t
 
 When a curve from fresh parameters leaves its first plateau is a matter of rounding, worth 0.1 nats in the end. So what
 is recommended is also compared without a plateau: "continued" curves begin with the parameters of --start, a checkpoint
-of bert-mini.toml after 1,000 steps. Those of 600 steps compute in float32, as any CPU can.
+of bert-mini.toml after 1,000 steps. Those of 400 steps compute in float32, as any CPU can.
 
 On a GPU the two ranks share it, over Gloo, each as if it were alone on its host. Curves whose two ranks would compute
 what one does (float32 sums of gradients) are trained on one rank there; what two would send is computed.
@@ -68,8 +68,8 @@ COMMON = (
 )
 # Curves that begin with trained parameters: the beginning of their names, and their steps of ROWS rows. The shorter
 # ones compute in float32, so that a machine without bfloat16 instructions trains them as well.
-CONTINUED, SHORTER = "continued, ", "continued 600, "
-STEPS_AFTERWARDS = {CONTINUED: 1200, SHORTER: 600}
+CONTINUED, SHORTER = "continued, ", "continued 400, "
+STEPS_AFTERWARDS = {CONTINUED: 1200, SHORTER: 400}
 LENGTH = (f"phase.0.global_batch={ROWS}", f"phase.0.steps={STEPS}")  # of curves of bert-mini.toml
 # A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
 DENSE = ("numerics.wire=float16", "exchange.dense=0.3")

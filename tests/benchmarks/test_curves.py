@@ -27,16 +27,16 @@ def test_curves_that_were_trained_are_found_under_the_keys_of_their_recipes_of_t
 def test_a_continued_curve_is_kept_under_what_it_begins_with():
     recipe = curves.recipe_of("continued, int8")
     assert (recipe.numerics.wire, recipe.total_steps) == ("int8", 1200)
-    shorter = curves.recipe_of("continued 600, LAMB, 256 rows, rate 8e-3")
-    assert (shorter.numerics.precision, shorter.phase[0].global_batch, shorter.total_steps) == ("float32", 256, 150)
+    shorter = curves.recipe_of("continued 400, LAMB, 256 rows, rate 8e-3")
+    assert (shorter.numerics.precision, shorter.phase[0].global_batch, shorter.total_steps) == ("float32", 256, 100)
     keys = {curves.key_of(recipe, BOOKS, start) for start in (None, "a", "b")}
     assert len(keys) == 3
 
 
 def test_a_curve_whose_ranks_compute_what_one_does_needs_one_rank_on_a_gpu():
     enough = [name for name in curves.CURVES if curves.one_rank_is_enough(curves.recipe_of(name))]
-    assert {"float32", "ALBERT-mini, seed 2", "MSLT, 8 layers", "continued 600, LAMB"} <= set(enough)
-    assert not {"float16", "int8", "continued, 1-bit Adam", "continued 600, bucket clipping"} & set(enough)
+    assert {"float32", "ALBERT-mini, seed 2", "MSLT, 8 layers", "continued 400, LAMB"} <= set(enough)
+    assert not {"float16", "int8", "continued, 1-bit Adam", "continued 400, bucket clipping"} & set(enough)
 
 
 def test_a_continued_curve_without_a_start_is_refused(capsys):
@@ -62,7 +62,7 @@ def test_a_curve_is_compared_with_the_whole_model_of_its_seed():
     assert curves.baseline_of("8 layers") == "8 layers"
     assert curves.baseline_of("int8") == "float32"
     assert curves.baseline_of("continued, int8") == "continued, float32"
-    assert curves.baseline_of("continued 600, 1-bit Adam, seed 2") == "continued 600, float32, seed 2"
+    assert curves.baseline_of("continued 400, 1-bit Adam, seed 2") == "continued 400, float32, seed 2"
     assert {curves.baseline_of(name) for name in curves.CURVES} <= set(curves.CURVES)
 
 
