@@ -84,6 +84,7 @@ LARGE = (
 ONEBIT_ADAM = ("exchange.method=onebit_adam", *DENSE)
 LONGER_STEPS = 1400  # of a continued curve that is to make up for what it loses in 1200; as many dense ones
 LONGER = ("exchange.method=onebit_adam", "numerics.wire=float16", "exchange.dense=0.2572")
+CHUNKS = ("exchange.method=largest_chunks", "exchange.fraction=0.1")
 LOCAL = ("exchange.method=parameters", "exchange.interval=8")
 LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 FASTER = "phase.0.learning_rate=2e-3"  # the recipe's is 1e-3
@@ -121,7 +122,9 @@ AFTERWARDS: dict[str, dict[str, tuple[str, ...]]] = {
         BASELINE: (),
         "local AdamW, 8": LOCAL,
         "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
-        "largest chunks, 0.1": ("exchange.method=largest_chunks", "exchange.fraction=0.1", *DENSE),
+        "largest chunks, 0.1": (*CHUNKS, *DENSE),
+        # Nothing is frozen, so that the dense stage need not be longer than the warm-up.
+        "largest chunks, 0.1, dense 0.05": (*CHUNKS, DENSE[0], "exchange.dense=0.05"),
         "1-bit Adam": ONEBIT_ADAM,
         "LAMB": LAMB,
         "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", *DENSE),
@@ -334,9 +337,9 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
 
 
 def timed_name(name: str) -> str:
-    """The name under which a curve's step is timed: neither what it begins with, nor its seed or rate counts."""
+    """The name under which a curve's step is timed: neither what it begins with, nor its seed, rate or stages count."""
     name = name.removeprefix(continuation(name))
-    for begin in (", seed", ", rate", ", longer"):
+    for begin in (", seed", ", rate", ", longer", ", dense"):
         name = name.partition(begin)[0]
     return name
 

@@ -39,6 +39,12 @@ def test_a_curve_whose_ranks_compute_what_one_does_needs_one_rank_on_a_gpu():
     assert not {"float16", "int8", "continued, 1-bit Adam", "continued 400, bucket clipping"} & set(enough)
 
 
+def test_a_step_is_timed_once_for_all_seeds_rates_and_stages():
+    assert curves.timed_name("continued 400, largest chunks, 0.1, dense 0.05") == "largest chunks, 0.1"
+    assert curves.timed_name("continued 400, local AdamW, 8, rate 2e-3") == "local AdamW, 8"
+    assert curves.timed_name("continued, float32, seed 2") == "float32"
+
+
 def test_a_continued_curve_without_a_start_is_refused(capsys):
     with pytest.raises(SystemExit):
         curves.parse(["--data_dir", "s", "--work", "w", "--curve", "continued, int8"])
