@@ -85,6 +85,8 @@ ONEBIT_ADAM = ("exchange.method=onebit_adam", *DENSE)
 LONGER_STEPS = 1400  # of a continued curve that is to make up for what it loses in 1200; as many dense ones
 LONGER = ("exchange.method=onebit_adam", "numerics.wire=float16", "exchange.dense=0.2572")
 CHUNKS = ("exchange.method=largest_chunks", "exchange.fraction=0.1")
+# Nothing is frozen, so that the dense stage need not be longer than the warm-up.
+SOONER_CHUNKS = (*CHUNKS, "numerics.wire=float16", "exchange.dense=0.05")
 LOCAL = ("exchange.method=parameters", "exchange.interval=8")
 LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 FASTER = "phase.0.learning_rate=2e-3"  # the recipe's is 1e-3
@@ -123,8 +125,7 @@ AFTERWARDS: dict[str, dict[str, tuple[str, ...]]] = {
         "local AdamW, 8": LOCAL,
         "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
         "largest chunks, 0.1": (*CHUNKS, *DENSE),
-        # Nothing is frozen, so that the dense stage need not be longer than the warm-up.
-        "largest chunks, 0.1, dense 0.05": (*CHUNKS, DENSE[0], "exchange.dense=0.05"),
+        "largest chunks, 0.1, dense 0.05": SOONER_CHUNKS,
         "1-bit Adam": ONEBIT_ADAM,
         "LAMB": LAMB,
         "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", *DENSE),
@@ -133,6 +134,7 @@ AFTERWARDS: dict[str, dict[str, tuple[str, ...]]] = {
         "local AdamW, 8, rate 2e-3": (*LOCAL, FASTER),
         f"{BASELINE}, seed 2": ("data.seed=2",),
         "1-bit Adam, seed 2": (*ONEBIT_ADAM, "data.seed=2"),
+        "largest chunks, 0.1, dense 0.05, seed 2": (*SOONER_CHUNKS, "data.seed=2"),
         "int8, seed 2": ("numerics.wire=int8", "data.seed=2"),
         "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
         "bucket clipping": ("optimizer.clipping=bucket",),
