@@ -74,8 +74,9 @@ LENGTH = (f"phase.0.global_batch={ROWS}", f"phase.0.steps={STEPS}")  # of curves
 # A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
 DENSE = ("numerics.wire=float16", "exchange.dense=0.3")
 # Four times the rows in a quarter of the steps.
+LARGE_ROWS = 4 * ROWS
 LARGE = (
-    f"phase.0.global_batch={4 * ROWS}",
+    f"phase.0.global_batch={LARGE_ROWS}",
     f"phase.0.steps={STEPS // 4}",
     "execution.evaluate_steps=20",
     "execution.checkpoint_steps=100",
@@ -90,14 +91,23 @@ SOONER_CHUNKS = (*CHUNKS, "numerics.wire=float16", "exchange.dense=0.05")
 LOCAL = ("exchange.method=parameters", "exchange.interval=8")
 LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
 FASTER = "phase.0.learning_rate=2e-3"  # the recipe's is 1e-3
-# The rate search of rules for large batches, at 4 ROWS rows; CAME's are below AdamW's best, as published.
+# The rate search of rules for large batches, at LARGE_ROWS rows; CAME's are below AdamW's best, as published.
 RATES = {
-    "adamw": ("1e-3", "2e-3", "4e-3"),
-    "lamb": ("4e-3", "8e-3", "1.6e-2"),
-    "lans": ("4e-3", "8e-3", "1.6e-2"),
-    "came": ("5e-4", "1e-3", "2e-3"),
-    "merit": ("2e-3", "4e-3", "8e-3"),
+    "adamw": ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"),
+    "lamb": ("2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2"),
+    "lans": ("2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2"),
+    "came": ("2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3"),
+    "merit": ("1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2"),
 }
+
+
+def at_large_batch(rule: str, rate: str) -> tuple[str, ...]:
+    """What a curve of this rule at LARGE_ROWS rows changes."""
+    # With CAME's 0.9999 a step would be 10 times too long after 100 steps.
+    own = ("optimizer.beta_3=0.999",) if rule == "came" else ()
+    return (f"optimizer.name={rule}", f"phase.0.learning_rate={rate}", *own, *LARGE)
+
+
 SEEDS = {"": (), ", seed 2": ("data.seed=2",), ", seed 3": ("data.seed=3",)}
 # Curves from fresh parameters, by name, in the order in which they are trained: what a curve changes.
 CURVES: dict[str, tuple[str, ...]] = {
@@ -139,13 +149,7 @@ AFTERWARDS: dict[str, dict[str, tuple[str, ...]]] = {
         "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
         "bucket clipping": ("optimizer.clipping=bucket",),
         **{
-            f"{name.upper()}, {4 * ROWS} rows, rate {rate}": (
-                f"optimizer.name={name}",
-                f"phase.0.learning_rate={rate}",
-                # With CAME's 0.9999 a step would be 10 times too long after 100 steps.
-                *(("optimizer.beta_3=0.999",) if name == "came" else ()),
-                *LARGE,
-            )
+            f"{name.upper()}, {LARGE_ROWS} rows, rate {rate}": at_large_batch(name, rate)
             for name, rates in RATES.items()
             for rate in rates
         },
@@ -289,7 +293,8 @@ def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace
     }
     KEPT.mkdir(exist_ok=True)
     (KEPT / f"{key}.json").write_text(json.dumps(curve) + "\n", encoding="utf-8")
-    shutil.rmtree(directory)
+    if not arguments.keep:
+        shutil.rmtree(directory)
 
 
 def one_rank_is_enough(recipe: Recipe) -> bool:
@@ -411,6 +416,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable (default: all)")
     parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
     parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained"
+    )
     parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     arguments = parser.parse_args(argv)
