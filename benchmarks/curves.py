@@ -14,7 +14,8 @@ Hours to a loss are steps to it times seconds a step; a dense stage's steps take
 there are several phases, FILE has seconds by "stacking, 8 layers, phase 0" and so on, which scaling.py measures with
 `--set model.num_hidden_layers=6 --set phase.0.trained_layers=2`.
 
-A curve is behind float32, or, if its recipe is another, the curve that trains the whole model of that size.
+A curve is behind float32; at 256 rows behind AdamW; if its recipe is another, behind the curve that trains the whole
+model of that size.
 
 When a curve from fresh parameters leaves its first plateau is a matter of rounding, worth 0.1 nats in the end. So what
 is recommended is also compared without a plateau: "continued" curves begin with the parameters of --start, a checkpoint
@@ -29,7 +30,6 @@ bears the same hash.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -42,145 +42,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from benchmarks.contestants import PINNED, path
+from benchmarks.curve_recipes import CURVES, RANKS, baseline_of, continuation, key_of, parts_of, recipe_of, timed_name
 from bert_horovod.corpus.store import open_store
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.tables import table
-from bert_horovod.recipe.loading import load_recipe, recipe_to_table
-from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import hash_file
 
 PROJECT = Path(__file__).resolve().parents[1]
 KEPT = PROJECT / "benchmarks" / "curves"
-RECIPES = PROJECT / "run" / "recipes"
-RANKS = 2
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
-STEPS, ROWS = 2000, 64  # of all ranks
-BASELINE = "float32"  # whose last loss the others are to reach
-# What all curves share. beta_2 as in the published methods, so that a frozen second moment is not noise.
-COMMON = (
-    "optimizer.beta_2=0.999",
-    f"execution.micro_batch={ROWS // RANKS}",
-    "execution.evaluate_steps=80",
-    "execution.checkpoint_steps=400",
-    "execution.consistency_steps=400",
-    "execution.keep_checkpoints=1",
-)
-# Curves that begin with trained parameters: the beginning of their names, and their steps of ROWS rows. The shorter
-# ones compute in float32, so that a machine without bfloat16 instructions trains them as well.
-CONTINUED, SHORTER = "continued, ", "continued 400, "
-STEPS_AFTERWARDS = {CONTINUED: 1200, SHORTER: 400}
-LENGTH = (f"phase.0.global_batch={ROWS}", f"phase.0.steps={STEPS}")  # of curves of bert-mini.toml
-# A dense stage for what freezes the second moment: the loss stands still until step 500 or so.
-DENSE = ("numerics.wire=float16", "exchange.dense=0.3")
-# Four times the rows in a quarter of the steps.
-LARGE_ROWS = 4 * ROWS
-LARGE = (
-    f"phase.0.global_batch={LARGE_ROWS}",
-    f"phase.0.steps={STEPS // 4}",
-    "execution.evaluate_steps=20",
-    "execution.checkpoint_steps=100",
-    "execution.consistency_steps=100",
-)
-ONEBIT_ADAM = ("exchange.method=onebit_adam", *DENSE)
-LONGER_STEPS = 1400  # of a continued curve that is to make up for what it loses in 1200; as many dense ones
-LONGER = ("exchange.method=onebit_adam", "numerics.wire=float16", "exchange.dense=0.2572")
-CHUNKS = ("exchange.method=largest_chunks", "exchange.fraction=0.1")
-# Nothing is frozen, so that the dense stage need not be longer than the warm-up.
-SOONER_CHUNKS = (*CHUNKS, "numerics.wire=float16", "exchange.dense=0.05")
-LOCAL = ("exchange.method=parameters", "exchange.interval=8")
-LAMB = ("optimizer.name=lamb", "phase.0.learning_rate=4e-3")
-FASTER = "phase.0.learning_rate=2e-3"  # the recipe's is 1e-3
-# The rate search of rules for large batches, at LARGE_ROWS rows; CAME's are below AdamW's best, as published.
-RATES = {
-    "adamw": ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"),
-    "lamb": ("2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2"),
-    "lans": ("2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2"),
-    "came": ("2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3"),
-    "merit": ("1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2"),
-}
-
-
-def at_large_batch(rule: str, rate: str) -> tuple[str, ...]:
-    """What a curve of this rule at LARGE_ROWS rows changes."""
-    # With CAME's 0.9999 a step would be 10 times too long after 100 steps.
-    own = ("optimizer.beta_3=0.999",) if rule == "came" else ()
-    return (f"optimizer.name={rule}", f"phase.0.learning_rate={rate}", *own, *LARGE)
-
-
-SEEDS = {"": (), ", seed 2": ("data.seed=2",), ", seed 3": ("data.seed=3",)}
-# Curves from fresh parameters, by name, in the order in which they are trained: what a curve changes.
-CURVES: dict[str, tuple[str, ...]] = {
-    **{f"{BASELINE}{of}": seed for of, seed in SEEDS.items()},
-    "float16": ("numerics.wire=float16",),
-    "int8": ("numerics.wire=int8",),
-    **{f"ALBERT-mini{of}": seed for of, seed in SEEDS.items()},
-}
-ALBERT = "ALBERT-mini"
-# Curves that begin with the parameters of --start, by the beginning of their names.
-AFTERWARDS: dict[str, dict[str, tuple[str, ...]]] = {
-    CONTINUED: {
-        BASELINE: (),
-        "float16": ("numerics.wire=float16",),
-        "int8": ("numerics.wire=int8",),
-        "1-bit Adam": ONEBIT_ADAM,
-        "0/1 Adam, 16": ("exchange.method=zero_one_adam", "exchange.interval=16", *DENSE),
-        "DreamDDP, 8": ("exchange.method=dreamddp", "exchange.interval=8", "exchange.full_interval=80"),
-        "float16, K = 4": ("numerics.wire=float16", FASTER, *LARGE),
-        f"{BASELINE}, seed 2": ("data.seed=2",),
-        "1-bit Adam, longer": LONGER,
-    },
-    SHORTER: {
-        BASELINE: (),
-        "local AdamW, 8": LOCAL,
-        "MT-DAO, 40": ("exchange.method=mt_dao", "exchange.interval=40", "optimizer.beta_2=0.9999"),
-        "largest chunks, 0.1": (*CHUNKS, *DENSE),
-        "largest chunks, 0.1, dense 0.05": SOONER_CHUNKS,
-        "1-bit Adam": ONEBIT_ADAM,
-        "LAMB": LAMB,
-        "1-bit LAMB": (*LAMB, "exchange.method=onebit_lamb", *DENSE),
-        f"{BASELINE}, rate 2e-3": (FASTER,),
-        "1-bit Adam, rate 2e-3": (*ONEBIT_ADAM, FASTER),
-        "local AdamW, 8, rate 2e-3": (*LOCAL, FASTER),
-        f"{BASELINE}, seed 2": ("data.seed=2",),
-        "1-bit Adam, seed 2": (*ONEBIT_ADAM, "data.seed=2"),
-        "largest chunks, 0.1, dense 0.05, seed 2": (*SOONER_CHUNKS, "data.seed=2"),
-        "int8, seed 2": ("numerics.wire=int8", "data.seed=2"),
-        "frozen v": ("exchange.method=onebit_adam", "exchange.encoding=none", *DENSE),
-        "bucket clipping": ("optimizer.clipping=bucket",),
-        **{
-            f"{name.upper()}, {LARGE_ROWS} rows, rate {rate}": at_large_batch(name, rate)
-            for name, rates in RATES.items()
-            for rate in rates
-        },
-    },
-}
-# Curves of other recipes, by the beginning of their names; each is compared with the curve of the first of these names.
-# They train for the same number of operations: see the recipes.
-OF_OPERATIONS = {
-    "8 layers": "bert-mini8.toml",
-    "stacking, 8 layers": "bert-mini8-stacking.toml",
-    "MSLT, 8 layers": "bert-mini8-mslt.toml",
-}
-CURVES |= {f"{name}{of}": seed for of, seed in SEEDS.items() for name in OF_OPERATIONS}
-
-
-def steps_afterwards(begin: str, changes: tuple[str, ...]) -> int:
-    """Steps of a curve that begins with trained parameters."""
-    if changes == LONGER:
-        return LONGER_STEPS
-    return STEPS_AFTERWARDS[begin] // (4 if set(LARGE) <= set(changes) else 1)
-
-
-CURVES |= {
-    f"{begin}{name}": (
-        *changes,
-        f"phase.0.steps={steps_afterwards(begin, changes)}",
-        *(("numerics.precision=float32",) if begin == SHORTER else ()),
-    )
-    for begin, curves in AFTERWARDS.items()
-    for name, changes in curves.items()
-}
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
     "behind": ("behind, nats", "{:+.4f}".format),
@@ -191,48 +63,6 @@ COLUMNS = {
     "hours": ("hours to its loss", "{:.2f}".format),
     "hours_whole": ("hours of all steps", "{:.2f}".format),
 }
-
-
-def continuation(name: str) -> str:
-    """The beginning of the name of a curve that begins with trained parameters; "" of others."""
-    return next((begin for begin in STEPS_AFTERWARDS if name.startswith(begin)), "")
-
-
-def parts_of(name: str) -> tuple[Path, tuple[str, ...]]:
-    """The file of a curve's recipe, and what is set in it."""
-    file = next((file for begin, file in OF_OPERATIONS.items() if name.startswith(begin)), None)
-    if file:
-        return RECIPES / file, (*COMMON, *CURVES[name])
-    file = "albert-mini.toml" if name.startswith(ALBERT) else "bert-mini.toml"
-    return RECIPES / file, (*LENGTH, *COMMON, *CURVES[name])
-
-
-def recipe_of(name: str) -> Recipe:
-    """The recipe of a curve."""
-    return load_recipe(*parts_of(name))
-
-
-def baseline_of(name: str) -> str:
-    """The curve whose last loss a curve is to reach: it begins with the same parameters and has the same seed."""
-    seed = next(seed for seed in reversed(SEEDS) if name.endswith(seed))
-    grown = any(name.startswith(begin) for begin in OF_OPERATIONS)
-    return f"{continuation(name)}{next(iter(OF_OPERATIONS)) if grown else BASELINE}{seed}"
-
-
-def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None) -> str:
-    """What a curve is kept under: settings that are defaults do not count, so that new ones change no key.
-
-    `start_hash` is of the parameters that a continued curve begins with.
-    """
-    settings, defaults = recipe_to_table(recipe), recipe_to_table(Recipe(phase=(Phase(),) * len(recipe.phase)))
-    changed: dict[str, Any] = {}
-    for section in WHAT_SECTIONS:
-        pairs = zip(settings[section], defaults[section], strict=True) if section == "phase" else None
-        pairs = pairs or [(settings[section], defaults[section])]
-        changed[section] = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
-    decided_by = [changed, store_hash, RANKS, recipe.execution.evaluate_rows, *([start_hash] if start_hash else [])]
-    text = json.dumps(decided_by, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def kept() -> dict[str, dict[str, Any]]:
@@ -341,14 +171,6 @@ def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
         taken = min(steps, phase["steps"])
         cost, steps = cost + taken * phase[what], steps - taken
     return cost
-
-
-def timed_name(name: str) -> str:
-    """The name under which a curve's step is timed: neither what it begins with, nor its seed, rate or stages count."""
-    name = name.removeprefix(continuation(name))
-    for begin in (", seed", ", rate", ", longer", ", dense"):
-        name = name.partition(begin)[0]
-    return name
 
 
 def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:

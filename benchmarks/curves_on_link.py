@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from benchmarks.cluster import INTERFACE, Cluster, bits_per_s, cluster, why_not
 from benchmarks.contestants import PINNED, path
-from benchmarks.curves import CURVES, continuation, kept, key_of, parts_of, recipe_of, say
+from benchmarks.curve_recipes import CURVES, continuation, key_of, parts_of, recipe_of
+from benchmarks.curves import kept, say
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.tables import table

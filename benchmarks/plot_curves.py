@@ -20,7 +20,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from benchmarks.curves import OF_OPERATIONS, kept, seconds_of, total
+from benchmarks.curve_recipes import OF_OPERATIONS
+from benchmarks.curves import kept, seconds_of, total
 
 AXES = {"operations": "TFLOP of matrix products", "hours": "hours", "steps": "optimizer steps"}
 

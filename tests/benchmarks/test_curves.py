@@ -1,9 +1,9 @@
-"""Curves: what they are kept under, what they are compared with, what their steps take."""
+"""Curves: that they are found again, what their steps take, what a line tells."""
 
 import pytest
 
 from benchmarks import curves
-from bert_horovod.optimizers.schedule import whole_steps
+from benchmarks.curve_recipes import CURVES, key_of, recipe_of
 
 # Of the store of books on which the kept curves were trained.
 BOOKS = "84ebd8d113bcf5287662da0848caaf56bedd485542f4277a4321fe7659161921"
@@ -21,55 +21,19 @@ PHASES = [
 
 def test_curves_that_were_trained_are_found_under_the_keys_of_their_recipes_of_today():
     for name in ("float32", "float16", "int8"):
-        assert curves.key_of(curves.recipe_of(name), BOOKS) in curves.kept(), name
-
-
-def test_a_continued_curve_is_kept_under_what_it_begins_with():
-    recipe = curves.recipe_of("continued, int8")
-    assert (recipe.numerics.wire, recipe.total_steps) == ("int8", 1200)
-    shorter = curves.recipe_of("continued 400, LAMB, 256 rows, rate 8e-3")
-    assert (shorter.numerics.precision, shorter.phase[0].global_batch, shorter.total_steps) == ("float32", 256, 100)
-    keys = {curves.key_of(recipe, BOOKS, start) for start in (None, "a", "b")}
-    assert len(keys) == 3
+        assert key_of(recipe_of(name), BOOKS) in curves.kept(), name
 
 
 def test_a_curve_whose_ranks_compute_what_one_does_needs_one_rank_on_a_gpu():
-    enough = [name for name in curves.CURVES if curves.one_rank_is_enough(curves.recipe_of(name))]
+    enough = [name for name in CURVES if curves.one_rank_is_enough(recipe_of(name))]
     assert {"float32", "ALBERT-mini, seed 2", "MSLT, 8 layers", "continued 400, LAMB"} <= set(enough)
     assert not {"float16", "int8", "continued, 1-bit Adam", "continued 400, bucket clipping"} & set(enough)
-
-
-def test_a_step_is_timed_once_for_all_seeds_rates_and_stages():
-    assert curves.timed_name("continued 400, largest chunks, 0.1, dense 0.05") == "largest chunks, 0.1"
-    assert curves.timed_name("continued 400, local AdamW, 8, rate 2e-3") == "local AdamW, 8"
-    assert curves.timed_name("continued, float32, seed 2") == "float32"
 
 
 def test_a_continued_curve_without_a_start_is_refused(capsys):
     with pytest.raises(SystemExit):
         curves.parse(["--data_dir", "s", "--work", "w", "--curve", "continued, int8"])
     assert "--curve 'continued, int8': expected --start" in capsys.readouterr().err
-
-
-def test_growing_curves_do_the_operations_of_the_whole_model():
-    flops = {}
-    for name in curves.OF_OPERATIONS:
-        recipe = curves.recipe_of(name)
-        flops[name] = sum(
-            phase.steps * phase.global_batch * curves.derive(recipe, phase, curves.RANKS).flops_per_row
-            for phase in recipe.phase
-        )
-    assert flops["stacking, 8 layers"] == pytest.approx(flops["8 layers"], rel=2e-3)
-    assert flops["MSLT, 8 layers"] == pytest.approx(flops["8 layers"], rel=2e-3)
-
-
-def test_a_curve_is_compared_with_the_whole_model_of_its_seed():
-    assert curves.baseline_of("MSLT, 8 layers, seed 2") == "8 layers, seed 2"
-    assert curves.baseline_of("8 layers") == "8 layers"
-    assert curves.baseline_of("int8") == "float32"
-    assert curves.baseline_of("continued, int8") == "continued, float32"
-    assert curves.baseline_of("continued 400, 1-bit Adam, seed 2") == "continued 400, float32, seed 2"
-    assert {curves.baseline_of(name) for name in curves.CURVES} <= set(curves.CURVES)
 
 
 def test_what_steps_take_is_summed_over_phases():
@@ -91,12 +55,6 @@ def test_steps_take_as_long_whatever_begins_them_and_a_dense_stage_takes_what_fl
     assert curves.seconds_of(12, longer, {"float16": 4.0, "1-bit Adam": 1.0}) == pytest.approx(3 * 4.0 + 9 * 1.0)
     local = curve("local AdamW, 8, rate 2e-3", [(10, 5.0)])
     assert curves.seconds_of(10, local, {"local AdamW, 8": 2.0}) == 20.0
-
-
-def test_a_longer_curve_has_as_many_dense_steps():
-    usual, longer = (curves.recipe_of(f"continued, 1-bit Adam{of}") for of in ("", ", longer"))
-    assert [whole_steps(recipe.total_steps, recipe.exchange.dense) for recipe in (usual, longer)] == [360, 360]
-    assert (usual.total_steps, longer.total_steps) == (1200, 1400)
 
 
 def test_a_line_tells_at_which_cost_a_curve_is_at_the_loss_of_its_baseline():
