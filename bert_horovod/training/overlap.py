@@ -168,7 +168,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
 def plan_by_measurement(
     recipe: Recipe, step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World
 ) -> Expectation:
-    """Measure the link and backward, and make the plan that execution.bucket_bytes and execution.reduction ask for.
+    """Measure the link and backward, and make the plan that the recipe asks for; see costs.exchanges.measured_buckets.
 
     All ranks use rank 0's times. Returns the expectation of the best plan.
     """
@@ -177,7 +177,7 @@ def plan_by_measurement(
     expected = []
     for reduction in reductions(recipe):
         link = measure_reduction(world, wire, reduction)
-        if recipe.execution.bucket_bytes == "auto":
+        if measured_buckets(recipe):
             rows_alone = wire != "int8" and step.exchange.rows_alone
             plan = buckets.by_profile(step.shapes, NUMBER_BYTES[wire], profile, link, reduction, rows_alone)
         else:

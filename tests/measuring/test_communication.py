@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.contestants import METHODS
 from bert_horovod.collectives.world import World
-from bert_horovod.costs.buckets import BackwardProfile
+from bert_horovod.costs.buckets import BackwardProfile, by_size
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.measuring.communication import hidden_share, measure
@@ -100,6 +100,17 @@ def measure_comm(world: World, recipe: Recipe, *arguments: Any) -> dict:
 def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(two_ranks):
     measured = two_ranks.run(measure_comm, RECIPE, 2, DELAYS)[0].value
     assert_measured(measured)
+
+
+def test_a_step_that_clips_buckets_is_measured_with_the_buckets_that_it_trains_with(two_ranks):
+    recipe = toy_recipe(
+        model={"vocab_size": 8_000},  # a table that would be sent before its looked-up rows are known
+        optimizer={"clipping": "bucket", "max_grad_norm": 1.0},
+        execution={"micro_batch": 8, "bucket_bytes": "auto"},
+    )
+    measured = two_ranks.run(measure_comm, recipe, 2, DELAYS | {"embeddings_s": 0.5})[0].value
+    by_size_alone = by_size(pretraining_shapes(recipe.model, recipe.objective.pairs), "auto")
+    assert (measured["rows"], len(measured["bucket_bytes"])) == (0, len(by_size_alone.buckets))
 
 
 @pytest.mark.slow
