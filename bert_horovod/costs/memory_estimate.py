@@ -7,8 +7,9 @@ weights are in memory all the time.
 On a GPU the estimate is of the peak that TensorFlow's allocator reports (bfc_allocator.cc). It rounds to 256 bytes and
 gives a free chunk whole, if that is less than twice the size and not 128 MiB larger. It also holds the workspaces that
 XLA gives to cuBLAS: 4 MiB, 32 MiB on Hopper (GemmConfig in XLA's matmul_utils.h). costs/gpu_memory.py has what is
-beside the allocator. The optimizer updates one group of parameters after another (exchange/updater.py): beside a group
-are its stacked old and new values; new cast weights wait for the last group. With compiled layers it updates in place.
+beside the allocator. With compiled layers and the exchange of gradients the optimizer updates everything in place,
+beside which are only the new cast weights. Otherwise it updates one group of parameters after another
+(exchange/updater.py): beside a group are its stacked old and new values; new cast weights wait for the last group.
 """
 
 import math
@@ -61,18 +62,23 @@ def memory_bytes(
     # 16-bit gradients are cast to float32 to add them up, to send them, or to divide by the loss scale; the sparse
     # embedding gradient is always added in float32.
     gradients = width * numbers + (2 * words if width < 4 and WORD_EMBEDDINGS in trained else 0)
-    applied = gradients  # what the optimizer reads
-    if micro_batches > 1 or world_size > 1 or recipe.numerics.precision == "float16":
+    applied, after = gradients, 0  # what the optimizer reads, and what of it is made after backward
+    if micro_batches > 1 or world_size > 1:
         applied = 4 * numbers
         gradients += applied
+    elif recipe.numerics.precision == "float16":
+        applied = after = 4 * numbers
     layers = trained_layers or model.num_hidden_layers
     kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width)
     if gpu:
-        groups = [{name: trained[name] for name in names} for names in update_groups(trained)]
-        largest = max(4 * (sum(map(math.prod, group.values())) + slot_numbers(recipe, group)) for group in groups)
-        passing = max(gradients + kept, applied + 2 * largest + width * numbers * (width < 4))
+        stacked = 0
+        if recipe.execution.xla not in ("auto", "layers") or recipe.exchange.method != "gradients":
+            groups = [{name: trained[name] for name in names} for names in update_groups(trained)]
+            largest = max(4 * (sum(map(math.prod, group.values())) + slot_numbers(recipe, group)) for group in groups)
+            stacked = 2 * largest  # old and new
+        passing = max(gradients + kept, applied + stacked + width * numbers * (width < 4))
         return int(staying + GPU_CHUNKS * passing + GPU_WORKSPACE_BYTES)
-    return int(PROGRAM_BYTES + staying + gradients + max(kept, NEW_SHARE * updated))
+    return int(PROGRAM_BYTES + staying + gradients + after + max(kept, NEW_SHARE * updated))
 
 
 def own_share(recipe: Recipe) -> float:
