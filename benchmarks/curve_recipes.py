@@ -67,15 +67,24 @@ RATES = {
 }
 # What this search found best is trained with other seeds too.
 BEST_RATE = {"ADAMW": "1e-3", "LAMB": "8e-3", "LANS": "8e-3", "CAME": "6e-5", "MERIT": "4e-3"}
-# From fresh parameters; those that learn, with other seeds too.
-LEARN, STAY_BEHIND = ("ADAMW", "LAMB", "LANS"), {"CAME": ("6e-5", "2.5e-4"), "MERIT": ("2e-3", "4e-3")}
+# From fresh parameters. The rules that learned so are trained with other seeds too.
+LEARNED = ("ADAMW", "LAMB", "LANS")
+FRESH_RATES = {
+    **{rule: (BEST_RATE[rule],) for rule in LEARNED},
+    "CAME": ("6e-5", "2.5e-4"),
+    "MERIT": ("2e-3", "4e-3"),
+}
 FRESH = ("phase.0.steps=1000", "execution.evaluate_steps=50", "execution.checkpoint_steps=500")
 
 
-def at_large_batch(rule: str, rate: str, *changes: str) -> dict[str, tuple[str, ...]]:
-    """A curve at LARGE_ROWS rows by its name, and what it changes."""
-    name = f"{rule}, {LARGE_ROWS} rows, rate {rate}"
-    return {name: (*RULES[rule], f"phase.0.learning_rate={rate}", *LARGE, *changes)}
+def large_name(rule: str, rate: str, seed: str = "") -> str:
+    """The name of a curve at LARGE_ROWS rows; `seed`: a key of SEEDS."""
+    return f"{rule}, {LARGE_ROWS} rows, rate {rate}{seed}"
+
+
+def at_large_batch(rule: str, rate: str) -> tuple[str, ...]:
+    """What a curve at LARGE_ROWS rows changes."""
+    return (*RULES[rule], f"phase.0.learning_rate={rate}", *LARGE)
 
 
 SEEDS = {"": (), ", seed 2": ("data.seed=2",), ", seed 3": ("data.seed=3",)}
@@ -118,12 +127,11 @@ AFTERWARDS: dict[str, dict[str, tuple[str, ...]]] = {
         "int8, seed 2": ("numerics.wire=int8", "data.seed=2"),
         "bucket clipping": ("optimizer.clipping=bucket",),
         **{
-            f"{name}{of}": (*changes, *seed)
+            large_name(rule, rate, of): (*at_large_batch(rule, rate), *seed)
             for rule, rates in RATES.items()
             for rate in rates
             for of, seed in SEEDS.items()
             if not seed or BEST_RATE.get(rule) == rate
-            for name, changes in at_large_batch(rule, rate).items()
         },
     },
 }
@@ -136,14 +144,12 @@ OF_OPERATIONS = {
 }
 CURVES |= {f"{name}{of}": seed for of, seed in SEEDS.items() for name in OF_OPERATIONS}
 CURVES |= {
-    f"{name}{of}": (*changes, *seed)
-    for rule in LEARN
+    large_name(rule, rate, of): (*at_large_batch(rule, rate), *FRESH, *seed)
+    for rule, rates in FRESH_RATES.items()
+    for rate in rates
     for of, seed in SEEDS.items()
-    for name, changes in at_large_batch(rule, BEST_RATE[rule], *FRESH).items()
+    if not seed or rule in LEARNED
 }
-for _rule, _rates in STAY_BEHIND.items():
-    for _rate in _rates:
-        CURVES |= at_large_batch(_rule, _rate, *FRESH)
 
 
 def steps_afterwards(begin: str, changes: tuple[str, ...]) -> int:
@@ -187,7 +193,7 @@ def baseline_of(name: str) -> str:
     """The curve whose last loss a curve is to reach: it begins with the same parameters and has the same seed."""
     seed = next(seed for seed in reversed(SEEDS) if name.endswith(seed))
     if f", {LARGE_ROWS} rows" in name:
-        return f"{continuation(name)}ADAMW, {LARGE_ROWS} rows, rate {BEST_RATE['ADAMW']}{seed}"
+        return continuation(name) + large_name("ADAMW", BEST_RATE["ADAMW"], seed)
     grown = any(name.startswith(begin) for begin in OF_OPERATIONS)
     return f"{continuation(name)}{next(iter(OF_OPERATIONS)) if grown else BASELINE}{seed}"
 

@@ -60,6 +60,7 @@ def test_on_a_gpu_the_peak_is_in_backward_or_in_the_optimizer():
     # Few rows: the optimizer reads gradients of 2 bytes, or summed ones of 4, and holds new cast weights; if it does
     # not update in place, also the largest group, the word embeddings, before and after.
     assert of("bfloat16", 1) == int(state + chunks * ((2 + 2) * numbers + 2 * words) + workspace)
+    assert of("float16", 1) == int(state + chunks * (4 + 2) * numbers + workspace)
     assert of("bfloat16", 1, "off") == int(state + chunks * ((2 + 2) * numbers + (2 + 2 * 12) * words) + workspace)
     assert of("float16", 1, "off") == int(state + chunks * ((4 + 2) * numbers + 2 * 12 * words) + workspace)
     assert of("bfloat16", 1) == of("bfloat16", 2) < of("bfloat16", 64)
