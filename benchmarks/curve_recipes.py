@@ -217,7 +217,7 @@ def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None) -> st
 def timed_name(name: str) -> str:
     """The name under which a curve's step is timed: neither what it begins with, nor its seed, rate or stages count.
 
-    At LARGE_ROWS rows the rule does not count either: four micro-batches take so long that it does not matter.
+    At LARGE_ROWS rows the rule does not count either: it changes such a step by at most 2 % (docs/results.md).
     """
     if (rows := f"{LARGE_ROWS} rows") in name:
         return rows
