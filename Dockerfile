@@ -1,7 +1,7 @@
 # The image: TensorFlow, Horovod with NCCL, Gloo and MPI, and the program. docs/docker.md shows it on several nodes.
 #
 #   docker build -t bert-horovod .                                                              for NVIDIA GPUs
-#   docker build -t bert-horovod --build-arg BASE_IMAGE=debian:bookworm .                       without; any Debian or Ubuntu with Python 3.10 to 3.12
+#   docker build -t bert-horovod --build-arg BASE_IMAGE=debian:bookworm .                       without; any Debian or Ubuntu with Python 3.10 to 3.13
 #   docker build -t bert-horovod --build-arg BASE_IMAGE=debian:bookworm --build-arg GPU=yes .   for GPUs on such a base: T4 and later, driver 580
 #   --build-arg USER_ID=$(id -u)      the user inside has your number, so that it may read your keys and write your data
 #
@@ -11,7 +11,7 @@
 #
 # Nothing in it runs as root. Keys and data are mounted; host keys are made when sshd starts.
 
-# TensorFlow 2.18 brings the CUDA 12.5 libraries, cuDNN and NCCL as wheels; this base has the compiler that Horovod needs.
+# TensorFlow brings the CUDA 12 libraries, cuDNN and NCCL as wheels; this base has the compiler that Horovod needs.
 ARG BASE_IMAGE=nvidia/cuda:12.5.1-devel-ubuntu22.04
 FROM $BASE_IMAGE
 
@@ -30,6 +30,8 @@ ENV GPU=$GPU
 WORKDIR /opt/bert_horovod
 COPY setup.py pyproject.toml ./
 COPY run/setup.sh run/
+COPY run/constraints run/constraints
+COPY run/horovod_headers run/horovod_headers
 RUN mkdir bert_horovod && touch README.md bert_horovod/__init__.py \
     && XDG_CACHE_HOME=/tmp/cache run/setup.sh && rm -rf /tmp/cache
 ENV PATH=/opt/bert_horovod/.venv/bin:$PATH

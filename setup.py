@@ -12,9 +12,9 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-PARQUET = ["pyarrow>=26,<27"]
+PARQUET = ["pyarrow>=23,<27"]
 RECIPES = Path(__file__).with_name("run") / "recipes"  # absent while an image installs what only versions decide on
-ONNX = ["tf2onnx>=1.17,<1.18", "onnx>=1.22,<1.23", "onnxruntime>=1.31,<1.33"]  # tf2onnx 1.16 fails with NumPy 2
+ONNX = ["tf2onnx>=1.17,<1.18", "onnx>=1.22,<1.23", "onnxruntime>=1.23,<1.33"]  # tf2onnx 1.16 fails with NumPy 2
 # A CUDA compiler that needs no root; run/setup.sh installs it beside .venv to build Horovod, and removes it. All of one
 # CUDA release: nvidia-cuda-nvcc would take the newest of the others, and they do not fit together.
 NVCC = [
@@ -24,7 +24,7 @@ NVCC = [
     "nvidia-cuda-runtime==13.0.*",
     "nvidia-cuda-cccl==13.0.*",
 ]
-TENSORFLOW = "2.18.1"  # Horovod 0.28.1 builds against TensorFlow 2.15 to 2.18 and fails from 2.19 on
+TENSORFLOW = "2.21.0"  # Horovod 0.28.1 builds against it with the headers of run/horovod_headers
 
 setup(
     name="bert_horovod",
@@ -41,14 +41,15 @@ setup(
         "bert_horovod.reporting": ["page.html"],
         "bert_horovod.runs": ["references/*.json"],
     },
-    python_requires=">=3.10,<3.13",
+    python_requires=">=3.10,<3.14",
     install_requires=[
         f"tensorflow=={TENSORFLOW}",
-        "tensorflow-text==2.18.1",
-        "numpy>=1.26,<2.1",
+        "tensorflow-text==2.21.1",
+        "numpy>=2.1,<2.5",
         "mwparserfromhell>=0.6.6,<0.8",
         "absl-py>=2.1,<3",
         "safetensors>=0.4.3,<0.9",
+        "tensorboard>=2.20,<2.22",
         "tokenizers>=0.20,<0.24",
         "tomli>=2.0,<3; python_version < '3.11'",
         "tomli-w>=1.0,<2",
@@ -56,6 +57,7 @@ setup(
         "zstandard>=0.22,<0.26",
     ],
     extras_require={
+        "build": ["cmake>=3.18,<4", "setuptools>=68", "uv>=0.9,<0.14", "wheel"],  # what run/setup.sh and Horovod's build use
         "horovod": ["horovod==0.28.1"],
         "mpi": ["mpi4py>=4.0,<5"],
         "gpu": [f"tensorflow[and-cuda]=={TENSORFLOW}"],

@@ -3,13 +3,14 @@
 #
 #   run/setup.sh [--test]     --test adds what the tests need (pytest, ruff, transformers, CPU torch)
 #
-#   PYTHON=/path/to/python3   the interpreter to use (3.10 to 3.12)
+#   PYTHON=/path/to/python3   the interpreter to use (3.10 to 3.13)
 #   GPU=yes | no | nvcc       with NCCL for NVIDIA GPUs or without, where this machine's own GPUs should not decide (a
 #                             login node, an image that is being built); nvcc: with it where a CUDA toolkit is found
 #   CUDA_HOME=/path/to/cuda   the CUDA toolkit to build that with, where it is not the PATH's nvcc's or /usr/local/cuda
 #
 # Packages come from where pip's settings say (index, proxy, certificate). uv installs them, because it takes a small part
-# of pip's time; it keeps what it fetched for the next checkout, as does the cache below for Horovod's wheel.
+# of pip's time; it keeps what it fetched for the next checkout, as does the cache below for Horovod's wheel. The versions
+# are those of run/constraints, one file for each Python; run/constraints/renew.sh writes them anew.
 # Needs no root. Horovod gets Gloo always, MPI where mpicxx is found, NCCL where an NVIDIA GPU is found. Without a CUDA
 # toolkit the compiler comes from NVIDIA's wheels, for the build alone: CUDA 13.0, for GPUs from compute capability 7.5
 # on (T4 and later, not V100) with driver 580.65.06 or later.
@@ -22,7 +23,7 @@ extras=
 case "${1:-}" in
     "") ;;
     --test) extras=test ;;
-    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "setup: unknown argument '$1'; the only one is --test" >&2; exit 2 ;;
 esac
 
@@ -31,13 +32,13 @@ fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
 
 # An interpreter in the tested range that can make a virtual environment; one that is named by PYTHON, or none.
 find_python() {
-    local candidate candidates=(python3 python3.12 python3.11 python3.10) found="found no Python 3.10, 3.11 or 3.12"
+    local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.10) found="found no Python 3.10 to 3.13"
     if [ -n "${PYTHON:-}" ]; then
         candidates=("$PYTHON")
-        found="PYTHON=$PYTHON is no Python 3.10, 3.11 or 3.12"
+        found="PYTHON=$PYTHON is no Python 3.10 to 3.13"
     fi
     for candidate in "${candidates[@]}"; do
-        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
             2> /dev/null; then
             "$candidate" -c 'import sys; print(sys.executable)'
             return
@@ -45,9 +46,11 @@ find_python() {
     done
     fail "$found with the modules venv and ensurepip" \
         "  Debian, Ubuntu:  apt-get install python3 python3-venv python3-dev" \
-        "  Red Hat, Rocky:  dnf install python3.11 python3.11-devel" \
-        "  conda:           conda create -n bert python=3.11 && conda activate bert" \
-        "or name one: PYTHON=/path/to/python3.11 $0"
+        "  Red Hat, Rocky:  dnf install python3.12 python3.12-devel" \
+        "  conda:           conda create -n bert python=3.12 && conda activate bert" \
+        "  anywhere:        uv python install 3.12   (needs the internet, and uv: https://docs.astral.sh/uv)," \
+        "                   then PYTHON=\$(uv python find 3.12) $0" \
+        "or name one: PYTHON=/path/to/python3.12 $0"
 }
 
 # This machine's CUDA toolkit, or nothing. nvcc is asked where it is, because that of the PATH may be a script or a link.
@@ -171,24 +174,30 @@ use_pip_settings() {
     export UV_INDEX_STRATEGY=unsafe-best-match # as pip: the best version of all indexes
 }
 
-install=("$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python")
+constraints=$root/run/constraints/python$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt
+install=("$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" --constraints "$constraints"
+    --overrides "$root/run/constraints/without.txt")
 export PATH="$venv/bin:$PATH"
 
 # A plain run after a run with --test finds more than it needs, and that is fine.
-packages_key="$(cksum < "$root/setup.py") gpu=$gpu mpi=$mpi"
+packages_key="$(cat "$root/setup.py" "$constraints" "${constraints%/*}/without.txt" | cksum) gpu=$gpu mpi=$mpi"
 if done_already packages-test "$packages_key" || { [[ $extras != *test* ]] && done_already packages "$packages_key"; }; then
     say "TensorFlow and the other packages are in place"
 else
     say "installing TensorFlow and the other packages (GPU: $gpu, MPI: $mpi), about 1 minute"
-    logged packages "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "uv>=0.9,<0.14"
+    logged packages "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$constraints" uv
     use_pip_settings
-    logged packages "${install[@]}" "setuptools>=68" wheel "cmake>=3.18,<4" -e "$root${extras:+[$extras]}"
+    logged packages "${install[@]}" setuptools wheel cmake -e "$root${extras:+[$extras]}"
     # Python keeps the compiled modules of a first import, which the owner of .venv can write and others may not.
     logged import env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c "import tensorflow, tensorflow_text"
     if [[ $extras == *test* ]]; then mark_done packages-test "$packages_key"; else mark_done packages "$packages_key"; fi
 fi
 
-horovod_key="$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("tensorflow"))') gpu=$gpu mpi=$mpi"
+# What Horovod's source includes and today's TensorFlow and GCC do not have. Their contents decide, not their place.
+headers=$root/run/horovod_headers
+headers_key=$(find "$headers" -name '*.h' -exec cksum {} + | awk '{print $1}' | LC_ALL=C sort | cksum)
+tensorflow=$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("tensorflow"))')
+horovod_key="$tensorflow headers=${headers_key// /-} gpu=$gpu mpi=$mpi"
 if [ $gpu = yes ] && [ -n "$toolkit" ]; then horovod_key="$horovod_key toolkit=$toolkit"; fi
 built=$(cat "$venv/.done-horovod" 2> /dev/null || true)
 # A build with a toolkit that is not found now (a module that is not loaded) is as good as one with wheels.
@@ -199,6 +208,10 @@ else
     require_build_tools
     export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
     with="Gloo"
+    kept_name=$(name_of_build)
+    included=$("$venv/bin/python" -c 'import tensorflow; print(tensorflow.sysconfig.get_include())' 2> /dev/null)/external
+    CXXFLAGS="${CXXFLAGS:-} -include $headers/standard.h -I$headers"
+    export CXXFLAGS="$CXXFLAGS -I$included/highwayhash -I$included/farmhash_archive/src"
     if [ $mpi = yes ]; then
         export HOROVOD_WITH_MPI=1
         with="$with, MPI"
@@ -227,6 +240,8 @@ else
         export HOROVOD_BUILD_CUDA_CC_LIST="${capabilities//$'\n'/,}"
         release=$("$cuda/bin/nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
         with="$with, NCCL (CUDA $release from ${toolkit:-wheels})"
+        # Horovod asks nvcc for C++11, which the headers of GCC 14 are too new for; nvcc takes the standard named last.
+        export NVCC_APPEND_FLAGS="${NVCC_APPEND_FLAGS:-} -std=c++17"
         # The linker would take the runtime from TensorFlow, which loads CUDA 12's: that does not fit code of another CUDA.
         runtime=$cuda/lib64/libcudart_static.a
         if [[ $release != 12.* && -e $runtime ]]; then
@@ -237,7 +252,7 @@ else
     rm -rf "$wheel"
     # Horovod with NCCL is built for this machine's CUDA and is not kept.
     kept=
-    if [ $gpu = no ]; then kept=${XDG_CACHE_HOME:-$HOME/.cache}/bert_horovod/$(name_of_build); fi
+    if [ $gpu = no ]; then kept=${XDG_CACHE_HOME:-$HOME/.cache}/bert_horovod/$kept_name; fi
     if [ -n "$kept" ] && cp -r "$kept" "$wheel" 2> /dev/null; then
         say "taking Horovod with $with from $kept"
     else
