@@ -1,6 +1,7 @@
 """run/setup.sh in a copy of the tree, with stand-ins for Python and compilers: nothing is downloaded or built."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,7 @@ TOOLS = (
     "cp",
     "dirname",
     "env",
+    "find",
     "grep",
     "ln",
     "mkdir",
@@ -26,6 +28,7 @@ TOOLS = (
     "nproc",
     "rm",
     "sed",
+    "sort",
 )
 TOOLS += ("tail",)
 BUILD_TOOLS = ("g++", "make")
@@ -35,7 +38,9 @@ case "$*" in
     *"import pip"*) [ ! -e "${0%/*}/no-pip" ] ;;
     "-m venv --clear "*) rm -rf "$4"; mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; echo venv >> "$CALLS" ;;
     *"print(sys.executable)"*) echo "$0" ;;
-    *'print(m.version("tensorflow"))'*) echo 2.18.1 ;;
+    *"%d.%d"*) echo 3.11 ;;
+    *get_include*) echo /include ;;
+    *'print(m.version("tensorflow"))'*) echo 2.21.0 ;;
     *"m.requires"*" horovod") echo horovod==0.28.1 ;;
     *"m.requires"*" nvcc") echo "nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.*" ;;
     *"nvidia.nccl"*) mkdir -p "${0%/*}/nccl/lib"; echo "${0%/*}/nccl" ;;
@@ -53,6 +58,7 @@ case "$*" in
             words=$*
             wheels=${words##*--wheel-dir }
             mkdir -p "${wheels%% *}"
+            echo "$CXXFLAGS; $NVCC_APPEND_FLAGS" > "$CALLS.flags"
             echo "$HOROVOD_CUDA_HOME" > "${wheels%% *}/horovod-0.28.1.whl"
         fi ;;
 esac
@@ -82,7 +88,9 @@ class Tree:
         self.calls_file = bin_directory.parent / "calls"
         (root / "run").mkdir(parents=True)
         bin_directory.mkdir()
-        shutil.copy(PROJECT / "run" / "setup.sh", root / "run")
+        for name in ("setup.sh", "constraints", "horovod_headers"):
+            source = PROJECT / "run" / name
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, root / "run" / name)
         shutil.copy(PROJECT / "setup.py", root)
         for name in TOOLS:
             (bin_directory / name).symlink_to(shutil.which(name))
@@ -161,7 +169,7 @@ def test_without_python_it_names_the_packages_and_makes_nothing(tree):
     (tree.bin / "python3").unlink()
     done = tree.setup()
     assert done.returncode == 1
-    assert "found no Python 3.10, 3.11 or 3.12 with the modules venv and ensurepip" in done.stderr
+    assert "found no Python 3.10 to 3.13 with the modules venv and ensurepip" in done.stderr
     assert all(manager in done.stderr for manager in PACKAGE_MANAGERS)
     assert not (tree.root / ".venv").exists()
 
@@ -178,7 +186,7 @@ def test_a_python_that_is_too_old_is_not_taken(tree):
 def test_a_python_that_is_named_and_unusable_is_refused(tree):
     done = tree.setup(PYTHON="/nowhere/python3")
     assert done.returncode == 1
-    assert "PYTHON=/nowhere/python3 is no Python 3.10, 3.11 or 3.12" in done.stderr
+    assert "PYTHON=/nowhere/python3 is no Python 3.10 to 3.13" in done.stderr
 
 
 @pytest.mark.parametrize("visible", [True, False])
@@ -346,6 +354,47 @@ def test_another_checkout_takes_the_wheel_unless_it_would_be_built_otherwise(tre
     for _ in range(2):
         assert "building Horovod with Gloo, NCCL" in set_up_anew(GPU="yes")
     assert len(list(kept.iterdir())) == 3
+
+
+def test_horovod_is_built_with_the_headers_that_its_source_expects(tree):
+    assert tree.setup(GPU="yes", CXXFLAGS="-march=native", NVCC_APPEND_FLAGS="-O1").returncode == 0
+    headers = tree.root / "run" / "horovod_headers"
+    includes = f"-I{headers} -I/include/external/highwayhash -I/include/external/farmhash_archive/src"
+    flags = tree.calls_file.with_name("calls.flags").read_text().strip()
+    assert flags == f"-march=native -include {headers}/standard.h {includes} -gtoggle; -O1 -std=c++17"
+    assert "Horovod is in place" in tree.setup(GPU="yes").stdout
+    with (headers / "standard.h").open("a") as header:
+        header.write("#include <vector>\n")
+    assert "building Horovod" in tree.setup(GPU="yes").stdout
+
+
+def test_the_kept_wheel_follows_the_headers_contents_and_not_their_place(tree):
+    assert "building Horovod" in tree.setup().stdout
+    moved = tree.root.with_name("moved")
+    os.rename(tree.root, moved)
+    tree.root = moved
+    cache = {"XDG_CACHE_HOME": str(moved / ".cache")}
+    assert "taking Horovod" in tree.setup(**cache).stdout
+    shutil.rmtree(moved / ".venv")
+    (moved / "run" / "horovod_headers" / "standard.h").write_text("#pragma once\n")
+    assert "building Horovod" in tree.setup(**cache).stdout
+
+
+def test_every_python_has_versions_that_fit_setup_py(tree):
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    text = (PROJECT / "setup.py").read_text(encoding="utf-8")
+    required = [Requirement(line) for line in re.findall(r'"([a-z][a-z0-9-]*(?:[<>=]=?[0-9][^"]*))"', text)]
+    required.append(Requirement("tensorflow" + re.search(r'TENSORFLOW = "([^"]*)"', text).expand(r"==\1")))
+    assert {"numpy", "tensorflow", "uv", "torch"} <= {requirement.name for requirement in required}
+    for python in ("3.10", "3.11", "3.12", "3.13"):
+        file = PROJECT / "run" / "constraints" / f"python{python}.txt"
+        pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", file.read_text(encoding="utf-8"), re.MULTILINE))
+        for requirement in required:
+            if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
+                assert requirement.specifier.contains(Version(pinned[requirement.name])), (python, requirement)
+        assert "triton" not in pinned  # it crashes beside TensorFlow
 
 
 def test_packages_come_from_where_pips_settings_say(tree):
