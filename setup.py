@@ -57,7 +57,7 @@ setup(
         "zstandard>=0.22,<0.26",
     ],
     extras_require={
-        "build": ["cmake>=3.18,<4", "setuptools>=68", "uv>=0.9,<0.14", "wheel"],  # what run/setup.sh and Horovod's build use
+        "build": ["cmake>=3.18,<4", "setuptools>=68", "uv>=0.9,<0.14", "wheel"],  # Horovod's build
         "horovod": ["horovod==0.28.1"],
         "mpi": ["mpi4py>=4.0,<5"],
         "gpu": [f"tensorflow[and-cuda]=={TENSORFLOW}"],

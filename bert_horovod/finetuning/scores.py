@@ -22,7 +22,7 @@ def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """
     true_positives = np.count_nonzero((predictions == 1) & (labels == 1))
     positives = np.count_nonzero(predictions == 1) + np.count_nonzero(labels == 1)
-    return 2 * true_positives / positives if positives else 0.0
+    return float(2 * true_positives / positives) if positives else 0.0
 
 
 def matthews_correlation(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -148,7 +148,7 @@ class SquadFinetuning:
     def _notices(self) -> list[str]:
         notices = [f"SQuAD {'2.0' if self.train.version_2 else '1.1'}: {self.train.path.name} and {self.dev.path.name}"]
         notices += [problem for _, problem in self._opened[:1] if problem]
-        skipped = np.count_nonzero(self._tokens[0].answers[:, 0] == NOT_FOUND)
+        skipped = int(np.count_nonzero(self._tokens[0].answers[:, 0] == NOT_FOUND))
         if skipped:
             notices.append(
                 f"{skipped:,} train questions are skipped: their answer is not in their context at answer_start"

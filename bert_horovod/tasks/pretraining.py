@@ -38,8 +38,8 @@ class Pretraining:
 
     def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
         return {
-            "masked_tokens": np.count_nonzero(batch["masked_weights"]),
-            "sequences": np.count_nonzero(batch["sequence_weights"]),
+            "masked_tokens": int(np.count_nonzero(batch["masked_weights"])),
+            "sequences": int(np.count_nonzero(batch["sequence_weights"])),
         }
 
     def sums(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

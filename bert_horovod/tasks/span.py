@@ -50,7 +50,7 @@ class Span:
         ]
 
     def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
-        return {"windows": np.count_nonzero(batch["weights"])}
+        return {"windows": int(np.count_nonzero(batch["weights"]))}
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         rows, length = batch["input_ids"].shape

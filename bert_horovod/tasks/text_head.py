@@ -48,7 +48,7 @@ class TextTask:
         ]
 
     def batch_counts(self, batch: dict[str, np.ndarray]) -> dict[str, int]:
-        return {"examples": np.count_nonzero(batch["weights"])}
+        return {"examples": int(np.count_nonzero(batch["weights"]))}
 
     def outputs(self, forward: Forward, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The head's outputs, `logits`, float32 [rows, examples, outputs]; arguments: see text_features."""

@@ -71,7 +71,7 @@ def make_batch(
     with tf.device("/GPU:0" if has_gpu() else "/CPU:0"):
         tensors = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(micro_batches))]
     first_rows = [first_row for _, first_row in micro_batches]
-    tokens = np.count_nonzero(together["sequence_ids"])
+    tokens = int(np.count_nonzero(together["sequence_ids"]))
     return StepBatch(number, tensors, first_rows, task.batch_counts(together), tokens)
 
 

@@ -1,12 +1,10 @@
 """The start of a run: checks before Horovod starts, so that a user's mistake gives one clear message; the state."""
 
-import importlib.metadata
 import os
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from packaging.requirements import Requirement
 
 from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.batches.special_tokens import check_vocabulary
@@ -163,22 +161,3 @@ def open_source_once(dataset: Dataset, phase: int, split: str, world: World) -> 
         dataset.open(phase, split)
     world.barrier()
     return dataset.open(phase, split, build=False)
-
-
-def untested_versions() -> list[str]:
-    """Installed packages outside the tested version ranges, as `package version, expected range`."""
-    try:
-        requirements = [Requirement(text) for text in importlib.metadata.requires("bert_horovod") or []]
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
-        return []
-    lines = []
-    for requirement in requirements:
-        if requirement.marker and not requirement.marker.evaluate({"extra": "horovod"}):
-            continue
-        try:
-            version = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if not requirement.specifier.contains(version):
-            lines.append(f"{requirement.name} {version}, expected {requirement.specifier}")
-    return lines

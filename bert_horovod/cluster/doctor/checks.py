@@ -1,6 +1,5 @@
 """Check the facts of hosts: what is wrong, and how to fix it. Arithmetic alone: nothing is asked or run here."""
 
-import importlib.metadata
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ _CHECKPOINTS = 4
 _TEMPORARY_BYTES = 100e6  # small files of XLA and of the prepare stages
 # Memory of a rank: 16 bytes for each parameter of BERT-base (itself, gradient, two moments), and TensorFlow's 0.6 GB.
 _RANK_BYTES = 2.4e9
-# NVIDIA's for CUDA 12, which TensorFlow's GPU packages include, and for a Horovod built with CUDA 13. TensorFlow 2.18's
+# NVIDIA's for CUDA 12, which TensorFlow's GPU packages include, and for a Horovod built with CUDA 13. TensorFlow's
 # kernels for Hopper are PTX of CUDA 12.5, which only that CUDA's driver or a later one compiles.
 _LEAST_DRIVER = {"CUDA 12": "525.60.13", "CUDA 12.5 on Hopper": "555.42.02", "CUDA 13": "580.65.06"}
 _HOPPER = re.compile(r"\bG?H(100|200|800|20)\b")
@@ -36,23 +35,6 @@ class Check:
     expected: str = ""
     mend: str = ""
     hosts: tuple[str, ...] = ()  # that cause the failure; empty if that is unknown
-
-
-def requirements() -> tuple[str, dict[str, str]]:
-    """The tested versions of Python and of each package, from the metadata of bert_horovod's own package.
-
-    Raises importlib.metadata.PackageNotFoundError, or ImportError, if the project is not installed.
-    """
-    from packaging.requirements import Requirement
-
-    package = importlib.metadata.metadata("bert_horovod")
-    declared = [Requirement(text) for text in package.get_all("Requires-Dist", [])]
-    required = [
-        requirement
-        for requirement in declared
-        if requirement.marker is None or requirement.marker.evaluate({"extra": "horovod"})
-    ]
-    return package["Requires-Python"], {requirement.name: str(requirement.specifier) for requirement in required}
 
 
 def check_ssh(answers: Mapping[str, Answer]) -> list[Check]:
@@ -81,7 +63,7 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
 
     Args:
       facts: of each host.
-      python, packages: from `requirements`.
+      python, packages: from `tested_versions`.
     """
     from packaging.specifiers import SpecifierSet
 

@@ -20,6 +20,7 @@ from bert_horovod.cluster.doctor.checks import FAILED, Check
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.rank_variables import for_ranks
+from bert_horovod.runtime.versions import tested_versions
 
 THIS_HOST = "localhost"
 # The most that is expected of one TCP connection, even on a faster interface, because one core feeds it.
@@ -70,7 +71,7 @@ class Doctor:
     def examine_facts(self) -> Iterator[Check]:
         """Yield the checks that only ask the hosts for facts, which takes seconds."""
         try:
-            python, packages = checks.requirements()
+            python, packages = tested_versions()
         except (ImportError, importlib.metadata.PackageNotFoundError) as error:
             yield Check("versions", FAILED, f"this project is not installed here ({error})", "it is", "run/setup.sh")
             return

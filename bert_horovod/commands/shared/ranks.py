@@ -96,9 +96,9 @@ def _train(
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.runtime.misread_variables import misread_numbers
+    from bert_horovod.runtime.versions import untested_versions
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
-    from bert_horovod.training.start import untested_versions
 
     require_least("--max_steps", arguments.max_steps)
     if writable(arguments.output_dir or "") != str(arguments.output_dir or ""):
