@@ -21,7 +21,7 @@ output=$(cd -- "$output" && pwd)
 run() {
     "$@" 2>&1 | (
         trap '' INT
-        exec sed -u -E -e '/absl::InitializeLog|Unable to register cu|^next: /d' -e 's/^\[[0-9,]+\]<std(out|err)>://'
+        exec sed -u -E -e '/absl::InitializeLog|^I0000 .*(cudart_stub|port)\.cc|^next: /d' -e 's/^\[[0-9,]+\]<std(out|err)>://'
     )
 }
 say() { printf '\n[%s/6] %s\n' "$1" "$2"; }

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -52,6 +53,26 @@ def library(tmp_path):
         (tmp_path / "library" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "library" / name).write_text(text, encoding="utf-8")
     return tmp_path / "library"
+
+
+def test_lines_of_horovodrun_and_tensorflow_are_not_shown():
+    lines = [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795747543.164945   22970 cudart_stub.cc:31] Could not find cuda drivers",
+        "I0000 00:00:1795745745.206842    1235 port.cc:153] oneDNN custom operations are on.",
+        "next: bert-horovod inspect",
+        "[0]<stdout>:step 50/900  loss 7.5",
+        "I0000 of our own",
+    ]
+    script = QUICKSTART.with_suffix(".sh").read_text(encoding="utf-8")
+    function = re.search(r"^run\(\) \{.*?^\}$", script, re.DOTALL | re.MULTILINE)[0]
+    shown = subprocess.run(
+        ["bash", "-c", f'{function}\nrun printf "%s\\n" "$@"', "bash", *lines],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.splitlines() == ["step 50/900  loss 7.5", "I0000 of our own"]
 
 
 def test_documents_are_the_modules_docstrings_and_the_topics(library):

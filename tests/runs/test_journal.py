@@ -1,10 +1,16 @@
 """metrics.jsonl: a line at once, null for what is unknown, cut back on resume."""
 
 import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
 
 import pytest
 
 from bert_horovod.runs.journal import Journal
+from tests.horovod_runs import PATIENCE_S
 
 METRICS = {"loss": 7.25, "mlm_accuracy": 0.125, "rows_per_s": 33.0}
 
@@ -70,6 +76,25 @@ def test_tensorboard_gets_the_numbers_too(tmp_path):
     journal.close()
     events = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
     assert all(name.encode() in events for name in METRICS)
+
+
+def test_tensorboard_serves_the_numbers(tmp_path):
+    journal = Journal(tmp_path, 0, True, print)
+    journal.record({"step": 1, **METRICS})
+    journal.close()
+    words = ["-m", "tensorboard.main", "--logdir", str(tmp_path / "tensorboard"), "--port", "0"]
+    server = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        address = next(found[1] for line in server.stderr if (found := re.search(r"at (http://localhost:\d+/)", line)))
+        deadline, tags = time.monotonic() + PATIENCE_S, {}
+        while "." not in tags and time.monotonic() < deadline:  # it reads the files beside serving
+            with urllib.request.urlopen(f"{address}data/plugin/scalars/tags", timeout=PATIENCE_S) as page:
+                tags = json.load(page)
+            time.sleep(0.2)
+        assert set(METRICS) <= set(tags["."])
+    finally:
+        server.terminate()
+        server.communicate()
 
 
 def test_what_is_unknown_is_null_in_the_metrics_and_absent_from_tensorboard(tmp_path):
