@@ -144,4 +144,7 @@ def _layer_norm(model: Model, parameters: Parameters, name: str, x: tf.Tensor) -
 
 def _gelu(model: Model, x: tf.Tensor) -> tf.Tensor:
     """gelu, exact or in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415)."""
-    return tf.nn.gelu(x, approximate=model.hidden_act == "gelu_new")
+    if model.hidden_act == "gelu_new":
+        return tf.nn.gelu(x, approximate=True)
+    # As tf.nn.gelu, but by erf: TensorFlow 2.21 takes erfc, for which an ONNX file has no operation.
+    return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
