@@ -125,7 +125,10 @@ def _apply_layer(
     bias: tf.Tensor | KernelRows,
     places: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Run `_layer` with this layer's weights; the policy chooses XLA and recomputation, KernelRows the Triton kernels."""
+    """Run `_layer` with this layer's weights; the policy chooses XLA and recomputation.
+
+    KernelRows instead of a bias choose the Triton kernels, which give the same result.
+    """
     forward = dataclasses.replace(forward, weights=weights)
     # The layer's first dropout site is a tensor, because XLA would compile each layer anew for another Python number.
     site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)

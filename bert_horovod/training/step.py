@@ -22,7 +22,9 @@ from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels.choice import chosen
-from bert_horovod.model.gpu_kernels.trial import try_kernels
+from bert_horovod.model.gpu_kernels.table import width_served, with_lookups
+from bert_horovod.model.gpu_kernels.trial import try_layer, try_table
+from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
 from bert_horovod.recipe.sections import Recipe
@@ -103,6 +105,7 @@ class TrainStep:
         self._micro_batches = micro_batches
         self._policy = compute_policy(recipe)
         self._kernels_tried = False
+        self.folds_lookups = False  # build_step sets it
         self._accumulators = None
         if micro_batches > 1:
             self._accumulators = {
@@ -148,22 +151,28 @@ class TrainStep:
         """
         self._kernels_tried = True
         weights = layer_weights(self._cast.values(self._state.parameters), self._model)[-1]
-        failure = try_kernels(self._model, self._policy, weights, rows, length)
-        if failure and self._kernels == "triton":
+        failure = try_layer(self._model, self._policy, weights, rows, length)
+        if self.folds_lookups and not failure:
+            entries, width = self._state.parameters[WORD_EMBEDDINGS].shape
+            failure = try_table(entries, width, rows * length, self._policy.dtype)
+        if not failure:
+            return
+        self.folds_lookups = False
+        if self._kernels == "triton":
             raise RunError(f'the Triton kernels failed: {failure}; execution.kernels = "xla" does without them')
-        if failure:
-            print(
-                f"bert-horovod: warning: the Triton kernels failed for sequence length {length} ({failure}); this run "
-                'does without them, as with execution.kernels = "xla"',
-                file=sys.stderr,
-                flush=True,
-            )
+        print(
+            f"bert-horovod: warning: the Triton kernels failed for sequence length {length} ({failure}); this run goes "
+            'on without them, as with execution.kernels = "xla"',
+            file=sys.stderr,
+            flush=True,
+        )
 
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """This micro-batch's share of the gradient, as parameter_gradients returns it, and loss sums, float64 [sums].
 
+        With `folds_lookups` the sparse embedding gradients are already added to the dense ones.
         Gradients have the dtype of the computation; in float16 they become float32 and lose the loss scale.
         """
         weights = self._cast.values(self._state.parameters)
@@ -174,6 +183,10 @@ class TrainStep:
             sums = self._task.sums(forward, batch | inputs.task)
             loss = self._task.loss(sums, inputs.counts) * inputs.backward_scale
         gradients, lookups = parameter_gradients(tape.gradient(loss, trained), self.shapes)
+        if self.folds_lookups:
+            dtype = self._policy.dtype
+            gradients |= {name: with_lookups(gradients[name], part, dtype) for name, part in lookups.items()}
+            lookups = {}
         if self._policy.dtype == tf.float16:
             scale = inputs.backward_scale
             gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
@@ -301,7 +314,10 @@ def build_step(
     fused, at_once = policy.xla != "off", policy.xla == "layers"
     updater = updater_type(state.trained, state.slots, cast, recipe.optimizer, fused, at_once)
     exchange = EXCHANGES[recipe.exchange.method](recipe, world, state, updater, plan, **options)
-    return step_type(recipe, task, state, exchange, cast, world, micro_batches)
+    step = step_type(recipe, task, state, exchange, cast, world, micro_batches)
+    # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
+    step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)
+    return step
 
 
 def compute_policy(recipe: Recipe) -> ComputePolicy:

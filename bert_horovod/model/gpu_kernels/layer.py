@@ -1,4 +1,4 @@
-"""A layer, forward and backward, as cuBLAS products with Triton kernels between them; the same arithmetic as encoder.py.
+"""A layer, forward and backward, as cuBLAS products with Triton kernels between them; the arithmetic of encoder.py.
 
 Attention's probabilities and all dropout masks exist only inside kernels, so forward keeps less for backward than XLA's
 path, and recompute = "attention" has nothing to save.

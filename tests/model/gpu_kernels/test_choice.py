@@ -62,7 +62,7 @@ def test_what_the_kernels_do_not_serve_takes_xla_and_triton_is_an_error_that_say
     assert reason in why_not(*arguments)
     if "lengths" not in changed:  # else the phases whose length they serve use them
         assert chosen("auto", *arguments) == "xla"
-    with pytest.raises(UserError, match='execution.kernels = "triton"') as refusal:
+    with pytest.raises(UserError, match=r'execution\.kernels = "triton"') as refusal:
         chosen("triton", *arguments)
     assert reason in str(refusal.value)
 

@@ -10,10 +10,12 @@ from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.layer import Kept, kernel_programs
 from bert_horovod.model.gpu_kernels.rows import KernelRows, kernel_rows
+from bert_horovod.model.gpu_kernels.table import sorted_lookups
 from bert_horovod.model.parameters import encoder_shapes
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime.xla import compiled
 
 ROWS = 3
 SMALL = {"vocab_size": 10, "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 256}
@@ -89,3 +91,11 @@ def test_blocks_reach_those_that_may_hold_their_sequences():
     reach = kernel_rows(tf.constant(ids)).reach.numpy()
     np.testing.assert_array_equal(reach[0], [[0, 1], [1, 4], [1, 4], [1, 5], [3, 5]])
     np.testing.assert_array_equal(reach[1], [[0, 5]] * 5)
+
+
+def test_lookups_are_sorted_by_entry_and_equal_ones_by_place():
+    ids = np.random.default_rng(0).integers(0, 30, 100).astype(np.int32)
+    ids[ids == 7] = 8
+    order, starts = compiled(sorted_lookups)(tf.constant(ids), 30)
+    np.testing.assert_array_equal(order, np.argsort(ids, kind="stable"))
+    np.testing.assert_array_equal(starts, np.searchsorted(np.sort(ids), np.arange(31)))
