@@ -38,6 +38,7 @@ setup(
     package_dir={"bert_horovod.recipes": "run/recipes"},  # where recipe/shipped.py looks for them
     package_data={
         "bert_horovod.recipes": ["*.toml"],
+        "bert_horovod.model.gpu_kernels": ["ir/*.ttir"],
         "bert_horovod.reporting": ["page.html"],
         "bert_horovod.runs": ["references/*.json"],
     },

@@ -32,11 +32,13 @@ def derive(
     sequences: int = 1,
     gpu: bool = False,
     parameters: Callable[[Model], Shapes] | None = None,
+    kernels: bool = False,
 ) -> Derived:
     """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch.
 
     `masked_slots` and `sequences`: per row, at most; the defaults, for use before rows exist, are those of a row of one
     sequence. `gpu`: whether ranks have a GPU. `parameters`: the method of tasks.base.Task; None: pre-training.
+    `kernels`: see memory_bytes.
     """
     recipe = recipe.in_phase(phase)
     model, length, pairs = recipe.model, phase.sequence_length, recipe.objective.pairs
@@ -52,18 +54,31 @@ def derive(
         trained=sum(map(math.prod, trained.values())),
         flops_per_row=flops_per_row(model, length, masked_slots, sequences, pairs, phase.trained_layers),
         memory_bytes=memory_bytes(
-            recipe, shapes, length, masked_slots, sequences, micro_batches, world_size, gpu, phase.trained_layers
+            recipe,
+            shapes,
+            length,
+            masked_slots,
+            sequences,
+            micro_batches,
+            world_size,
+            gpu,
+            phase.trained_layers,
+            kernels,
         ),
     )
 
 
 def describe(
-    recipe: Recipe, world_size: int, gpu: bool = False, parameters: Callable[[Model], Shapes] | None = None
+    recipe: Recipe,
+    world_size: int,
+    gpu: bool = False,
+    parameters: Callable[[Model], Shapes] | None = None,
+    kernels: bool = False,
 ) -> str:
     """The derived numbers of a run, as lines for people; arguments: see `derive`."""
     lines = []
     for i, phase in enumerate(recipe.phase):
-        derived = derive(recipe, phase, world_size, gpu=gpu, parameters=parameters)
+        derived = derive(recipe, phase, world_size, gpu=gpu, parameters=parameters, kernels=kernels)
         lines.append(
             f"phase {i}: {phase.steps:,} steps of {phase.global_batch:,} rows x {phase.sequence_length} = "
             f"{derived.tokens_per_step:,} tokens; {derived.micro_batches} micro-batch(es) of "

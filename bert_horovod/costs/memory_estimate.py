@@ -14,6 +14,7 @@ beside which are only the new cast weights. Otherwise it updates one group of pa
 
 import math
 
+from bert_horovod.model.gpu_kernels.catalogue import BLOCK
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, trained_shapes, update_groups
 from bert_horovod.optimizers.base import slot_numbers
 from bert_horovod.recipe.sections import Recipe
@@ -35,6 +36,7 @@ def memory_bytes(
     world_size: int,
     gpu: bool = False,
     trained_layers: int = 0,
+    kernels: bool = False,
 ) -> int:
     """Peak bytes of a rank: on CPU of the whole process, on a GPU of TensorFlow's allocations there.
 
@@ -47,6 +49,7 @@ def memory_bytes(
       world_size: ranks.
       gpu: whether the rank has a GPU.
       trained_layers: how many of the uppermost layers train; 0: all. The lower layers keep nothing for backward.
+      kernels: whether layers are computed with the Triton kernels (execution.kernels) where these serve the length.
     """
     model, width = recipe.model, WIDTHS[recipe.numerics.precision]
     parameters = sum(map(math.prod, shapes.values()))
@@ -69,7 +72,8 @@ def memory_bytes(
     elif recipe.numerics.precision == "float16":
         applied = after = 4 * numbers
     layers = trained_layers or model.num_hidden_layers
-    kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width)
+    kernels = kernels and length % BLOCK == 0
+    kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width, kernels)
     if gpu:
         stacked = 0
         if recipe.execution.xla not in ("auto", "layers") or recipe.exchange.method != "gradients":
@@ -96,10 +100,13 @@ def own_share(recipe: Recipe) -> float:
     }.get(exchange.method, 0.0)
 
 
-def _kept_bytes(recipe: Recipe, layers: int, length: int, masked_slots: int, sequences: int, width: int) -> int:
+def _kept_bytes(
+    recipe: Recipe, layers: int, length: int, masked_slots: int, sequences: int, width: int, kernels: bool
+) -> int:
     """Bytes that forward keeps of a row for backward of `layers` layers, and those of backward's first block.
 
-    model/layers.py says which tensors are kept.
+    model/layers.py says which tensors are kept, with the Triton kernels model/gpu_kernels/layer.py. The last layer is
+    always computed without them, because heads read it at a few positions only.
     """
     model, recompute = recipe.model, recipe.execution.recompute
     hidden, heads = model.hidden_size, model.num_attention_heads
@@ -107,11 +114,17 @@ def _kept_bytes(recipe: Recipe, layers: int, length: int, masked_slots: int, seq
     place = width * (9 * hidden + 2 * model.intermediate_size) + 2 * hidden * (model.hidden_dropout_prob > 0)
     scores = width * heads * length * length
     one_layer = 4 * scores  # during a layer's backward: scores, probabilities and their gradients
+    each = place + (scores // length if recompute == "none" else 0)  # of a position
+    if kernels:
+        # Input, query, key and value, context, two LayerNorms' normalised sums, one's output; gelu's input and output;
+        # in float32 a number a head for the softmax and two for LayerNorms.
+        each = width * (8 * hidden + 2 * model.intermediate_size) + 4 * (heads + 2)
+        one_layer = width * length * (4 * hidden + 2 * model.intermediate_size)  # a layer's gradients in backward
     if recompute == "layer":
         whole = (layers - 1) * length * hidden * width
-        one_layer += length * place + scores
+        one_layer += length * each if kernels else length * place + scores
     else:
-        whole = (layers - 1) * (length * place + (scores if recompute == "none" else 0))
+        whole = (layers - 1) * length * each
     read = masked_slots + sequences * recipe.objective.pairs  # positions at which heads read the last layer's output
     last = read * place + 3 * length * hidden * width + width * heads * read * length
     embedded = length * model.embedding_width * (2 * width + 5)

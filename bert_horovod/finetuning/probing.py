@@ -116,6 +116,7 @@ def _like(recipe: Recipe) -> list[str]:
     return [
         f"numerics.precision='{recipe.numerics.precision}'",
         f"execution.xla='{execution.xla}'",
+        f"execution.kernels='{'xla' if execution.kernels == 'xla' else 'auto'}'",  # "triton" may not serve its lengths
         f"execution.threads={execution.threads}",
         f"execution.stall_s={execution.stall_s}",
         f"data.seed={recipe.data.seed}",

@@ -34,7 +34,7 @@ def random_bytes(
     Returns:
       uint8 of `shape`; None if dropout is off.
     """
-    if dropout is None or _threshold(rate) == 0:
+    if dropout is None or threshold(rate) == 0:
         return None
     rows, *row_shape = shape
     row_bytes = tf.TensorShape(row_shape).num_elements()
@@ -67,13 +67,14 @@ def dropped(x: tf.Tensor, rate: float, draws: tf.Tensor | None) -> tf.Tensor:
 
 def kept(rate: float, draws: tf.Tensor) -> tf.Tensor:
     """True where dropout keeps the element: bool of the draws' shape."""
-    return draws >= tf.constant(_threshold(rate), tf.uint8)
+    return draws >= tf.constant(threshold(rate), tf.uint8)
 
 
 def keep_scale(rate: float) -> float:
     """The factor of the elements that dropout keeps."""
-    return 256 / (256 - _threshold(rate))
+    return 256 / (256 - threshold(rate))
 
 
-def _threshold(rate: float) -> int:
+def threshold(rate: float) -> int:
+    """Random bytes below it drop an element; 0: nothing is dropped."""
     return round(rate * 256)

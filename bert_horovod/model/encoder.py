@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 from bert_horovod.model.forward import Forward
+from bert_horovod.model.gpu_kernels.choice import capability, used
+from bert_horovod.model.gpu_kernels.layer import kernel_programs
+from bert_horovod.model.gpu_kernels.rows import KernelRows, kernel_rows
 from bert_horovod.model.kept import instead, keep, keeping
 from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, rows_at, split_heads
 from bert_horovod.model.parameters import (
@@ -92,7 +95,11 @@ def _hidden_layers(
 ) -> list[tf.Tensor]:
     """Outputs of the embeddings and the first layers, [rows * length, hidden] each; `layers`: their cast weights."""
     states = [_embed(forward, batch)]
-    bias = attention_bias(batch["sequence_ids"], batch["sequence_ids"])
+    sequences = batch["sequence_ids"]
+    if forward.dropout is not None and used(forward.model, forward.policy, sequences.shape[1]):
+        bias = kernel_rows(sequences)
+    else:
+        bias = attention_bias(sequences, sequences)
     for number, weights in enumerate(layers):
         states.append(_apply_layer(forward, number, weights, states[-1], bias))
     return states
@@ -115,10 +122,13 @@ def _apply_layer(
     layer: int,
     weights: dict[str, tf.Tensor],
     x: tf.Tensor,
-    bias: tf.Tensor,
+    bias: tf.Tensor | KernelRows,
     places: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Run `_layer` with this layer's weights; the policy chooses XLA and recomputation."""
+    """Run `_layer` with this layer's weights; the policy chooses XLA and recomputation.
+
+    KernelRows instead of a bias choose the Triton kernels, which give the same result.
+    """
     forward = dataclasses.replace(forward, weights=weights)
     # The layer's first dropout site is a tensor, because XLA would compile each layer anew for another Python number.
     site = tf.constant(1 + layer * SITES_PER_LAYER, tf.uint64)
@@ -133,9 +143,15 @@ def _apply_layer(
     return tf.recompute_grad(recomputed)(x, *forward.weights.values())
 
 
-def _compiled_layer(forward: Forward, x: tf.Tensor, *others: tf.Tensor | None) -> tf.Tensor:
+def _compiled_layer(
+    forward: Forward, x: tf.Tensor, bias: tf.Tensor | KernelRows, *others: tf.Tensor | None
+) -> tf.Tensor:
     """`_layer` as an XLA program, and its backward as another."""
-    programs = _layer_programs(forward.model, forward.policy)
+    others = bias, *others
+    if isinstance(bias, KernelRows):
+        programs = kernel_programs(forward.model, forward.policy, capability())
+    else:
+        programs = _layer_programs(forward.model, forward.policy)
     if forward.dropout is None:  # without backward: nothing is kept for it
         return programs.alone(x, forward.weights, None, *others)
 

@@ -260,8 +260,12 @@ class Execution:
     # operations between matrix products (TensorFlow's library computes the products); off: nothing; auto: layers on
     # GPUs, elementwise on CPUs
     xla: str = setting("auto", choices=("auto", "layers", "elementwise", "off"))
-    # Values that backward computes again, to save the memory for them. attention: the attention probabilities; layer:
-    # all values of each layer
+    # How GPUs compute the operations between matrix products of compiled layers. triton: with the kernels of
+    # bert_horovod/model/gpu_kernels, which are faster and keep less for backward; xla: with what XLA makes; auto:
+    # triton where it can be used (docs/gpu.md), else xla
+    kernels: str = setting("auto", choices=("auto", "xla", "triton"))
+    # Values that backward computes again, to save the memory for them. attention: the attention probabilities (the
+    # kernels never keep these); layer: all values of each layer
     recompute: str = setting("none", choices=("none", "attention", "layer"))
     threads: int = setting(
         0, minimum=0, maximum=4096

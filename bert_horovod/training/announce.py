@@ -25,9 +25,11 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     for warning in filter(None, warnings):
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
     peak = find_peak(precision, recipe.model)
+    policy = compute_policy(recipe)
+    kernels = policy.kernels == "triton"
     print(
-        f"world: {world.size} rank(s); XLA {compute_policy(recipe).xla}\n"
-        f"{describe(recipe, world.size, has_gpu(), task.parameters)}\n"
+        f"world: {world.size} rank(s); XLA {policy.xla}{', Triton kernels' if kernels else ''}\n"
+        f"{describe(recipe, world.size, has_gpu(), task.parameters, kernels)}\n"
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None

@@ -6,6 +6,7 @@ in the last one each bucket of gradients goes to the exchange as soon as backwar
 gradients of the earlier micro-batches are added to the dense accumulators; only those of the last one are still sparse.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,13 +15,18 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.errors import RunError
 from bert_horovod.exchange.base import Exchange, UpdateInputs
 from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
+from bert_horovod.model.gpu_kernels.choice import chosen
+from bert_horovod.model.gpu_kernels.table import width_served, with_lookups
+from bert_horovod.model.gpu_kernels.trial import try_layer, try_table
+from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.model.weights import CastWeights, cast_names, parameter_gradients
+from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import Clock, clock, no_clock
@@ -91,12 +97,15 @@ class TrainStep:
         self.shapes = {name: tuple(variable.shape) for name, variable in state.trained.items()}
         self._trained_weights = cast_names(state.trained)
         self._model = recipe.model
+        self._kernels = recipe.execution.kernels
         self._task = task
         self._state = state
         self._cast = cast
         self._world = world
         self._micro_batches = micro_batches
         self._policy = compute_policy(recipe)
+        self._kernels_tried = False
+        self.folds_lookups = False  # build_step sets it
         self._accumulators = None
         if micro_batches > 1:
             self._accumulators = {
@@ -113,6 +122,8 @@ class TrainStep:
     ) -> StepResult:
         """Train on this rank's K micro-batches of a global batch."""
         assert len(batches) == self._micro_batches, f"{len(batches)} micro-batches for a step of {self._micro_batches}"
+        if not self._kernels_tried:
+            self._try_kernels(*batches[0]["input_ids"].shape)
         spans = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
             arguments = batch, tf.constant(first_row, tf.uint64), inputs
@@ -133,11 +144,35 @@ class TrainStep:
         sums = dict(zip(self._task.sum_names, sums, strict=True))
         return StepResult(sums, norm, bool(finite), int(rows), times)
 
+    def _try_kernels(self, rows: int, length: int) -> None:
+        """Compile the Triton kernels for this shape, if they are to be used; if that fails, say it and go on without.
+
+        Raises RunError if it fails and execution.kernels is "triton".
+        """
+        self._kernels_tried = True
+        weights = layer_weights(self._cast.values(self._state.parameters), self._model)[-1]
+        failure = try_layer(self._model, self._policy, weights, rows, length)
+        if self.folds_lookups and not failure:
+            entries, width = self._state.parameters[WORD_EMBEDDINGS].shape
+            failure = try_table(entries, width, rows * length, self._policy.dtype)
+        if not failure:
+            return
+        self.folds_lookups = False
+        if self._kernels == "triton":
+            raise RunError(f'the Triton kernels failed: {failure}; execution.kernels = "xla" does without them')
+        print(
+            f"bert-horovod: warning: the Triton kernels failed for sequence length {length} ({failure}); this run goes "
+            'on without them, as with execution.kernels = "xla"',
+            file=sys.stderr,
+            flush=True,
+        )
+
     def forward_backward(
         self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """This micro-batch's share of the gradient, as parameter_gradients returns it, and loss sums, float64 [sums].
 
+        With `folds_lookups` the sparse embedding gradients are already added to the dense ones.
         Gradients have the dtype of the computation; in float16 they become float32 and lose the loss scale.
         """
         weights = self._cast.values(self._state.parameters)
@@ -148,6 +183,10 @@ class TrainStep:
             sums = self._task.sums(forward, batch | inputs.task)
             loss = self._task.loss(sums, inputs.counts) * inputs.backward_scale
         gradients, lookups = parameter_gradients(tape.gradient(loss, trained), self.shapes)
+        if self.folds_lookups:
+            dtype = self._policy.dtype
+            gradients |= {name: with_lookups(gradients[name], part, dtype) for name, part in lookups.items()}
+            lookups = {}
         if self._policy.dtype == tf.float16:
             scale = inputs.backward_scale
             gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
@@ -275,15 +314,23 @@ def build_step(
     fused, at_once = policy.xla != "off", policy.xla == "layers"
     updater = updater_type(state.trained, state.slots, cast, recipe.optimizer, fused, at_once)
     exchange = EXCHANGES[recipe.exchange.method](recipe, world, state, updater, plan, **options)
-    return step_type(recipe, task, state, exchange, cast, world, micro_batches)
+    step = step_type(recipe, task, state, exchange, cast, world, micro_batches)
+    # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
+    step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)
+    return step
 
 
 def compute_policy(recipe: Recipe) -> ComputePolicy:
-    """The recipe's compute policy for this rank's device, which decides execution.xla = "auto"."""
-    xla = recipe.execution.xla
+    """The recipe's compute policy for this rank's device, which decides "auto" in execution.xla and execution.kernels.
+
+    Raises UserError if execution.kernels is "triton" and the kernels cannot be used.
+    """
+    precision, xla = recipe.numerics.precision, recipe.execution.xla
     if xla == "auto":
         xla = "layers" if has_gpu() else "elementwise"
-    return ComputePolicy(tf.as_dtype(recipe.numerics.precision), xla, recipe.execution.recompute)
+    lengths = tuple(phase.sequence_length for phase in recipe.phase)
+    kernels = chosen(recipe.execution.kernels, recipe.model, lengths, precision, xla)
+    return ComputePolicy(tf.as_dtype(precision), xla, recipe.execution.recompute, kernels)
 
 
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:

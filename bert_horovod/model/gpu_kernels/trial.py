@@ -1,0 +1,56 @@
+"""The first calls of programs with Triton kernels, before training needs them."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.gpu_kernels.choice import capability, give_up, used
+from bert_horovod.model.gpu_kernels.layer import kernel_programs
+from bert_horovod.model.gpu_kernels.rows import kernel_rows
+from bert_horovod.model.gpu_kernels.table import with_lookups
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.recipe.sections import Model
+
+
+def try_layer(model: Model, policy: ComputePolicy, weights: dict[str, tf.Tensor], rows: int, length: int) -> str | None:
+    """Compile and run a layer, forward and backward, if the kernels are to be used for this shape.
+
+    If that fails, the layers of this model and length are computed without kernels from now on.
+
+    Args:
+      model, policy: of the run.
+      weights: a layer's cast weights; see weights.layer_weights.
+      rows, length: of a micro-batch.
+
+    Returns:
+      What failed, one line; None if nothing did.
+    """
+
+    def run() -> tf.Tensor:
+        programs = kernel_programs(model, policy, capability())
+        x = tf.zeros([rows * length, model.hidden_size], policy.dtype)
+        dropout = DropoutState(tf.zeros([1], tf.uint64), tf.constant(0, tf.uint64))
+        packed = kernel_rows(tf.ones([rows, length], tf.int32))
+        arguments = x, weights, dropout, packed, tf.constant(1, tf.uint64), None
+        y, kept = programs.forward(*arguments)
+        return programs.backward(y, kept, *arguments)[0]
+
+    failure = _failure(run) if used(model, policy, length) else None
+    if failure:
+        give_up(model, length)
+    return failure
+
+
+def try_table(entries: int, width: int, lookups: int, dtype: tf.DType) -> str | None:
+    """Compile and run table.with_lookups for these sizes; returns what failed, one line, or None."""
+    found = tf.IndexedSlices(tf.zeros([lookups, width]), tf.zeros([lookups], tf.int32))
+    return _failure(lambda: with_lookups(tf.zeros([entries, width], dtype), found, dtype))
+
+
+def _failure(run: Callable[[], tf.Tensor]) -> str | None:
+    try:
+        tf.reduce_sum(tf.cast(run(), tf.float32)).numpy()  # waits until the device has done it
+    except (tf.errors.OpError, ValueError) as error:
+        return str(error).strip().partition("\n")[0][:300]
+    return None

@@ -1,0 +1,40 @@
+"""The texts of ir/ are those that source/ gives, and have the operands that the catalogue names."""
+
+import re
+from importlib import resources
+
+import pytest
+
+from bert_horovod.model.gpu_kernels import catalogue
+from tests.model.gpu_kernels.triton_environment import run_with_triton
+
+DIRECTORY = resources.files(catalogue.__package__) / "ir"
+TEXTS = {text.file_name: text for text in catalogue.all_texts()}
+MOST_BYTES = 1 << 20
+
+
+def test_the_package_has_the_texts_of_the_catalogue_and_no_other():
+    written = {path.name: path.read_text(encoding="utf-8") for path in DIRECTORY.iterdir()}
+    assert written.keys() == TEXTS.keys()
+    assert sum(map(len, written.values())) < MOST_BYTES
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_operands_and_results_are_those_of_the_text(name):
+    text = TEXTS[name]
+    kinds = catalogue.OPERANDS[text.kernel]
+    assert tuple(kinds)[-len(catalogue.RESULTS[text.kernel]) :] == catalogue.RESULTS[text.kernel]
+    translated = {"*bf16": "bf16", "*fp32": "f32", "*i32": "i32", "*i64": "i64"}
+    for dtype in ("bf16", "f16"):
+        written = text.read(dtype)
+        function = re.search(r"tt\.func public @(\w+)\((.*)\) attributes", written)
+        assert function[1] == text.kernel
+        pointers = re.findall(r"!tt\.ptr<(\w+)> \{tt\.divisibility = 16 : i32\}", function[2])
+        assert pointers == [translated[kind].replace("bf16", dtype) for kind in kinds.values()]
+        assert ("bf16" in written) == (dtype == "bf16")
+
+
+def test_the_maker_writes_the_same_texts_again(tmp_path):
+    run_with_triton("-m", "bert_horovod.model.gpu_kernels.make_ir", tmp_path)
+    for name in TEXTS:
+        assert (tmp_path / name).read_text(encoding="utf-8") == (DIRECTORY / name).read_text(encoding="utf-8"), name

@@ -1,0 +1,262 @@
+"""The kernels in Triton's interpreter give what float64 NumPy gives, with the dropout masks of model/dropout.py."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_horovod.model.dropout import DropoutState, keep_scale, random_bytes, threshold
+from bert_horovod.model.gpu_kernels import catalogue
+from bert_horovod.model.gpu_kernels.rows import reach_of
+from tests.model.gpu_kernels import reference
+from tests.model.gpu_kernels.triton_environment import run_with_triton
+
+RATE = 0.1
+KEY, FIRST_ROW, SITE = 0x123456789ABCDEF0, 7, 4
+HEADS = 2
+# Rows, length, size of a head, dropout: every text of the attention kernels.
+ATTENTION = [
+    (rows, length, size, dropout)
+    for rows, length in ((1, 64), (2, 128), (1, 256))
+    for size in catalogue.HEAD_SIZES
+    for dropout in (False, True)
+]
+CAPABILITIES = (9, 0), (8, 9)  # they have different texts for backward at WHOLE_LENGTH
+NORM = [(96, 256, True), (256, 256, False)]  # width, COLUMNS, dropout
+ROWS, LENGTH = 2, 16  # of LayerNorm
+TANH = (False, True)
+WIDTHS = catalogue.TABLE_COLUMNS
+VOCABULARY, LOOKUPS = 20, 100
+
+
+def stream() -> dict[str, np.ndarray]:
+    return {
+        "key": np.array([KEY], np.int64),
+        "first_row": np.array([FIRST_ROW], np.int64),
+        "site": np.array([SITE], np.int64),
+    }
+
+
+def draws(shape: list[int], site: int = SITE) -> np.ndarray:
+    dropout = DropoutState(tf.constant([KEY], tf.uint64), tf.constant(FIRST_ROW, tf.uint64))
+    return random_bytes(shape, RATE, site, dropout).numpy()
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng((seed, *shape)).normal(size=shape).astype(np.float32)
+
+
+def packed(rows: int, length: int) -> np.ndarray:
+    """Two sequences and padding, then one sequence and padding; the first sequence fills whole blocks of long rows."""
+    ids = np.zeros((rows, length), np.int32)
+    ids[0, : length // 2 + 3], ids[0, length // 2 + 3 : -5] = 1, 2
+    ids[1:, :-7] = 1
+    return ids
+
+
+def tolerance() -> dict[str, float]:
+    return {"rtol": 2e-5, "atol": 2e-5}
+
+
+def attention_case(rows: int, length: int, size: int, dropout: bool) -> dict[str, Any]:
+    """Operands of forward and backward; backward reads the reference's context and normalizer."""
+    hidden, rate = HEADS * size, RATE * dropout
+    qkv, biases, dcontext = random(rows * length, 3 * hidden), random(3 * hidden), random(rows * length, hidden, seed=1)
+    sequences = packed(rows, length)
+    kept = draws([rows, HEADS, length, length]) >= threshold(rate) if dropout else None
+    context, normalizer, dqkv = reference.attention(qkv + biases, sequences, HEADS, kept, keep_scale(rate), dcontext)
+    operands = {
+        "qkv": qkv,
+        "biases": biases,
+        "sequences": sequences,
+        "reach": reach_of(tf.constant(sequences)).numpy(),
+        **stream(),
+        "site": np.array([SITE - 3], np.int64),
+        "sizes": np.array([length // 64, HEADS, threshold(rate), 3], np.int32),
+        "numbers": np.array([1 / math.sqrt(size), keep_scale(rate)], np.float32),
+    }
+    return {
+        "operands": operands,
+        "backward": {"context": context.astype(np.float32), "normalizer": normalizer.astype(np.float32)},
+        "dcontext": dcontext,
+        "expected": {"context": context, "normalizer": normalizer, "dqkv": dqkv},
+    }
+
+
+def norm_case(width: int, dropout: bool) -> dict[str, Any]:
+    rate, n = RATE * dropout, ROWS * LENGTH
+    x, branch, offset, weight = random(n, width), random(n, width, seed=1), random(width), random(width, seed=1)
+    bias, dy = random(width, seed=2), random(n, width, seed=2)
+    factors = np.ones((n, width))
+    if dropout:
+        factors = (draws([ROWS, LENGTH, width]).reshape(n, width) >= threshold(rate)) * keep_scale(rate)
+    expected = reference.layer_norm(x, branch + offset, weight, bias, 1e-3, factors, dy)
+    shared = stream() | {
+        "sizes": np.array([width // 16, LENGTH, threshold(rate), 0], np.int32),
+        "numbers": np.array([1e-3, keep_scale(rate)], np.float32),
+    }
+    forward = {"x": x, "branch": branch, "offset": offset, "weight": weight, "bias": bias} | shared
+    narrow = {name: expected[name].astype(np.float32) for name in ("normal", "inverse")}
+    return {"forward": forward, "backward": {"dy": dy, **narrow, "weight": weight} | shared, "expected": expected}
+
+
+def table_case(width: int) -> dict[str, Any]:
+    ids = np.random.default_rng(0).integers(0, VOCABULARY, LOOKUPS).astype(np.int32)
+    ids[ids == 3] = 4  # one entry that nobody looks up, and one with more lookups than a tile has rows
+    ids[:40] = 5
+    order = np.argsort(ids, kind="stable").astype(np.int32)
+    values, dense = random(LOOKUPS, width), random(VOCABULARY, width)
+    expected = dense.astype(np.float64)
+    np.add.at(expected, ids, values)
+    starts = np.searchsorted(ids[order], np.arange(VOCABULARY + 1)).astype(np.int32)
+    columns = dict(catalogue.table_gradient(width).constants)["COLUMNS"]
+    sizes = np.array([width // columns], np.int32)
+    operands = {"order": order, "starts": starts, "values": values, "dense": dense, "sizes": sizes}
+    return {"operands": operands, "expected": expected}
+
+
+def gelu_operands(tanh: bool) -> dict[str, np.ndarray]:
+    n, width = 96, 256
+    sizes = np.array([n // catalogue.GELU_ROWS, width // catalogue.GELU_COLUMNS], np.int32)
+    return {"x": 2 * random(n, width), "offset": random(width), "dy": random(n, width, seed=1), "sizes": sizes}
+
+
+class Cases:
+    """What the interpreter shall run."""
+
+    def __init__(self) -> None:
+        self.cases, self.arrays = [], {}
+
+    def add(
+        self,
+        name: str,
+        text: catalogue.Text,
+        operands: dict[str, np.ndarray],
+        results: dict[str, tuple[int, ...]],
+        grid: tuple[int, ...],
+        **constants: int,
+    ) -> None:
+        ordered = [each for each in catalogue.OPERANDS[text.kernel] if each in operands]
+        assert list(operands) == ordered, "operands in the kernel's order"
+        self.cases.append(
+            {
+                "name": name,
+                "kernel": text.kernel,
+                "grid": grid,
+                "constants": dict(text.constants) | constants,
+                "operands": ordered,
+                "results": results,
+                "dtype": "float32",
+            }
+        )
+        self.arrays |= {f"{name}/{operand}": array for operand, array in operands.items()}
+
+
+def add_attention(cases: Cases, rows: int, length: int, size: int, dropout: bool) -> None:
+    case, hidden, name = attention_case(rows, length, size, dropout), HEADS * size, f"{length} {size} {dropout}"
+    text = catalogue.attention_forward(length, size, dropout)
+    queries = dict(text.constants)["QUERIES"]
+    results = {"context": (rows * length, hidden), "normalizer": (rows, HEADS, length)}
+    cases.add(f"forward {name}", text, case["operands"], results, (length // queries, HEADS, rows))
+    operands = case["operands"] | case["backward"] | {"dcontext": case["dcontext"]}
+    for capability in CAPABILITIES if length == catalogue.WHOLE_LENGTH else CAPABILITIES[:1]:
+        text = catalogue.attention_backward(length, size, dropout, capability)
+        whole = text.kernel == "attention_backward_whole"
+        blocks = 1 if whole else length // 64
+        results = {"dqkv": (rows * length, 3 * hidden), "sums": (rows * blocks, 3 * hidden)}
+        given = {each: array for each, array in operands.items() if not (whole and each == "reach")}
+        grid = (HEADS, rows) if whole else (2 * blocks, HEADS, rows)
+        cases.add(f"backward {name} {capability[1]}", text, given, results, grid)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict[str, np.ndarray]:
+    """Results of all cases, by "case/result"; one process of the interpreter."""
+    cases = Cases()
+    for case in ATTENTION:
+        add_attention(cases, *case)
+    for width, dropout in ((width, dropout) for width, _, dropout in NORM):
+        case, n = norm_case(width, dropout), ROWS * LENGTH
+        wide = {"normal": (n, width), "inverse": (n,)}
+        text = catalogue.norm_forward(width, dropout)
+        cases.add(f"norm forward {width}", text, case["forward"], {"y": (n, width)} | wide, (n,))
+        text, programs = catalogue.norm_backward(width, dropout), n // catalogue.NORM_ROWS
+        made = {"dx": (n, width), "dbranch": (n, width), "sums": (programs, 3, width)}
+        cases.add(f"norm backward {width}", text, case["backward"], made, (programs,))
+    for tanh in TANH:
+        operands = gelu_operands(tanh)
+        (n, width), parts = operands["x"].shape, operands["x"].shape[1] // catalogue.GELU_COLUMNS
+        text, made = catalogue.gelu_backward(tanh), {"dx": (n, width), "sums": (2, width)}
+        cases.add(f"gelu {tanh}", text, operands, made, (2, parts), TURNS=2)  # the last program has one tile
+    for width in WIDTHS:
+        made = {"table": (VOCABULARY, width)}
+        cases.add(
+            f"table {width}", catalogue.table_gradient(width), table_case(width)["operands"], made, (VOCABULARY, 1)
+        )
+    mask_operands = {**stream(), "first_block": np.array([FIRST_ROW * 8 * 4], np.int64)}
+    del mask_operands["first_row"]
+    cases.cases.append(
+        {
+            "name": "mask",
+            "kernel": "mask_of_tile",
+            "grid": (1,),
+            "constants": {"blocks_per_row": 4, "threshold": threshold(RATE), "ROWS": 8, "COLUMNS": 64},
+            "operands": list(mask_operands),
+            "results": {"kept": (16, 64)},
+            "dtype": "int32",
+        }
+    )
+    cases.arrays |= {f"mask/{name}": array for name, array in mask_operands.items()}
+    directory = tmp_path_factory.mktemp("interpreter")
+    np.savez(directory / "cases.npz", cases=json.dumps(cases.cases), **cases.arrays)
+    script = Path(__file__).with_name("interpret.py")
+    run_with_triton(script, directory / "cases.npz", directory / "results.npz", interpret=True)
+    return dict(np.load(directory / "results.npz"))
+
+
+def test_masks_are_those_of_model_dropout_bit_for_bit(results):
+    expected = draws([1, 8, 64])[0] >= threshold(RATE)
+    np.testing.assert_array_equal(results["mask/kept"], np.concatenate([expected, expected]))
+    assert not expected.all()
+
+
+@pytest.mark.parametrize("case", ATTENTION, ids=str)
+def test_attention(results, case):
+    _, length, size, dropout = case
+    name, expected = f"{length} {size} {dropout}", attention_case(*case)["expected"]
+    for result in ("context", "normalizer"):
+        np.testing.assert_allclose(results[f"forward {name}/{result}"], expected[result], **tolerance())
+    for _, minor in CAPABILITIES if length == catalogue.WHOLE_LENGTH else CAPABILITIES[:1]:
+        dqkv, sums = (results[f"backward {name} {minor}/{result}"] for result in ("dqkv", "sums"))
+        np.testing.assert_allclose(dqkv, expected["dqkv"], **tolerance())
+        np.testing.assert_allclose(sums.sum(0), expected["dqkv"].sum(0), rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("width", [width for width, *_ in NORM])
+def test_layer_norm(results, width):
+    dropout = {width: dropout for width, _, dropout in NORM}[width]
+    expected = norm_case(width, dropout)["expected"]
+    for direction, names in (("forward", ("y", "normal", "inverse")), ("backward", ("dx", "dbranch"))):
+        for name in names:
+            np.testing.assert_allclose(results[f"norm {direction} {width}/{name}"], expected[name], **tolerance())
+    np.testing.assert_allclose(results[f"norm backward {width}/sums"].sum(0), expected["sums"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("tanh", TANH, ids=["exact", "tanh"])
+def test_gelu(results, tanh):
+    operands = gelu_operands(tanh)
+    x = operands["x"].astype(np.float64) + operands["offset"]
+    step = 1e-5
+    slope = (reference.gelu(x + step, tanh) - reference.gelu(x - step, tanh)) / (2 * step)
+    np.testing.assert_allclose(results[f"gelu {tanh}/dx"], operands["dy"] * slope, **tolerance())
+    sums = (operands["dy"] * slope).sum(0)
+    np.testing.assert_allclose(results[f"gelu {tanh}/sums"].sum(0), sums, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_table_gradient(results, width):
+    np.testing.assert_allclose(results[f"table {width}/table"], table_case(width)["expected"], **tolerance())
