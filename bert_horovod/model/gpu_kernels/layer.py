@@ -24,7 +24,7 @@ from bert_horovod.runtime.xla import compiled
 
 
 class Kept(NamedTuple):
-    """What forward keeps for backward beside its arguments; n = rows * length, all of the policy's dtype but two."""
+    """What forward keeps for backward beside its arguments; n = rows * length; of the policy's dtype unless said."""
 
     qkv: tf.Tensor  # [n, 3 hidden], without biases
     context: tf.Tensor  # [n, hidden]
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
     intermediate: tf.Tensor  # [n, intermediate], without bias
     inner: tf.Tensor  # [n, intermediate], gelu's result
     normal: tf.Tensor  # [n, hidden], as above of the second LayerNorm
-    inverse: tf.Tensor  # float32 [n]
+    inverse: tf.Tensor  # float32 [n], as above
 
 
 class KernelLayer:
