@@ -5,6 +5,7 @@
 
 1. Two layers, forward and backward, with kernels in bfloat16 and float16, beside XLA's own path in float32 from the
    same inputs with the same dropout masks: relative L2 errors of the output and of every gradient. Rows are packed.
+   An error's bound follows that of XLA's own path in the same precision.
 2. Losses of a toy model over 20 steps, with kernels and without.
 3. Times of one layer, forward and backward, with kernels and without.
 
@@ -47,9 +48,9 @@ from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.devices import gpu_details, use_devices
 
-# Relative L2 errors. A kernel alone is wrong by 0.003 in bfloat16, two layers in a row by a few times that. A wrong
-# mask, bias or block is wrong by more than 0.1.
-BOUNDS = {"bfloat16": 0.03, "float16": 0.006}
+# An error may be this many times that of XLA's own path in the same precision: both round, at other places. A wrong
+# mask, bias or block is wrong by more than 0.1, many times as much.
+MORE_THAN_XLA = 1.5
 LOSS_BOUND = 0.01  # relative difference of losses, at any of the steps
 STEPS = 20
 HEADS = {64: 12, 32: 8}  # by size of a head
@@ -67,7 +68,7 @@ class Case(NamedTuple):
     precision: str
 
 
-CASES = [Case(length, size, precision) for length in ROWS for size in HEADS for precision in BOUNDS]
+CASES = [Case(length, size, precision) for length in ROWS for size in HEADS for precision in ("bfloat16", "float16")]
 
 
 def main() -> int:
@@ -109,25 +110,31 @@ def errors(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]
     with ThreadPoolExecutor(threads) as pool:
         compared = list(pool.map(lambda case: compare(case) if time.monotonic() < deadline else None, CASES))
     results, problems = [], []
-    print(f"{'length':>6} {'head':>4} {'precision':>9}  {'output':>8}  largest of the gradients, and its weight")
+    print(
+        f"{'length':>6} {'head':>4} {'precision':>9}  {'output':>8}  largest of the gradients, XLA's own, and its weight"
+    )
     for case, by_name in zip(CASES, compared, strict=True):
         if by_name is None:
             problems.append(f"{case}: not compared, the time was over")
             continue
-        results.append(case._asdict() | {"bound": BOUNDS[case.precision], "errors": by_name})
-        gradients = {name: error for name, error in by_name.items() if name != "output"}
+        results.append(case._asdict() | {"errors": by_name})
+        gradients = {name: error for name, (error, _) in by_name.items() if name != "output"}
         worst = max(gradients, key=lambda name: gradients[name])
-        shown = f"{case.length:>6} {case.head_size:>4} {case.precision:>9}  {by_name['output']:8.5f}"
-        print(f"{shown}  {gradients[worst]:8.5f} {worst}", flush=True)
-        wrong = out_of_bound(by_name, BOUNDS[case.precision])
+        shown = f"{case.length:>6} {case.head_size:>4} {case.precision:>9}  {by_name['output'][0]:8.5f}"
+        print(f"{shown}  {gradients[worst]:8.5f} {by_name[worst][1]:8.5f} {worst}", flush=True)
+        wrong = out_of_bound(by_name)
         if wrong:
             problems.append(f"{case}: {len(wrong)} of {len(by_name)} tensors, among them {'; '.join(wrong[:3])}")
     return results, problems
 
 
-def out_of_bound(by_name: dict[str, float], bound: float) -> list[str]:
-    """The errors that are above the bound, or no numbers."""
-    return [f"{name}: error {error:.4f}, bound {bound}" for name, error in by_name.items() if not error <= bound]
+def out_of_bound(by_name: dict[str, tuple[float, float]]) -> list[str]:
+    """The errors that are too far above XLA's own, or no numbers; `by_name`: an error and XLA's."""
+    return [
+        f"{name}: error {error:.4f}, XLA's own {own:.4f}"
+        for name, (error, own) in by_name.items()
+        if not error <= MORE_THAN_XLA * own < np.inf
+    ]
 
 
 def relative_error(computed: np.ndarray, expected: np.ndarray) -> float:
@@ -138,8 +145,8 @@ def relative_error(computed: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(computed.astype(np.float64) - expected) / norm)
 
 
-def compare(case: Case) -> dict[str, float]:
-    """Relative errors of two layers' output and gradients, by name."""
+def compare(case: Case) -> dict[str, tuple[float, float]]:
+    """Relative errors of two layers' output and gradients, by name: with kernels, and with XLA alone in the precision."""
     dtype = tf.as_dtype(case.precision)
     hidden = case.head_size * HEADS[case.head_size]
     model = Model(
@@ -160,9 +167,10 @@ def compare(case: Case) -> dict[str, float]:
         return tf.cast(tf.cast(tf.constant(x, tf.float32), dtype), tf.float32)
 
     parameters, dy = {name: rounded(value) for name, value in parameters.items()}, rounded(dy)
-    narrow = outputs(model, ComputePolicy(dtype, "layers", kernels="triton"), parameters, batch, dy)
+    policies = [ComputePolicy(dtype, "layers", kernels="triton"), ComputePolicy(dtype, "layers")]
+    narrow = [outputs(model, policy, parameters, batch, dy) for policy in policies]
     exact = outputs(model, ComputePolicy(tf.float32, "layers"), parameters, batch, dy)
-    return {name: relative_error(narrow[name], exact[name]) for name in exact}
+    return {name: tuple(relative_error(each[name], exact[name]) for each in narrow) for name in exact}
 
 
 def packed_batch(length: int, random: np.random.Generator) -> dict[str, tf.Tensor]:
