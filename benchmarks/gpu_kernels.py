@@ -110,9 +110,7 @@ def errors(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]
     with ThreadPoolExecutor(threads) as pool:
         compared = list(pool.map(lambda case: compare(case) if time.monotonic() < deadline else None, CASES))
     results, problems = [], []
-    print(
-        f"{'length':>6} {'head':>4} {'precision':>9}  {'output':>8}  largest of the gradients, XLA's own, and its weight"
-    )
+    print(f"{'length':>6} {'head':>4} {'precision':>9}  {'output':>8}  largest gradient's, XLA's own, its weight")
     for case, by_name in zip(CASES, compared, strict=True):
         if by_name is None:
             problems.append(f"{case}: not compared, the time was over")
@@ -146,7 +144,7 @@ def relative_error(computed: np.ndarray, expected: np.ndarray) -> float:
 
 
 def compare(case: Case) -> dict[str, tuple[float, float]]:
-    """Relative errors of two layers' output and gradients, by name: with kernels, and with XLA alone in the precision."""
+    """Relative errors of two layers' output and gradients, by name: with kernels, and of XLA alone in this precision."""
     dtype = tf.as_dtype(case.precision)
     hidden = case.head_size * HEADS[case.head_size]
     model = Model(
