@@ -144,7 +144,7 @@ def relative_error(computed: np.ndarray, expected: np.ndarray) -> float:
 
 
 def compare(case: Case) -> dict[str, tuple[float, float]]:
-    """Relative errors of two layers' output and gradients, by name: with kernels, and of XLA alone in this precision."""
+    """Relative errors of two layers' output and gradients, by name: with kernels, and XLA's own in the precision."""
     dtype = tf.as_dtype(case.precision)
     hidden = case.head_size * HEADS[case.head_size]
     model = Model(

@@ -112,9 +112,10 @@ def _train(
     execution = jobs[0].recipe.execution
     claimed: list[int | None] = [None] * len(jobs)
     if launched.rank == 0:
-        for package in untested_versions():
+        if packages := untested_versions():
             print(
-                f"bert-horovod: warning: not tested: {package}; run/setup.sh installs what was tested", file=sys.stderr
+                f"bert-horovod: warning: not tested: {'; '.join(packages)}: run/setup.sh installs what was tested",
+                file=sys.stderr,
             )
         for variable in misread_numbers():
             print(f"bert-horovod: warning: {variable} in the environment: expected a number", file=sys.stderr)
