@@ -40,8 +40,8 @@ from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.encoder import _layer_programs, attention_bias, encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels.choice import capability, why_not
+from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
 from bert_horovod.model.gpu_kernels.layer import kernel_programs
-from bert_horovod.model.gpu_kernels.rows import kernel_rows
 from bert_horovod.model.parameters import encoder_shapes, initial_values
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights, layer_weights

@@ -11,8 +11,8 @@ import tensorflow as tf
 from bert_horovod.model.dropout import DropoutState, dropped, random_bytes
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels.choice import capability, used
+from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
 from bert_horovod.model.gpu_kernels.layer import kernel_programs
-from bert_horovod.model.gpu_kernels.rows import KernelRows, kernel_rows
 from bert_horovod.model.kept import instead, keep, keeping
 from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, rows_at, split_heads
 from bert_horovod.model.parameters import (

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.gpu_kernels.choice import capability, give_up, used
+from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
 from bert_horovod.model.gpu_kernels.layer import kernel_programs
-from bert_horovod.model.gpu_kernels.rows import kernel_rows
 from bert_horovod.model.gpu_kernels.table import with_lookups
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.recipe.sections import Model

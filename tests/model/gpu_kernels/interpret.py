@@ -12,7 +12,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from bert_horovod.model.gpu_kernels.source import attention, between_products, masks
+from bert_horovod.model.gpu_kernels.source import attention, between_products, dropout_bits
 
 
 class _Type:
@@ -57,10 +57,10 @@ def mask_of_tile(key, site, kept, first_block, blocks_per_row, threshold, ROWS: 
     r, c = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     site, key = tl.load(site), tl.load(key)
     block = tl.load(first_block)
-    tile = masks.kept_tile(block, r, 0, blocks_per_row, site, key, threshold, ROWS, COLUMNS)
+    tile = dropout_bits.kept_tile(block, r, 0, blocks_per_row, site, key, threshold, ROWS, COLUMNS)
     tl.store(kept + r[:, None] * COLUMNS + c[None, :], tile.to(tl.int32))
     for i in range(ROWS):
-        row = masks.kept_row(block + i * blocks_per_row, site, key, threshold, COLUMNS)
+        row = dropout_bits.kept_row(block + i * blocks_per_row, site, key, threshold, COLUMNS)
         tl.store(kept + (ROWS + i) * COLUMNS + c, row.to(tl.int32))
 
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.gpu_kernels import catalogue
+from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
 from bert_horovod.model.gpu_kernels.layer import Kept, kernel_programs
-from bert_horovod.model.gpu_kernels.rows import KernelRows, kernel_rows
 from bert_horovod.model.gpu_kernels.table import sorted_lookups
 from bert_horovod.model.parameters import encoder_shapes
 from bert_horovod.model.policy import ComputePolicy

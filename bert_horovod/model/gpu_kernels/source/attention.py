@@ -5,7 +5,7 @@ Operands of all kernels here:
   biases: [3 hidden], of qkv's dtype.
   sequences: int32 [rows, length]; a position attends only to positions of the same number.
   reach: int32 [rows, length / 64, 2]: for each block of 64 positions the first block, and the block after the last
-    one, that may hold positions of the same sequences; see rows.py.
+    one, that may hold positions of the same sequences; see kernel_rows.py.
   key, first_row, site: int64 [1] or scalars: the dropout stream, see model/dropout.py.
   sizes: int32 [4]: length / 64, heads, dropout's threshold, a number that is added to site.
   numbers: float32 [2]: the scores' scale, the factor of kept probabilities.
@@ -16,7 +16,7 @@ Operands of all kernels here:
 import triton
 import triton.language as tl
 
-from bert_horovod.model.gpu_kernels.source.masks import kept_tile
+from bert_horovod.model.gpu_kernels.source.dropout_bits import kept_tile
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 MASKED = tl.constexpr(-1.0e30)  # the score of a pair of positions of different sequences

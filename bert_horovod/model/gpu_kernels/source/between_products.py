@@ -7,7 +7,7 @@ up in a fixed order: no kernel has atomic operations, so that two runs give the 
 import triton
 import triton.language as tl
 
-from bert_horovod.model.gpu_kernels.source.masks import kept_row
+from bert_horovod.model.gpu_kernels.source.dropout_bits import kept_row
 
 
 @triton.jit
