@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the hosts, and on standard error the variable or file that they were read from."""
     from bert_horovod.cluster.launching.hostfiles import MAXIMUM_SLOTS, format_hostfile, from_scheduler
     from bert_horovod.errors import UserError
-    from bert_horovod.storage.writing import write_atomically
+    from bert_horovod.storage.writing import write_output
     from bert_horovod.wording import counted
 
     if arguments.slots is not None and not 1 <= arguments.slots <= MAXIMUM_SLOTS:
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.slots:
         hosts = dict.fromkeys(hosts, arguments.slots)
     if arguments.output:
-        write_atomically(arguments.output, format_hostfile(hosts))
+        write_output(arguments.output, format_hostfile(hosts))
     else:
         print(format_hostfile(hosts), end="")
     print(f"{counted(len(hosts), 'host')}, {counted(sum(hosts.values()), 'slot')}, from {source}", file=sys.stderr)

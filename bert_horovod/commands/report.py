@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.reporting.run_record import names_of, read_run, schema
     from bert_horovod.reporting.scaling_table import scaling_table
     from bert_horovod.reporting.serving_page import serve
-    from bert_horovod.storage.writing import write_atomically
+    from bert_horovod.storage.writing import write_output
 
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     tables = [scaling_table(arguments.scaling)] if arguments.scaling else []
@@ -51,5 +51,5 @@ def run(arguments: argparse.Namespace) -> None:
         return
     output = arguments.output or Path("report.html")
     text = page(found(False))
-    write_atomically(output, text)
+    write_output(output, text)
     print(f"{output}: {len(text.encode()) / 1000:,.0f} kB; open it in a browser")

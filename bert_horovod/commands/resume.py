@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Replace this process by the recorded command, in the command's working directory."""
     from bert_horovod.runs.status_files import read_command, read_sign
+    from bert_horovod.runtime.children import python_settings
 
     place, command = arguments.RUN.absolute(), read_command(arguments.RUN)
     shown = shlex.join(["bert-horovod", *command.words])
@@ -44,4 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
             f"command where its files are: {shown}"
         ) from error
     print(f"in {command.directory}: {shown}", file=sys.stderr, flush=True)
-    os.execv(sys.executable, [sys.executable, "-m", "bert_horovod", *command.words])
+    # The recorded directory may hold modules of others, and `-m` alone would let Python import these first.
+    program = "import sys; sys.path[:] = filter(None, sys.path); from bert_horovod.__main__ import main; main()"
+    words = [sys.executable, "-c", program, *command.words]
+    os.execve(sys.executable, words, dict(os.environ) | python_settings())

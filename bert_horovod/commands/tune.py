@@ -27,7 +27,7 @@ from bert_horovod.commands.shared.flags import add_hosts, add_overrides, given_h
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import load_recipe, what_hash
 from bert_horovod.recipe.tuned import fragment
-from bert_horovod.storage.writing import write_atomically
+from bert_horovod.storage.writing import write_output
 
 if TYPE_CHECKING:
     from bert_horovod.corpus.store import Store
@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
     _say(f"{best.tried} candidates measured{over}; {duration(time.monotonic() - begun)}")
     text = fragment(best.settings, _comments(question, best, facts))
     if arguments.output:
-        write_atomically(arguments.output, text)
+        write_output(arguments.output, text)
     if arguments.json:
         summary = {"phase": question.phase, "kept": str(learned.path)}
         summary["changed"] = resolved(best.settings, machine) != resolved(first, machine)

@@ -23,7 +23,7 @@ from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.storage.writing import write_atomically
+from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.span import Span
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ class SpanPredictor:
         answers = list(self._in_parts(questions, rules, progress))
         if output.suffix == ".json":
             texts = {number: answer.best.text for number, answer in zip(questions.ids, answers, strict=True)}
-            write_atomically(output, json.dumps(texts, indent=4, ensure_ascii=False) + "\n")
+            write_output(output, json.dumps(texts, indent=4, ensure_ascii=False) + "\n")
         elif output.is_dir():
             write_answers(output, questions.ids, answers)
         else:
-            write_atomically(output, _text(output, questions, answers, rules))
+            write_output(output, _text(output, questions, answers, rules))
         return f"{len(answers):,} answers: {output}"
 
     def predict_line(self, line: str) -> str:

@@ -17,7 +17,7 @@ from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.text_answers import answers, probabilities
 from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.model.policy import ComputePolicy
-from bert_horovod.storage.writing import write_atomically
+from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.regression import Regression
 
@@ -71,7 +71,7 @@ class TextPredictor:
         predictions = self._said(logits)
         columns = ["index", "prediction", *(f"probability_{label}" for label in self.labels)]
         text = table_text(output, columns, [[number, *row] for number, row in enumerate(predictions)])
-        write_atomically(output, text)
+        write_output(output, text)
         return f"{len(predictions):,} predictions: {output}"
 
     def predict_line(self, line: str) -> str:

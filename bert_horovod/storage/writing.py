@@ -2,8 +2,11 @@
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +37,26 @@ def write_atomically(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise file_error(error, f"cannot write {path}: {error.strerror}") from error
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write UTF-8 text to a file that the user named: a new or regular file as write_atomically does it.
+
+    A link is followed to its target. Devices, FIFOs and sockets stay, and the text is written into them. Raises
+    UserError if `path` is a directory, and the error of file_error.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        kind = target.stat().st_mode if target.exists() else stat.S_IFREG
+        if stat.S_ISDIR(kind):
+            raise UserError(f"{path} is a directory; expected the name of a file")
+        if not stat.S_ISREG(kind):
+            with open(target, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            return
+    except OSError as error:
+        raise file_error(error, f"cannot write {path}: {error.strerror}") from error
+    write_atomically(target, text)
 
 
 def lock(path: Path, refusal: str, patience_s: float = 0) -> int:
@@ -82,21 +105,45 @@ def _take(descriptor: int, kind: int) -> bool:
 def new_directory(path: Path) -> Iterator[Path]:
     """Yield a new directory with a temporary name; rename it to `path` at the end, or remove it after an error.
 
-    Raises UserError if `path` exists and is not an empty directory, and the error of file_error.
+    A link to an empty directory is followed. Raises UserError if `path` exists and is no empty directory, is a mount
+    point, or is being written by another process; and the error of file_error.
     """
-    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(f"{path} exists; expected a new or empty directory")
-    temporary = path.with_name(f".{path.name}.partial")
+    target = Path(os.path.realpath(path))
+    _require_place(path, target)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)  # left by a command that was killed
-        temporary.mkdir()
-        yield temporary
-        for written in [*temporary.rglob("*"), temporary]:
-            sync(written)
-        os.rename(temporary, path)
-        sync(path.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        locked = target.with_name(f".{target.name}.lock")
+        descriptor = lock(locked, f"another command is writing {path}; wait for it, or give another name")
+        try:
+            _require_place(path, target)  # what held the lock before may have made it
+            for left_over in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+                shutil.rmtree(left_over, ignore_errors=True)  # of a command that was killed
+            temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+            try:
+                temporary.chmod(0o777 & ~_umask())
+                yield temporary
+                for written in [*temporary.rglob("*"), temporary]:
+                    sync(written)
+                os.rename(temporary, target)
+                sync(target.parent)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+        finally:
+            locked.unlink(missing_ok=True)
+            os.close(descriptor)
     except OSError as error:
         raise file_error(error, f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _require_place(path: Path, target: Path) -> None:
+    """Raise UserError unless a new directory can take the place of `target`, which `path` leads to."""
+    if os.path.ismount(target):
+        raise UserError(f"{path} is a mount point; expected a new directory, such as one inside it")
+    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+        raise UserError(f"{path} exists; expected a new or empty directory")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -96,3 +96,12 @@ def test_what_cannot_be_run_again_is_shown(tmp_path, change, message):
     (tmp_path / COMMAND).unlink()
     with pytest.raises(UserError, match="does not tell how it was started"):
         arguments.run(arguments)
+
+
+def test_no_module_in_the_recorded_directory_is_run(tmp_path):
+    for name in ("json", "bert_horovod", "absl"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of another')\n")
+    Command(["recipes"], str(tmp_path), str(tmp_path), None, 1).write(tmp_path)
+    done = ask("resume", tmp_path)
+    assert (done.returncode, "of another" in done.stderr) == (0, False), done.stderr
+    assert "bert-mini" in done.stdout

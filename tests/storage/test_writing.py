@@ -1,9 +1,14 @@
-"""A directory that is made under a temporary name is there whole, or not at all."""
+"""A directory that is made under a temporary name is there whole, or not at all; files that users name."""
+
+import os
+import stat
+import threading
+from pathlib import Path
 
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.storage.writing import new_directory
+from bert_horovod.storage.writing import new_directory, write_output
 
 
 def names(path) -> list[str]:
@@ -35,12 +40,83 @@ def test_nothing_is_left_after_an_error(tmp_path, error):
 
 
 def test_what_a_killed_command_left_and_an_empty_directory_are_no_hindrance(tmp_path):
-    (tmp_path / ".made.partial").mkdir()
-    (tmp_path / ".made.partial" / "old").touch()
+    (tmp_path / ".made.abc.partial").mkdir()
+    (tmp_path / ".made.abc.partial" / "old").touch()
     (tmp_path / "made").mkdir()
     with new_directory(tmp_path / "made") as temporary:
         (temporary / "new").touch()
     assert names(tmp_path / "made") == ["new"]
+    assert names(tmp_path) == ["made"]
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o777 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_two_commands_do_not_write_one_directory_at_the_same_time(tmp_path):
+    with new_directory(tmp_path / "made") as temporary:
+        (temporary / "mine").touch()
+        with pytest.raises(UserError, match=r"another command is writing .*made"):
+            make(tmp_path / "made")
+        make(tmp_path / "other")  # beside it
+    assert names(tmp_path / "made") == ["mine"]
+    with pytest.raises(UserError, match="exists"):
+        make(tmp_path / "made")
+
+
+def test_a_link_to_an_empty_directory_is_followed(tmp_path):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    make(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path / "target") == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("place", "message"), [("", "exists"), (".", "exists"), ("/", "is a mount point"), ("..", "exists")]
+)
+def test_places_without_a_name_are_refused(tmp_path, monkeypatch, place, message):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "file").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match=message):
+        make(Path(place))
+    assert names(tmp_path / "here") == ["file"]
+
+
+def test_a_file_that_the_user_names_is_written_to_the_target_of_a_link(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "target").write_text("old")
+    (tmp_path / "link").symlink_to("inner/target")
+    (tmp_path / "dangling").symlink_to("inner/new")
+    for name in ("link", "dangling", "plain"):
+        write_output(tmp_path / name, "text")
+        assert (tmp_path / name).read_text() == "text"
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path / "inner") == ["new", "target"]
+
+
+def test_devices_and_fifos_stay_what_they_are(tmp_path):
+    write_output(Path("/dev/null"), "text")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(fifo.read_text()))
+    reader.start()
+    write_output(fifo, "text")
+    reader.join()
+    assert received == ["text"]
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+@pytest.mark.parametrize("place", [".", "/", ""])
+def test_a_directory_is_no_file_to_write(place):
+    with pytest.raises(UserError, match="is a directory; expected the name of a file"):
+        write_output(Path(place), "text")
 
 
 def test_other_things_are_refused_and_stay(tmp_path):

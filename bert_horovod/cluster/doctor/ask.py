@@ -121,7 +121,8 @@ def _address(host: str) -> str | None:
 def ssh(host: str, port: int | None, words: list[str], *options: str) -> list[str]:
     """The ssh command that runs `words` on a host with this checkout on Python's path; it never asks for a password."""
     remote = shlex.join(["env", *(f"{name}={value}" for name, value in python_settings().items()), *words])
-    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", *options, *_port(port), host, remote]
+    asked = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", *options, *_port(port)]
+    return ["ssh", *asked, "--", host, remote]
 
 
 def _port(port: int | None) -> list[str]:

@@ -12,7 +12,7 @@ from bert_horovod.storage.reading import read_text, shown
 
 Hosts = dict[str, int]  # host -> slots, in the order of ranks
 
-_NAME = re.compile(r"[\w.-]+")
+_NAME = re.compile(r"(?!-)[\w.-]+")  # ssh would take a name that begins with - as an option
 MAXIMUM_SLOTS = 4096  # of a host
 _MAXIMUM_HOSTS = 65536
 _LIMIT_BYTES = 16 << 20  # of a hostfile
@@ -136,8 +136,8 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
     names = expand_nodelist(nodelist)
     asked = "SLURM_NTASKS" in environment or "SLURM_NPROCS" in environment
     for variable in (
+        *(["SLURM_TASKS_PER_NODE"] if asked else []),  # what each node got; the next is the most that it may get
         "SLURM_NTASKS_PER_NODE",
-        *(["SLURM_TASKS_PER_NODE"] if asked else []),
         "SLURM_GPUS_ON_NODE",
         "SLURM_GPUS_PER_NODE",
         "SLURM_TASKS_PER_NODE",
@@ -197,6 +197,8 @@ _SCHEDULERS: dict[str, Callable[[str, Mapping[str, str]], tuple[Hosts, str]]] = 
 
 
 def _add(hosts: Hosts, host: str, slots: str, where: str) -> None:
+    if not _NAME.fullmatch(host):
+        raise UserError(f"{where}: {host!r} is not a host's name")
     if host in hosts:
         raise UserError(f"{where} names {host} a second time; give all its slots at once")
     if len(slots) > 9 or int(slots) > MAXIMUM_SLOTS:

@@ -20,6 +20,8 @@ _NAMES = re.compile(
     # Of SLURM's job, its number and end for --stop_before
     "|SLURM_JOB_(ID|END_TIME|NODELIST|NUM_NODES|CPUS_PER_NODE)"
 )
+# Words of a secret's name; `--env NAME` still passes one on.
+_SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(KEY|TOKEN|PASS)(_|$)")
 # mpirun reads these in a scheduler's job; it does not pass them on.
 _OF_MPIRUN = re.compile(r"(SLURM|PBS|LSB|LSF|SGE|PE)_\w+|JOB_ID")
 
@@ -40,7 +42,11 @@ def for_ranks(
     more = set(more)
     if missing := sorted(more - environment.keys()):
         raise UserError(f"--env {missing[0]}: the environment has no such variable; set it, or leave the flag away")
-    passed_on = {name: value for name, value in environment.items() if name in more or _NAMES.fullmatch(name)}
+    passed_on = {
+        name: value
+        for name, value in environment.items()
+        if name in more or (_NAMES.fullmatch(name) and not _SECRET.search(name))
+    }
     added = {"TF_CPP_MIN_LOG_LEVEL": "3"} | ({"NCCL_SOCKET_IFNAME": network_interfaces} if network_interfaces else {})
     return added | passed_on | python_settings()
 

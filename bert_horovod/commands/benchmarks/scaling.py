@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bert_horovod.measuring.tables import lines
     from bert_horovod.measuring.weak_scaling import measure, parse_layout, results, run_layout, usual_layouts
     from bert_horovod.reporting.scaling_table import cells, heading
-    from bert_horovod.storage.writing import write_atomically
+    from bert_horovod.storage.writing import write_output
 
     recipe = step_recipe(arguments)
     require_least("--rounds", arguments.rounds)
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     price = cluster.costs.device_hour if cluster and cluster.costs.device_hour >= 0 else None
     scaling = results(measured, recipe, count, price, cluster.costs.currency if cluster else "")
     if arguments.output:
-        write_atomically(arguments.output, json.dumps(scaling, indent=1) + "\n")
+        write_output(arguments.output, json.dumps(scaling, indent=1) + "\n")
     print(json.dumps(scaling) if arguments.json else f"{heading(scaling)}\n{lines(cells(scaling))}")
     return RunError.exit_code if failed else 0
 

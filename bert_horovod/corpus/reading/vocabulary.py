@@ -12,7 +12,7 @@ from bert_horovod.corpus.reading.text import read_sections
 from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import read_text, shown
-from bert_horovod.storage.writing import write_atomically
+from bert_horovod.storage.writing import write_output
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The ids of Google's vocabularies: [PAD] is 0, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
@@ -89,7 +89,7 @@ def write_vocabulary(path: str | Path, vocabulary: list[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise file_error(error, f"cannot write the vocabulary {path}: {error.strerror}") from error
-    write_atomically(path, vocabulary_text(vocabulary))
+    write_output(path, vocabulary_text(vocabulary))
 
 
 def learn_vocabulary(

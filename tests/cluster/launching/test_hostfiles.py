@@ -99,6 +99,12 @@ SLURM = {"SLURM_JOB_NODELIST": "a[1-2]"}
             {"a1": 2, "a2": 2},
             "SLURM_NTASKS_PER_NODE",
         ),
+        (
+            {"SLURM_JOB_NODELIST": "a[1-3]", "SLURM_NTASKS": "5"}
+            | {"SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x2),1"},
+            {"a1": 2, "a2": 2, "a3": 1},
+            "SLURM_TASKS_PER_NODE",
+        ),
         (SLURM | {"SLURM_GPUS_PER_NODE": "a100:4"}, {"a1": 4, "a2": 4}, "SLURM_GPUS_PER_NODE"),
         (SLURM | {"SLURM_GPUS_PER_NODE": "a100:2,v100:3"}, {"a1": 5, "a2": 5}, "SLURM_GPUS_PER_NODE"),
         ({"LSB_MCPU_HOSTS": "b1 4 b2 2"}, {"b1": 4, "b2": 2}, "LSB_MCPU_HOSTS"),
@@ -115,6 +121,35 @@ def test_a_schedulers_variables_give_hosts_and_slots(environment, hosts, source)
         assert allocation[0] == hosts
         assert list(allocation[0]) == list(hosts)
         assert source in allocation[1]
+
+
+OPTION = "-oProxyCommand=touch"  # ssh would run it
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"SLURM_JOB_NODELIST": f"a1,{OPTION}"},
+        {"SLURM_JOB_NODELIST": "-a[1-2]"},
+        {"LSB_MCPU_HOSTS": f"b1 4 {OPTION} 2"},
+        {"LSB_HOSTS": f"b1 {OPTION}"},
+        {"LSB_HOSTS": "b1 a;b"},
+    ],
+)
+def test_an_option_of_ssh_is_no_hosts_name_in_a_schedulers_variable(environment):
+    with pytest.raises(UserError, match="is not a host's name"):
+        from_scheduler(environment)
+
+
+def test_an_option_of_ssh_is_no_hosts_name_in_a_file_or_list(tmp_path):
+    (tmp_path / "hosts").write_text("-oX slots=2\n")
+    for read in (lambda: read_hostfile(tmp_path / "hosts"), lambda: parse_hosts("a:1,-oX:2")):
+        with pytest.raises(UserError, match="'-oX' is not a host's name"):
+            read()
+    for variable, text in (("PBS_NODEFILE", f"{OPTION}\n"), ("PE_HOSTFILE", f"{OPTION} 2 all.q\n")):
+        (tmp_path / "nodes").write_text(text)
+        with pytest.raises(UserError, match="is not a host's name"):
+            from_scheduler({variable: str(tmp_path / "nodes")})
 
 
 @pytest.mark.parametrize(

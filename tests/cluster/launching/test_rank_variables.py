@@ -15,6 +15,15 @@ from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 SECRETS = (
     *("WANDB_KEY", "ENCRYPTION_KEY", "SSH_KEY", "DB_PASS", "SESSION_COOKIE", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"),
     *("TF_VAR_password", "SLURM_JWT", "PBS_JOBCOOKIE", "_HOROVOD_SECRET_KEY", "http_proxy", "PGPASSWORD", "Cookie"),
+    *(
+        "HOROVOD_SECRET_KEY",
+        "NCCL_TOKEN",
+        "CUDA_API_KEY",
+        "OMP_PASSWORD",
+        "NVIDIA_API_KEY",
+        "OMPI_PASS",
+        "UCX_KEY_FILE",
+    ),
 )
 NEEDED = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES"),
