@@ -161,7 +161,7 @@ def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
         path.name
         for path in output_dir.iterdir()
         if not (path.name in known and _is_as_we_make_it(path))
-        and not (path.name.startswith(".") and path.name.endswith(".partial"))
+        and not (path.name.startswith(".") and path.name.endswith((".partial", ".lock")))
     )
 
 
