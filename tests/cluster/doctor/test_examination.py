@@ -101,7 +101,7 @@ def differing(box, tmp_path_factory) -> Iterator[str]:
     other_version = directory / "METADATA"
     numpy = next(path for path in importlib.metadata.files("numpy") if path.name == "METADATA").locate()
     other_version.write_text(
-        numpy.read_text().replace(f"Version: {importlib.metadata.version('numpy')}", "Version: 2.2.0")
+        numpy.read_text().replace(f"Version: {importlib.metadata.version('numpy')}", "Version: 2.0.0")
     )
     other_source = directory / "errors.py"
     other_source.write_text("# another version of the project\n")
@@ -127,9 +127,9 @@ def differing(box, tmp_path_factory) -> Iterator[str]:
 @needs_hosts
 def test_versions_out_of_the_tested_range_and_unequal_ones_are_found(differing):
     report = "\n".join(lines(differing, "versions"))
-    assert "FAILED   versions     node2: numpy 2.2.0; expected numpy <2.1,>=1.26 mend: run/setup.sh on node2" in report
+    assert "FAILED   versions     node2: numpy 2.0.0; expected numpy <2.5,>=2.1 mend: run/setup.sh on node2" in report
     version = importlib.metadata.version("numpy")
-    assert f"numpy: {version} on node1, node3; 2.2.0 on node2; expected the same on all hosts" in report
+    assert f"numpy: {version} on node1, node3; 2.0.0 on node2; expected the same on all hosts" in report
 
 
 @needs_hosts
