@@ -5,7 +5,7 @@
 
 1. Two layers, forward and backward, with kernels in bfloat16 and float16, beside XLA's own path in float32 from the
    same inputs with the same dropout masks: relative L2 errors of the output and of every gradient. Rows are packed.
-   An error's bound follows that of XLA's own path in the same precision.
+   XLA's own error in the same precision stands beside each: where it is as large, the error is rounding.
 2. Losses of a toy model over 20 steps, with kernels and without.
 3. Times of one layer, forward and backward, with kernels and without.
 
@@ -48,9 +48,9 @@ from bert_horovod.model.weights import cast_weights, layer_weights
 from bert_horovod.recipe.sections import Model
 from bert_horovod.runtime.devices import gpu_details, use_devices
 
-# An error may be this many times that of XLA's own path in the same precision: both round, at other places. A wrong
-# mask, bias or block is wrong by more than 0.1, many times as much.
-MORE_THAN_XLA = 1.5
+# Relative L2 errors. A kernel alone is wrong by 0.003 in bfloat16, two layers in a row by a few times that, and by more
+# where the model is wider. A wrong mask, bias or block is wrong by more than 0.1.
+BOUNDS = {"bfloat16": 0.03, "float16": 0.006}
 LOSS_BOUND = 0.01  # relative difference of losses, at any of the steps
 STEPS = 20
 HEADS = {64: 12, 32: 8}  # by size of a head
@@ -68,7 +68,7 @@ class Case(NamedTuple):
     precision: str
 
 
-CASES = [Case(length, size, precision) for length in ROWS for size in HEADS for precision in ("bfloat16", "float16")]
+CASES = [Case(length, size, precision) for length in ROWS for size in HEADS for precision in BOUNDS]
 
 
 def main() -> int:
@@ -115,23 +115,23 @@ def errors(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]
         if by_name is None:
             problems.append(f"{case}: not compared, the time was over")
             continue
-        results.append(case._asdict() | {"errors": by_name})
+        results.append(case._asdict() | {"bound": BOUNDS[case.precision], "errors": by_name})
         gradients = {name: error for name, (error, _) in by_name.items() if name != "output"}
         worst = max(gradients, key=lambda name: gradients[name])
         shown = f"{case.length:>6} {case.head_size:>4} {case.precision:>9}  {by_name['output'][0]:8.5f}"
         print(f"{shown}  {gradients[worst]:8.5f} {by_name[worst][1]:8.5f} {worst}", flush=True)
-        wrong = out_of_bound(by_name)
+        wrong = out_of_bound(by_name, BOUNDS[case.precision])
         if wrong:
             problems.append(f"{case}: {len(wrong)} of {len(by_name)} tensors, among them {'; '.join(wrong[:3])}")
     return results, problems
 
 
-def out_of_bound(by_name: dict[str, tuple[float, float]]) -> list[str]:
-    """The errors that are too far above XLA's own, or no numbers; `by_name`: an error and XLA's."""
+def out_of_bound(by_name: dict[str, tuple[float, float]], bound: float) -> list[str]:
+    """The errors that are above the bound, or no numbers; `by_name`: an error and XLA's own."""
     return [
-        f"{name}: error {error:.4f}, XLA's own {own:.4f}"
+        f"{name}: error {error:.4f}, bound {bound}, XLA's own {own:.4f}"
         for name, (error, own) in by_name.items()
-        if not error <= MORE_THAN_XLA * own < np.inf
+        if not error <= bound
     ]
 
 
