@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import weakref
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ FORMAT = 1
 LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
 _DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # may be links to a larger disk
 _ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
+_OF_COMMANDS = re.compile(r"\..+\.(partial|lock)")  # what a command leaves beside an output for a while
 CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", STATUS, COMMAND, "stop", ".lock", *_ANSWERS, *_DIRECTORIES)
 
 
@@ -161,7 +163,7 @@ def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
         path.name
         for path in output_dir.iterdir()
         if not (path.name in known and _is_as_we_make_it(path))
-        and not (path.name.startswith(".") and path.name.endswith((".partial", ".lock")))
+        and not _OF_COMMANDS.fullmatch(path.name)
     )
 
 

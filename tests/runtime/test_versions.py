@@ -4,7 +4,8 @@ import importlib.metadata
 import re
 from pathlib import Path
 
-from bert_horovod.runtime.versions import TENSORFLOW, tested_versions, untested_versions
+from bert_horovod.runtime import versions as checked
+from bert_horovod.runtime.versions import TENSORFLOW
 
 SETUP = Path(__file__).resolve().parents[2] / "setup.py"
 
@@ -21,7 +22,7 @@ def installed(monkeypatch, requires: list[str], **versions: str) -> None:
 
 
 def test_the_tested_versions_are_those_of_the_packages_metadata():
-    python, packages = tested_versions()
+    python, packages = checked.tested_versions()
     assert set(python.split(",")) == {">=3.10", "<3.14"}
     assert packages["tensorflow"] == f"=={TENSORFLOW}"
     assert packages["horovod"] == "==0.28.1"
@@ -35,9 +36,9 @@ def test_tensorflows_version_is_that_of_setup_py():
 def test_versions_outside_of_the_tested_ranges_are_named_with_the_range(monkeypatch):
     requires = ["numpy<2.1,>=1.26", "absl-py>=2", "absent>=1", 'pytest<1; extra == "test"']
     installed(monkeypatch, requires, numpy="3.0")
-    assert untested_versions() == ["numpy 3.0, expected <2.1,>=1.26"]
+    assert checked.untested_versions() == ["numpy 3.0, expected <2.1,>=1.26"]
 
 
 def test_an_environment_of_an_older_checkout_is_named_though_its_metadata_fit(monkeypatch):
     installed(monkeypatch, ["tensorflow==2.18.1"], tensorflow="2.18.1")
-    assert untested_versions() == [f"tensorflow 2.18.1, expected =={TENSORFLOW}"]
+    assert checked.untested_versions() == [f"tensorflow 2.18.1, expected =={TENSORFLOW}"]
