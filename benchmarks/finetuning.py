@@ -60,7 +60,8 @@ def run_ours(shape: dict[str, Any]) -> None:
     from bert_horovod.runtime.devices import use_devices
     from bert_horovod.training.inputs import step_inputs
     from bert_horovod.training.start import first_state
-    from bert_horovod.training.step import as_tensors, build_step
+    from bert_horovod.training.step import build_step
+    from bert_horovod.training.transfer import as_arrays
 
     use_devices(0, 1, shape["threads"])
     overrides = [f"data.packing={str(shape['packing']).lower()}", f"numerics.precision={shape['precision']}"]
@@ -81,8 +82,8 @@ def run_ours(shape: dict[str, Any]) -> None:
             ((positions, first_row),) = step_positions(number, batch, 0, 1, batch)
             rows = source.assemble(positions)
             counts = {name: float(count) for name, count in job.task.batch_counts(rows).items()}
-            inputs = step_inputs(recipe, state.progress, counts, 2e-5, 1)
-            result = step.run([as_tensors(rows)], [first_row], inputs, False)
+            inputs = step_inputs(recipe, state.progress.step, {}, counts, 2e-5)
+            result = step.run([as_arrays(rows)], [first_row], inputs)
             state.progress.count(result.finite, recipe.numerics)
             seconds.append((time.perf_counter() - started) / counts["examples"])
             number += 1

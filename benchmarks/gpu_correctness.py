@@ -138,7 +138,7 @@ def train(recipe: Recipe, device: str, steps: int) -> Trained:
 
 def _train_step(step: SyntheticStep) -> float:
     """One optimizer step; its loss."""
-    inputs = step_inputs(step.recipe, step.state.progress, step.counts, LEARNING_RATE, MICRO_BATCHES)
+    inputs = step_inputs(step.recipe, step.state.progress.step, {}, step.counts, LEARNING_RATE)
     result = step.step.run(step.batches, [ROWS * k for k in range(MICRO_BATCHES)], inputs)
     step.state.progress.count(result.finite, step.recipe.numerics)
     sums, counts = result.sums, step.counts

@@ -34,7 +34,8 @@ def stepper(arguments: argparse.Namespace, packing: str) -> tuple[str, Callable[
     from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
     from bert_horovod.training.inputs import step_inputs
     from bert_horovod.training.start import first_state
-    from bert_horovod.training.step import as_tensors, build_step
+    from bert_horovod.training.step import build_step
+    from bert_horovod.training.transfer import as_arrays
 
     options = SquadOptions(index_dir=arguments.index_dir)
     finetuning = SquadFinetuning(
@@ -54,7 +55,7 @@ def stepper(arguments: argparse.Namespace, packing: str) -> tuple[str, Callable[
         ((positions, first_row),) = step_positions(number, batch, 0, 1, batch)
         rows = source.assemble(positions)
         counts = {name: float(count) for name, count in job.task.batch_counts(rows).items()}
-        result = step.run([as_tensors(rows)], [first_row], step_inputs(recipe, state.progress, counts, 2e-5, 1), False)
+        result = step.run([as_arrays(rows)], [first_row], step_inputs(recipe, state.progress.step, {}, counts, 2e-5))
         state.progress.count(result.finite, recipe.numerics)
         return (time.perf_counter() - started) / counts["windows"]
 

@@ -80,6 +80,11 @@ class Exchange:
         """
         raise NotImplementedError
 
+    @property
+    def works_after_steps(self) -> bool:
+        """Whether `after_step` does something: then no step may begin before it."""
+        return type(self).after_step is not Exchange.after_step
+
     def after_step(self, step: int, loss: float) -> str:
         """Work of the method between steps: called after optimizer step `step` of the run.
 

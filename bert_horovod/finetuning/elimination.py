@@ -32,6 +32,9 @@ class Elimination(Hook):
         remembered.setdefault(ALIVE, [1.0] * len(self._names))
         remembered.setdefault(MEANS, [0.0] * len(self._names))
 
+    def wants_state(self, step: int) -> bool:
+        return step % self._every == 0  # the next step's loss reads which heads are alive
+
     def step(self, event: StepEvent) -> None:
         if not event.result.finite:
             return

@@ -21,7 +21,7 @@ from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.processor import busy_share, core_ticks
 from bert_horovod.training.hooks.timeline import StepTimeline
 from bert_horovod.training.overlap import plan_by_measurement
-from bert_horovod.training.step import StepTimes
+from bert_horovod.training.step_results import StepTimes
 
 WARM_UP = 1  # untimed step of each kind, because it compiles
 

@@ -14,7 +14,8 @@ from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, backward_blocks
 from bert_horovod.storage.reading import read_given_json
-from bert_horovod.training.step import StepInputs, TrainStep
+from bert_horovod.training.step import TrainStep
+from bert_horovod.training.transfer import StepInputs
 
 
 def delays_of(profile: BackwardProfile, update_s: float) -> dict[str, float | list[float]]:
@@ -61,11 +62,15 @@ class DelayedStep(TrainStep):
         self._delays = delays
 
     def forward_backward(
-        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+        self,
+        batch: dict[str, tf.Tensor],
+        first_row: tf.Tensor,
+        inputs: StepInputs,
+        loss_scale: tf.Tensor | None = None,
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """See TrainStep; the gradients of a block are ready after its delay."""
         delays = self._delays
-        token = _sleep(delays["forward_s"], inputs.backward_scale)
+        token = _sleep(delays["forward_s"], inputs.learning_rate)
         sums = tf.fill([len(self._task.sum_names)], tf.cast(token, tf.float64))
         gradients = {}
         for names, seconds in zip(

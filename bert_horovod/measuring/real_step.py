@@ -29,7 +29,9 @@ from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import StepBatch, make_batch, step_inputs
 from bert_horovod.training.overlap import plan_by_measurement, plan_is_measured
 from bert_horovod.training.start import open_source_once
-from bert_horovod.training.step import StepInputs, StepTimes, TrainStep, build_step
+from bert_horovod.training.step import TrainStep, build_step
+from bert_horovod.training.step_results import StepTimes
+from bert_horovod.training.transfer import StepInputs
 
 MICRO_BATCHES = 2  # of a timed step, at most
 LEAST_STEPS = 2  # timed steps, after one that compiles
@@ -103,7 +105,8 @@ class RealStep:
         if ended:
             return None
         named = dict(zip(self._task.counts, np.maximum(counts, 1).tolist(), strict=True))
-        return step_inputs(self._recipe, self._state.progress, named, _LEARNING_RATE, self._world.size * self._made)
+        progress = self._state.progress
+        return step_inputs(self._recipe, progress.step, progress.task, named, _LEARNING_RATE)
 
     def _build(self) -> TrainStep:
         recipe, world = self._recipe, self._world

@@ -16,7 +16,9 @@ from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import step_inputs
-from bert_horovod.training.step import StepInputs, StepResult, TrainStep, as_tensors, build_step
+from bert_horovod.training.step import TrainStep, build_step
+from bert_horovod.training.step_results import StepResult
+from bert_horovod.training.transfer import StepInputs, as_arrays
 
 _LEARNING_RATE = 1e-4
 
@@ -41,16 +43,17 @@ class SyntheticStep:
     recipe: Recipe
     state: TrainingState
     step: TrainStep
-    batches: list[dict[str, tf.Tensor]]  # on the device, as prefetch has them in a run
+    batches: list[dict[str, np.ndarray]]
     counts: dict[str, float]  # the task's counts, over all ranks
 
     def inputs(self) -> StepInputs:
         """The inputs of the next step."""
-        return step_inputs(self.recipe, self.state.progress, self.counts, _LEARNING_RATE, len(self.batches))
+        progress = self.state.progress
+        return step_inputs(self.recipe, progress.step, progress.task, self.counts, _LEARNING_RATE)
 
     def take(self, batch: dict[str, np.ndarray]) -> None:
         """Work on these rows from the next step on, in each micro-batch."""
-        self.batches = [as_tensors(batch)] * len(self.batches)
+        self.batches = [as_arrays(batch)] * len(self.batches)
         self.counts = _counts(self.recipe, batch, len(self.batches))
 
     def run(self, with_times: bool = False) -> StepResult:
@@ -93,7 +96,7 @@ def synthetic_step(
     step = build_step(recipe, task, state, world or World(), plan, micro_batches, **options)
     step.exchange.begin(1, recipe.phase[0].steps)
     counts = _counts(recipe, batch, micro_batches)
-    return SyntheticStep(recipe, state, step, [as_tensors(batch)] * micro_batches, counts)
+    return SyntheticStep(recipe, state, step, [as_arrays(batch)] * micro_batches, counts)
 
 
 def _counts(recipe: Recipe, batch: dict[str, np.ndarray], micro_batches: int) -> dict[str, float]:

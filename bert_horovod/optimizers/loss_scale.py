@@ -1,5 +1,7 @@
 """The dynamic loss scale of float16 training."""
 
+import tensorflow as tf
+
 
 def next_loss_scale(scale: float, good_steps: int, finite: bool, growth_steps: int) -> tuple[float, int]:
     """The loss scale after one optimizer step.
@@ -18,3 +20,13 @@ def next_loss_scale(scale: float, good_steps: int, finite: bool, growth_steps: i
     if good_steps + 1 >= growth_steps:
         return scale * 2, 0
     return scale, good_steps + 1
+
+
+def next_loss_scale_on_device(
+    scale: tf.Tensor, good_steps: tf.Tensor, finite: tf.Tensor, growth_steps: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """next_loss_scale in a graph: float32 scalars, and `finite` a bool one."""
+    grows = good_steps + 1 >= growth_steps
+    grown = tf.where(grows, scale * 2, scale)
+    good_steps = tf.where(finite & ~grows, good_steps + 1, 0.0)
+    return tf.where(finite, grown, tf.maximum(scale / 2, 1.0)), good_steps

@@ -1,10 +1,9 @@
-"""The inputs of optimizer steps: a rank's micro-batches as tensors, made in the background ahead of each step."""
+"""The inputs of optimizer steps: a rank's micro-batches as arrays, made in the background ahead of each step."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from bert_horovod.batches.order import keyed_hash
 from bert_horovod.batches.positions import step_positions
@@ -12,13 +11,10 @@ from bert_horovod.batches.prefetch import prefetch
 from bert_horovod.batches.source import Dataset, Source
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData
-from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runs.state import Progress
-from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
 from bert_horovod.training.run import Run
-from bert_horovod.training.step import StepInputs, as_tensors
+from bert_horovod.training.transfer import StepInputs, as_arrays
 
 # The dropout stream of the recipe's seed; batches/rows.py uses other stream numbers.
 _DROPOUT_STREAM = 101
@@ -28,7 +24,7 @@ class StepBatch(NamedTuple):
     """This rank's part of a global batch."""
 
     number: int  # number of the global batch in the phase
-    micro_batches: list[dict[str, tf.Tensor]]
+    micro_batches: list[dict[str, np.ndarray]]  # float32 or int32
     first_rows: list[int]  # for each micro-batch, the place of its first row in the global batch
     counts: dict[str, int]  # the task's counts of these rows
     tokens: int  # real tokens, without padding
@@ -37,8 +33,7 @@ class StepBatch(NamedTuple):
 def step_batches(run: Run) -> Iterator[tuple[StepBatch, float]]:
     """The phase's remaining global batches, after the run's progress, with the seconds that the step waited for each.
 
-    A background thread does all work of the host for an input, including the making of tensors and the copy to a GPU.
-    (Eager int32 tensors stay in the host's memory: TensorFlow copies them to the GPU when the step uses them.)
+    A background thread makes them.
 
     Raises:
         DamagedData: the data hold an id that is not in the model's vocabulary.
@@ -68,33 +63,27 @@ def make_batch(
             f"see which shard of a token store is damaged with: bert-horovod verify --data_dir {dataset.path}"
         )
     parts = {name: np.split(array, len(micro_batches)) for name, array in together.items()}
-    with tf.device("/GPU:0" if has_gpu() else "/CPU:0"):
-        tensors = [as_tensors({name: part[k] for name, part in parts.items()}) for k in range(len(micro_batches))]
+    arrays = [as_arrays({name: part[k] for name, part in parts.items()}) for k in range(len(micro_batches))]
     first_rows = [first_row for _, first_row in micro_batches]
     tokens = int(np.count_nonzero(together["sequence_ids"]))
-    return StepBatch(number, tensors, first_rows, task.batch_counts(together), tokens)
+    return StepBatch(number, arrays, first_rows, task.batch_counts(together), tokens)
 
 
 def step_inputs(
-    recipe: Recipe, progress: Progress, counts: dict[str, float], learning_rate: float, micro_batches_of_all: int
+    recipe: Recipe, step: int, task: dict[str, list[float]], counts: dict[str, float], learning_rate: float
 ) -> StepInputs:
-    """The inputs that all micro-batches of the next step share.
+    """The inputs that all micro-batches of a step share.
 
     Args:
         recipe: the run's.
-        progress: the progress before the step.
+        step: steps of the run before this one.
+        task: Progress.task.
         counts: the task's counts, over all ranks.
         learning_rate: the step's.
-        micro_batches_of_all: micro-batches of all ranks: ranks times K.
     """
-    # In float16, scale the loss so that backward has the magnitude of (mean over a micro-batch) * (loss scale).
-    half = recipe.numerics.precision == "float16"
-    scale = progress.loss_scale * micro_batches_of_all if half else 1.0
-    key = keyed_hash(recipe.data.seed, _DROPOUT_STREAM, index=np.array([progress.step], np.uint64))
     return StepInputs(
-        {name: tf.constant(count, tf.float32) for name, count in counts.items()},
-        tf.constant(scale, tf.float32),
-        tf.constant(key, tf.uint64),
-        {name: tf.constant(numbers, tf.float32) for name, numbers in progress.task.items()},
-        UpdateInputs(tf.constant(learning_rate, tf.float32), tf.constant(progress.updates + 1, tf.float32)),
+        {name: np.asarray(count, np.float32) for name, count in counts.items()},
+        np.asarray(learning_rate, np.float32),
+        np.asarray(keyed_hash(recipe.data.seed, _DROPOUT_STREAM, index=np.array([step], np.uint64)), np.uint64),
+        {name: np.asarray(numbers, np.float32) for name, numbers in task.items()},
     )

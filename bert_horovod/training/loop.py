@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -9,6 +10,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.runs.directory import not_where_it_was
+from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
@@ -26,6 +28,8 @@ from bert_horovod.training.overlap import planned_step
 from bert_horovod.training.rollback import roll_back
 from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.step import TrainStep
+from bert_horovod.training.step_results import StartedStep
+from bert_horovod.training.transfer import StepInputs
 
 # In the order in which the loop calls them: hooks that may stop the run come before those that write about it, and the
 # hook that saves checkpoints comes last.
@@ -70,30 +74,50 @@ def _train_phases(run: Run) -> None:
         begin += phase.steps
 
 
+class _Begun(NamedTuple):
+    """A step that the device has to do or has done, but whose result the host has not read."""
+
+    number: int  # in the run, from 1
+    started: StartedStep
+    batch: StepBatch
+    inputs: StepInputs
+    counts: dict[str, float]
+    learning_rate: float
+    waited_s: float
+
+
 def _train_phase(run: Run) -> bool:
-    """Train the rest of the open phase; False if the run was asked to stop."""
-    progress, phase = run.state.progress, run.phase
+    """Train the rest of the open phase; False if the run was asked to stop.
+
+    On a GPU the result of a step is read after the next one is enqueued, so that the GPU never waits for the host: not
+    where a hook or the exchange needs the state between them.
+    """
+    phase, done = run.phase, run.state.progress.step
     step: TrainStep | None = None
     compiled: set[bool] = set()  # values of with_times for which the step is compiled
-    compiled_after = progress.step + run.recipe.exchange.agreement  # by then each kind of exchange has run once
+    compiled_after = done + run.recipe.exchange.agreement  # by then each kind of exchange has run once
+    begun: _Begun | None = None
     with contextlib.closing(step_batches(run)) as batches:
-        while progress.step < phase.end:
+        while done < phase.end:
             first_s = FIRST_STEP_S if step is None else 0.0
             run.doing("reading rows", first_s)
             batch, waited_s = next(batches)
             run.doing("agreeing on counts", first_s)
-            counts = _agree(run, batch)
+            counts = _agree(run, batch, done)
+            number = done + 1
+            with_times = any(hook.wants_times(number) for hook in run.hooks)
+            if begun and (counts is None or with_times):
+                begun = _finish(run, step, begun)
             if counts is None:
                 _require_directory(run)
                 for hook in run.hooks:
                     hook.stopping()
-                run.say(f"asked to stop: saved at step {progress.step}; the same command resumes")
+                run.say(f"asked to stop: saved at step {done}; the same command resumes")
                 return False
-            number, scale = progress.step + 1, progress.loss_scale
             rate = learning_rate(phase.settings, number - phase.begin, run.recipe.optimizer.decay_power)
-            inputs = step_inputs(run.recipe, progress, counts, rate, run.world.size * phase.micro_batches)
-            with_times = any(hook.wants_times(number) for hook in run.hooks)
-            if step is None or number <= compiled_after or with_times not in compiled:
+            inputs = step_inputs(run.recipe, done, run.state.progress.task, counts, rate)
+            compiles = step is None or number <= compiled_after or with_times not in compiled
+            if compiles:
                 run.doing("planning and compiling", FIRST_STEP_S)
                 compiled.add(with_times)
             else:
@@ -101,15 +125,27 @@ def _train_phase(run: Run) -> bool:
             step = step or planned_step(run, batch, inputs)
             for hook in run.hooks:
                 hook.begin(number)
-            result = step.run(batch.micro_batches, batch.first_rows, inputs, with_times)
-            progress.count(result.finite, run.recipe.numerics)
-            loss = float(run.task.loss(result.sums, counts))
-            if notice := run.exchange.after_step(number, loss):
-                run.say(notice)
-            event = StepEvent(number, step, result, counts, loss, scale, rate, batch, inputs, waited_s)
-            for hook in run.hooks:
-                hook.step(event)
+            started = step.start(batch.micro_batches, batch.first_rows, inputs, with_times)
+            if begun:
+                _finish(run, step, begun)
+            begun, done = _Begun(number, started, batch, inputs, counts, rate, waited_s), number
+            waiting = [hook for hook in run.hooks if hook.wants_state(number)]
+            if waiting or compiles or with_times or run.exchange.works_after_steps or not has_gpu():
+                begun = _finish(run, step, begun)
     return True
+
+
+def _finish(run: Run, step: TrainStep, begun: _Begun) -> None:
+    """Wait for a step, count it, and show it to the hooks."""
+    number, started, batch, inputs, counts, rate, waited_s = begun
+    result = started.result()
+    scale = run.state.progress.count(result.finite, run.recipe.numerics)
+    loss = float(run.task.loss(result.sums, counts))
+    if notice := run.exchange.after_step(number, loss):
+        run.say(notice)
+    event = StepEvent(number, step, result, counts, loss, scale, rate, batch, inputs, waited_s)
+    for hook in run.hooks:
+        hook.step(event)
 
 
 def _require_directory(run: Run) -> None:
@@ -124,12 +160,16 @@ def _require_directory(run: Run) -> None:
     raise not_where_it_was(run.job.output_dir, now, run.state.progress.step)
 
 
-def _agree(run: Run, batch: StepBatch) -> dict[str, float] | None:
-    """The step's counts over all ranks, or None if any rank was asked to stop; takes one small all-reduce."""
+def _agree(run: Run, batch: StepBatch, done: int) -> dict[str, float] | None:
+    """The next step's counts over all ranks, or None if any rank was asked to stop; takes one small all-reduce.
+
+    `done`: steps before it.
+    """
     own_counts = [*batch.counts.values(), float(run.must_stop())]
-    *counts, stop = run.world.all_reduce(tf.constant(own_counts, tf.float64), "counts").numpy().tolist()
+    with tf.device("/CPU:0"):  # a GPU would do it only after the step before
+        *counts, stop = run.world.all_reduce(tf.constant(own_counts, tf.float64), "counts").numpy().tolist()
     # If the ranks' states differ after this step, none may save: the request waits for a step after which they agree.
-    if stop and (run.exchange is None or run.exchange.agrees_after(run.state.progress.step)):
+    if stop and (run.exchange is None or run.exchange.agrees_after(done)):
         return None
     # A count can be 0 in a small global batch. It becomes 1, so that the loss is 0 and not 0 / 0.
     return dict(zip(run.task.counts, np.maximum(counts, 1).tolist(), strict=True))

@@ -28,7 +28,8 @@ from bert_horovod.runs.rank_parts import restore
 from bert_horovod.runtime.clock import clock
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
-from bert_horovod.training.step import StepInputs, TrainStep, build_step
+from bert_horovod.training.step import TrainStep, build_step
+from bert_horovod.training.transfer import StepInputs
 
 _MEASURED = 2  # micro-batches that are measured, after one that compiles
 
@@ -166,7 +167,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
 
 
 def plan_by_measurement(
-    recipe: Recipe, step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World
+    recipe: Recipe, step: TrainStep, batch: dict[str, np.ndarray], inputs: StepInputs, world: World
 ) -> Expectation:
     """Measure the link and backward, and make the plan that the recipe asks for; see costs.exchanges.measured_buckets.
 
@@ -198,7 +199,7 @@ def measure_reduction(world: World, wire: str, reduction: str, largest: int = LA
     return measure_link(world, collective, dtype, NUMBER_BYTES[wire], largest)
 
 
-def measure_profile(step: TrainStep, batch: dict[str, tf.Tensor], inputs: StepInputs, world: World) -> BackwardProfile:
+def measure_profile(step: TrainStep, batch: dict[str, np.ndarray], inputs: StepInputs, world: World) -> BackwardProfile:
     """Run forward and backward of a micro-batch with a clock at each gradient; returns rank 0's times on every rank.
 
     No parameter is updated. `rows` counts the rows of each table that any rank looked up in its own `batch`.

@@ -8,7 +8,7 @@ gradients of the earlier micro-batches are added to the dense accumulators; only
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,8 +16,9 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import RunError
-from bert_horovod.exchange.base import Exchange, UpdateInputs
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, UpdateInputs
 from bert_horovod.exchange.methods import EXCHANGES
+from bert_horovod.exchange.reducer import whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
@@ -27,51 +28,21 @@ from bert_horovod.model.gpu_kernels.trial import try_layer, try_table
 from bert_horovod.model.parameters import WORD_EMBEDDINGS
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import CastWeights, cast_names, layer_weights, parameter_gradients
+from bert_horovod.optimizers.loss_scale import next_loss_scale_on_device
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.runtime.clock import Clock, clock, no_clock
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.base import Task
-
-FLOAT_BATCH = ("masked_weights", "sequence_weights", "weights", "targets")  # float32; other arrays of a batch are int32
-
-
-class StepInputs(NamedTuple):
-    """The inputs that all micro-batches of a step share; tensors, because a Python number would retrace the graph."""
-
-    counts: dict[str, tf.Tensor]  # the task's counts over all ranks: float32 scalars
-    backward_scale: tf.Tensor  # float32 scalar: multiplies the loss before backward; gradients are divided by it
-    dropout_key: tf.Tensor  # uint64 [1]
-    task: dict[str, tf.Tensor]  # Progress.task, float32: added to each micro-batch for the task's loss
-    update: UpdateInputs
-
-
-class StepTimes(NamedTuple):
-    """Times of events in a step on this rank, in seconds since the epoch."""
-
-    micro_batches: list[tuple[float, float]]  # begin and end of forward and backward
-    all_reduces: list[tuple[float, float]]  # for each all-reduce: its input is ready, its sum is ready
-    reduced: float  # all sums are ready
-    updated: float  # the parameters are updated
-
-    @property
-    def reduce_wait_s(self) -> float:
-        """Seconds from the last gradient to the last sum."""
-        return self.reduced - self.micro_batches[-1][1]
-
-
-class StepResult(NamedTuple):
-    """The result of one optimizer step; equal on all ranks except `times`."""
-
-    sums: dict[str, float]  # the task's loss sums over the global batch
-    gradient_norm: float  # global L2 norm after reduction: before global clipping, after clipping of buckets
-    finite: bool  # False: the update was skipped
-    rows: int  # looked-up rows that were reduced apart from the dense gradients
-    times: StepTimes | None  # None: not asked for
+from bert_horovod.training.step_results import StartedStep, StepResult
+from bert_horovod.training.transfer import Layout, StepInputs, as_arrays, flat, together, unflat
 
 
 class TrainStep:
     """The compiled step of one phase.
+
+    It counts updates and keeps the loss scale on the device, as the progress does on the host, which learns only later
+    whether a step was skipped.
 
     Args:
         recipe: the run's.
@@ -112,37 +83,39 @@ class TrainStep:
                 name: tf.Variable(tf.zeros(shape), trainable=False) for name, shape in self.shapes.items()
             }
         self._sums = tf.Variable(tf.zeros([len(task.sum_names)], tf.float64), trainable=False)
+        progress, numerics = state.progress, recipe.numerics
+        self._growth_steps = numerics.loss_scale_growth_steps if numerics.precision == "float16" else 0  # 0: no scale
+        self._updates, self._loss_scale, self._good_steps = (
+            tf.Variable(tf.constant(counter, tf.float32), trainable=False)
+            for counter in (progress.updates, progress.loss_scale, progress.good_steps)
+        )
         # By with_times; each graph is traced at its first call.
         self._accumulate = {asked: _graph(self._accumulate_micro_batch, asked) for asked in (False, True)}
         self._finish = {asked: _graph(self._finish_step, asked) for asked in (False, True)}
         self._look = tf.function(self._finite_parts, autograph=False)
 
     def run(
-        self, batches: list[dict[str, tf.Tensor]], first_rows: list[int], inputs: StepInputs, with_times: bool = False
+        self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs, with_times: bool = False
     ) -> StepResult:
-        """Train on this rank's K micro-batches of a global batch."""
+        """Train on this rank's K micro-batches of a global batch; returns after the step's end."""
+        return self.start(batches, first_rows, inputs, with_times).result()
+
+    def start(
+        self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs, with_times: bool = False
+    ) -> StartedStep:
+        """Enqueue a step as `run` does it; on a GPU the next one may be enqueued before its end."""
         assert len(batches) == self._micro_batches, f"{len(batches)} micro-batches for a step of {self._micro_batches}"
         if not self._kernels_tried:
             self._try_kernels(*batches[0]["input_ids"].shape)
         spans = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
-            arguments = batch, tf.constant(first_row, tf.uint64), inputs
+            arguments = together(flat(batch, first_row, inputs) | {"first": np.float32(k == 0)})
             if k < self._micro_batches - 1:
-                with tf.device("/CPU:0"):  # the host decides by it, and would wait for a GPU's copy
-                    first = tf.constant(k == 0)
-                *outputs, span = self._accumulate[with_times](*arguments, first)
+                *outputs, span = self._accumulate[with_times](*arguments)
             else:
                 *outputs, span = self._finish[with_times](*arguments)
             spans.append(span)
-        scalars, ready_s, done_s = (part.numpy() for part in outputs)  # the host waits for the device here
-        *sums, norm, finite, rows, reduced_s, updated_s = scalars.tolist()
-        times = None
-        if with_times:
-            spans = [tuple(span.numpy().tolist()) for span in spans]
-            all_reduces = list(zip(ready_s.tolist(), done_s.tolist(), strict=True))
-            times = StepTimes(spans, all_reduces, reduced_s, updated_s)
-        sums = dict(zip(self._task.sum_names, sums, strict=True))
-        return StepResult(sums, norm, bool(finite), int(rows), times)
+        return StartedStep(self._task, outputs, spans if with_times else None)
 
     def _try_kernels(self, rows: int, length: int) -> None:
         """Compile the Triton kernels for this shape, if they are to be used; if that fails, say it and go on without.
@@ -168,35 +141,46 @@ class TrainStep:
         )
 
     def forward_backward(
-        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+        self,
+        batch: dict[str, tf.Tensor],
+        first_row: tf.Tensor,
+        inputs: StepInputs,
+        loss_scale: tf.Tensor | None = None,
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.IndexedSlices], tf.Tensor]:
         """This micro-batch's share of the gradient, as parameter_gradients returns it, and loss sums, float64 [sums].
 
         With `folds_lookups` the sparse embedding gradients are already added to the dense ones.
-        Gradients have the dtype of the computation; in float16 they become float32 and lose the loss scale.
+        Gradients have the dtype of the computation; in float16 they become float32 and lose the loss scale, which is
+        the step's own unless another is given.
         """
+        # In float16, backward has the magnitude of (mean over a micro-batch) * (loss scale).
+        scale = tf.constant(1.0)
+        if self._growth_steps:
+            scale = self._loss_scale if loss_scale is None else loss_scale
+            scale = scale * float(self._world.size * self._micro_batches)
         weights = self._cast.values(self._state.parameters)
         forward = Forward(self._model, weights, self._policy, DropoutState(inputs.dropout_key, first_row))
         trained = {name: weights[name] for name in self._trained_weights}
         with tf.GradientTape() as tape:
             tape.watch(trained)  # the tape records nothing of the layers below: they read no watched weight
             sums = self._task.sums(forward, batch | inputs.task)
-            loss = self._task.loss(sums, inputs.counts) * inputs.backward_scale
+            loss = self._task.loss(sums, inputs.counts) * scale
         gradients, lookups = parameter_gradients(tape.gradient(loss, trained), self.shapes)
         if self.folds_lookups:
             dtype = self._policy.dtype
             gradients |= {name: with_lookups(gradients[name], part, dtype) for name, part in lookups.items()}
             lookups = {}
         if self._policy.dtype == tf.float16:
-            scale = inputs.backward_scale
             gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
             lookups = {name: tf.IndexedSlices(part.values / scale, part.indices) for name, part in lookups.items()}
         return gradients, lookups, tf.cast(tf.stack([sums[name] for name in self._task.sum_names]), tf.float64)
 
     def not_finite(
-        self, batches: list[dict[str, tf.Tensor]], first_rows: list[int], inputs: StepInputs
+        self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs, loss_scale: float
     ) -> list[tuple[int, list[str]]]:
         """Run forward and backward of a skipped step's micro-batches again, to find values that are not finite.
+
+        `loss_scale`: the step's; 1 without loss scaling.
 
         Returns: the numbers of the micro-batches with such values, each with the names of the parameters that are not
         finite, or, if all parameters are, of those whose gradients are not, in backward's order. The list is empty if
@@ -204,7 +188,7 @@ class TrainStep:
         """
         bad = []
         for k, (batch, first_row) in enumerate(zip(batches, first_rows, strict=True)):
-            finite = self._look(batch, tf.constant(first_row, tf.uint64), inputs)
+            finite = self._look(*together(flat(batch, first_row, inputs) | {"scale": np.float32(loss_scale)}))
             parameters, gradients = (
                 [name for name, fine in zip(self.shapes, part.numpy(), strict=True) if not fine] for part in finite
             )
@@ -212,11 +196,10 @@ class TrainStep:
                 bad.append((k, parameters or gradients[::-1]))
         return bad
 
-    def _finite_parts(
-        self, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def _finite_parts(self, tensor: tf.Tensor, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
         """Whether each parameter and each gradient is finite, bool [parameters]."""
-        gradients, lookups, _ = self.forward_backward(batch, first_row, inputs)
+        *arguments, others = unflat(tensor, layout)
+        gradients, lookups, _ = self.forward_backward(*arguments, others["scale"])
         parts = {name: [gradient] for name, gradient in gradients.items()}
         for name, part in lookups.items():
             parts[name].append(part.values)
@@ -233,16 +216,26 @@ class TrainStep:
         graphs = (*self._accumulate.values(), *self._finish.values())
         return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
-    def _accumulate_micro_batch(
-        self, clock: Clock, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs, first: tf.Tensor
-    ) -> tuple[tf.Tensor]:
+    def _accumulate_micro_batch(self, clock: Clock, tensor: tf.Tensor, layout: Layout) -> tuple[tf.Tensor]:
         """Add a micro-batch's gradients to the accumulators; returns its begin and end, float64 [2].
 
         The `first` micro-batch of a step overwrites the accumulators, so that nothing has to set them to zero.
         """
+        batch, first_row, inputs, others = unflat(tensor, layout)
+        first = others["first"] > 0
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
+        if self._policy.xla == "layers":
+            added = [self._added_in_place(whole(gradients, lookups), first)]
+        else:
+            added = self._added(gradients, lookups, first)
+        self._sums.assign_add(sums)
+        self.exchange.beside(self._micro_batches)
+        return (tf.stack([begin, clock(added)]),)
+
+    def _added(self, gradients: Gradients, lookups: Lookups, first: tf.Tensor) -> list[tf.Tensor]:
+        """Add gradients to the accumulators; returns tensors to wait for."""
         added = []
         for name, gradient in gradients.items():
             accumulator = self._accumulators[name]
@@ -251,18 +244,29 @@ class TrainStep:
                 ids = tf.reshape(lookups[name].indices, [-1, 1])
                 row_gradients = tf.reshape(lookups[name].values, [-1, accumulator.shape[1]])
                 added.append(accumulator.scatter_nd_add(ids, row_gradients))
-        self._sums.assign_add(sums)
-        self.exchange.beside(self._micro_batches)
-        return (tf.stack([begin, clock(added)]),)
+        return added
+
+    def _added_in_place(self, gradients: Gradients, first: tf.Tensor) -> tf.Tensor:
+        """The same in one program, which changes the accumulators where they are."""
+
+        @tf.function(jit_compile=True, autograph=False)
+        def program(gradients: Gradients, first: tf.Tensor) -> tf.Tensor:
+            for name, gradient in gradients.items():
+                accumulator, gradient = self._accumulators[name], tf.cast(gradient, tf.float32)
+                accumulator.assign(tf.where(first, gradient, accumulator + gradient))
+            return tf.identity(first)
+
+        return program(gradients, first)
 
     def _finish_step(
-        self, clock: Clock, batch: dict[str, tf.Tensor], first_row: tf.Tensor, inputs: StepInputs
+        self, clock: Clock, tensor: tf.Tensor, layout: Layout
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Run the last micro-batch, exchange and update.
 
         Returns: float64 tensors for StepResult: its scalars, the all-reduces' begins, their ends, and begin and end of
             the micro-batch.
         """
+        batch, first_row, inputs, _ = unflat(tensor, layout)
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
@@ -274,13 +278,25 @@ class TrainStep:
         gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
         self.exchange.beside(self._micro_batches)
-        update = self.exchange.update(gradients, lookups, inputs.update, clock)
+        update_inputs = UpdateInputs(inputs.learning_rate, self._updates + 1)
+        update = self.exchange.update(gradients, lookups, update_inputs, clock)
+        self._count(update.finite)
         sums = self._world.all_reduce(self._sums + sums, "sums")
         with tf.control_dependencies([sums, update.gradient_norm]):
             self._sums.assign(tf.zeros_like(self._sums))
         scalars = (update.gradient_norm, update.finite, update.rows, update.reduced_s, update.updated_s)
         scalars = tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
         return tf.concat([sums, scalars], 0), update.ready_s, update.done_s, tf.stack([begin, computed])
+
+    def _count(self, finite: tf.Tensor) -> None:
+        """Count this step on the device as Progress.count does on the host."""
+        self._updates.assign_add(tf.cast(finite, tf.float32))
+        if self._growth_steps:
+            scale, good_steps = next_loss_scale_on_device(
+                self._loss_scale, self._good_steps, finite, self._growth_steps
+            )
+            self._loss_scale.assign(scale)
+            self._good_steps.assign(good_steps)
 
 
 def _assign_or_add(variable: tf.Variable, addend: tf.Tensor, assign: tf.Tensor) -> tf.Tensor:
@@ -334,8 +350,8 @@ def compute_policy(recipe: Recipe) -> ComputePolicy:
 
 
 def as_tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    """A micro-batch's arrays as tensors, float32 or int32 as the graphs expect them."""
-    return {name: tf.constant(array, tf.float32 if name in FLOAT_BATCH else tf.int32) for name, array in batch.items()}
+    """A micro-batch's arrays as tensors of these dtypes."""
+    return {name: tf.constant(array) for name, array in as_arrays(batch).items()}
 
 
 def _graph(work, with_times: bool):

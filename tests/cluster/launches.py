@@ -68,7 +68,8 @@ class Launched:
         for process in self.processes():
             words = _text(Path(f"/proc/{process}/cmdline")).split("\0")
             environment = set(_text(Path(f"/proc/{process}/environ")).split("\0"))
-            if words[1:4] == ["-m", "bert_horovod", command] and (not variables or variables & environment):
+            module = ["-m", "bert_horovod", command]  # after -P, which `resume` adds
+            if module in (words[1:4], words[2:5]) and (not variables or variables & environment):
                 return process
         raise AssertionError(f"found no process that runs {command}, {variables}")
 

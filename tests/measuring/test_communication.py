@@ -21,7 +21,7 @@ from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Model, Recipe
-from bert_horovod.training.step import StepTimes
+from bert_horovod.training.step_results import StepTimes
 from tests.horovod_runs import run_ranks
 from tests.toys import toy_recipe, toy_recipe_table
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.measuring.real_step import whole_step
-from bert_horovod.training.step import StepTimes
+from bert_horovod.training.step_results import StepTimes
 
 
 def test_micro_batches_that_are_left_out_take_as_long_as_the_first_one():

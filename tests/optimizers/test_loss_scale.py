@@ -1,6 +1,9 @@
 """How the loss scale grows and shrinks."""
 
-from bert_horovod.optimizers.loss_scale import next_loss_scale
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.optimizers.loss_scale import next_loss_scale, next_loss_scale_on_device
 
 
 def test_doubles_after_the_stated_number_of_good_steps():
@@ -25,3 +28,11 @@ def test_never_falls_below_one():
 
 def test_growth_steps_of_one_doubles_every_time():
     assert next_loss_scale(1.0, 0, finite=True, growth_steps=1) == (2.0, 0)
+
+
+def test_the_device_counts_as_the_host_does():
+    host, device = (4.0, 0), (tf.constant(4.0), tf.constant(0.0))
+    for finite in np.random.default_rng(0).random(60) < 0.7:
+        host = next_loss_scale(*host, finite=bool(finite), growth_steps=3)
+        device = next_loss_scale_on_device(*device, tf.constant(finite), 3)
+        assert tuple(float(part) for part in device) == host

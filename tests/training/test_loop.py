@@ -8,6 +8,7 @@ import pytest
 
 from bert_horovod.batches.rows import Rows, StoreDataset
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.training import loop
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
 from bert_horovod.training.run import FIRST_STEP_S
@@ -107,6 +108,40 @@ def test_what_starts_or_compiles_may_take_longer_than_a_stall(store, tmp_path):
     assert longer == [*begin, "evaluating", "planning and compiling"]
     usual = [what for what, more in done if not more]
     assert [usual.count(what) for what in ("reading rows", "forward, backward and update", "evaluating")] == [3, 2, 1]
+
+
+def test_results_that_are_read_one_step_late_change_nothing_but_the_order_of_work(store, tmp_path, monkeypatch):
+    order = []
+
+    class Listening(Hook):
+        def begin(self, step: int) -> None:
+            order.append(f"begin {step}")
+
+        def step(self, event: StepEvent) -> None:
+            order.append(f"end {event.step}")
+
+    numerics = {"precision": "float16", "initial_loss_scale": 2.0**26, "loss_scale_growth_steps": 2}
+    execution = {"log_steps": 1, "checkpoint_steps": 6, "evaluate_steps": 4}
+    recipe = toy_recipe(phase={"steps": 9}, numerics=numerics, execution=execution)
+    with_a_gpu = tmp_path / "late"
+    train_recipe(recipe, store, tmp_path / "at once")
+    monkeypatch.setattr(loop, "has_gpu", lambda: True)
+    train_recipe(recipe, store, with_a_gpu, hooks=(Listening,))
+    # The first step compiles; the state is read after steps 4 and 8 (evaluation) and 6 (checkpoint).
+    ends = [number for number in range(1, 9) if order.index(f"end {number}") < order.index(f"begin {number + 1}")]
+    assert ends == [1, 4, 6, 8]
+    compared = ("step", "loss", "gradient_norm", "loss_scale", "skipped_steps", "learning_rate", "held_out_mlm_loss")
+    lines = [
+        [[line.get(name) for name in compared] for line in metrics(directory)]
+        for directory in (tmp_path / "at once", with_a_gpu)
+    ]
+    assert lines[0] == lines[1]
+    assert 0 < metrics(with_a_gpu)[-1]["skipped_steps"] < 9
+    assert newest(tmp_path / "at once").name == newest(with_a_gpu).name
+    for name in ("model.safetensors", "training/optimizer.safetensors"):
+        contents = [(newest(directory) / name).read_bytes() for directory in (tmp_path / "at once", with_a_gpu)]
+        assert contents[0] == contents[1]
+    assert training_state(tmp_path / "at once")["progress"] == training_state(with_a_gpu)["progress"]
 
 
 def test_phases_follow_each_other_with_their_own_lengths_and_schedules(store, tmp_path):

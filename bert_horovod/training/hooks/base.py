@@ -4,11 +4,16 @@ from typing import NamedTuple
 
 from bert_horovod.training.inputs import StepBatch
 from bert_horovod.training.run import Run
-from bert_horovod.training.step import StepInputs, StepResult, TrainStep
+from bert_horovod.training.step import TrainStep
+from bert_horovod.training.step_results import StepResult
+from bert_horovod.training.transfer import StepInputs
 
 
 class StepEvent(NamedTuple):
-    """An optimizer step that is done and counted in the progress."""
+    """An optimizer step that is done and counted in the progress.
+
+    Another one may have begun since then: only a hook that `wants_state` finds parameters and slots as it left them.
+    """
 
     step: int  # number in the run, from 1
     train_step: TrainStep  # the compiled step
@@ -38,8 +43,15 @@ class Hook:
         """Whether this step must measure times, which needs calls of Python in the graph."""
         return False
 
+    def wants_state(self, step: int) -> bool:
+        """Whether this hook reads or changes the run's state after this step: then the next one begins only after it.
+
+        Called once for each step, between `begin` and `step`; the state is then not to be read.
+        """
+        return False
+
     def begin(self, step: int) -> None:
-        """Called when optimizer step `step` begins."""
+        """Called when optimizer step `step` begins; `step` may not yet have been called for the one before."""
 
     def step(self, event: StepEvent) -> None:
         """Called when an optimizer step is done."""

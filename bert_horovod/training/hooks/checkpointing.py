@@ -28,13 +28,16 @@ class CheckpointHook(Hook):
             self._saver.make_room(run.state)
             self._room_for = run.state
 
+    def wants_state(self, step: int) -> bool:
+        self._retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.agrees_after(step)
+        return self._retry or self.run.save_due(step)
+
     def step(self, event: StepEvent) -> None:
-        retry = self._saver is not None and self._saver.retry_due() and self.run.exchange.agrees_after(event.step)
         if self.run.save_due(event.step):
             self._save()
-        elif retry and self._parts is not None:  # other ranks do not know of it: their parts are of the failed step
+        elif self._retry and self._parts is not None:  # other ranks' parts are of the step that failed
             self._saver.again()
-        elif retry:
+        elif self._retry:
             self._save()
 
     def stopping(self) -> None:

@@ -14,9 +14,12 @@ class ConsistencyHook(Hook):
     def phase(self) -> None:
         self._consistency = Consistency(self.run.state, self.run.world)
 
-    def step(self, event: StepEvent) -> None:
+    def wants_state(self, step: int) -> bool:
         every = self.run.recipe.execution.consistency_steps
-        if every and (self.run.save_due(event.step) or event.step % every == 0):
+        return bool(every) and (self.run.save_due(step) or step % every == 0)
+
+    def step(self, event: StepEvent) -> None:
+        if self.wants_state(event.step):
             self.run.doing("comparing the state over ranks")
             self._consistency.check(event.step)
 

@@ -53,7 +53,7 @@ class DivergenceHook(Hook):
 
     def _report(self, event: StepEvent) -> None:
         run, batch = self.run, event.batch
-        not_finite = event.train_step.not_finite(batch.micro_batches, batch.first_rows, event.inputs)
+        not_finite = event.train_step.not_finite(batch.micro_batches, batch.first_rows, event.inputs, event.loss_scale)
         phase, micro_batch = run.phase, run.recipe.execution.micro_batch
         rows = phase.settings.global_batch
         bad = bad_batches(not_finite, batch.number, rows, micro_batch, phase.source.count, run.world)

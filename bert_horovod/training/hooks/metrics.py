@@ -85,7 +85,8 @@ class MetricsHook(Hook):
             return
         run.doing("writing metrics")
         interval, self._interval = self._interval, Interval()
-        tokens = run.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
+        with tf.device("/CPU:0"):  # a GPU would do it only after the next step
+            tokens = run.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
         if run.journal is None:
             return
         progress, position = run.state.progress, run.position()

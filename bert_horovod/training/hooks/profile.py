@@ -19,6 +19,9 @@ class ProfileHook(Hook):
         self._begun = 0  # the step at which the open trace began; 0: none is open
         self._step: tf.profiler.experimental.Trace | None = None
 
+    def wants_state(self, step: int) -> bool:
+        return step in self._steps or step + 1 in self._steps  # the trace has whole steps
+
     def begin(self, step: int) -> None:
         if step not in self._steps:
             return

@@ -11,7 +11,7 @@ from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
-from bert_horovod.training.step import StepTimes
+from bert_horovod.training.step_results import StepTimes
 
 # Process numbers in the trace: ours, and the offset that is added to Horovod's, which has one number per tensor.
 OURS, HOROVODS = 0, 1000

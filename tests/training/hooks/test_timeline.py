@@ -6,7 +6,7 @@ import pytest
 
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.training.hooks.timeline import OURS, events
-from bert_horovod.training.step import StepTimes
+from bert_horovod.training.step_results import StepTimes
 from tests.toy_runs import train
 
 TIMES = StepTimes([(1.0, 2.0), (2.0, 4.0)], [(3.0, 3.5), (4.0, 4.25)], 4.5, 5.0)
