@@ -8,10 +8,12 @@ from bert_horovod.storage.reading import open_regular
 _BEGINNING = b"version https://git-lfs.github.com/spec/"
 
 
-def refuse_lfs_pointer(path: Path) -> None:
-    """Raise UserError if the file is a Git LFS pointer; if it is unreadable, its reader raises the error."""
+def refuse_lfs_pointer(path: Path, inside: Path | None = None) -> None:
+    """Raise UserError if the file is a Git LFS pointer; if it is unreadable, or a link out of `inside`, its reader
+    raises the error.
+    """
     try:
-        with open_regular(path) as file:
+        with open_regular(path, inside) as file:
             beginning = file.read(len(_BEGINNING))
     except OSError:
         return

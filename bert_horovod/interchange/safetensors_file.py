@@ -94,7 +94,7 @@ def map_file(path: Path, inside: Path | None = None) -> dict[str, np.ndarray]:
 
     Raises DamagedData if the file is damaged, UserError if `inside` is given and the file lies outside that directory.
     """
-    refuse_lfs_pointer(path)
+    refuse_lfs_pointer(path, inside)
     try:
         with open_regular(path, inside) as file:
             # Mapped by hand, because not every safetensors version gives NumPy a bfloat16 tensor.

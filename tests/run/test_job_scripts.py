@@ -73,7 +73,7 @@ def test_the_pbs_script_saves_before_the_limit(flags, tmp_path):
     job = {
         "PBS_O_WORKDIR": str(PROJECT),
         "PBS_NODEFILE": str(tmp_path / "nodes"),
-        "SAVE_AFTER": "1s",
+        "SAVE_AFTER": "15s",
         "RECIPE": flags[1],
         "DATA_DIR": flags[3],
         "OUTPUT_DIR": flags[5],

@@ -228,6 +228,13 @@ def test_a_checkpoint_of_another_recipe_is_passed_over(tmp_path, original, store
     assert "phase.0.sequence_length: 32 -> 16" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", sorted(set(FILES)))
+def test_no_file_is_read_through_a_link_out_of_the_checkpoint(tmp_path, original, name):
+    with sandbox(original, tmp_path / "box") as box:
+        apply(box.directory / name, Change("link_out"), box.outside)
+        assert box.read(load_newest, box.directory, TASK).path.name == "step-00000010"
+
+
 def test_a_linked_lock_makes_no_file_elsewhere(tmp_path, original, store):
     with sandbox(original, tmp_path / "box") as box:
         (box.directory / ".lock").unlink(missing_ok=True)
