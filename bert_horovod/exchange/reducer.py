@@ -28,6 +28,7 @@ from bert_horovod.costs.link import NUMBER_BYTES
 from bert_horovod.exchange.base import Gradients, Lookups
 from bert_horovod.exchange.encodings import Encoding, Float16, Int8
 from bert_horovod.exchange.two_step import Errors, TwoStep
+from bert_horovod.model.lookups import add_rows
 from bert_horovod.recipe.sections import REDUCTIONS
 from bert_horovod.runtime.clock import Clock, no_clock
 from bert_horovod.runtime.xla import compiled
@@ -255,7 +256,7 @@ class GradientReducer:
         with tf.control_dependencies(first):
             row_gradients = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, width])
         none = tf.zeros([tf.reduce_sum(touched), width])
-        rows = tf.tensor_scatter_nd_add(none, tf.gather(place, ids), row_gradients)
+        rows = add_rows(none, tf.gather(place, ids[:, 0]), row_gradients)
         return tf.cast(tf.where(touched > 0), tf.int32), tf.reshape(rows, [-1])
 
 
@@ -272,9 +273,8 @@ def whole(gradients: Gradients, lookups: Lookups, without: str | None = None) ->
 
 def with_rows(dense: tf.Tensor, lookup: tf.IndexedSlices) -> tf.Tensor:
     """Add the sparse embedding gradient to the dense part of a table's gradient: float32 [entries, width]."""
-    ids = tf.reshape(lookup.indices, [-1, 1])
     row_gradients = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, dense.shape[1]])
-    return tf.tensor_scatter_nd_add(tf.cast(dense, tf.float32), ids, row_gradients)
+    return add_rows(tf.cast(dense, tf.float32), tf.reshape(lookup.indices, [-1]), row_gradients)
 
 
 def wire_scale(maximum: tf.Tensor) -> tf.Tensor:

@@ -15,6 +15,7 @@ from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
 from bert_horovod.model.gpu_kernels.layer import kernel_programs
 from bert_horovod.model.kept import instead, keep, keeping
 from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, rows_at, split_heads
+from bert_horovod.model.lookups import looked_up
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -108,8 +109,8 @@ def _hidden_layers(
 def _embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     model, weights = forward.model, forward.weights
     x = tf.gather(weights[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
-    x += tf.gather(weights[POSITION_EMBEDDINGS], batch["position_ids"])
-    x += tf.gather(weights[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
+    x += looked_up(weights[POSITION_EMBEDDINGS], batch["position_ids"])
+    x += looked_up(weights[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
     x = tf.reshape(x, [-1, model.embedding_width])  # (rows * length, width)
     x = layer_norm(x, *forward.affine(EMBEDDINGS_NORM), model.layer_norm_eps, forward.policy)
     shape = [*batch["input_ids"].shape, model.embedding_width]

@@ -68,8 +68,9 @@ class Launched:
         for process in self.processes():
             words = _text(Path(f"/proc/{process}/cmdline")).split("\0")
             environment = set(_text(Path(f"/proc/{process}/environ")).split("\0"))
-            module = ["-m", "bert_horovod", command]  # after -P, which `resume` adds
-            if module in (words[1:4], words[2:5]) and (not variables or variables & environment):
+            # `resume` starts the program by -c.
+            ours = words[1:2] in (["-m"], ["-c"]) and words[3:4] == [command]
+            if ours and (not variables or variables & environment):
                 return process
         raise AssertionError(f"found no process that runs {command}, {variables}")
 

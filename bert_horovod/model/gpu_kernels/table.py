@@ -1,10 +1,10 @@
 """The gradient of a looked-up table on a GPU, in a fixed order, by a Triton kernel."""
 
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.python import xla
 
 from bert_horovod.model.gpu_kernels import catalogue
 from bert_horovod.model.gpu_kernels.call import call
+from bert_horovod.model.lookups import sorted_ids
 from bert_horovod.runtime.xla import compiled
 
 
@@ -39,15 +39,10 @@ def sorted_lookups(ids: tf.Tensor, entries: int) -> tuple[tf.Tensor, tf.Tensor]:
     Only inside a compiled function; ids are int32 [n].
     """
     count = ids.shape[0]
-    bits = count.bit_length()
-    # One number holds an id and its place: XLA sorts numbers alone faster than pairs, and no two of them are equal.
-    keys = tf.bitwise.left_shift(tf.cast(ids, tf.int64), tf.constant(bits, tf.int64)) + tf.range(count, dtype=tf.int64)
-    keys = xla.sort(keys)
-    order = tf.cast(keys % (1 << bits), tf.int32)
-    by_id = tf.cast(keys // (1 << bits), tf.int32)
+    by_id, order = sorted_ids(ids)
     entry = tf.range(entries + 1)
     starts = tf.zeros_like(entry)
-    for bit in reversed(range(bits)):  # the number of smaller ids, bit by bit from the highest
+    for bit in reversed(range(count.bit_length())):  # the number of smaller ids, bit by bit from the highest
         probe = starts + (1 << bit)
         smaller = tf.gather(by_id, tf.minimum(probe, count) - 1) < entry
         starts = tf.where((probe <= count) & smaller, probe, starts)

@@ -1,0 +1,63 @@
+"""Gradients of looked-up tables, in an order of additions that is the same in every run.
+
+A CPU adds rows one after another. A GPU adds the rows of one entry in any order, by atomic additions: here it does not,
+so that a resumed run equals one that was not stopped bit for bit.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.python import xla
+
+from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.runtime.xla import compiled
+
+
+def looked_up(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """The rows of a table of few entries, float32 [entries, width], at int32 [...]: [..., width]."""
+    return _by_product(table, ids) if has_gpu() else tf.gather(table, ids)
+
+
+def add_rows(table: tf.Tensor, ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Add float32 rows [n, width] to the entries `ids`, int32 [n], of a table [entries, width]."""
+    if has_gpu():
+        ids, rows = compiled(_summed)(ids, rows)
+    return tf.tensor_scatter_nd_add(table, ids[:, None], rows)
+
+
+def sorted_ids(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Ids in ascending order, and the place that each had, equal ids by their place; only inside a compiled function.
+
+    int32 [n], as is `ids`.
+    """
+    count = ids.shape[0]
+    bits = count.bit_length()
+    # One number holds an id and its place: XLA sorts numbers alone faster than pairs, and no two of them are equal.
+    keys = tf.bitwise.left_shift(tf.cast(ids, tf.int64), tf.constant(bits, tf.int64)) + tf.range(count, dtype=tf.int64)
+    keys = xla.sort(keys)
+    return tf.cast(keys // (1 << bits), tf.int32), tf.cast(keys % (1 << bits), tf.int32)
+
+
+@tf.custom_gradient
+def _by_product(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, None]:
+        places = tf.one_hot(tf.reshape(ids, [-1]), table.shape[0], dtype=dy.dtype)  # (n, entries)
+        return tf.matmul(places, tf.reshape(dy, [-1, table.shape[1]]), transpose_a=True), None
+
+    return tf.gather(table, ids), gradient
+
+
+def _summed(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Ids in ascending order; the last row of each id is the sum of its rows, its others are zero.
+
+    After the step with distance d, a row is the sum of the last 2 d rows of its id up to it.
+    """
+    ids, places = sorted_ids(ids)
+    rows = tf.gather(rows, places)
+    distance = 1
+    while distance < ids.shape[0]:
+        same = (ids[distance:] == ids[:-distance])[:, None]
+        rows += tf.pad(tf.where(same, rows[:-distance], 0.0), [[distance, 0], [0, 0]])
+        distance *= 2
+    last = tf.concat([ids[1:] != ids[:-1], [True]], 0)
+    return ids, tf.where(last[:, None], rows, 0.0)
