@@ -24,7 +24,18 @@ LOCK_PATIENCE_S = 10  # seconds that ranks of a killed run may need to end
 _DIRECTORIES = ("checkpoints", "tensorboard", "timeline", "predictions")  # may be links to a larger disk
 _ANSWERS = ("predictions.json", "nbest_predictions.json", "null_odds.json")  # answers to a dev set's questions
 _OF_COMMANDS = re.compile(r"\..+\.(partial|lock)")  # what a command leaves beside an output for a while
-CONTENTS = ("recipe.toml", "metrics.jsonl", "run.json", STATUS, COMMAND, "stop", ".lock", *_ANSWERS, *_DIRECTORIES)
+CONTENTS = (
+    "recipe.toml",
+    "metrics.jsonl",
+    "run.json",
+    "autotuning.json",
+    STATUS,
+    COMMAND,
+    "stop",
+    ".lock",
+    *_ANSWERS,
+    *_DIRECTORIES,
+)
 
 
 @dataclass(frozen=True)

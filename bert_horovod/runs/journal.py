@@ -20,13 +20,15 @@ class Journal:
         first_step: the run goes on from this step; lines of later steps are dropped.
         tensorboard: whether numbers go to output_dir/tensorboard too.
         say: prints a line for people.
+
+    `dropped`: the losses of the lines that were dropped at the beginning, by step.
     """
 
     def __init__(self, output_dir: Path, first_step: int, tensorboard: bool, say: Callable[[str], None]) -> None:
         self._path = output_dir / "metrics.jsonl"
         if first_step and not self._path.exists():
             say(f"warning: {self._path} is missing: the lines of the steps before {first_step + 1} are lost")
-        self._begin(first_step)
+        self.dropped = self._begin(first_step)
         self._unwritten: list[str] = []  # lines that the full disk did not take
         self._summaries = tf.summary.create_file_writer(str(output_dir / "tensorboard")) if tensorboard else None
         self._say = say
@@ -54,6 +56,7 @@ class Journal:
         """Drop the lines of later steps: the run goes on from this step."""
         self._file.close()
         self._begin(step)
+        self.dropped.clear()  # other rows come now
         self._unwritten.clear()
 
     def close(self) -> None:
@@ -65,10 +68,11 @@ class Journal:
         if self._summaries is not None:
             self._summaries.close()
 
-    def _begin(self, step: int) -> None:
-        _cut_back(self._path, step)
+    def _begin(self, step: int) -> dict[int, float]:
+        dropped = _cut_back(self._path, step)
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (stays open as long as the run)
         self._torn_at: int | None = None  # file size before lines that were written in part
+        return dropped
 
     def _write(self) -> None:
         """Write all waiting lines, or keep them for the next call: a full disk must not end the training."""
@@ -93,16 +97,23 @@ class Journal:
                 self._say(f"warning: cannot write {self._path}: {error.strerror}; its lines are kept until that works")
 
 
-def _cut_back(path: Path, step: int) -> None:
-    """Drop the lines of steps after `step`, from which a run resumes, and a line that is incomplete after a kill."""
+def _cut_back(path: Path, step: int) -> dict[int, float]:
+    """Drop the lines of steps after `step`, from which a run resumes, and a line that is incomplete after a kill.
+
+    Returns: the losses of dropped lines, by step.
+    """
     if not path.exists():
-        return
-    kept_lines = []
+        return {}
+    kept_lines, dropped, cut = [], {}, False
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            if json.loads(line)["step"] > step:
-                break
+            metrics = json.loads(line)
+            cut = cut or metrics["step"] > step
         except (ValueError, KeyError, TypeError, RecursionError):
             break
-        kept_lines.append(line + "\n")
+        if not cut:
+            kept_lines.append(line + "\n")
+        elif isinstance(metrics.get("loss"), float):
+            dropped[metrics["step"]] = metrics["loss"]
     write_atomically(path, "".join(kept_lines))
+    return dropped

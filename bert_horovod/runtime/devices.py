@@ -6,6 +6,7 @@ import resource
 import tensorflow as tf
 
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.autotuning import keep_choices
 
 
 def use_devices(local_rank: int, local_size: int, threads: int) -> None:
@@ -23,6 +24,7 @@ def use_devices(local_rank: int, local_size: int, threads: int) -> None:
     if gpus:
         if local_rank >= len(gpus):
             raise UserError(f"{local_size} ranks on this host but {len(gpus)} GPUs: start one rank per GPU")
+        keep_choices()
         tf.config.set_visible_devices(gpus[local_rank], "GPU")
         tf.config.experimental.set_memory_growth(gpus[local_rank], True)
         return

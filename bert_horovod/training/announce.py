@@ -1,8 +1,6 @@
 """Prints the derived numbers and the warnings of a run before its first step."""
 
-import os
 import sys
-from collections.abc import Mapping
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs import advice
@@ -20,7 +18,7 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     warnings = [
         precision_advice(precision),
         advice.for_one_rank(recipe, world.size),
-        inexact_resume(recipe, world.size, has_gpu(), os.environ),
+        inexact_resume(recipe, world.size),
     ]
     for warning in filter(None, warnings):
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
@@ -35,12 +33,11 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     return peak.flops_per_s * world.size if peak.flops_per_s else None
 
 
-def inexact_resume(recipe: Recipe, ranks: int, gpu: bool, environment: Mapping[str, str]) -> str | None:
+def inexact_resume(recipe: Recipe, ranks: int) -> str | None:
     """Why a resumed run will not equal one that was not stopped bit for bit; None: it will."""
     if ranks > 2 and (recipe.execution.fusion_bytes or recipe.execution.autotune):
-        cause = "Horovod fuses tensors as they come (execution.fusion_bytes or autotune): sums depend on timing"
-    elif gpu and environment.get("TF_DETERMINISTIC_OPS", "").lower() not in ("1", "true"):
-        cause = "a GPU adds looked-up rows in any order, unless TF_DETERMINISTIC_OPS=1 is in the environment"
-    else:
-        return None
-    return f"{cause}, and a resumed run equals one that was not stopped to rounding only"
+        return (
+            "Horovod fuses tensors as they come (execution.fusion_bytes or autotune): sums depend on timing, and a "
+            "resumed run equals one that was not stopped to rounding only"
+        )
+    return None

@@ -11,6 +11,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.optimizers.schedule import learning_rate
 from bert_horovod.runs.directory import not_where_it_was
 from bert_horovod.runtime.devices import has_gpu
+from bert_horovod.training.gpu_choices import keep_choices, share_choices
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.checkpointing import CheckpointHook
 from bert_horovod.training.hooks.consistency import ConsistencyHook
@@ -122,7 +123,9 @@ def _train_phase(run: Run) -> bool:
                 compiled.add(with_times)
             else:
                 run.doing("forward, backward and update")
-            step = step or planned_step(run, batch, inputs)
+            if step is None:
+                share_choices(run, batch, inputs)
+                step = planned_step(run, batch, inputs)
             for hook in run.hooks:
                 hook.begin(number)
             started = step.start(batch.micro_batches, batch.first_rows, inputs, with_times)
@@ -132,6 +135,8 @@ def _train_phase(run: Run) -> bool:
             waiting = [hook for hook in run.hooks if hook.wants_state(number)]
             if waiting or compiles or with_times or run.exchange.works_after_steps or not has_gpu():
                 begun = _finish(run, step, begun)
+            if compiles:
+                keep_choices(run)
     return True
 
 

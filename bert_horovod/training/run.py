@@ -95,6 +95,8 @@ class Run:
             self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
             self.directory = Followed(job.output_dir)
             self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say)
+            if self.state.progress.plan.get("made_for", {}).get("world_size") != self.world.size:
+                self.journal.dropped.clear()  # another number of ranks adds in another order
         if first_step >= self.last_step:
             beyond = f", beyond --max_steps {job.max_steps}, which counts from its beginning"
             of = f" of {self.last_step}" if first_step == self.last_step else beyond

@@ -17,9 +17,6 @@ def test_one_rank_is_warned_of_a_method_for_several(capsys):
 
 def test_a_run_says_why_it_cannot_be_resumed_bit_for_bit():
     recipe, fusing = toy_recipe(), toy_recipe(execution={"fusion_bytes": 1 << 20})
-    assert inexact_resume(recipe, 8, False, {}) is None
-    assert inexact_resume(fusing, 2, False, {}) is None
-    assert "Horovod fuses" in inexact_resume(fusing, 3, False, {})
-    assert inexact_resume(recipe, 1, True, {"TF_DETERMINISTIC_OPS": "1"}) is None
-    for environment in ({}, {"TF_DETERMINISTIC_OPS": "0"}):
-        assert "TF_DETERMINISTIC_OPS=1" in inexact_resume(recipe, 1, True, environment)
+    assert inexact_resume(recipe, 8) is None
+    assert inexact_resume(fusing, 2) is None
+    assert "Horovod fuses" in inexact_resume(fusing, 3)

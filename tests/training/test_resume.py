@@ -19,7 +19,7 @@ from bert_horovod.runtime.stopping import STOP_SIGNALS
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
 from tests.horovod_runs import PATIENCE_S, PROJECT
-from tests.toy_runs import metrics, newest, pretrain_arguments, train, train_rank, train_recipe, training_state
+from tests.toy_runs import logged, metrics, newest, pretrain_arguments, train, train_rank, train_recipe, training_state
 from tests.toys import toy_recipe
 
 NUMERICS = {"wire": "float16"}
@@ -67,6 +67,24 @@ def test_resume_is_bit_exact_at_the_same_layout(uninterrupted, stopped, store, t
     assert own_values(resumed) == own_values(uninterrupted)
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         assert (newest(resumed) / file).read_bytes() == (newest(uninterrupted) / file).read_bytes()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_resume_that_is_not_exact_says_so_at_the_first_step_that_shows_it(store, tmp_path, exact):
+    execution = {"checkpoint_steps": 2, "log_steps": 1}
+    train(store, tmp_path, max_steps=4, execution=execution)
+    shutil.rmtree(newest(tmp_path))
+    if not exact:
+        text = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
+        for line in metrics(tmp_path)[2:]:
+            text = text.replace(f'"loss": {line["loss"]!r}', '"loss": 1.5')
+        (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
+    train(store, tmp_path, max_steps=4, execution=execution)
+    incidents = [line["incident"] for line in logged(tmp_path) if "incident" in line]
+    assert len(incidents) == (not exact)
+    if not exact:
+        assert "exact to rounding only: the loss of step 3 is" in incidents[0]
+        assert "was 1.5 before" in incidents[0]
 
 
 def test_resume_with_another_world_size_agrees_to_rounding(uninterrupted, stopped, store, tmp_path):

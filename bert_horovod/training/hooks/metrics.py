@@ -105,6 +105,14 @@ class MetricsHook(Hook):
             memory_bytes=peak_memory_bytes(),
             time=time.time(),
         )
+        before = run.journal.dropped.pop(event.step, None)
+        if before is not None and before != event.loss:
+            run.journal.dropped.clear()
+            run.journal.incident(
+                event.step,
+                f"this resume is exact to rounding only: the loss of step {event.step} is {event.loss!r}, and was "
+                f"{before!r} before the interruption (another device, other versions, or execution settings)",
+            )
         of_task = run.task.metrics(result.sums, event.counts)
         run.journal.record(_with_task_metrics(asdict(metrics), of_task))
         figures = {"loss": f"{event.loss:.4f}"}

@@ -1,0 +1,79 @@
+"""Keeps XLA's choices on a GPU with the run, so that all its starts and all its ranks compute alike, bit for bit.
+
+Rank 0 tunes at the first start; the file lies in the output directory, and each resume and each rank reads it.
+"""
+
+import json
+
+import tensorflow as tf
+
+from bert_horovod.collectives.messages import from_rank_0
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import by_size
+from bert_horovod.errors import DamagedData
+from bert_horovod.runtime import autotuning
+from bert_horovod.runtime.devices import gpu_details, has_gpu
+from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.typed import check_type
+from bert_horovod.storage.writing import write_atomically
+from bert_horovod.training.inputs import StepBatch
+from bert_horovod.training.run import Run
+from bert_horovod.training.step import build_step
+from bert_horovod.training.transfer import StepInputs
+
+FILE = "autotuning.json"
+
+
+def share_choices(run: Run, batch: StepBatch, inputs: StepInputs) -> None:
+    """Give all ranks rank 0's choices, those of an earlier start included; before a phase's programs are compiled.
+
+    Args:
+        run: a run with an open phase; all its ranks call this together.
+        batch, inputs: of a step, for the programs that rank 0 tunes.
+    """
+    if not has_gpu():
+        return
+    autotuning.add(from_rank_0(_kept(run) if run.world.rank == 0 else {}, run.world, "choices"))
+    if run.world.size > 1:
+        if run.world.rank == 0:
+            recipe, shapes = run.phase.recipe, {name: tuple(each.shape) for name, each in run.state.trained.items()}
+            plan = by_size(shapes, recipe.execution.bucket_bytes)
+            step = build_step(recipe, run.task, run.state, World(), plan, 1)
+            step.not_finite(batch.micro_batches[-1:], batch.first_rows[-1:], inputs, 1.0)
+        autotuning.add(from_rank_0(autotuning.choices(), run.world, "choices.tuned"))
+
+
+def keep_choices(run: Run) -> None:
+    """Write rank 0's choices to the output directory, after a step has compiled a phase's programs."""
+    if run.world.rank or not has_gpu() or not (chosen := autotuning.choices()):
+        return
+    content = {"made_on": _made_on(), "choices": chosen}
+    write_atomically(run.job.output_dir / FILE, json.dumps(content, indent=1) + "\n")
+
+
+def _kept(run: Run) -> dict[str, str]:
+    """The choices of the run's earlier starts; says it if they are of another GPU or TensorFlow."""
+    path = run.job.output_dir / FILE
+    if not path.exists():
+        return {}
+    try:
+        content = read_json(path, inside=run.job.output_dir)
+        check_type(content, dict[str, str | dict[str, str]], "it")
+        made_on, chosen = content["made_on"], content["choices"]
+        if not isinstance(made_on, str) or not isinstance(chosen, dict):
+            raise TypeError("made_on is a text, choices are texts by name")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DamagedData(
+            f"{path} is damaged ({error}); remove it: the run then tunes anew and goes on to rounding"
+        ) from error
+    if made_on != _made_on():
+        run.say(
+            f"{FILE} was made on {made_on}, this is {_made_on()}: matrix products are tuned anew, and the run goes on "
+            "to rounding, not bit for bit"
+        )
+    return chosen
+
+
+def _made_on() -> str:
+    details = gpu_details() or {}
+    return f"{details.get('device_name', 'a GPU')} with TensorFlow {tf.__version__}"

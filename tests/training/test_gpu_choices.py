@@ -1,0 +1,48 @@
+"""Choices of XLA that lie in the output directory, as on a GPU."""
+
+import json
+
+import pytest
+
+from bert_horovod.errors import DamagedData
+from bert_horovod.runtime import autotuning
+from bert_horovod.training import gpu_choices
+from tests.toy_runs import train
+
+
+@pytest.fixture
+def tuned(monkeypatch) -> dict[str, str]:
+    """Let the process keep choices as on a GPU: the first start makes one, which no XLA of a CPU would."""
+    made = {"first.textproto": "version: 3"}
+    monkeypatch.setattr(gpu_choices, "has_gpu", lambda: True)
+    monkeypatch.setattr(autotuning, "choices", lambda: dict(made))
+    monkeypatch.setattr(autotuning, "add", made.update)
+    return made
+
+
+def test_a_resume_reads_what_the_first_start_wrote(store, tmp_path, tuned):
+    train(store, tmp_path, max_steps=2, execution={"checkpoint_steps": 1})
+    content = json.loads((tmp_path / gpu_choices.FILE).read_text(encoding="utf-8"))
+    assert content["choices"] == {"first.textproto": "version: 3"}
+    tuned.clear()
+    tuned["new.textproto"] = "of another program"
+    train(store, tmp_path, max_steps=3, execution={"checkpoint_steps": 1})
+    assert set(tuned) == {"first.textproto", "new.textproto"}
+    assert json.loads((tmp_path / gpu_choices.FILE).read_text(encoding="utf-8"))["choices"] == tuned
+
+
+def test_choices_of_another_gpu_are_told(store, tmp_path, tuned, monkeypatch, capsys):
+    train(store, tmp_path, max_steps=1)
+    monkeypatch.setattr(gpu_choices, "gpu_details", lambda: {"device_name": "NVIDIA A100"})
+    train(store, tmp_path, max_steps=2)
+    said = capsys.readouterr().out
+    assert "autotuning.json was made on a GPU with TensorFlow 2." in said
+    assert "this is NVIDIA A100 with TensorFlow" in said
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"made_on": 3, "choices": {}}', '{"made_on": "a", "choices": {"b": 3}}'])
+def test_a_damaged_file_is_named_with_what_mends_it(store, tmp_path, tuned, text):
+    train(store, tmp_path, max_steps=1)
+    (tmp_path / gpu_choices.FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(DamagedData, match=r"autotuning.json is damaged.*; remove it"):
+        train(store, tmp_path, max_steps=2)
