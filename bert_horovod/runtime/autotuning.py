@@ -1,7 +1,7 @@
 """XLA's choices of algorithms on a GPU: it times several for each matrix product and takes the fastest.
 
-Another choice adds in another order. A process keeps its choices as files in a directory of its own, by XLA's own names,
-which hold the GPU and XLA's version; a file that is there before a program is compiled decides.
+Another choice adds in another order. A process keeps its choices as files in a directory of its own, by XLA's own
+names, which hold the GPU and XLA's version; a file that is there before a program is compiled decides.
 """
 
 import atexit
