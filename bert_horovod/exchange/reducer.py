@@ -273,8 +273,7 @@ def whole(gradients: Gradients, lookups: Lookups, without: str | None = None) ->
 
 def with_rows(dense: tf.Tensor, lookup: tf.IndexedSlices) -> tf.Tensor:
     """Add the sparse embedding gradient to the dense part of a table's gradient: float32 [entries, width]."""
-    row_gradients = tf.reshape(tf.cast(lookup.values, tf.float32), [-1, dense.shape[1]])
-    return add_rows(tf.cast(dense, tf.float32), tf.reshape(lookup.indices, [-1]), row_gradients)
+    return add_rows(tf.cast(dense, tf.float32), lookup.indices, tf.cast(lookup.values, tf.float32))
 
 
 def wire_scale(maximum: tf.Tensor) -> tf.Tensor:

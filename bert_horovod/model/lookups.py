@@ -19,10 +19,9 @@ def looked_up(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 def add_rows(table: tf.Tensor, ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Add float32 rows [n, width] to the entries `ids`, int32 [n], of a table [entries, width]."""
-    if has_gpu():
-        ids, rows = compiled(_summed)(ids, rows)
-    return tf.tensor_scatter_nd_add(table, ids[:, None], rows)
+    """Add float32 rows [..., width] to the entries `ids`, int32 [...], of a table [entries, width]."""
+    ids, rows = (compiled(_summed) if has_gpu() else _listed)(ids, rows)
+    return tf.tensor_scatter_nd_add(table, ids, rows)
 
 
 def sorted_ids(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -41,23 +40,29 @@ def sorted_ids(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 @tf.custom_gradient
 def _by_product(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, None]:
-        places = tf.one_hot(tf.reshape(ids, [-1]), table.shape[0], dtype=dy.dtype)  # (n, entries)
-        return tf.matmul(places, tf.reshape(dy, [-1, table.shape[1]]), transpose_a=True), None
+        places = tf.one_hot(ids, table.shape[0], dtype=dy.dtype)  # (..., entries)
+        flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in (places, dy)]
+        return tf.matmul(*flat, transpose_a=True), None
 
     return tf.gather(table, ids), gradient
 
 
+def _listed(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Ids as [n, 1] and rows as [n, width]."""
+    return tf.reshape(ids, [-1, 1]), tf.reshape(rows, [-1, rows.shape[-1]])
+
+
 def _summed(ids: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Ids in ascending order; the last row of each id is the sum of its rows, its others are zero.
+    """As `_listed`, with ids in ascending order; an id's last row is the sum of its rows, its others are zero.
 
     After the step with distance d, a row is the sum of the last 2 d rows of its id up to it.
     """
-    ids, places = sorted_ids(ids)
-    rows = tf.gather(rows, places)
+    ids, places = sorted_ids(tf.reshape(ids, [-1]))
+    rows = tf.gather(_listed(ids, rows)[1], places)
     distance = 1
     while distance < ids.shape[0]:
         same = (ids[distance:] == ids[:-distance])[:, None]
         rows += tf.pad(tf.where(same, rows[:-distance], 0.0), [[distance, 0], [0, 0]])
         distance *= 2
     last = tf.concat([ids[1:] != ids[:-1], [True]], 0)
-    return ids, tf.where(last[:, None], rows, 0.0)
+    return ids[:, None], tf.where(last[:, None], rows, 0.0)

@@ -226,6 +226,8 @@ class TrainStep:
         begin = clock([first_row])
         gradients, lookups, sums = self.forward_backward(batch, first_row, inputs)
         gradients, lookups = self.exchange.clip(gradients, lookups, self._micro_batches)
+        if has_gpu():  # it would add the rows of a scatter in any order
+            gradients, lookups = whole(gradients, lookups), {}
         if self._policy.xla == "layers":
             added = [self._added_in_place(whole(gradients, lookups), first)]
         else:

@@ -57,9 +57,9 @@ def apart(tensor: tf.Tensor, layout: Layout) -> dict[str, tf.Tensor]:
         dtype = tf.as_dtype(dtype)
         width = dtype.size // 4
         part = tensor[begin : begin + width * int(np.prod(shape))]
-        if width > 1:
-            part = tf.reshape(part, [-1, width])
-        arrays[name] = tf.reshape(tf.bitcast(part, dtype), shape)
+        # Shaped as floats, because TensorFlow reshapes integers of a GPU on the host.
+        part = tf.reshape(part, [*shape, width] if width > 1 else shape)
+        arrays[name] = tf.bitcast(part, dtype)
     return arrays
 
 

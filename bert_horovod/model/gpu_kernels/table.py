@@ -21,12 +21,12 @@ def with_lookups(dense: tf.Tensor, lookups: tf.IndexedSlices, dtype: tf.DType) -
       lookups: float32 values [..., width], int32 indices [...].
       dtype: of the computation: bfloat16 or float16.
     """
-    values = tf.reshape(lookups.values, [-1, dense.shape[1]])
-    return compiled(_with_lookups)(tf.cast(dense, dtype), values, tf.reshape(lookups.indices, [-1]))
+    return compiled(_with_lookups)(tf.cast(dense, dtype), lookups.values, lookups.indices)
 
 
 def _with_lookups(dense: tf.Tensor, values: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     entries, width = dense.shape
+    values, ids = tf.reshape(values, [-1, width]), tf.reshape(ids, [-1])
     text = catalogue.table_gradient(width)
     parts = width // dict(text.constants)["COLUMNS"]
     operands = [*sorted_lookups(ids, entries), values, dense, tf.constant([parts], tf.int32)]
