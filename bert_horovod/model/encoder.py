@@ -13,9 +13,10 @@ from bert_horovod.model.forward import Forward
 from bert_horovod.model.gpu_kernels.choice import capability, used
 from bert_horovod.model.gpu_kernels.kernel_rows import KernelRows, kernel_rows
 from bert_horovod.model.gpu_kernels.layer import kernel_programs
+from bert_horovod.model.integers import places_in_rows
 from bert_horovod.model.kept import instead, keep, keeping
 from bert_horovod.model.layers import attention, dense, gelu, layer_norm, merge_heads, rows_at, split_heads
-from bert_horovod.model.lookups import looked_up
+from bert_horovod.model.lookups import looked_up, looked_up_rows
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -68,11 +69,10 @@ def encode_at(forward: Forward, batch: dict[str, tf.Tensor], positions: tf.Tenso
         return tf.gather(encode(forward, batch)[-1], positions, batch_dims=1)
     *layers, last = layer_weights(forward.weights, forward.model)
     x = _hidden_layers(forward, batch, layers)[-1]
-    rows, length = batch["input_ids"].shape
-    places = positions + length * tf.range(rows)[:, None]  # (rows, places): indices into x [rows * length, hidden]
+    places = places_in_rows(positions, batch["input_ids"].shape[1])  # (rows * places,): indices into x
     at_places = tf.gather(batch["sequence_ids"], positions, batch_dims=1)  # (rows, places)
     bias = attention_bias(at_places, batch["sequence_ids"])  # (rows, 1, places, length)
-    x = _apply_layer(forward, len(layers), last, x, bias, tf.reshape(places, [-1]))  # (rows * places, hidden)
+    x = _apply_layer(forward, len(layers), last, x, bias, places)  # (rows * places, hidden)
     return tf.reshape(x, [*positions.shape, forward.model.hidden_size])
 
 
@@ -108,7 +108,7 @@ def _hidden_layers(
 
 def _embed(forward: Forward, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     model, weights = forward.model, forward.weights
-    x = tf.gather(weights[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
+    x = looked_up_rows(weights[WORD_EMBEDDINGS], batch["input_ids"])  # (rows, length, width)
     x += looked_up(weights[POSITION_EMBEDDINGS], batch["position_ids"])
     x += looked_up(weights[TOKEN_TYPE_EMBEDDINGS], batch["token_type_ids"])
     x = tf.reshape(x, [-1, model.embedding_width])  # (rows * length, width)

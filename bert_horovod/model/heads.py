@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.forward import Forward
+from bert_horovod.model.integers import joined, reshaped
 from bert_horovod.model.layers import dense, gelu, layer_norm, vocabulary_loss
 from bert_horovod.model.parameters import (
     DECODER_BIAS,
@@ -88,7 +89,7 @@ def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor]) -> Sum
     The last layer is computed at the masked positions and at each [CLS] only, because the heads read no others.
     """
     masked, starts = batch["masked_positions"], batch["sequence_starts"]
-    hidden = encode_at(forward, batch, tf.concat([masked, starts], 1) if pairs else masked)
+    hidden = encode_at(forward, batch, joined([masked, starts], 1) if pairs else masked)
     at_masks, at_starts = hidden[:, : masked.shape[1]], hidden[:, masked.shape[1] :]  # (rows, places, hidden)
     mlm = masked_token_sums(
         forward, _flat(at_masks), *(_flat(batch[name]) for name in ("masked_ids", "masked_weights"))
@@ -101,7 +102,8 @@ def loss_sums(forward: Forward, pairs: bool, batch: dict[str, tf.Tensor]) -> Sum
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
     """[rows, places, ...] to [rows * places, ...]."""
-    return tf.reshape(x, [-1, *x.shape[2:]])
+    shape = [-1, *x.shape[2:]]
+    return reshaped(x, shape) if x.dtype == tf.int32 else tf.reshape(x, shape)
 
 
 def _transformed(forward: Forward, hidden: tf.Tensor) -> tf.Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 
+from bert_horovod.model.integers import reshaped
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.runtime.xla import compiled
 
@@ -16,6 +17,17 @@ from bert_horovod.runtime.xla import compiled
 def looked_up(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """The rows of a table of few entries, float32 [entries, width], at int32 [...]: [..., width]."""
     return _by_product(table, ids) if has_gpu() else tf.gather(table, ids)
+
+
+@tf.custom_gradient
+def looked_up_rows(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """The rows of a large table; its gradient is sparse, as tf.gather's, with values [n, width] and indices [n]."""
+
+    def gradient(dy: tf.Tensor) -> tuple[tf.IndexedSlices, None]:
+        entries, width = table.shape
+        return tf.IndexedSlices(tf.reshape(dy, [-1, width]), reshaped(ids, [-1]), tf.constant([entries, width])), None
+
+    return tf.gather(table, ids), gradient
 
 
 def add_rows(table: tf.Tensor, ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
