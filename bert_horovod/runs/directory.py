@@ -162,8 +162,7 @@ def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
     return sorted(
         path.name
         for path in output_dir.iterdir()
-        if not (path.name in known and _is_as_we_make_it(path))
-        and not _OF_COMMANDS.fullmatch(path.name)
+        if not (path.name in known and _is_as_we_make_it(path)) and not _OF_COMMANDS.fullmatch(path.name)
     )
 
 

@@ -1,4 +1,4 @@
-"""What one GPU can prove beside benchmarks/gpu.py: exact resume, overflow in float16, modes that agree, memory."""
+"""What one GPU can prove beside lab/gpu.py: exact resume, overflow in float16, modes that agree, memory."""
 
 import dataclasses
 import json
@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.gpu_correctness import BANDS, compare, out_of_bands, toy_recipe, train
 from bert_horovod.recipe.sections import Recipe
-from tests.benchmarks.scripts import DIRECTORY
+from lab.gpu_correctness import BANDS, compare, out_of_bands, toy_recipe, train
 from tests.gpu.conftest import DEVICE, GPUS_OF_RANKS, run_program
+from tests.lab.scripts import DIRECTORY
 from tests.toy_runs import newest, pretrain_arguments
 
 pytestmark = pytest.mark.gpu
