@@ -6,7 +6,7 @@ python lab/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit 
 python lab/curves.py --data_dir STORE --work DIR --start C       continued curves too
 python lab/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
 python lab/curves.py --step_times FILE                           the table alone, with hours on a link
-python lab/plot_curves.py --against operations SVG               curves of growing models, see docs/growing.md
+python lab/plot_curves.py --against operations SVG                   curves of growing models, see docs/growing.md
 
 Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE
 has what `lab/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link.
@@ -24,9 +24,9 @@ of bert-mini.toml after 1,000 steps. Those of 400 steps compute in float32, as a
 On a GPU the two ranks share it, over Gloo, each as if it were alone on its host. Curves whose two ranks would compute
 what one does (float32 sums of gradients) are trained on one rank there; what two would send is computed.
 
-A curve lies in lab/curves/ under the hash of what decides it: the recipe's settings that are not defaults, the
-store, the number of ranks and the first parameters. A run that was stopped goes on where it was: its directory in DIR
-bears the same hash.
+lab/curves.toml has the curves, lab/curves/ those that were trained, a file for each group. A curve is trained once
+for what decides it, its key: the recipe's settings that are not defaults, the store, the number of ranks and the
+first parameters. A run that was stopped goes on where it was: its directory in DIR bears the key.
 """
 
 import argparse
@@ -34,6 +34,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -48,10 +49,9 @@ from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.storage.reading import hash_file
 from lab.contestants import PINNED, path
-from lab.curve_recipes import CURVES, RANKS, baseline_of, continuation, key_of, parts_of, recipe_of, timed_name
+from lab.curve_recipes import CURVES, RANKS, Curve, keep, kept, key_of
+from lab.rounds import PROJECT, say
 
-PROJECT = Path(__file__).resolve().parents[1]
-KEPT = PROJECT / "lab" / "curves"
 ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
 COLUMNS = {
     "loss": ("held-out loss", "{:.4f}".format),
@@ -65,26 +65,17 @@ COLUMNS = {
 }
 
 
-def kept() -> dict[str, dict[str, Any]]:
-    """The curves that were trained, by key."""
-    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(KEPT.glob("*.json"))}
-
-
-def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace) -> None:
+def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namespace) -> None:
     """Train a curve to its end, from where it was, and keep it; `start` is what it begins with if not fresh.
 
     Raises RunError if the run failed.
     """
-    (file, settings), recipe = parts_of(name), recipe_of(name)
-    work, steps = arguments.work, recipe.total_steps
+    name, recipe, work = curve.name, curve.recipe, arguments.work
     directory = work / key
     alone = arguments.gpu and one_rank_is_enough(recipe)
     words = [] if alone else ["horovodrun", "-np", str(RANKS), *(["-H", ONE_GPU] if arguments.gpu else own_cores())]
-    words += [sys.executable, str(PROJECT / "run" / "run_pretraining.py")]
-    words += ["--recipe", str(file), "--data_dir", str(arguments.data_dir), "--output_dir", str(directory)]
-    words += ["--init_checkpoint", str(start)] if start else []
-    for override in settings:
-        words += ["--set", override]
+    words += training_words(curve, arguments, start)
+    words += ["--output_dir", str(directory)]
     if arguments.gpu:  # one micro-batch a step
         words += ["--set", f"execution.micro_batch={recipe.phase[0].global_batch // (1 if alone else RANKS)}"]
     say(f"{name}: training in {directory}")
@@ -100,12 +91,15 @@ def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace
     texts = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else []
     lines = [json.loads(text) for text in texts]
     held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
-    if code or not held_out or held_out[-1][0] != steps:
-        raise RunError(f"{name}: ended with {code} before step {steps}; see {work / f'{key}.log'}; again to resume")
+    if code or not held_out or held_out[-1][0] != recipe.total_steps:
+        raise RunError(
+            f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
+        )
     trained = [line for line in lines if "loss" in line]
-    curve = {
+    trained_curve = {
         "name": name,
-        "settings": list(settings),
+        "key": key,
+        "settings": list(curve.settings),
         "held_out": held_out,
         "loss": [(line["step"], line["loss"]) for line in trained],
         "phases": [
@@ -115,16 +109,23 @@ def train(name: str, key: str, start: Path | None, arguments: argparse.Namespace
                 # Alone: float32 sums, sent 2 (n - 1) / n times by each of n = 2 ranks.
                 "wire_bytes": 4.0 * derive(recipe, phase, RANKS).trained
                 if alone
-                else _mean([line["wire_bytes"] for line in trained if line["phase"] == i]),
+                else statistics.fmean(line["wire_bytes"] for line in trained if line["phase"] == i),
             }
             for i, phase in enumerate(recipe.phase)
         ],
         "skipped_steps": trained[-1]["skipped_steps"],
     }
-    KEPT.mkdir(exist_ok=True)
-    (KEPT / f"{key}.json").write_text(json.dumps(curve) + "\n", encoding="utf-8")
+    keep(trained_curve)
     if not arguments.keep:
         shutil.rmtree(directory)
+
+
+def training_words(curve: Curve, arguments: argparse.Namespace, start: Path | None) -> list[str]:
+    """What trains a curve on a rank, without its output directory; `start`: as in `train`."""
+    words = [sys.executable, str(PROJECT / "run" / "run_pretraining.py"), "--recipe", str(curve.recipe_file)]
+    words += ["--data_dir", str(arguments.data_dir.absolute())]
+    words += ["--init_checkpoint", str(start.absolute())] if start else []
+    return words + [word for setting in curve.settings for word in ("--set", setting)]
 
 
 def one_rank_is_enough(recipe: Recipe) -> bool:
@@ -177,12 +178,12 @@ def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], un
     """How long so many steps of a curve take; None where its step's seconds are not known."""
     phases, of_all = phases_of(curve), curve["held_out"][-1][0]
     if len(phases) > 1:
-        names = [f"{timed_name(curve['name'])}, phase {i}" for i in range(len(phases))]
+        names = [f"{CURVES[curve['name']].timed}, phase {i}" for i in range(len(phases))]
         if any(name not in step_s for name in names):
             return None
         timed = [phase | {"seconds": step_s[name]} for phase, name in zip(phases, names, strict=True)]
         return unit * total(steps, curve | {"phases": timed}, "seconds")
-    taken = step_s.get(timed_name(curve["name"]))
+    taken = step_s.get(CURVES[curve["name"]].timed)
     if taken is None:
         return None
     settings = dict(setting.split("=", 1) for setting in curve["settings"])
@@ -197,7 +198,7 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
     last_losses = {curve["name"]: curve["held_out"][-1][1] for curve in curves}
     rows = []
     for curve in curves:
-        goal = last_losses.get(baseline_of(curve["name"]))
+        goal = last_losses.get(CURVES[curve["name"]].baseline)
         last = curve["held_out"][-1][1]
         steps = steps_to(goal, curve["held_out"]) if goal is not None else None
         taken = steps or curve["held_out"][-1][0]
@@ -211,7 +212,7 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
                 "steps": steps,
                 "tera_flops": flops / 1e12 if flops and steps else None,
                 "wire_gb": wire_bytes / 1e9,
-                "step_s": step_s.get(timed_name(curve["name"])),
+                "step_s": step_s.get(CURVES[curve["name"]].timed),
                 "hours": seconds / 3600 if seconds and steps else None,
                 "hours_whole": seconds_of(curve["held_out"][-1][0], curve, step_s, 1 / 3600),
             }
@@ -219,36 +220,42 @@ def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[s
     return rows
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def add_training(parser: argparse.ArgumentParser, required: bool) -> None:
+    """Declare the flags of what is trained."""
+    parser.add_argument("--data_dir", required=required, type=Path, metavar="STORE", help="token store of the books")
+    parser.add_argument("--work", required=required, type=Path, metavar="DIR", help="directory of the runs")
+    parser.add_argument("--curve", required=required, action="append", choices=tuple(CURVES), help="repeatable")
+    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
 
-def say(text: str) -> None:
-    """Tell on standard error what goes on."""
-    print(text, file=sys.stderr, flush=True)
+def check_start(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Refuse a continued curve without --start."""
+    continued = [name for name in arguments.curve or () if CURVES[name].begin]
+    if continued and not arguments.start:
+        parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
+
+
+def keys(names: list[str], arguments: argparse.Namespace) -> dict[str, str]:
+    """The keys of these curves; raises ReportedError where there is no store or no start."""
+    store_hash = open_store(arguments.data_dir).hash
+    start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
+    return {name: key_of(CURVES[name].recipe, store_hash, start_hash if CURVES[name].begin else None) for name in names}
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data_dir", type=Path, metavar="STORE", help="token store of the books; without it nothing is trained"
-    )
-    parser.add_argument("--work", type=Path, metavar="DIR", help="directory of unfinished runs")
-    parser.add_argument("--curve", action="append", choices=tuple(CURVES), help="repeatable (default: all)")
+    add_training(parser, required=False)
     parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
-    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
     parser.add_argument(
         "--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained"
     )
     parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     arguments = parser.parse_args(argv)
     if (arguments.data_dir is None) != (arguments.work is None):
         parser.error("--data_dir and --work: expected both, to train, or neither")
-    continued = [name for name in arguments.curve or () if continuation(name)]
-    if continued and not arguments.start:
-        parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
+    check_start(parser, arguments)
     return arguments
 
 
@@ -259,23 +266,19 @@ def main() -> int:
         if arguments.data_dir:
             if not shutil.which("horovodrun", path=path()):
                 raise UserError("horovodrun is not installed")
-            store_hash = open_store(arguments.data_dir).hash
             arguments.work.mkdir(parents=True, exist_ok=True)
-            start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
-            for name in arguments.curve or CURVES:
-                continued = continuation(name)
-                if continued and not arguments.start:
-                    say(f"{name}: left out, because there is no --start")
-                    continue
-                key = key_of(recipe_of(name), store_hash, start_hash if continued else None)
+            names = arguments.curve or list(CURVES)
+            left_out = [name for name in names if CURVES[name].begin and not arguments.start]
+            for name in left_out:
+                say(f"{name}: left out, because there is no --start")
+            for name, key in keys([name for name in names if name not in left_out], arguments).items():
                 if key not in kept():
-                    train(name, key, arguments.start if continued else None, arguments)
+                    train(CURVES[name], key, arguments.start if CURVES[name].begin else None, arguments)
         step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
     except ReportedError as error:
         say(f"error: {error}")
         return error.exit_code
-    order = {name: i for i, name in enumerate(CURVES)}
-    curves = sorted(kept().values(), key=lambda curve: order.get(curve["name"], len(order)))
+    curves = sorted(kept().values(), key=lambda curve: list(CURVES).index(curve["name"]))
     rows = lines(curves, step_s)
     print(json.dumps(rows) if arguments.json else table(rows, COLUMNS))
     return 0

@@ -26,17 +26,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
-from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.tables import table
 from bert_horovod.runs.checkpoint import paths, step_of
-from bert_horovod.storage.reading import hash_file
 from lab.cluster import INTERFACE, Cluster, bits_per_s, cluster, why_not
 from lab.contestants import PINNED, path
-from lab.curve_recipes import CURVES, continuation, key_of, parts_of, recipe_of
-from lab.curves import kept, say
+from lab.curve_recipes import CURVES, kept
+from lab.curves import add_training, check_start, keys, training_words
+from lab.rounds import PROJECT, say
 
-PROJECT = Path(__file__).resolve().parents[1]
 UNTIMED = 20  # steps, which compile and measure buckets
 COLUMNS = {
     "steps": ("steps", "{:,}".format),
@@ -50,7 +48,7 @@ COLUMNS = {
 
 def stop_at(name: str, steps: int) -> int:
     """The first step from `steps` on at which ranks are equal, so that a run may stop there."""
-    agreement = recipe_of(name).exchange.agreement
+    agreement = CURVES[name].recipe.exchange.agreement
     return math.ceil(steps / agreement) * agreement
 
 
@@ -88,7 +86,6 @@ def compared(metrics: list[dict[str, Any]], first: int, curve: list[list[float]]
 def train(box: Cluster, name: str, steps: int, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], int, int]:
     """The metrics of a curve's first steps, the step after which the link was used, and the bytes that the first host
     sent meanwhile."""
-    file, settings = parts_of(name)
     with tempfile.TemporaryDirectory(dir=arguments.work) as directory:
         output, first = Path(directory) / "run", 0
         if arguments.resume:
@@ -97,11 +94,8 @@ def train(box: Cluster, name: str, steps: int, arguments: argparse.Namespace) ->
         words = [sys.executable, shutil.which("horovodrun", path=path()), "--gloo", "-np", "2"]
         words += ["--network-interfaces", INTERFACE, "-H", ",".join(f"{host}:1" for host in box.hosts)]
         words += ["sh", "-c", PINNED, ",".join(map(str, sorted(os.sched_getaffinity(0))))]
-        words += [sys.executable, PROJECT / "run" / "run_pretraining.py", "--recipe", file, "--output_dir", output]
-        words += ["--data_dir", arguments.data_dir.absolute(), "--max_steps", steps]
-        words += ["--init_checkpoint", arguments.start.absolute()] if continuation(name) else []
-        for setting in (*settings, "execution.threads=1"):
-            words += ["--set", setting]
+        words += training_words(CURVES[name], arguments, arguments.start if CURVES[name].begin else None)
+        words += ["--output_dir", output, "--max_steps", steps, "--set", "execution.threads=1"]
         environment = os.environ | {"PATH": path(), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         before = box.traffic(box.hosts[0])[0]
         done = box.run(box.hosts[0], list(map(str, words)), timeout=steps * 60 + 600, env=environment, cwd=PROJECT)
@@ -116,14 +110,10 @@ def train(box: Cluster, name: str, steps: int, arguments: argparse.Namespace) ->
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", required=True, type=Path, metavar="STORE", help="token store of the books")
-    parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of the runs")
-    parser.add_argument("--curve", required=True, action="append", choices=tuple(CURVES), help="repeatable")
-    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
+    add_training(parser, required=True)
     parser.add_argument("--resume", type=Path, metavar="RUN", help="a stopped run of the one --curve, to go on from")
     parser.add_argument("--link", default="100mbit", metavar="RATE", help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=240, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     arguments = parser.parse_args(argv)
     if arguments.steps < 1:
         parser.error(f"--steps {arguments.steps}: expected at least 1")
@@ -135,9 +125,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         bits_per_s(arguments.link)
     except ValueError as error:
         parser.error(f"--link {error}")
-    continued = [name for name in arguments.curve if continuation(name)]
-    if continued and not arguments.start:
-        parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
+    check_start(parser, arguments)
     return arguments
 
 
@@ -148,18 +136,16 @@ def main() -> int:
         lacking = why_not() or (None if shutil.which("horovodrun", path=path()) else "horovodrun is not installed")
         if lacking:
             raise UserError(lacking)
-        store_hash, curves = open_store(arguments.data_dir).hash, kept()
-        start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
+        curves, key_of = kept(), keys(arguments.curve, arguments)
         arguments.work.mkdir(parents=True, exist_ok=True)
         with cluster(2, arguments.link) as box:
             for name in arguments.curve:
-                key = key_of(recipe_of(name), store_hash, start_hash if continuation(name) else None)
-                if key not in curves:
+                if key_of[name] not in curves:
                     raise UserError(f"--curve {name!r} is not trained yet; lab/curves.py trains it")
                 steps = stop_at(name, arguments.steps)
                 say(f"{name}: {steps} steps")
                 metrics, first, sent = train(box, name, steps, arguments)
-                rows.append({"configuration": name} | compared(metrics, first, curves[key]["loss"], sent))
+                rows.append({"configuration": name} | compared(metrics, first, curves[key_of[name]]["loss"], sent))
                 say(table(rows, COLUMNS))  # so far: the rest may fail
     except ReportedError as error:
         say(f"error: {error}")
