@@ -5,16 +5,17 @@ python lab/compute.py                                             BERT-base, 16 
 python lab/compute.py --shape mini --shape base-512 --precision float32 --precision bfloat16 --peer none
 
 Peers are TensorFlow Model Garden and Hugging Face's model in compiled PyTorch, each in a virtual environment of its
-own, made at first use. A contestant is a process that holds its model. It takes its description, a JSON object, as
-its argument; for each number N on standard input it runs N steps and answers with their seconds, a JSON list on a
-line. Contestants of a shape run in turn, in rounds, one at a time; a line's figures are medians over rounds, a ratio is
-the median of each round's. All hold random rows without padding, one sequence each, with next-sentence pairs, dropout
-and clipping; Hugging Face's optimizer is always AdamW. Every contestant of a shape is in memory at once: one that
-dies is named on standard error and left out.
+own, made at first use, or in --peer_python. A contestant is a process that holds its model (lab/rounds.py); its
+argument is its description, a JSON object. Contestants of a shape run in turn, in rounds, one at a time; a line's
+figures are medians over rounds, a ratio is the median of each round's. All hold random rows without padding, one
+sequence each, with next-sentence pairs, dropout and clipping; Hugging Face's optimizer is always AdamW. Every
+contestant of a shape is in memory at once: one that dies is named on standard error and left out.
+
+--device cuda lets ours and Hugging Face's compute on the GPU, its attention without a padding mask, so that PyTorch may
+take its flash attention.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -23,23 +24,21 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.commands.shared.flags import add_overrides
-from bert_horovod.errors import ReportedError, RunError
+from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
 from bert_horovod.measuring.tables import ratio, table
 from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from lab.rounds import PROJECT, in_turn, ratio_of, say, started
 
-PROJECT = Path(__file__).resolve().parents[1]
 PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}
 SHAPES = {  # model's size, rows, length
     "mini": ("mini", 64, 64),
@@ -51,67 +50,9 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 WARM_UP = 3  # steps
 
 
-class Contestant:
-    """A process that holds its model and runs steps when asked.
-
-    `environment`: its variables; None: this process's, without PYTHONPATH, because peers have packages of their own.
-    """
-
-    def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
-        self.name = name
-        self.rounds: list[float] = []  # median seconds of a step, each
-        self.first_s = 0.0
-        self.memory_bytes: int | None = None
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
-        if environment is None:
-            environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        environment = environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            command,
-            cwd=PROJECT,
-            env=environment,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
-
-    def ask(self, steps: int) -> list[float]:
-        """Seconds of so many steps, now; raises RunError, with the process's last words, if it has died."""
-        self.send(steps)
-        return self.answer()
-
-    def send(self, steps: int) -> None:
-        """Let it run so many steps, without waiting for them."""
-        with contextlib.suppress(BrokenPipeError):  # it has died: `answer` says so
-            print(steps, file=self._process.stdin, flush=True)
-
-    def answer(self) -> list[float]:
-        """Wait for the seconds of the steps that `send` asked for; raises RunError as `ask`."""
-        for line in self._process.stdout:  # libraries may print more
-            if line.startswith("["):
-                return json.loads(line)
-        code = self._process.wait()
-        self._errors.seek(0)
-        words = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
-        raise RunError(f"{self.name} ended with {code}: " + ("\n  ".join(words) or "it said nothing (memory?)"))
-
-    def note_memory(self) -> None:
-        """Remember the process's peak memory, where the system tells it."""
-        status = Path(f"/proc/{self._process.pid}/status")
-        if status.exists():
-            [peak] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")] or ["0 0"]
-            self.memory_bytes = int(peak.split()[1]) * 1024 or None
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            try:
-                stream.close()
-            except BrokenPipeError:  # a number that it never read
-                continue
+HAS_TORCH = "import torch, transformers, json; print(json.dumps([torch.__version__, torch.cuda.is_available()]))"
+# What may lead to TensorFlow's packages and CUDA libraries: PyTorch brings its own.
+OF_TENSORFLOW = ("PYTHONPATH", "LD_LIBRARY_PATH", "XLA_FLAGS")
 
 
 def add_environments(parser: argparse.ArgumentParser) -> None:
@@ -151,119 +92,98 @@ def environment(name: str, directory: Path) -> Path:
     return python
 
 
-def commands(recipes: dict[str, Recipe], peers: dict[str, Path], threads: int) -> Iterator[tuple[str, list[str]]]:
-    """Name and command of each contestant: ours by XLA, their matrix products alone, peers by their Python."""
-    ours = [sys.executable, "-m", "bert_horovod.measuring.step_time"]
-    for xla, recipe in recipes.items():
-        yield xla, [*ours, json.dumps({"recipe": recipe_to_table(recipe)})]
-    yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})]
-    shape = {
-        "model": dataclasses.asdict(recipe.model),
-        "rows": recipe.execution.micro_batch,
-        "length": recipe.phase[0].sequence_length,
-        "slots": full_row_slots(recipe.objective, recipe.phase[0].sequence_length),
-        "vocabulary": recipe.model.vocab_size,
-        "precision": recipe.numerics.precision,
-        "optimizer": recipe.optimizer.name,
-        "threads": threads,
-    }
-    for name, python in peers.items():
-        yield name, [str(python), str(PROJECT / "lab" / "peers" / f"{name}.py"), json.dumps(shape)]
+def torch_environment(python: str | Path, device: str) -> dict[str, str]:
+    """The variables with which a Python has torch (with CUDA, for "cuda") and transformers; raises UserError."""
+    alone = {name: value for name, value in os.environ.items() if name not in OF_TENSORFLOW}
+    for variables in (alone, dict(os.environ)):
+        command = [str(python), "-c", HAS_TORCH]
+        asked = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+        if asked.returncode == 0:
+            version, cuda = json.loads(asked.stdout.splitlines()[-1])
+            if device == "cuda" and not cuda:
+                raise UserError(f"torch {version} of {python} has no CUDA; --peer_python names one that has")
+            return variables
+    raise UserError(f"{python} has no torch and transformers; --peer_python names one that has")
 
 
-def compete(
-    recipes: dict[str, Recipe], peers: dict[str, Path], threads: int, rounds: int, steps: int
-) -> dict[str, Contestant]:
-    """Run all contestants in turn; those that died are not in what is returned."""
-    contestants: dict[str, Contestant] = {}
-    try:
-        for name, command in commands(recipes, peers, threads):
-            contestants[name] = Contestant(name, command)
-            seconds = ask(contestants, name, 1 if name == "products" else WARM_UP, "compiles")
-            if seconds:
-                contestants[name].first_s = seconds[0]
-        for number in range(rounds):
-            for name in list(contestants):
-                seconds = ask(contestants, name, 1 if name == "products" else steps, f"round {number + 1}/{rounds}")
-                if seconds:
-                    contestants[name].rounds.append(statistics.median(seconds))
-        for contestant in contestants.values():
-            contestant.note_memory()
-    finally:
-        for contestant in contestants.values():
-            contestant.close()
-    return contestants
+class Contest(NamedTuple):
+    """Who is compared: ours by XLA mode, peers by name."""
+
+    recipes: dict[str, Recipe]
+    peers: dict[str, Path]  # a Python each
+    threads: int
+    device: str = "cpu"
+    torch: dict[str, str] | None = None  # Hugging Face's variables; None: as others'
+
+    def commands(self) -> Iterator[tuple[str, list[str], dict[str, str] | None]]:
+        """Name, command and variables of each contestant: ours, their matrix products alone, peers."""
+        ours, recipe = [sys.executable, "-m", "bert_horovod.measuring.step_time"], next(iter(self.recipes.values()))
+        for xla, each in self.recipes.items():
+            yield xla, [*ours, json.dumps({"recipe": recipe_to_table(each)})], dict(os.environ)
+        yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)
+        shape = {
+            "model": dataclasses.asdict(recipe.model),
+            "rows": recipe.execution.micro_batch,
+            "length": recipe.phase[0].sequence_length,
+            "slots": full_row_slots(recipe.objective, recipe.phase[0].sequence_length),
+            "vocabulary": recipe.model.vocab_size,
+            "precision": recipe.numerics.precision,
+            "optimizer": recipe.optimizer.name,
+            "threads": self.threads,
+            "device": self.device,
+        }
+        for name, python in self.peers.items():
+            program = str(PROJECT / "lab" / "peers" / f"{name}.py")
+            yield name, [str(python), program, json.dumps(shape)], self.torch if name == "hugging_face" else None
+
+    def run(self, rounds: int, steps: int) -> list[dict[str, Any]]:
+        """Run all in turn; the lines of the table."""
+
+        def asked(name: str, _: int) -> float:
+            return statistics.median(running[name].ask(1 if name == "products" else steps))
+
+        with started(self.commands(), lambda name: 1 if name == "products" else WARM_UP) as running:
+            seconds = in_turn(running, rounds, asked, "round")
+            told = {name: (running[name].first_s, running[name].peak_bytes()) for name in seconds}
+        return results(self.recipes, seconds, told)
 
 
-def ask(contestants: dict[str, Contestant], name: str, steps: int, what: str) -> list[float] | None:
-    """A contestant's seconds of so many steps; None if it died, and then it is removed. `what`: said of it before."""
-    say(f"{name}: {what}")
-    with _Ticking(name):
-        try:
-            return contestants[name].ask(steps)
-        except RunError as error:
-            say(f"left out: {error}")
-            contestants.pop(name).close()
-            return None
+def results(
+    recipes: dict[str, Recipe], seconds_of: dict[str, list[float]], told: dict[str, tuple[float, int | None]]
+) -> list[dict[str, Any]]:
+    """A line of the table for each contestant but the products, which are our lines' share.
 
-
-class _Ticking:
-    """Says each minute that something still runs."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._done = name, threading.Event()
-
-    def __enter__(self) -> None:
-        threading.Thread(target=self._tick, daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-
-    def _tick(self) -> None:
-        minutes = 0
-        while not self._done.wait(60):
-            minutes += 1
-            say(f"{self._name}: {minutes} min so far")
-
-
-def results(recipes: dict[str, Recipe], contestants: dict[str, Contestant]) -> list[dict[str, Any]]:
-    """A line of the table for each contestant but the products, which are our lines' share."""
+    Args:
+      recipes: ours.
+      seconds_of: by contestant, the seconds of a step of each round.
+      told: by contestant, the seconds of its first step and its peak of memory.
+    """
     lines = []
     recipe = next(iter(recipes.values()))
     rows, length = recipe.execution.micro_batch, recipe.phase[0].sequence_length
-    products = contestants.get("products")
-    for name, contestant in contestants.items():
+    products = seconds_of.get("products")
+    for name, rounds in seconds_of.items():
         if name == "products":
             continue
-        seconds = statistics.median(contestant.rounds)
+        seconds, (first_s, peak) = statistics.median(rounds), told[name]
         line = {
             "step_s": seconds,
             "rows_per_s": rows / seconds,
             "tokens_per_s": rows * length / seconds,
-            "memory_bytes": contestant.memory_bytes,
-            "first_step_s": contestant.first_s,
+            "memory_bytes": peak,
+            "first_step_s": first_s,
         }
         if name in recipes:
             line["configuration"] = describe(recipes[name])
             line["flops_per_s"] = step_flops(recipe) / seconds
-            line["share"] = _median_ratio(products, contestant) if products else None
-            line |= {peer: _median_ratio(contestants[peer], contestant) for peer in PEERS if peer in contestants}
+            line["share"] = ratio_of(products, rounds) if products else None
+            line |= {peer: ratio_of(seconds_of[peer], rounds) for peer in PEERS if peer in seconds_of}
         else:
             rule = "adamw" if name == "hugging_face" else recipe.optimizer.name
             shape = describe(recipe).split(f", {recipe.optimizer.name}")[0]
             line["configuration"] = f"{PEERS[name]}: {shape}, {rule}"
         lines.append(line)
     return lines
-
-
-def _median_ratio(one: Contestant, other: Contestant) -> float:
-    """Seconds of one over seconds of the other, round by round."""
-    return statistics.median(a / b for a, b in zip(one.rounds, other.rounds, strict=True))
-
-
-def say(text: str) -> None:
-    """Tell on standard error what goes on."""
-    print(text, file=sys.stderr, flush=True)
 
 
 class _Append(argparse.Action):
@@ -293,9 +213,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("adamw", "lamb"), default="adamw", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="steps of a contestant's round (default: %(default)s)")
+    parser.add_argument("--rows", type=int, help="rows of a micro-batch (default: the shape's)")
+    parser.add_argument("--length", type=int, help="positions of a row (default: the shape's)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
+    parser.add_argument("--peer_python", metavar="FILE", help="a Python with torch and transformers, for Hugging Face")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     add_environments(parser)
     add_overrides(parser, "model.num_hidden_layers=2")
     arguments = parser.parse_args(argv)
+    if arguments.device == "cuda" and arguments.peer != "hugging_face":
+        parser.error("--device cuda: expected --peer hugging_face, the one that was written for GPUs too")
     for flag in ("rounds", "steps"):
         if getattr(arguments, flag) < 1:
             parser.error(f"--{flag} {getattr(arguments, flag)}: expected at least 1")
@@ -309,6 +236,7 @@ def groups(arguments: argparse.Namespace) -> Iterator[dict[str, Recipe]]:
     """
     for shape in arguments.shape:
         size, rows, length = SHAPES[shape]
+        rows, length = arguments.rows or rows, arguments.length or length
         for precision in arguments.precision:
             settings = [f"numerics.precision={precision}", f"optimizer.name={arguments.optimizer}"]
             yield {
@@ -320,22 +248,24 @@ def groups(arguments: argparse.Namespace) -> Iterator[dict[str, Recipe]]:
 def main() -> int:
     """Measure and print the table."""
     arguments = parse()
-    threads = len(os.sched_getaffinity(0))
     columns = {peer: (f"rows/s vs {name}", ratio) for peer, name in PEERS.items()}
-    lines = []
+    lines, torch = [], None
     try:
         asked = list(groups(arguments))  # before anything takes time
         names = {"all": list(PEERS), "none": []}.get(arguments.peer, [arguments.peer])
-        peers = {name: environment(name, arguments.environments.absolute()) for name in names}
+        given = {"hugging_face": Path(arguments.peer_python)} if arguments.peer_python else {}
+        peers = {name: given.get(name) or environment(name, arguments.environments.absolute()) for name in names}
+        if given:
+            torch = torch_environment(arguments.peer_python, arguments.device)
         for recipes in asked:
             say(describe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
-            measured = compete(recipes, peers, threads, arguments.rounds, arguments.steps)
-            lines += results(recipes, measured)
+            contest = Contest(recipes, peers, len(os.sched_getaffinity(0)), arguments.device, torch)
+            lines += contest.run(arguments.rounds, arguments.steps)
             say(table(lines, columns))  # so far: the rest may fail
     except ReportedError as error:
         say(f"error: {error}")
         return error.exit_code
-    print(table(lines, columns))
+    print(json.dumps(lines) if arguments.json else table(lines, columns))
     return 0
 
 

@@ -1,9 +1,11 @@
 """Whether a GPU computes what the CPU computes: losses, gradients and dropout masks of a toy model, side by side.
 
 The correctness section of lab/gpu.py. Both devices compute in one process, in the same precision, without TF32.
-The CPU computes without XLA. On a machine without a GPU the CPU is compared with itself, compiled by XLA.
+The CPU computes without XLA. On a machine without a GPU the CPU is compared with itself, compiled by XLA. The mode
+"triton" is "layers" with the Triton kernels; where these cannot be used it is left out, with the reason.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ import tensorflow as tf
 
 from bert_horovod.measuring.synthetic import SyntheticStep, synthetic_batch, synthetic_step
 from bert_horovod.model.dropout import DropoutState, random_bytes
+from bert_horovod.model.gpu_kernels.choice import why_not
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.devices import has_gpu
@@ -44,8 +47,8 @@ class Trained(NamedTuple):
     skipped_steps: int  # float16 only: gradients that were not finite
 
 
-def correctness(precision: str, xla_modes: list[str], steps: int, layers: int) -> dict[str, Any]:
-    """Train on the CPU, then on the GPU with each XLA mode; how far each is from the CPU, and what is out of band."""
+def correctness(precision: str, modes: list[str], steps: int, layers: int) -> dict[str, Any]:
+    """Train on the CPU, then on the GPU in each mode; how far each is from the CPU, and what is out of band."""
     tf.config.experimental.enable_tensor_float_32_execution(False)  # else products round to 10 bits on the GPU alone
     device = "/GPU:0" if has_gpu() else CPU
     reference = train(toy_recipe(precision, "off", layers), CPU, steps)
@@ -63,10 +66,17 @@ def correctness(precision: str, xla_modes: list[str], steps: int, layers: int) -
         for how, count in differences["dropout_bytes_that_differ"].items()
         if count
     ]
-    for xla in xla_modes:
-        compared = compare(train(toy_recipe(precision, xla, layers), device, steps), reference)
-        differences[f"xla_{xla}"] = compared
-        problems += [f"XLA {xla}: {problem}" for problem in out_of_bands(compared, bands)]
+    for mode in modes:
+        recipe = toy_recipe(precision, "layers" if mode == "triton" else mode, layers)
+        lacking = why_not(recipe.model, (LENGTH,), precision, "layers") if mode == "triton" else None
+        if lacking:
+            differences[mode] = {"absent": lacking}
+            continue
+        kernels = "triton" if mode == "triton" else "xla"
+        recipe = replace(recipe, execution=replace(recipe.execution, kernels=kernels))
+        compared = compare(train(recipe, device, steps), reference)
+        differences[mode] = compared
+        problems += [f"{mode}: {problem}" for problem in out_of_bands(compared, bands)]
     return differences | {"problems": problems}
 
 

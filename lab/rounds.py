@@ -118,16 +118,23 @@ class Contestant:
 
 
 @contextlib.contextmanager
-def started(commands: Iterable[tuple[str, list[str]]], warm_up: int) -> Iterator[dict[str, Contestant]]:
-    """Contestants by name, each after `warm_up` steps; those that die in them are named and left out."""
+def started(
+    commands: Iterable[tuple[str, list[str], dict[str, str] | None]], warm_up: Callable[[str], int]
+) -> Iterator[dict[str, Contestant]]:
+    """Contestants by name, after their first steps; those that die in them are named and left out.
+
+    Args:
+      commands: name, command and variables of each.
+      warm_up: how many first steps, by name.
+    """
     with contextlib.ExitStack() as stack:
         running: dict[str, Contestant] = {}
-        for name, command in commands:
-            contestant = Contestant(name, command)
+        for name, command, environment in commands:
+            contestant = Contestant(name, command, environment)
             stack.callback(contestant.close)
             say(f"{name}: compiles")
             try:
-                contestant.first_s = contestant.ask(warm_up)[0]
+                contestant.first_s = contestant.ask(warm_up(name))[0]
                 running[name] = contestant
             except RunError as error:
                 say(f"left out: {error}")
