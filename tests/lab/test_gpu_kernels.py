@@ -91,9 +91,7 @@ def interpreter(tmp_path, monkeypatch):
         assert done.returncode == 0, done.stderr[-2000:]
         calls.append((text.kernel, is_broken))
         made = np.load(tmp_path / "results.npz")
-        return [
-            tf.cast(made[f"k/{name}"], kind) for name, (_, kind) in zip(case["results"], results, strict=True)
-        ]
+        return [tf.cast(made[f"k/{name}"], kind) for name, (_, kind) in zip(case["results"], results, strict=True)]
 
     monkeypatch.setattr(layer, "call", call)
     monkeypatch.setattr(encoder, "capability", lambda: (9, 0))
