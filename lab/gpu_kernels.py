@@ -180,7 +180,7 @@ def breaking(kernel: str, right: str, changed: str) -> Iterator[None]:
 def out_of_bound(by_name: dict[str, tuple[float, float]], bound: float) -> list[str]:
     """The errors that are above the bound, or no numbers, the worst first; `by_name`: an error and XLA's own."""
     wrong = [(name, error, own) for name, (error, own) in by_name.items() if not error <= bound]
-    wrong.sort(key=lambda each: -np.nan_to_num(each[1], nan=np.inf))
+    wrong.sort(key=lambda each: -np.nan_to_num(each[1], nan=np.inf, posinf=np.inf))
     return [f"{name}: error {error:.4f}, bound {bound}, XLA's own {own:.4f}" for name, error, own in wrong]
 
 

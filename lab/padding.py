@@ -38,6 +38,7 @@ from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
+from lab.rounds import in_turn, ratio_of, say
 
 LENGTH, ROWS = 512, 4  # of --model, where no flag says otherwise
 
@@ -93,13 +94,12 @@ def seconds_in_turn(rowsets: list[Rowset], steps: int) -> list[list[float]]:
         step.take(_batch(rowset, 0))
         step.warm_up()
         made.append(step)
-    seconds: list[list[float]] = [[] for _ in rowsets]
-    for turn in range(steps):
-        for rowset, step, taken in zip(rowsets, made, seconds, strict=True):
-            step.take(_batch(rowset, turn + 1))
-            taken.append(step.run())
-        say(f"  step {turn + 1}/{steps}: " + " and ".join(f"{taken[-1]:.4g}" for taken in seconds) + " s")
-    return seconds
+
+    def run(number: int, turn: int) -> float:
+        made[number].take(_batch(rowsets[number], turn + 1))
+        return made[number].run()
+
+    return list(in_turn(range(len(rowsets)), steps, run).values())
 
 
 def _batch(rowset: Rowset, number: int) -> dict[str, np.ndarray]:
@@ -115,7 +115,7 @@ def measure(store: Store, recipe: Recipe, steps: int, index_dir: Path | None) ->
     gc.collect()  # parameters go before the next store's come: graphs hold them in cycles
     medians = [statistics.median(taken) for taken in seconds]
     positions = recipe.execution.micro_batch * recipe.phase[0].sequence_length
-    step_ratio = statistics.median(a / b for a, b in zip(*seconds, strict=True))
+    step_ratio = ratio_of(*seconds)
     fill_ratio = packed.fill / padded.fill
     return {
         "store": str(store.path),
@@ -171,11 +171,6 @@ def recipe_for(arguments: argparse.Namespace, store: Store) -> Recipe:
         recipe = size_recipe(arguments.model, settings, ROWS, LENGTH)
     check_vocabulary(recipe, store)
     return recipe
-
-
-def say(text: str) -> None:
-    """Tell on standard error what goes on."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

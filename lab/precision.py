@@ -30,8 +30,8 @@ from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.loading import load_recipe
+from lab.rounds import PROJECT, say
 
-PROJECT = Path(__file__).resolve().parents[1]
 REFERENCE = "float32-off"
 VARIANTS = ("float32-elementwise", "float32-off-layer", "bfloat16-elementwise", "bfloat16-off", "float16-elementwise")
 SMOOTHED, LAST = 10, 20  # steps
@@ -117,11 +117,6 @@ def columns(steps: int) -> dict[str, tuple[str, Any]]:
         "skipped": ("skipped", str),
         "seconds": ("step s", "{:.4g}".format),
     }
-
-
-def say(text: str) -> None:
-    """Tell on standard error what goes on."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

@@ -9,7 +9,7 @@ Ours is `bert-horovod finetune` itself. transformers fine-tunes the same checkpo
 seed, the same first parameters of pooler and head and the same examples a step, about 32, padded to the longest.
 Both are float32, on one thread pinned to a core; as many run side by side as there are cores. Scores are the project's.
 
-A result lies in lab/gain/ under the hash of what decides it: task, settings, program, parameters and files.
+A result is a line of lab/gain.jsonl, under the hash of what decides it: task, settings, program, parameters and files.
 Stopped, the same command goes on: ours within a run, transformers with the first seed that is not finished.
 
 --losses trains both for 20 steps without dropout on the same examples a step, and says how far their losses differ.
@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -40,10 +41,11 @@ from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import hash_file
 from bert_horovod.storage.writing import write_atomically
-from lab.compute import PROJECT, add_environments
+from lab.compute import add_environments
 from lab.finetuning import EXAMPLES, peer_python
+from lab.rounds import PROJECT, say
 
-KEPT = PROJECT / "lab" / "gain"
+KEPT = PROJECT / "lab" / "gain.jsonl"
 SQUAD = "squad"
 EPOCHS = {"mrpc": 3, "rte": 3, "sst2": 1, "qnli": 3, "mnli": 3, SQUAD: 1}
 SEEDS = {task: 1 if task == SQUAD else 3 for task in EPOCHS}
@@ -160,16 +162,32 @@ def fresh_directory(checkpoint: Path, work: Path) -> Path:
     return directory
 
 
+class Results:
+    """The file of answers: a JSON object a line, under its key."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        texts = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        self.answers: dict[str, dict[str, Any]] = {answer["key"]: answer for answer in map(json.loads, texts)}
+
+    def keep(self, key: str, answer: dict[str, Any]) -> None:
+        """Add an answer to the file."""
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            self.answers[key] = {"key": key} | answer
+            file.write(json.dumps(self.answers[key]) + "\n")
+
+
 class Answering:
     """Answers questions side by side, one on each core.
 
     Args:
-        paths: the questions, and where each one's answer is kept.
+        keys: the questions, and the key of each one's answer.
+        results: where answers are kept.
         arguments: the flags.
     """
 
-    def __init__(self, paths: dict[Question, Path], arguments: argparse.Namespace) -> None:
-        self._paths, self._arguments = paths, arguments
+    def __init__(self, keys: dict[Question, str], results: Results, arguments: argparse.Namespace) -> None:
+        self._keys, self._results, self._arguments = keys, results, arguments
         self._cores: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._running: set[subprocess.Popen] = set()
         self._stopping = False
@@ -181,7 +199,7 @@ class Answering:
             self._cores.put(core)
         signal.signal(signal.SIGTERM, self._stop)
         with ThreadPoolExecutor(len(cores)) as pool:
-            return all(list(pool.map(self._answer, self._paths)))
+            return all(list(pool.map(self._answer, self._keys)))
 
     def _stop(self, *_: Any) -> None:
         self._stopping = True
@@ -189,20 +207,19 @@ class Answering:
             process.terminate()
 
     def _answer(self, question: Question) -> bool:
-        path, core = self._paths[question], self._cores.get()
+        key, core = self._keys[question], self._cores.get()
         try:
-            if not path.is_file() and not self._stopping:
-                log = self._arguments.work / f"{path.stem}.log"
+            if key not in self._results.answers and not self._stopping:
+                log = self._arguments.work / f"{key}.log"
                 say(f"{question.task}, {question.start}: on core {core}, see {log}")
-                self._run(command(question, path.stem, self._arguments), log, core)
-                answer = answer_of(question, path.stem, self._arguments)
-                write_atomically(path, json.dumps(answer, indent=1) + "\n")
+                self._run(command(question, key, self._arguments), log, core)
+                self._results.keep(key, answer_of(question, key, self._arguments))
                 say(f"{question.task}, {question.start}: done")
         except ReportedError as error:
             say(f"{question.task}, {question.start}: {error}")
         finally:
             self._cores.put(core)
-        return path.is_file()
+        return key in self._results.answers
 
     def _run(self, words: list[str], log: Path, core: int) -> None:
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
@@ -225,11 +242,10 @@ def start_of(question: Question, arguments: argparse.Namespace) -> Path:
     return fresh_directory(arguments.checkpoint, arguments.work) if fresh else arguments.checkpoint
 
 
-def path_of(question: Question, arguments: argparse.Namespace) -> Path:
-    """Where a question's answer is kept."""
+def asked_key(question: Question, arguments: argparse.Namespace) -> str:
+    """What a question's answer is kept under."""
     files = files_of(question.task, arguments.data, arguments.squad)
-    key = key_of(question, start_of(question, arguments), files, arguments.max_steps)
-    return arguments.results / f"{key}.json"
+    return key_of(question, start_of(question, arguments), files, arguments.max_steps)
 
 
 def command(question: Question, key: str, arguments: argparse.Namespace) -> list[str]:
@@ -360,11 +376,6 @@ def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
     return "\n".join(told)
 
 
-def say(text: str) -> None:
-    """Tell on standard error what goes on."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -381,7 +392,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--losses", action="store_true", help="compare the first losses; of sst2 and mrpc, or --task")
     parser.add_argument("--table", action="store_true", help="measure nothing, print what there is")
     parser.add_argument("--max_steps", type=int, metavar="N", help="a trial: each run ends after step N")
-    parser.add_argument("--results", type=Path, default=KEPT, metavar="DIR", help="(default: %(default)s)")
+    parser.add_argument("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
     add_environments(parser)
     arguments = parser.parse_args(argv)
     if arguments.max_steps is not None and arguments.max_steps < 1:
@@ -406,14 +417,13 @@ def main() -> int:
             return 0
         tasks = arguments.task or [task for task in EPOCHS if task != SQUAD or arguments.squad]
         asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
-        paths = {question: path_of(question, arguments) for question in asked}
-        arguments.results.mkdir(parents=True, exist_ok=True)
-        all_answered = arguments.table or Answering(paths, arguments).all()
+        keys = {question: asked_key(question, arguments) for question in asked}
+        results = Results(arguments.results)
+        all_answered = arguments.table or Answering(keys, results, arguments).all()
     except ReportedError as error:
         say(f"error: {error}")
         return error.exit_code
-    answers = {one: json.loads(path.read_text(encoding="utf-8")) for one, path in paths.items() if path.is_file()}
-    print(report(answers))
+    print(report({one: results.answers[key] for one, key in keys.items() if key in results.answers}))
     return 0 if all_answered else RunError.exit_code
 
 

@@ -5,7 +5,8 @@ python lab/saving.py --data_dir STORE --recipe run/recipes/bert-base.toml --set 
 
 Real runs of one process. A run's mean step is its wall time from the end of step 1 to the end of the last step, over
 the steps between. Saves fall evenly between them; the one after the last step, which every run makes, is not counted.
-Mean is over the runs of a kind; the cost of a save is the difference times steps over saves.
+Runs of both kinds take turns; mean is over the runs of a kind; the cost of a save is the difference times steps over
+saves.
 """
 
 import argparse
@@ -21,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 
 from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.measuring.tables import lines
-
-PROJECT = Path(__file__).resolve().parents[1]
+from lab.rounds import PROJECT, in_turn, say
 
 
 def mean_step_s(arguments: argparse.Namespace, every: int) -> float:
@@ -52,12 +52,14 @@ def main() -> None:
     parser.add_argument("--disk", metavar="DIR", help="where checkpoints go (default: the temporary directory)")
     add_overrides(parser, "phase.0.global_batch=8")
     arguments = parser.parse_args()
-    step_s: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(2 * arguments.rounds):
-        saves = number % 4 in (1, 2)  # without, with, with, without
+
+    def run(saves: bool, _: int) -> float:
         every = -(-arguments.steps // (arguments.saves + 1)) if saves else arguments.steps
-        step_s[saves].append(mean_step_s(arguments, every))
-        print(f"{'with' if saves else 'without'} saves: {step_s[saves][-1]:.4f} s", file=sys.stderr, flush=True)
+        seconds = mean_step_s(arguments, every)
+        say(f"{'with' if saves else 'without'} saves: {seconds:.4f} s")
+        return seconds
+
+    step_s = in_turn((False, True), arguments.rounds, run)
     without, with_saves = (statistics.mean(step_s[kind]) for kind in (False, True))
     cost = (with_saves - without) * (arguments.steps - 1) / arguments.saves
     heading = ("saves", "mean step s", "more", "s a save")

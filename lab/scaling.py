@@ -42,8 +42,8 @@ from bert_horovod.measuring.tables import table
 from bert_horovod.recipe.sections import Recipe
 from lab.cluster import bits_per_s, cluster, why_not
 from lab.contestants import METHODS, PEERS, WIRES, Cell, command, expected, figures, groups, path, run
+from lab.rounds import PROJECT, in_turn, say
 
-PROJECT = Path(__file__).resolve().parents[1]
 HOSTS, LINKS, MICRO_BATCHES = {"delay": [1, 2, 4], "real": [1, 2]}, ["1gbit", "100mbit"], [1, 4, 16]
 START_S = 600  # most seconds that ranks on shared cores start and compile
 PERCENT = "{:.1%}".format
@@ -112,26 +112,22 @@ def measure(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> Ite
         for group in asked:
             for host in box.hosts:
                 box.shape(host, group[0].link or arguments.link[0])
-            rounds: dict[Cell, list[dict[str, float]]] = {cell: [] for cell in group}
-            for _ in range(arguments.rounds):
-                for cell in group:
-                    steps, seconds = plan[cell]
-                    try:
-                        row = figures(run(box, command(cell, arguments, steps, delays), START_S + 10 * seconds))
-                        rounds[cell].append(row)
-                        told = f"{row['step_s']:.4g} s"
-                    except RunError as error:
-                        told = f"left out: {error}"
-                    number, behind_s = number + 1, behind_s + seconds
-                    left = (total_s - behind_s) * (time.monotonic() - started) / behind_s
-                    say(f"{number}/{runs} {cell}: {told}; {left / 60:.0f} min left")
+
+            def measured(cell: Cell, _: int) -> dict[str, float]:
+                nonlocal number, behind_s
+                steps, seconds = plan[cell]
+                number, behind_s = number + 1, behind_s + seconds
+                row = figures(run(box, command(cell, arguments, steps, delays), START_S + 10 * seconds))
+                left = (total_s - behind_s) * (time.monotonic() - started) / behind_s
+                say(f"{number}/{runs} {cell}: {row['step_s']:.4g} s; {left / 60:.0f} min left")
+                return row
+
             lines = []
-            for cell, taken in rounds.items():
-                if taken:
-                    key = (cell.program, cell.micro_batches)
-                    lines.append(line(cell, taken, arguments.rows, alone.get(key)))
-                    if not cell.link:
-                        alone[key] = lines[-1]["rows_per_s"]
+            for cell, taken in in_turn(group, arguments.rounds, measured).items():
+                key = (cell.program, cell.micro_batches)
+                lines.append(line(cell, taken, arguments.rows, alone.get(key)))
+                if not cell.link:
+                    alone[key] = lines[-1]["rows_per_s"]
             yield lines
 
 
@@ -172,11 +168,6 @@ def heading(arguments: argparse.Namespace, recipe: Recipe, profile: dict) -> str
         f"compute: delays, {source}: forward {profile['forward_s']:.3g}, backward of head {profile['head_s']:.3g}, "
         f"layers {layers}, embeddings {profile['embeddings_s']:.3g}; update {profile['update_s']:.3g}"
     )
-
-
-def say(text: str) -> None:
-    """Tell on standard error what goes on."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a che
 from bert_horovod.measuring.configuration import SIZES, size_recipe
 from bert_horovod.measuring.tables import lines, ratio
 from bert_horovod.runtime.quiet import import_tensorflow
+from lab.rounds import in_turn, say
 
 KINDS = {"savedmodel": ("TensorFlow", np.int32), "onnx": ("onnxruntime", np.int64)}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -44,11 +45,9 @@ def export_both(size: str, directory: Path) -> None:
     for kind in KINDS:
         begin = time.monotonic()
         exported = export(directory / "checkpoint", directory / kind, kind)
-        print(
+        say(
             f"{kind}: {exported.size_bytes / 1e6:,.0f} MB, written and checked in {time.monotonic() - begin:.0f} s, at "
-            f"most {exported.difference:.1e} from the checkpoint",
-            file=sys.stderr,
-            flush=True,
+            f"most {exported.difference:.1e} from the checkpoint"
         )
 
 
@@ -74,7 +73,7 @@ def answer(directory: str, kind: str, threads: int, seconds: float) -> None:
         print(calls * batch / (time.perf_counter() - begin), flush=True)
 
 
-def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, dict[tuple[int, int], list[float]]]:
+def measure(arguments: argparse.Namespace, directory: Path) -> dict[tuple[str, int, int], list[float]]:
     """Sentences a second of each round, by kind, length and batch."""
     words = [sys.executable, __file__, "--answer"]
     processes = {
@@ -86,18 +85,22 @@ def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, dict[tu
         )
         for kind in KINDS
     }
-    cases = [(length, batch) for length in arguments.length for batch in arguments.batch]
-    rates = {kind: {case: [] for case in cases} for kind in KINDS}
-    for number in range(arguments.rounds):
-        for case in cases:
-            for kind, process in processes.items():
-                process.stdin.write(f"{case[0]} {case[1]}\n")
-                process.stdin.flush()
-                rates[kind][case].append(float(process.stdout.readline()))
-        print(f"round {number + 1}/{arguments.rounds}", file=sys.stderr, flush=True)
+
+    def rate(asked: tuple[str, int, int], _: int) -> float:
+        kind, length, batch = asked
+        print(length, batch, file=processes[kind].stdin, flush=True)
+        return float(processes[kind].stdout.readline())
+
+    asked = [(kind, *case) for case in cases_of(arguments) for kind in KINDS]
+    rates = in_turn(asked, arguments.rounds, rate)
     for process in processes.values():
         process.communicate()
     return rates
+
+
+def cases_of(arguments: argparse.Namespace) -> list[tuple[int, int]]:
+    """Lengths and batches."""
+    return [(length, batch) for length in arguments.length for batch in arguments.batch]
 
 
 def main() -> None:
@@ -120,8 +123,8 @@ def main() -> None:
         export_both(arguments.model, Path(directory))
         measured = measure(arguments, Path(directory))
     table = [("length x batch", *(f"{name}, sentences/s" for name, _ in KINDS.values()), "ratio")]
-    for length, batch in measured["onnx"]:
-        rates = [statistics.median(measured[kind][length, batch]) for kind in KINDS]
+    for length, batch in cases_of(arguments):
+        rates = [statistics.median(measured[kind, length, batch]) for kind in KINDS]
         table.append((f"{length} x {batch}", *(f"{rate:,.1f}" for rate in rates), ratio(rates[1] / rates[0])))
     print(f"BERT-{arguments.model}, float32, {arguments.threads} threads")
     print(lines(table))

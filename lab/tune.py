@@ -43,8 +43,8 @@ from bert_horovod.runtime.children import python_settings, source_hash
 from bert_horovod.runtime.processor import physical_cores, processor_name
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.console import duration
+from lab.rounds import in_turn, say
 
-PROJECT = Path(__file__).resolve().parents[1]
 BEST, ROUNDS = 3, 3  # cells of the grid that are measured again, and how often
 COLUMNS = {
     "recipe": ("recipe", str),
@@ -111,24 +111,9 @@ class Grid:
 def tune(grid: Grid) -> dict[str, Any]:
     """What the command prints, and the seconds of all of its trials."""
     arguments = grid.arguments
-    words = [
-        "tune",
-        "--recipe",
-        str(grid.path),
-        "--data_dir",
-        str(arguments.data_dir),
-        "--json",
-        "--limit",
-        str(arguments.limit),
-    ]
-    words += [
-        "--index_dir",
-        str(arguments.work / "index"),
-        "--seconds",
-        str(arguments.seconds),
-        "--memory",
-        arguments.memory,
-    ]
+    words = ["tune", "--recipe", str(grid.path), "--data_dir", str(arguments.data_dir), "--json"]
+    words += ["--limit", str(arguments.limit), "--index_dir", str(arguments.work / "index")]
+    words += ["--seconds", str(arguments.seconds), "--memory", arguments.memory]
     done = subprocess.run(
         [sys.executable, "-m", "bert_horovod", *words],
         stdout=subprocess.PIPE,
@@ -152,8 +137,8 @@ def measure(grid: Grid) -> dict[str, Any]:
     times = [grid.seconds(cell, 0) for cell in grid.cells]
     best = sorted(range(len(times)), key=lambda i: times[i][0])[:BEST]
     turns = [grid.cells[i] for i in best if grid.cells[i] != chosen] + [chosen]
-    rounds = [[grid.seconds(settings, number)[0] for settings in turns] for number in range(1, ROUNDS + 1)]
-    step_s = [statistics.median(each) for each in zip(*rounds, strict=True)]
+    rounds = in_turn(range(len(turns)), ROUNDS, lambda i, number: grid.seconds(turns[i], number + 1)[0])
+    step_s = [statistics.median(each) for each in rounds.values()]
     quickest = min(range(len(turns)), key=step_s.__getitem__)
     rows, grid_s = grid.recipe.phase[0].global_batch, sum(wall_s for _, wall_s in times)
     return {
@@ -175,11 +160,6 @@ def written(settings: Settings) -> str:
     """Settings in a few words."""
     recompute = "" if settings["recompute"] == "none" else f", recompute {settings['recompute']}"
     return f"{settings['micro_batch']} rows, {settings['xla']}, {settings['threads']} thread(s){recompute}"
-
-
-def say(text: str) -> None:
-    """Tell on standard error what goes on."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

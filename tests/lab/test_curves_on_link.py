@@ -3,9 +3,7 @@
 import pytest
 
 from bert_horovod.errors import RunError
-from lab.curves_on_link import compared, main, parse, stop_at
-
-WORDS = ["--data_dir", "store", "--work", "work"]
+from lab.curves_on_link import compared, main, stop_at
 
 
 def test_a_run_stops_where_its_ranks_are_equal():
@@ -40,22 +38,6 @@ def test_of_a_run_that_went_on_only_the_steps_on_the_link_count():
     line = compared(metrics, 20, [[20, 7.0], [30, 8.5], [50, 8.25]], 1200)
     assert (line["steps"], line["loss"], line["apart"], line["step_s"]) == (30, 8.0, 0.25, 4.0)
     assert line["counted"] == pytest.approx(1200 / (30 * 20))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--curve", "float16", "--steps", "0"], "--steps 0: expected at least 1"),
-        (["--curve", "float16", "--link", "fast"], "--link fast: expected a rate"),
-        (["--curve", "continued, int8"], "--curve 'continued, int8': expected --start"),
-        (["--curve", "int8", "--resume", "nothing"], "--resume nothing: expected one --curve and the directory"),
-        (["--curve", "int8", "--curve", "float16", "--resume", "."], "--resume .: expected one --curve"),
-    ],
-)
-def test_mistakes_are_refused(words, message, capsys):
-    with pytest.raises(SystemExit):
-        parse([*WORDS, *words])
-    assert message in capsys.readouterr().err
 
 
 def test_a_store_that_is_not_there_is_one_message(tmp_path, monkeypatch, capsys):

@@ -2,12 +2,11 @@
 
 import pytest
 
-from tests.lab.scripts import cells, imported_by_help, load_script, run_script
+from tests.lab.scripts import cells, load_script, run_script
 from tests.toy_glue import write_checkpoint, write_glue
+from tests.toy_squad import write_squad
 
-
-def test_help_imports_no_tensorflow():
-    assert "tensorflow" not in imported_by_help("finetuning")
+THEIRS = [f"transformers, {kind}, {how}" for kind in ("float32", "bfloat16") for how in ("eager", "compiled")]
 
 
 def test_a_ratio_is_the_median_of_each_rounds():
@@ -18,14 +17,14 @@ def test_a_ratio_is_the_median_of_each_rounds():
 
 
 @pytest.mark.slow
-def test_all_contestants_take_their_turns(tmp_path):
-    words = ["--data_dir", write_glue(tmp_path / "glue"), "--checkpoint", write_checkpoint(tmp_path / "checkpoint")]
-    done = run_script("finetuning", *words, "--rounds", 1, "--steps", 1, "--threads", 1)
+@pytest.mark.parametrize(
+    ("task", "write", "told", "peers"),
+    [("sst2", write_glue, "sst2, 320 examples of ", THEIRS), ("squad", write_squad, "squad, 375 windows; packed ", [])],
+)
+def test_all_contestants_take_their_turns(tmp_path, task, write, told, peers):
+    words = ["--data_dir", write(tmp_path / "data"), "--checkpoint", write_checkpoint(tmp_path / "checkpoint")]
+    done = run_script("finetuning", *words, "--task", task, "--rounds", 1, "--steps", 1, "--threads", 1)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("sst2, 320 examples of ")
-    assert [cells(line)[0] for line in lines[2:]] == [
-        "packed rows",
-        "padded to the maximum",
-        *(f"transformers, {kind}, {how}" for kind in ("float32", "bfloat16") for how in ("eager", "compiled")),
-    ]
+    assert lines[0].startswith(told)
+    assert [cells(line)[0] for line in lines[2:]] == ["packed rows", "padded to the maximum", *peers]

@@ -12,7 +12,7 @@ from bert_horovod.model.parameters import QUERY, layer_prefix
 from lab import gpu, gpu_correctness, gpu_parts
 from lab.gpu_correctness import BANDS, Trained, compare, out_of_bands
 from lab.gpu_parts import SPECIAL_TOKENS, make_store, step_precision, strict
-from tests.lab.scripts import imported_by_help, run_here, run_script
+from tests.lab.scripts import run_here, run_script
 
 WEIGHT = layer_prefix(0) + QUERY + ".weight"
 DEVICE = {"precision": "float16", "gpus": 2, "without_kernels": None, "horovod_with": ["NCCL"]}
@@ -204,7 +204,3 @@ def test_a_bad_value_is_refused_before_anything_runs(words, message):
     done = run_here("gpu", *words)
     assert done.returncode == 2
     assert message in done.stderr
-
-
-def test_help_does_without_tensorflow():
-    assert "tensorflow" not in imported_by_help("gpu")

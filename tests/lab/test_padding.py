@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.recipe.loading import recipe_to_toml
-from tests.lab.scripts import cells, imported_by_help, load_script, run_here
+from tests.lab.scripts import cells, load_script, run_here
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 LENGTH = 32
@@ -89,25 +89,3 @@ def test_attention_has_the_share_of_its_two_products(padding, store, tmp_path):
     head = slots * 32 * (32 + len(SMALL_VOCABULARY))
     expected = attention / (attention + first_layer + last_layer + head)
     assert padding.attention_share(rowset) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--steps", "0"], "--steps 0: expected at least 1"),
-        (["--rows", "0"], "execution.micro_batch = 0: expected at least 1"),
-        (["--length", "1024"], "phase.0.sequence_length = 1024: expected at most"),
-        (["--model", "tiny"], "invalid choice: 'tiny'"),
-        (["--model", "mini", "--recipe", "r.toml"], "not allowed with argument"),
-        (["--set", "model.vocab_size=99"], "model.vocab_size = 99, but the token store"),
-    ],
-)
-def test_a_bad_value_is_refused_before_anything_runs(store, words, message):
-    done = run_here("padding", "--data_dir", store.path, *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_help_does_without_tensorflow():
-    assert "tensorflow" not in imported_by_help("padding")

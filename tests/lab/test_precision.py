@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.recipe.loading import recipe_to_toml
-from tests.lab.scripts import cells, imported_by_help, load_script, run_here, run_script
+from tests.lab.scripts import cells, load_script, run_script
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 STEPS = 8
@@ -75,30 +75,3 @@ def test_differences_are_from_the_reference_step_by_step(precision):
     assert row["quarter"] == pytest.approx(29 / 7)  # steps 1 to 7
     assert row["half"] == 4.0  # steps 6 to 15
     assert row["end"] == pytest.approx(3.9)
-
-
-def test_a_loss_that_was_not_finite_is_not_hidden(precision):
-    row = precision.result("float16-off", logged(4.0, None, 4.0, 4.0), logged(4.0, 4.0, 4.0, 4.0))
-    assert str(row["largest"]) == "nan"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--steps", "3"], "--steps 3: expected at least 4"),
-        (["--steps", "21"], "--steps 21: expected at most 20, the recipe's own"),
-        (["--variants", "float32"], "variant 'float32': expected PRECISION-XLA"),
-        (["--variants", "float64-off"], "numerics.precision = 'float64': expected one of"),
-        (["--variants", "float32-some"], "execution.xla = 'some': expected one of"),
-        (["--set", "model.hidden_size=wide"], "model.hidden_size = 'wide': expected a whole number"),
-    ],
-)
-def test_a_bad_value_is_refused_before_anything_runs(tmp_path, recipe, words, message):
-    done = run_here("precision", "--data_dir", tmp_path, "--recipe", recipe, "--steps", "8", *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_help_does_without_tensorflow():
-    assert "tensorflow" not in imported_by_help("precision")

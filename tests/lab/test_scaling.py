@@ -10,7 +10,7 @@ from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.parameters import pretraining_shapes
 from tests.horovod_runs import clean_environment
 from tests.horovod_runs import run_script as run_script_of_ranks
-from tests.lab.scripts import DIRECTORY, cells, imported_by_help, load_script, run_here, run_script
+from tests.lab.scripts import DIRECTORY, cells, load_script, run_script
 from tests.toys import write_toy_store
 
 ROWS, LENGTH = 2, 32
@@ -124,36 +124,3 @@ def test_one_host_has_no_wire_and_no_link(scaling):
     line = scaling.line(cell, [scaling.figures(answer)], 16, None)
     assert (line["rows_per_s"], line["efficiency"]) == (8.0, 1.0)
     assert "exposed_s" not in line
-
-
-@pytest.mark.parametrize(
-    ("script", "words", "message"),
-    [
-        ("scaling", ["--hosts", "0"], "--hosts 0: expected at least 1"),
-        ("scaling", ["--micro_batches", "0"], "--micro_batches 0: expected at least 1"),
-        ("scaling", ["--rounds", "0"], "--rounds 0: expected at least 1"),
-        ("scaling", ["--seconds", "0"], "--seconds 0.0: expected more than 0"),
-        ("scaling", ["--link", "fast"], "--link fast: expected a rate"),
-        ("scaling", ["--peer", "mpi"], "invalid choice: 'mpi'"),
-        ("scaling", ["--delay", "nowhere.json"], "--delay nowhere.json: no such file"),
-        ("scaling", ["--compute", "real", "--hosts", "4096"], "a core for each host"),
-        ("scaling", ["--compute", "real", "--delay", "x"], "--delay with --compute real"),
-        ("scaling", ["--set", "model.hidden_size=wide"], "model.hidden_size = 'wide': expected a whole number"),
-        ("scaling", ["--speed", "0"], "--speed 0.0: expected more than 0"),
-        ("peers/plain_horovod", ["--steps", "0"], "--steps 0: expected at least 1"),
-        ("peers/plain_horovod", ["--wire", "float16"], "invalid choice: 'float16'"),
-        ("peers/distributed_data_parallel", ["--set", "model.vocab_size=1"], "model.vocab_size = 1: expected at least"),
-    ],
-)
-def test_a_bad_value_is_refused_before_anything_runs(script, words, message):
-    done = run_here(script, *words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("script", ["scaling", "peers/plain_horovod", "peers/distributed_data_parallel"])
-def test_help_does_without_what_computes(script):
-    words = imported_by_help(script)
-    assert "tensorflow" not in words
-    assert "torch" not in words

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.lab.scripts import cells, imported_by_help, run_script
+from tests.lab.scripts import cells, run_script
 
 
 @pytest.mark.slow
@@ -19,9 +19,3 @@ def test_a_line_for_each_length_and_batch():
         tensorflow, onnxruntime, ratio = (float(cell.replace(",", "").rstrip("x ")) for cell in cells(line)[1:])
         assert ratio == pytest.approx(onnxruntime / tensorflow, rel=0.05)
     assert "savedmodel: " in done.stderr
-
-
-def test_help_imports_no_runtime():
-    imported = imported_by_help("serving")
-    assert "tensorflow" not in imported
-    assert "onnxruntime" not in imported

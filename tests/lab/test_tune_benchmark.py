@@ -4,7 +4,7 @@ import pytest
 
 from bert_horovod.measuring.tuning.trials import Trial
 from bert_horovod.recipe.loading import recipe_to_toml
-from tests.lab.scripts import cells, imported_by_help, load_script, run_here
+from tests.lab.scripts import cells, load_script, run_here
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 
@@ -51,22 +51,3 @@ def test_a_toy_is_tuned_beside_a_grid_of_two(words):
     row = dict(zip(cells(heading), cells(line), strict=True))
     assert row["cells"] == "2"
     assert float(row["ratio"]) > 0
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--seconds", "0"], "--seconds 0: expected a number above 0"),
-        (["--limit", "-1"], "--limit -1: expected a number above 0"),
-        (["--xla", "all"], "invalid choice: 'all'"),
-        (["--set", "model.vocab_size=99"], "model.vocab_size = 99, but the token store"),
-    ],
-)
-def test_a_bad_value_is_refused_before_anything_runs(words, more, message):
-    done = run_here("tune", *words, *more)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-def test_help_does_without_tensorflow():
-    assert "tensorflow" not in imported_by_help("tune")
