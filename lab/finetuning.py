@@ -6,10 +6,10 @@ python lab/finetuning.py --data_dir SQUAD --checkpoint C --task squad           
 
 A step has about 32 examples (windows): forward, backward, clipping and AdamW, and the making of its batch.
 transformers, for texts alone, groups examples of similar length (its LengthGroupedSampler) and pads each batch to its
-longest example; each combination of float32 and bfloat16, eager and compiled is a contestant of its own. All fine-tune the
-same checkpoint on the same token ids, with dropout. Contestants are processes (lab/rounds.py) that run in turn, in rounds,
-one at a time; a line's figure is the median over rounds of the mean over a round's steps, its ratio the median of each
-round's.
+longest example; each combination of float32 and bfloat16, eager and compiled is a contestant of its own. All fine-tune
+the same checkpoint on the same token ids, with dropout. Contestants are processes (lab/rounds.py) that run in turn, in
+rounds, one at a time; a line's figure is the median over rounds of the mean over a round's steps, its ratio the median
+of each round's.
 """
 
 import argparse

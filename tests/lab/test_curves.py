@@ -40,7 +40,7 @@ def test_what_steps_take_is_summed_over_phases():
 
 
 def test_steps_take_as_long_whatever_begins_them_and_a_dense_stage_takes_what_float16_takes():
-    signs = curve("continued, 1-bit Adam, seed 2", [(10, 5.0)]) | {"settings": ["exchange.dense=0.3"]}
+    signs = curve("continued 400, 1-bit Adam, seed 2", [(10, 5.0)]) | {"settings": ["exchange.dense=0.3"]}
     assert curves.seconds_of(10, signs, {"float16": 4.0, "1-bit Adam": 1.0}) == pytest.approx(3 * 4.0 + 7 * 1.0)
     assert curves.seconds_of(10, signs, {"1-bit Adam": 1.0}) is None
     longer = curve("continued, 1-bit Adam, longer", [(12, 5.0)]) | {"settings": ["exchange.dense=0.25"]}

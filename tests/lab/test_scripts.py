@@ -1,9 +1,11 @@
 """Every script of lab/ says what it is for without what computes, and refuses a bad value before anything runs."""
 
+import gzip
+
 import pytest
 
 from bert_horovod.recipe.loading import recipe_to_toml
-from tests.lab.scripts import DIRECTORY, imported_by_help, run_here
+from tests.lab.scripts import DIRECTORY, imported_by_help, run_here, run_script
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 SCRIPTS = sorted(path.stem for path in DIRECTORY.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
@@ -69,3 +71,19 @@ def test_a_bad_value_is_refused_before_anything_runs(paths, words, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_packing_saving_and_data_print_their_tables(paths, tmp_path, shared_data):
+    done = run_here("packing", "--data_dir", paths["STORE"])
+    assert done.returncode is None, done.stderr
+    assert done.stdout.count("masking: tokens ") == 2
+    words = ("--data_dir", paths["STORE"], "--recipe", paths["RECIPE"], "--steps", 7, "--saves", 1, "--rounds", 1)
+    done = run_script("saving", *words)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["saves", "0", "1"]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"A man of words.\n\nAnother man, and a dog.\n" * 50))
+    words = ("--books", tmp_path, "--vocab", shared_data / "bert-base-uncased-vocab.txt", "--large", 50_000)
+    done = run_script("data", *words)
+    assert done.returncode == 0, done.stderr
+    assert "prepare and verify, generated Parquet" in done.stdout
