@@ -1,6 +1,7 @@
 """Every script of lab/ says what it is for without what computes, and refuses a bad value before anything runs."""
 
 import gzip
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_help_does_without_what_computes(script):
 def paths(tmp_path_factory) -> dict[str, str]:
     """A store and a recipe for flags that need one."""
     directory = tmp_path_factory.mktemp("lab")
-    store = write_toy_store(directory / "store", vocabulary=SMALL_VOCABULARY)
+    store = write_toy_store(directory / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
     (directory / "toy.toml").write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 8})), encoding="utf-8")
     return {"STORE": str(store.path), "RECIPE": str(directory / "toy.toml"), "WORK": str(directory / "work")}
 
@@ -74,7 +75,7 @@ def test_a_bad_value_is_refused_before_anything_runs(paths, words, message):
 
 
 @pytest.mark.slow
-def test_packing_saving_and_data_print_their_tables(paths, tmp_path, shared_data):
+def test_packing_and_saving_print_their_tables(paths):
     done = run_here("packing", "--data_dir", paths["STORE"])
     assert done.returncode is None, done.stderr
     assert done.stdout.count("masking: tokens ") == 2
@@ -82,8 +83,13 @@ def test_packing_saving_and_data_print_their_tables(paths, tmp_path, shared_data
     done = run_script("saving", *words)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["saves", "0", "1"]
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"A man of words.\n\nAnother man, and a dog.\n" * 50))
-    words = ("--books", tmp_path, "--vocab", shared_data / "bert-base-uncased-vocab.txt", "--large", 50_000)
+
+
+@pytest.mark.slow
+def test_data_prints_a_line_for_each_kind_of_text(paths, tmp_path):
+    words = [word for word in Path(paths["STORE"], "vocab.txt").read_text().split() if word.isalnum()]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(f"{' '.join(words)}.\n\n".encode() * 50))
+    words = ("--books", tmp_path, "--vocab", Path(paths["STORE"], "vocab.txt"), "--large", 50_000)
     done = run_script("data", *words)
     assert done.returncode == 0, done.stderr
     assert "prepare and verify, generated Parquet" in done.stdout
