@@ -87,19 +87,21 @@ def seconds_in_turn(rowsets: list[Rowset], steps: int) -> list[list[float]]:
     """Seconds of each step over the rows of each set, one after another in each turn, after a warm-up."""
     from bert_horovod.measuring.step_time import TimedStep
 
-    made = []
+    made = {}
     for rowset in rowsets:
-        say(f"  {'packed' if rowset.recipe.data.packing else 'padded'}: the first step compiles")
+        name = "packed" if rowset.recipe.data.packing else "padded"
+        say(f"{name}: the first step compiles")
         step = TimedStep(rowset.recipe)
         step.take(_batch(rowset, 0))
         step.warm_up()
-        made.append(step)
+        made[name] = step, rowset
 
-    def run(number: int, turn: int) -> float:
-        made[number].take(_batch(rowsets[number], turn + 1))
-        return made[number].run()
+    def run(name: str, turn: int) -> float:
+        step, rowset = made[name]
+        step.take(_batch(rowset, turn + 1))
+        return step.run()
 
-    return list(in_turn(range(len(rowsets)), steps, run).values())
+    return list(in_turn(made, steps, run, "step").values())
 
 
 def _batch(rowset: Rowset, number: int) -> dict[str, np.ndarray]:
