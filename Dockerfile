@@ -28,11 +28,12 @@ RUN apt-get update \
 ARG GPU=nvcc
 ENV GPU=$GPU
 WORKDIR /opt/bert_horovod
-COPY setup.py pyproject.toml ./
+COPY setup.py pyproject.toml LICENSE ./
 COPY run/setup.sh run/
 COPY run/constraints run/constraints
 COPY run/horovod_headers run/horovod_headers
-RUN mkdir bert_horovod && touch README.md bert_horovod/__init__.py \
+COPY bert_horovod/__init__.py bert_horovod/
+RUN touch README.md \
     && XDG_CACHE_HOME=/tmp/cache run/setup.sh && rm -rf /tmp/cache
 ENV PATH=/opt/bert_horovod/.venv/bin:$PATH
 

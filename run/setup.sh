@@ -98,7 +98,7 @@ require_build_tools() {
 done_already() { [ "$(cat "$venv/.done-$1" 2> /dev/null)" = "$2" ]; }
 mark_done() { echo "$2" > "$venv/.done-$1"; }
 
-# The requirements of an extra in setup.py, which states the tested versions.
+# The requirements of an extra in pyproject.toml, which states the tested versions.
 requirements_of() {
     "$venv/bin/python" -c 'import importlib.metadata as m, sys
 print(*(r.split(";")[0].strip() for r in m.requires("bert_horovod") if r.split()[-1].strip("\"\x27") == sys.argv[1]))' "$1"
@@ -180,7 +180,7 @@ install=("$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python
 export PATH="$venv/bin:$PATH"
 
 # A plain run after a run with --test finds more than it needs, and that is fine.
-packages_key="$(cat "$root/setup.py" "$constraints" "${constraints%/*}/without.txt" | cksum) gpu=$gpu mpi=$mpi"
+packages_key="$(cat "$root/pyproject.toml" "$root/setup.py" "$constraints" "${constraints%/*}/without.txt" | cksum) gpu=$gpu mpi=$mpi"
 if done_already packages-test "$packages_key" || { [[ $extras != *test* ]] && done_already packages "$packages_key"; }; then
     say "TensorFlow and the other packages are in place"
 else

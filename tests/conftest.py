@@ -11,15 +11,15 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.cluster import Cluster, cluster, why_not
 from bert_horovod.corpus.store import Store
 from bert_horovod.runtime.stopping import STOP_SIGNALS
+from lab.cluster import Cluster, cluster, why_not
 from tests.toys import SMALL_VOCABULARY, write_toy_store
 from tests.two_ranks import TwoRanks
 
 _RANKS = TwoRanks()
 _SHARED = ("two_ranks", "transformers")
-_PROCESSES = ("subprocess", "start_cluster", "horovod_runs", "cluster.launches", "benchmarks.scripts")
+_PROCESSES = ("subprocess", "start_cluster", "horovod_runs", "cluster.launches", "lab.scripts")
 _OUT_OF_TIME = "not begun: the time that --begin-until gives is over"
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -34,7 +34,7 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def start_cluster() -> Iterator[Callable[..., Cluster]]:
-    """Starts a cluster in a box, with the arguments of benchmarks.cluster.cluster; skips where there can be none."""
+    """Starts a cluster in a box, with the arguments of lab.cluster.cluster; skips where there can be none."""
     lacking = why_not()
     if lacking:
         pytest.skip(lacking)

@@ -11,7 +11,7 @@ import pytest
 
 from bert_horovod import commands
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.commands import benchmarks
+from bert_horovod.commands import bench
 from bert_horovod.commands.shared.parser import command_names
 from bert_horovod.errors import DamagedData, RunError, UserError
 from tests.horovod_runs import PATIENCE_S, clean_environment
@@ -226,7 +226,7 @@ FLAGS = {
 
 
 def module_of(command: str):
-    path = command.replace("bench ", "benchmarks.").replace("-", "_")
+    path = command.replace("bench ", "bench.").replace("-", "_")
     return importlib.import_module(f"bert_horovod.commands.{path}")
 
 
@@ -242,7 +242,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_the_commands_are_those_that_were_promised():
-    names = [*command_names(commands), *(f"bench {name}" for name in command_names(benchmarks))]
+    names = [*command_names(commands), *(f"bench {name}" for name in command_names(bench))]
     assert {name.replace("_", "-") for name in names} == set(FLAGS)
 
 
@@ -263,9 +263,9 @@ def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
         "import sys\n"
         "from bert_horovod import commands\n"
         "from bert_horovod.__main__ import parse\n"
-        "from bert_horovod.commands import benchmarks\n"
+        "from bert_horovod.commands import bench\n"
         "from bert_horovod.commands.shared.parser import command_names\n"
-        "for command in ['', *command_names(commands), *('bench ' + name for name in command_names(benchmarks))]:\n"
+        "for command in ['', *command_names(commands), *('bench ' + name for name in command_names(bench))]:\n"
         "    try:\n"
         "        parse(['bert-horovod', *command.replace('_', '-').split(), '--help'])\n"
         "    except SystemExit as end:\n"

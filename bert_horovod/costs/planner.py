@@ -19,7 +19,7 @@
 
 Not counted: encoding and decoding of narrow wires, evaluations, checkpoints, start-up, and the slowdown of computation
 by communication on the same device.
-`python benchmarks/planner.py` compares plans with published and measured tables.
+`python lab/planner.py` compares plans with published and measured tables.
 """
 
 import math

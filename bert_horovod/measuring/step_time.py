@@ -1,6 +1,6 @@
 """The training step alone, on synthetic rows: no input pipeline, no other ranks.
 
-Run as a program, it builds the step of one recipe and times it on request, as the scripts in benchmarks/peers do:
+Run as a program, it builds the step of one recipe and times it on request, as the scripts in lab/peers do:
 
     python -m bert_horovod.measuring.step_time '{"recipe": {...}}'
 

@@ -1,4 +1,4 @@
-"""The recipes that come with the program: run/recipes/ in a clone; setup.py installs them as bert_horovod/recipes/."""
+"""The recipes that come with the program: run/recipes/ in a clone; installed ones are in bert_horovod/recipes/."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Loss curves of earlier runs of a recipe, to check whether a run's loss is normal.
 
 Each file of references/ is about one recipe. It has a band of losses of several seeds for each window of steps, as
-measured by benchmarks/reference_curve.py, or marks: values at the end of training, of others or of a run of ours. A
+measured by lab/reference_curve.py, or marks: values at the end of training, of others or of a run of ours. A
 file is used for a run that has the file's settings; a band is used only if all other settings of the run are defaults.
 data.seed, [numerics] and [execution] may differ: a number format with which the loss leaves the band is a fault to be
 reported.

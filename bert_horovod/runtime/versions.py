@@ -4,7 +4,7 @@ import importlib.metadata
 
 from bert_horovod.runtime.children import installed_version
 
-# As in setup.py. The metadata of an environment that an older checkout installed name the older version.
+# As in pyproject.toml. The metadata of an environment that an older checkout installed name the older version.
 TENSORFLOW = "2.21.0"
 
 

@@ -77,7 +77,7 @@ def test_on_a_gpu_the_peak_is_in_backward_or_in_the_optimizer():
     ],
 )
 def test_on_a_gpu_it_is_the_peak_of_tensorflows_allocator(precision, size, length, rows, micro_batches, gigabytes):
-    # Peaks on a stand-in for CUDA's libraries, with compiled layers: benchmarks/gpu_trace.py, gpu_sections.py.
+    # Peaks on a stand-in for CUDA's libraries, with compiled layers.
     recipe = size_recipe(size, [f"numerics.precision={precision}"], rows, length)
     shapes, slots = pretraining_shapes(recipe.model, True), full_row_slots(recipe.objective, length)
     estimated = memory_bytes(recipe, shapes, length, slots, 1, micro_batches, 1, gpu=True)

@@ -24,7 +24,7 @@ def losses(finetuning: TextFinetuning, work: Path, *more: str) -> np.ndarray:
     """Ours and theirs: [2, steps]."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from benchmarks.against_transformers import first_losses
+    from lab.against_transformers import first_losses
 
     return np.array(first_losses(finetuning, work, overrides=(*SETTINGS, *more))).T
 

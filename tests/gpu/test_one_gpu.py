@@ -1,4 +1,4 @@
-"""What one GPU can prove beside benchmarks/gpu.py: exact resume, overflow in float16, modes that agree, memory."""
+"""What one GPU can prove beside lab/gpu.py: exact resume, overflow in float16, modes that agree, memory."""
 
 import dataclasses
 import json
@@ -10,9 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.gpu_correctness import BANDS, compare, out_of_bands, toy_recipe, train
+from bert_horovod.costs.derived import derive
 from bert_horovod.recipe.sections import Recipe
-from tests.benchmarks.scripts import DIRECTORY
+from lab.gpu import step_job
+from lab.gpu_correctness import BANDS, compare, out_of_bands, toy_recipe, train
 from tests.gpu.conftest import DEVICE, GPUS_OF_RANKS, run_program
 from tests.toy_runs import newest, pretrain_arguments
 
@@ -69,9 +70,11 @@ def test_recomputation_changes_nothing_but_rounding(device, recompute, xla):
     else [("small", 128, 64, "none")],
 )
 def test_the_memory_estimate_is_within_a_tenth(size, length, rows, recompute):
-    work = {"section": "step", "size": size, "length": length, "rows": rows, "recompute": recompute, "steps": 2}
-    work |= {"precision": "float16" if DEVICE == "GPU" else "bfloat16", "xla": "auto"}
-    command = [sys.executable, DIRECTORY / "gpu_sections.py", json.dumps(work)]
+    precision = "float16" if DEVICE == "GPU" else "bfloat16"
+    settings = [f"execution.recompute={recompute}", "execution.kernels=xla"]
+    job = step_job(size, length, rows, settings, {"precision": precision, "without_kernels": "not here"}, steps=2)
+    command = [sys.executable, *job.command]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | GPUS_OF_RANKS, check=True)
-    measured = json.loads(done.stdout.splitlines()[-1])
-    assert measured["memory_bytes"] == pytest.approx(measured["estimated_memory_bytes"], rel=0.1)
+    measured = json.loads(done.stdout.splitlines()[-1])["memory_bytes"]
+    estimated = derive(job.recipe, job.recipe.phase[0], 1, gpu=DEVICE == "GPU").memory_bytes
+    assert measured == pytest.approx(estimated, rel=0.1)

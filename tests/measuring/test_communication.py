@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.contestants import METHODS
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BackwardProfile, by_size
 from bert_horovod.errors import UserError
@@ -22,6 +21,7 @@ from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.training.step_results import StepTimes
+from lab.contestants import METHODS
 from tests.horovod_runs import run_ranks
 from tests.toys import toy_recipe, toy_recipe_table
 

@@ -91,7 +91,8 @@ class Tree:
         for name in ("setup.sh", "constraints", "horovod_headers"):
             source = PROJECT / "run" / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, root / "run" / name)
-        shutil.copy(PROJECT / "setup.py", root)
+        for name in ("setup.py", "pyproject.toml"):
+            shutil.copy(PROJECT / name, root)
         for name in TOOLS:
             (bin_directory / name).symlink_to(shutil.which(name))
         for name in BUILD_TOOLS:
@@ -380,13 +381,12 @@ def test_the_kept_wheel_follows_the_headers_contents_and_not_their_place(tree):
     assert "building Horovod" in tree.setup(**cache).stdout
 
 
-def test_every_python_has_versions_that_fit_setup_py(tree):
+def test_every_python_has_versions_that_fit_the_projects_file(tree):
     from packaging.requirements import Requirement
     from packaging.version import Version
 
-    text = (PROJECT / "setup.py").read_text(encoding="utf-8")
+    text = (PROJECT / "pyproject.toml").read_text(encoding="utf-8").partition("[project]")[2]
     required = [Requirement(line) for line in re.findall(r'"([a-z][a-z0-9-]*(?:[<>=]=?[0-9][^"]*))"', text)]
-    required.append(Requirement("tensorflow" + re.search(r'TENSORFLOW = "([^"]*)"', text).expand(r"==\1")))
     assert {"numpy", "tensorflow", "uv", "torch"} <= {requirement.name for requirement in required}
     for python in ("3.10", "3.11", "3.12", "3.13"):
         file = PROJECT / "run" / "constraints" / f"python{python}.txt"

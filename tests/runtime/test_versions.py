@@ -7,7 +7,7 @@ from pathlib import Path
 from bert_horovod.runtime import versions as checked
 from bert_horovod.runtime.versions import TENSORFLOW
 
-SETUP = Path(__file__).resolve().parents[2] / "setup.py"
+DECLARED = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def installed(monkeypatch, requires: list[str], **versions: str) -> None:
@@ -29,8 +29,9 @@ def test_the_tested_versions_are_those_of_the_packages_metadata():
     assert "torch" not in packages
 
 
-def test_tensorflows_version_is_that_of_setup_py():
-    assert re.search(r'^TENSORFLOW = "(.*?)"', SETUP.read_text(encoding="utf-8"), re.MULTILINE)[1] == TENSORFLOW
+def test_tensorflows_version_is_that_of_the_projects_file():
+    named = re.findall(r'"tensorflow(?:\[and-cuda\])?==(.*?)"', DECLARED.read_text(encoding="utf-8"))
+    assert named == [TENSORFLOW, TENSORFLOW]
 
 
 def test_versions_outside_of_the_tested_ranges_are_named_with_the_range(monkeypatch):

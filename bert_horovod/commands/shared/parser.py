@@ -63,8 +63,8 @@ class Parser(argparse_flags.ArgumentParser):
 
 
 def command_names(package: ModuleType) -> list[str]:
-    """The names of a package's modules; each module is a command."""
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+    """The names of a package's modules; each is a command, but `shared`, which has what commands share."""
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "shared")
 
 
 def add_commands(parser: argparse.ArgumentParser, package: ModuleType, metavar: str, runs: str) -> None:

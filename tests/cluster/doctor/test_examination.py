@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import Cluster, cluster, why_not
+from lab.cluster import Cluster, cluster, why_not
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
 DOCTOR = [sys.executable, "-m", "bert_horovod", "doctor"]

@@ -1,0 +1,178 @@
+"""transformers fine-tunes what ours fine-tunes: the same first parameters, token ids and settings, in a process.
+
+lab/pretraining_gain.py says what for.
+"""
+
+import contextlib
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_horovod.batches.positions import step_positions
+from bert_horovod.collectives.world import World
+from bert_horovod.errors import RunError
+from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.scores import score
+from bert_horovod.inference.text_answers import answers
+from bert_horovod.interchange.huggingface import write_directory
+from bert_horovod.optimizers.schedule import learning_rate
+from bert_horovod.training.job import Job
+from bert_horovod.training.loop import train
+from bert_horovod.training.start import first_state
+from lab.finetuning import EXAMPLES, PEER, padded
+
+NO_DROPOUT = ("model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0")
+FIRST = 20  # steps whose losses are compared
+_INTERVAL = 10  # steps over which a pace is taken, as in our metrics
+
+
+def first_losses(
+    finetuning: TextFinetuning, work: Path, python: str = sys.executable, overrides: tuple[str, ...] = ()
+) -> list[tuple[float, float]]:
+    """The losses of the first steps of a fine-tuning without dropout, ours and transformers', on the same examples.
+
+    Args:
+        finetuning: what is fine-tuned.
+        work: an empty directory.
+        python: one that has transformers.
+        overrides: settings of ours.
+
+    Raises:
+        RunError: transformers failed.
+    """
+    output_dir = work / "ours"
+    output_dir.mkdir()
+    job = finetuning.job(output_dir, overrides=[*overrides, *NO_DROPOUT, "execution.log_steps=1"], max_steps=FIRST)
+    theirs = _run(python, _start(job, finetuning, work) | {"splits": []}, _steps(job, FIRST))["losses"]
+    with contextlib.redirect_stdout(sys.stderr):
+        train(job, World())
+    lines = [json.loads(text) for text in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    ours = [line["loss"] for line in lines if "loss" in line]
+    return list(zip(ours, theirs, strict=True))
+
+
+def fine_tune(
+    finetuning: TextFinetuning,
+    output_dir: Path,
+    python: str,
+    seeds: int,
+    epochs: float,
+    overrides: tuple[str, ...],
+    max_steps: int | None = None,
+) -> dict[str, Any]:
+    """Fine-tune with transformers, and score as ours is scored; a seed that is finished is not done again.
+
+    A step has the examples that a step of ours has with that seed.
+
+    Args:
+        finetuning: what is fine-tuned.
+        output_dir: a directory for each seed is made there.
+        python: one that has transformers.
+        seeds: how many, from 0 on.
+        epochs: over the train examples.
+        overrides: settings of ours: dropout and learning rate are taken from there.
+        max_steps: stop there; the schedule does not notice.
+
+    Returns:
+        {"runs": [...]}: seed, scores, minutes of the steps at their median pace, and examples_per_s of each.
+
+    Raises:
+        RunError: transformers failed.
+    """
+    return {
+        "runs": [
+            _seed(finetuning, output_dir / f"seed-{seed}", python, seed, epochs, overrides, max_steps)
+            for seed in range(seeds)
+        ]
+    }
+
+
+def _seed(
+    finetuning: TextFinetuning,
+    directory: Path,
+    python: str,
+    seed: int,
+    epochs: float,
+    overrides: tuple[str, ...],
+    max_steps: int | None,
+) -> dict[str, Any]:
+    finished = directory / "scores.json"
+    if finished.is_file():
+        return json.loads(finished.read_text(encoding="utf-8"))
+    print(f"seed {seed}", file=sys.stderr, flush=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    job = finetuning.job(directory, epochs, [*overrides, f"data.seed={seed}"])
+    logits = directory / "logits.npz"
+    splits = [split for split in job.dataset.splits if split != "train"]
+    shape = _start(job, finetuning, directory) | {"seed": seed, "splits": splits, "logits": str(logits)}
+    taken = _run(python, shape, _steps(job, max_steps or job.recipe.phase[0].steps))
+    data, logits_of, scores = finetuning.data, dict(np.load(logits)), {}
+    for split, suffix in zip(splits, data.dev, strict=True):
+        predicted = answers(logits_of[split], len(data.format.labels))
+        values = score(predicted, job.dataset.splits[split].labels, data.metrics)
+        scores |= {f"{name}{suffix}": value for name, value in values.items()}
+    paces = [
+        sum(taken["examples"][start : start + _INTERVAL]) / sum(taken["seconds"][start : start + _INTERVAL])
+        for start in range(0, len(taken["seconds"]), _INTERVAL)
+    ]
+    rate = statistics.median(paces)
+    record = {
+        "seed": seed,
+        "scores": scores,
+        "minutes": sum(taken["examples"]) / rate / 60,
+        "examples_per_s": rate,
+    }
+    finished.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    shutil.rmtree(directory / "checkpoint")
+    (directory / "tokens.npz").unlink()
+    return record
+
+
+def _start(job: Job, finetuning: TextFinetuning, directory: Path) -> dict[str, Any]:
+    """Write a job's first parameters, with its head, and the token ids of its examples; what the peer is asked."""
+    recipe = job.recipe
+    state, _ = first_state(job, World())
+    parameters = {name: variable.numpy() for name, variable in state.parameters.items()}
+    checkpoint, tokens = directory / "checkpoint", directory / "tokens.npz"
+    write_directory(checkpoint, recipe.model, job.task, parameters, finetuning.vocabulary, finetuning.lowercase)
+    unpacked = replace(job.dataset, recipe=replace(recipe, data=replace(recipe.data, packing=False)))
+    arrays = {split: padded(unpacked.open(0, split)) for split in job.dataset.splits}
+    np.savez(tokens, **{f"{split}_{name}": values for split in arrays for name, values in arrays[split].items()})
+    return {
+        "checkpoint": str(checkpoint),
+        "tokens": str(tokens),
+        "labels": max(1, len(finetuning.data.format.labels)),
+        "examples": EXAMPLES,
+        "threads": 1,
+        "precision": recipe.numerics.precision,
+        "compiled": False,
+    }
+
+
+def _steps(job: Job, count: int) -> dict[str, list]:
+    """The learning rate and the numbers of the examples of each of a job's first steps."""
+    recipe, phase, source = job.recipe, job.recipe.phase[0], job.dataset.open(0, "train")
+    batches = []
+    for number in range(count):
+        taken = step_positions(number, phase.global_batch, 0, 1, recipe.execution.micro_batch)
+        examples = source.examples(np.concatenate([positions for positions, _ in taken]))
+        batches.append(examples[examples >= 0].tolist())
+    rates = [learning_rate(phase, step, recipe.optimizer.decay_power) for step in range(1, count + 1)]
+    return {"rates": rates, "batches": batches}
+
+
+def _run(python: str, shape: dict[str, Any], steps: dict[str, list]) -> dict[str, list]:
+    path = Path(shape["tokens"]).with_name("steps.json")
+    path.write_text(json.dumps(steps), encoding="utf-8")
+    words = [python, str(PEER), json.dumps(shape | {"steps": str(path)})]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"transformers ended with {done.returncode}")
+    return json.loads(done.stdout)

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""How fast the training step is on this machine, beside other programs' steps on the same shapes.
+
+python lab/compute.py                                             BERT-base, 16 x 128, bfloat16, all peers
+python lab/compute.py --shape mini --shape base-512 --precision float32 --precision bfloat16 --peer none
+
+Peers are TensorFlow Model Garden and Hugging Face's model in compiled PyTorch, each in a virtual environment of its
+own, made at first use, or in --peer_python. A contestant is a process that holds its model (lab/rounds.py); its
+argument is its description, a JSON object. Contestants of a shape run in turn, in rounds, one at a time; a line's
+figures are medians over rounds, a ratio is the median of each round's. All hold random rows without padding, one
+sequence each, with next-sentence pairs, dropout and clipping; Hugging Face's optimizer is always AdamW. Every
+contestant of a shape is in memory at once: one that dies is named on standard error and left out.
+
+--device cuda lets ours and Hugging Face's compute on the GPU, its attention without a padding mask, so that PyTorch may
+take its flash attention.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.batches.masks import full_row_slots
+from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.measuring.configuration import XLA_CHOICES, describe, size_recipe, step_flops
+from bert_horovod.measuring.tables import ratio, table
+from bert_horovod.recipe.loading import recipe_to_table
+from bert_horovod.recipe.sections import Recipe
+from lab.rounds import PROJECT, in_turn, ratio_of, say, started
+
+PEERS = {"model_garden": "Model Garden", "hugging_face": "Hugging Face"}
+SHAPES = {  # model's size, rows, length
+    "mini": ("mini", 64, 64),
+    "base": ("base", 16, 128),
+    "base-512": ("base", 4, 512),
+    "large": ("large", 4, 128),
+}
+PRECISIONS = ("float32", "bfloat16", "float16")
+WARM_UP = 3  # steps
+
+
+HAS_TORCH = "import torch, transformers, json; print(json.dumps([torch.__version__, torch.cuda.is_available()]))"
+# What may lead to TensorFlow's packages and CUDA libraries: PyTorch brings its own.
+OF_TENSORFLOW = ("PYTHONPATH", "LD_LIBRARY_PATH", "XLA_FLAGS")
+
+
+def add_environments(parser: argparse.ArgumentParser) -> None:
+    """Declare --environments, for `environment`."""
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default=PROJECT / "lab" / ".environments",
+        metavar="DIR",
+        help="directory of peers' environments, made where this Python lacks what they need (default: %(default)s)",
+    )
+
+
+def environment(name: str, directory: Path) -> Path:
+    """The Python of a peer's virtual environment, which is made if it is not there, or not with these requirements."""
+    requirements = PROJECT / "lab" / "peers" / f"{name}.txt"
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    path, marker = directory / name, directory / f"{name}.complete"
+    python = path / "bin" / "python"
+    if not (marker.exists() and marker.read_text().strip() == digest and python.exists()):
+        say(f"making {path}: pip install -r {requirements} (minutes)")
+        marker.unlink(missing_ok=True)
+        if path.is_symlink():
+            path.unlink()
+        elif path.exists():
+            shutil.rmtree(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        for command in (
+            [sys.executable, "-m", "venv", str(path)],
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(requirements)],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+                raise RunError(f"{' '.join(command)} failed: {''.join(last)}; mend that, or leave out with --peer")
+        marker.write_text(digest + "\n")
+    return python
+
+
+def torch_environment(python: str | Path, device: str) -> dict[str, str]:
+    """The variables with which a Python has torch (with CUDA, for "cuda") and transformers; raises UserError."""
+    alone = {name: value for name, value in os.environ.items() if name not in OF_TENSORFLOW}
+    for variables in (alone, dict(os.environ)):
+        command = [str(python), "-c", HAS_TORCH]
+        asked = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+        if asked.returncode == 0:
+            version, cuda = json.loads(asked.stdout.splitlines()[-1])
+            if device == "cuda" and not cuda:
+                raise UserError(f"torch {version} of {python} has no CUDA; --peer_python names one that has")
+            return variables
+    raise UserError(f"{python} has no torch and transformers; --peer_python names one that has")
+
+
+class Contest(NamedTuple):
+    """Who is compared: ours by XLA mode, peers by name."""
+
+    recipes: dict[str, Recipe]
+    peers: dict[str, Path]  # a Python each
+    threads: int
+    device: str = "cpu"
+    torch: dict[str, str] | None = None  # Hugging Face's variables; None: as others'
+
+    def commands(self) -> Iterator[tuple[str, list[str], dict[str, str] | None]]:
+        """Name, command and variables of each contestant: ours, their matrix products alone, peers."""
+        ours, recipe = [sys.executable, "-m", "bert_horovod.measuring.step_time"], next(iter(self.recipes.values()))
+        for xla, each in self.recipes.items():
+            yield xla, [*ours, json.dumps({"recipe": recipe_to_table(each)})], dict(os.environ)
+        yield "products", [*ours, json.dumps({"recipe": recipe_to_table(recipe), "products": True})], dict(os.environ)
+        shape = {
+            "model": dataclasses.asdict(recipe.model),
+            "rows": recipe.execution.micro_batch,
+            "length": recipe.phase[0].sequence_length,
+            "slots": full_row_slots(recipe.objective, recipe.phase[0].sequence_length),
+            "vocabulary": recipe.model.vocab_size,
+            "precision": recipe.numerics.precision,
+            "optimizer": recipe.optimizer.name,
+            "threads": self.threads,
+            "device": self.device,
+        }
+        for name, python in self.peers.items():
+            program = str(PROJECT / "lab" / "peers" / f"{name}.py")
+            yield name, [str(python), program, json.dumps(shape)], self.torch if name == "hugging_face" else None
+
+    def run(self, rounds: int, steps: int) -> list[dict[str, Any]]:
+        """Run all in turn; the lines of the table."""
+
+        def asked(name: str, _: int) -> float:
+            return statistics.median(running[name].ask(1 if name == "products" else steps))
+
+        with started(self.commands(), lambda name: 1 if name == "products" else WARM_UP) as running:
+            seconds = in_turn(running, rounds, asked, "round")
+            told = {name: (running[name].first_s, running[name].peak_bytes()) for name in seconds}
+        return results(self.recipes, seconds, told)
+
+
+def results(
+    recipes: dict[str, Recipe], seconds_of: dict[str, list[float]], told: dict[str, tuple[float, int | None]]
+) -> list[dict[str, Any]]:
+    """A line of the table for each contestant but the products, which are our lines' share.
+
+    Args:
+      recipes: ours.
+      seconds_of: by contestant, the seconds of a step of each round.
+      told: by contestant, the seconds of its first step and its peak of memory.
+    """
+    lines = []
+    recipe = next(iter(recipes.values()))
+    rows, length = recipe.execution.micro_batch, recipe.phase[0].sequence_length
+    products = seconds_of.get("products")
+    for name, rounds in seconds_of.items():
+        if name == "products":
+            continue
+        seconds, (first_s, peak) = statistics.median(rounds), told[name]
+        line = {
+            "step_s": seconds,
+            "rows_per_s": rows / seconds,
+            "tokens_per_s": rows * length / seconds,
+            "memory_bytes": peak,
+            "first_step_s": first_s,
+        }
+        if name in recipes:
+            line["configuration"] = describe(recipes[name])
+            line["flops_per_s"] = step_flops(recipe) / seconds
+            line["share"] = ratio_of(products, rounds) if products else None
+            line |= {peer: ratio_of(seconds_of[peer], rounds) for peer in PEERS if peer in seconds_of}
+        else:
+            rule = "adamw" if name == "hugging_face" else recipe.optimizer.name
+            shape = describe(recipe).split(f", {recipe.optimizer.name}")[0]
+            line["configuration"] = f"{PEERS[name]}: {shape}, {rule}"
+        lines.append(line)
+    return lines
+
+
+class _Append(argparse.Action):
+    """Collects a flag's values; the first replaces the default."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, value: str, option: str | None = None) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [value] if before is self.default else [*before, value])
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for flag, choices, default in (
+        ("shape", tuple(SHAPES), ["base"]),
+        ("precision", PRECISIONS, ["bfloat16"]),
+        ("xla", XLA_CHOICES, ["auto"]),
+    ):
+        parser.add_argument(
+            f"--{flag}",
+            choices=choices,
+            action=_Append,
+            default=default,
+            help=f"repeatable (default: {' '.join(default)})",
+        )
+    parser.add_argument("--peer", choices=("all", "none", *PEERS), default="all", help="(default: %(default)s)")
+    parser.add_argument("--optimizer", choices=("adamw", "lamb"), default="adamw", help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=5, help="steps of a contestant's round (default: %(default)s)")
+    parser.add_argument("--rows", type=int, help="rows of a micro-batch (default: the shape's)")
+    parser.add_argument("--length", type=int, help="positions of a row (default: the shape's)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)")
+    parser.add_argument("--peer_python", metavar="FILE", help="a Python with torch and transformers, for Hugging Face")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+    add_environments(parser)
+    add_overrides(parser, "model.num_hidden_layers=2")
+    arguments = parser.parse_args(argv)
+    if arguments.device == "cuda" and arguments.peer != "hugging_face":
+        parser.error("--device cuda: expected --peer hugging_face, the one that was written for GPUs too")
+    for flag in ("rounds", "steps"):
+        if getattr(arguments, flag) < 1:
+            parser.error(f"--{flag} {getattr(arguments, flag)}: expected at least 1")
+    return arguments
+
+
+def groups(arguments: argparse.Namespace) -> Iterator[dict[str, Recipe]]:
+    """What is compared with each other, one shape in one precision: recipes by execution.xla.
+
+    Raises UserError for a setting that cannot be.
+    """
+    for shape in arguments.shape:
+        size, rows, length = SHAPES[shape]
+        rows, length = arguments.rows or rows, arguments.length or length
+        for precision in arguments.precision:
+            settings = [f"numerics.precision={precision}", f"optimizer.name={arguments.optimizer}"]
+            yield {
+                xla: size_recipe(size, [*settings, f"execution.xla={xla}", *arguments.overrides], rows, length)
+                for xla in arguments.xla
+            }
+
+
+def main() -> int:
+    """Measure and print the table."""
+    arguments = parse()
+    columns = {peer: (f"rows/s vs {name}", ratio) for peer, name in PEERS.items()}
+    lines, torch = [], None
+    try:
+        asked = list(groups(arguments))  # before anything takes time
+        names = {"all": list(PEERS), "none": []}.get(arguments.peer, [arguments.peer])
+        given = {"hugging_face": Path(arguments.peer_python)} if arguments.peer_python else {}
+        peers = {name: given.get(name) or environment(name, arguments.environments.absolute()) for name in names}
+        if given:
+            torch = torch_environment(arguments.peer_python, arguments.device)
+        for recipes in asked:
+            say(describe(next(iter(recipes.values()))).rsplit(", XLA", 1)[0])
+            contest = Contest(recipes, peers, len(os.sched_getaffinity(0)), arguments.device, torch)
+            lines += contest.run(arguments.rounds, arguments.steps)
+            say(table(lines, columns))  # so far: the rest may fail
+    except ReportedError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    print(json.dumps(lines) if arguments.json else table(lines, columns))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

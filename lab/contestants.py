@@ -1,0 +1,186 @@
+"""A contestant of lab/scaling.py: how it is started on the hosts of a cluster in a box, and what it answers."""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_horovod.costs.link import NUMBER_BYTES
+from bert_horovod.errors import RunError
+from bert_horovod.recipe.sections import Recipe
+from lab.cluster import INTERFACE, Cluster, bits_per_s
+
+PROJECT = Path(__file__).resolve().parents[1]
+PEERS = {"horovod": "plain_horovod", "ddp": "distributed_data_parallel"}
+NAMES = {"ours": "bert-horovod", "horovod": "plain Horovod", "ddp": "DistributedDataParallel"}
+WIRES = {"ours": ("float32", "float16", "int8"), "horovod": ("float32",), "ddp": ("float32", "float16", "powersgd")}
+MODES = {"ours": (3, 2), "horovod": (2, 1), "ddp": (2, 1)}  # kinds of step that a run times, and those that communicate
+WARM_UP = {"ours": 2, "horovod": 1, "ddp": 1}  # steps of each kind that are not timed
+
+
+class Method(NamedTuple):
+    """An exchange that sends less, as it is after its dense stage."""
+
+    settings: tuple[str, ...]
+    number_bytes: float  # sent in a step, of each number of the model, about
+    steps: int = 1  # timed: a multiple of its interval
+    warm_up: int = 2
+
+
+_COMPRESSED = ("exchange.dense=0", "phase.0.warmup=0")
+_LOCAL = ("execution.consistency_steps=0", "execution.evaluate_steps=0", "execution.checkpoint_steps=960")
+_LOCAL += ("phase.0.steps=960",)
+METHODS = {
+    "1-bit Adam": Method(("exchange.method=onebit_adam", *_COMPRESSED), 0.27, steps=4),
+    "1-bit LAMB": Method(("exchange.method=onebit_lamb", "optimizer.name=lamb", *_COMPRESSED), 0.27, steps=4),
+    # The learning rate falls so fast that the longest period is reached in the warm-up.
+    "0/1 Adam, 16": Method(
+        (
+            "exchange.method=zero_one_adam",
+            "exchange.interval=16",
+            *_COMPRESSED,
+            *_LOCAL,
+            "optimizer.decay_power=1000",
+        ),
+        0.02,
+        steps=16,
+        warm_up=16,
+    ),
+    "largest chunks, 0.1": Method(("exchange.method=largest_chunks", *_COMPRESSED), 0.4, steps=4),
+    "local AdamW, 8": Method(("exchange.method=parameters", "exchange.interval=8", *_LOCAL), 1.5, 8, 8),
+    "local AdamW, 32": Method(("exchange.method=parameters", "exchange.interval=32", *_LOCAL), 0.4, 32, 32),
+    "MT-DAO, 32": Method(("exchange.method=mt_dao", "exchange.interval=32", *_LOCAL), 0.4, 32, 32),
+    # Without its full averages, which are as rare as one likes.
+    "DreamDDP, 8": Method(
+        ("exchange.method=dreamddp", "exchange.interval=8", *_LOCAL, "exchange.full_interval=960"), 0.5, 8, 8
+    ),
+}
+RANK_0 = "[0]<stdout>:"  # what horovodrun puts before its lines
+# Sends a rank to the core of its number in a list: sh -c PINNED 0,1 command
+PINNED = 'core=$(echo "$0" | cut -d, -f$((HOROVOD_RANK + 1))); exec taskset -c "$core" "$@"'
+
+
+class Cell(NamedTuple):
+    """A line of the table."""
+
+    program: str
+    wire: str
+    hosts: int
+    link: str | None  # None: one host has none
+    micro_batches: int
+
+    def __str__(self) -> str:
+        where = f"{self.hosts} hosts, {self.link}" if self.link else "1 host"
+        wire = f" {self.wire}" if self.link else ""
+        return f"{where}, K {self.micro_batches}: {NAMES[self.program]}{wire}"
+
+
+def groups(arguments: argparse.Namespace) -> Iterator[list[Cell]]:
+    """The cells that are measured in turn; one host's, in which wires do not differ, come first."""
+    programs = ["ours", *{"all": list(PEERS), "none": []}.get(arguments.peer, [arguments.peer])]
+    for hosts in sorted(arguments.hosts):
+        for link in arguments.link if hosts > 1 else [None]:
+            for count in arguments.micro_batches:
+                yield [
+                    Cell(program, wire, hosts, link, count)
+                    for program in programs
+                    for wire in ([*arguments.wire, *(arguments.method or ())] if link else arguments.wire[:1])
+                    if wire in WIRES[program] or not link or (wire in METHODS and program == "ours")
+                ]
+
+
+def command(cell: Cell, arguments: argparse.Namespace, steps: int, profile: Path | None) -> list[str]:
+    """What starts a cell's ranks, on the first host."""
+    start = []
+    if cell.link:
+        names = ",".join(f"node{i + 1}:1" for i in range(cell.hosts))
+        start += [sys.executable, shutil.which("horovodrun", path=path()), "--gloo"]
+        start += ["--network-interfaces", INTERFACE, "-np", str(cell.hosts), "-H", names]
+    if arguments.compute == "real":
+        start += ["sh", "-c", PINNED, ",".join(map(str, sorted(os.sched_getaffinity(0))))]
+    words = ["--model", arguments.model, "--rows", arguments.rows, "--length", arguments.length, "--steps", steps]
+    for override in arguments.overrides:
+        words += ["--set", override]
+    if profile:
+        words += ["--delay", profile]
+    if cell.program == "ours":
+        program = ["-m", "bert_horovod", "bench", "comm", "--json"]
+        rows = arguments.rows * cell.micro_batches * cell.hosts
+        method = METHODS.get(cell.wire)
+        settings = method.settings if method else (f"numerics.wire={cell.wire}",)
+        for setting in (f"phase.0.global_batch={rows}", "execution.threads=1", *settings):
+            words += ["--set", setting]
+        if method:
+            words += ["--warm_up", method.warm_up]
+    else:
+        program = [PROJECT / "lab" / "peers" / f"{PEERS[cell.program]}.py"]
+        wire = cell.wire if cell.wire in WIRES[cell.program] else WIRES[cell.program][0]
+        words += ["--micro_batches", cell.micro_batches, "--wire", wire]
+        if arguments.data_dir:
+            words += ["--data_dir", arguments.data_dir.absolute()]
+    return [*start, sys.executable, *map(str, program), *map(str, words)]
+
+
+def run(box: Cluster, words: list[str], timeout: float) -> dict[str, Any]:
+    """The JSON object that rank 0 prints; raises RunError with its last words."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PATH": path()}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    try:
+        done = box.run("node1", words, timeout=timeout, env=environment, cwd=PROJECT)
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"no answer in {timeout:.0f} s") from error
+    for text in done.stdout.splitlines():
+        if text.startswith(("{", RANK_0 + "{")):
+            return json.loads(text.removeprefix(RANK_0))
+    messages = done.stderr.strip().splitlines()
+    last = [text for text in messages if text.startswith("[0]")] or messages
+    raise RunError(f"ended with {done.returncode}: " + "\n  ".join(last[-3:]))
+
+
+def figures(printed: dict[str, Any]) -> dict[str, float]:
+    """What counts of a contestant's answer, in seconds and bytes; ours has a step of each kind."""
+    steps = printed["step_s"]
+    if not isinstance(steps, dict):
+        return {"step_s": steps, "compute_s": printed["compute_s"], "wire_bytes": printed["wire_bytes"]}
+    step = steps["overlapped"] if steps.get("overlapped") is not None else steps["off"]  # off: a world of one
+    optional = {
+        "held_back_s": steps.get("held_back"),
+        "predicted_s": printed.get("predicted_s"),
+        "cores_busy": printed["cores_busy"].get("overlapped"),
+    }
+    return {"step_s": step, "compute_s": steps["off"], "wire_bytes": printed.get("wire_bytes", 0)} | optional
+
+
+def expected(cell: Cell, arguments: argparse.Namespace, profile: dict, recipe: Recipe) -> tuple[int, float]:
+    """How many steps a run should time, and how many seconds the run may take then."""
+    model = recipe.model
+    hidden, inner = model.hidden_size, model.intermediate_size
+    parameters = model.vocab_size * hidden + model.num_hidden_layers * (4 * hidden**2 + 2 * hidden * inner)
+    passes = profile["forward_s"] + profile["head_s"] + sum(profile["layers_s"]) + profile["embeddings_s"]
+    compute_s = cell.micro_batches * passes + profile["update_s"]
+    wire_s = 0.0
+    if cell.link:
+        method, wires = METHODS.get(cell.wire), NUMBER_BYTES | {"powersgd": 0.1}
+        number_bytes = method.number_bytes if method else wires[cell.wire]
+        sent = 2 * (cell.hosts - 1) / cell.hosts * parameters * number_bytes
+        wire_s = sent * 8 / bits_per_s(cell.link)
+    all_steps, communicating = MODES[cell.program] if cell.link else (1, 0)
+    together_s = all_steps * compute_s + communicating * wire_s
+    steps = arguments.steps or max(1, min(10, round(arguments.seconds / together_s)))
+    method = METHODS.get(cell.wire) if cell.link else None
+    if method:
+        steps = math.ceil(steps / method.steps) * method.steps
+    warm_up = method.warm_up if method else WARM_UP[cell.program]
+    return steps, 5 + 2.5 * cell.hosts + (steps + warm_up) * together_s
+
+
+def path() -> str:
+    """Where programs are looked for: beside this Python first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

@@ -1,0 +1,90 @@
+"""The curves of lab/curves.toml by their names: what each trains, is compared with and is kept under."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_horovod.recipe.fields import read_toml
+from bert_horovod.recipe.loading import load_recipe, recipe_to_table
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
+
+LAB = Path(__file__).resolve().parent
+RECIPES = LAB.parent / "run" / "recipes"
+KEPT = LAB / "curves"
+RANKS = 2
+_SEED = re.compile(r", seed \d+$")
+_UNTIMED = re.compile(r", (seed|rate|longer|dense).*")  # what changes no step's seconds
+
+
+class Curve(NamedTuple):
+    """What is trained under a name."""
+
+    name: str
+    recipe_file: Path
+    settings: tuple[str, ...]  # what is set in the recipe, as --set takes it
+    begin: str  # of the names of curves that begin with trained parameters; "": with fresh ones
+    baseline: str  # the curve whose last loss it is to reach: of the same first parameters and seed
+    timed: str  # under which its step is timed: neither first parameters, seed, rate nor stages count
+    results: Path  # the file that keeps it
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, settings applied."""
+        return load_recipe(self.recipe_file, self.settings)
+
+
+def _read(path: Path) -> dict[str, Curve]:
+    table = read_toml(path, "the table of curves")
+    curves = {}
+    for group in table["group"]:
+        begin = group.get("begin", "")
+        for name, own in group["curves"].items():
+            seed = _SEED.search(name)
+            curves[begin + name] = Curve(
+                begin + name,
+                RECIPES / group["recipe"],
+                (*table["common"], *group.get("set", ()), *own),
+                begin,
+                begin + group["baseline"] + (seed[0] if seed else ""),
+                group.get("timed") or _UNTIMED.sub("", name),
+                KEPT / f"{group['results']}.jsonl",
+            )
+    return curves
+
+
+CURVES = _read(LAB / "curves.toml")  # in the order in which they are trained
+
+
+def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None) -> str:
+    """What decides a curve: settings that are defaults do not count, so that new ones change no key.
+
+    `start_hash` is of the parameters that a continued curve begins with.
+    """
+    settings, defaults = recipe_to_table(recipe), recipe_to_table(Recipe(phase=(Phase(),) * len(recipe.phase)))
+    changed: dict[str, Any] = {}
+    for section in WHAT_SECTIONS:
+        pairs = zip(settings[section], defaults[section], strict=True) if section == "phase" else None
+        pairs = pairs or [(settings[section], defaults[section])]
+        changed[section] = [{key: a[key] for key in sorted(a) if a[key] != b[key]} for a, b in pairs]
+    decided_by = [changed, store_hash, RANKS, recipe.execution.evaluate_rows, *([start_hash] if start_hash else [])]
+    text = json.dumps(decided_by, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """The curves that were trained, by key."""
+    lines = [
+        json.loads(line)
+        for file in sorted(KEPT.glob("*.jsonl"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    return {curve["key"]: curve for curve in lines}
+
+
+def keep(curve: dict[str, Any]) -> None:
+    """Add a curve that was trained to the file of its name's group."""
+    KEPT.mkdir(exist_ok=True)
+    with CURVES[curve["name"]].results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(curve) + "\n")

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""How well each exchange, and each way to grow a model, learns: BERT-mini on a store of books, one curve a recipe.
+
+python lab/curves.py --data_dir STORE --work DIR                 train what is missing, then print the table
+python lab/curves.py --data_dir STORE --work DIR --curve float16 --curve "1-bit Adam"
+python lab/curves.py --data_dir STORE --work DIR --start C       continued curves too
+python lab/curves.py --data_dir STORE --work DIR --gpu           on this host's GPU
+python lab/curves.py --step_times FILE                           the table alone, with hours on a link
+python lab/plot_curves.py --against operations SVG                   curves of growing models, see docs/growing.md
+
+Loss depends on steps and speed on the link, so both are measured apart: here two ranks train over loopback, and FILE
+has what `lab/scaling.py --model mini --rows 32 --length 64 --compute real --json` measured on a shaped link.
+Hours to a loss are steps to it times seconds a step; a dense stage's steps take as long as those of float16. Where
+there are several phases, FILE has seconds by "stacking, 8 layers, phase 0" and so on, which scaling.py measures with
+`--set model.num_hidden_layers=6 --set phase.0.trained_layers=2`.
+
+A curve is behind float32; at 256 rows behind AdamW; if its recipe is another, behind the curve that trains the whole
+model of that size.
+
+When a curve from fresh parameters leaves its first plateau is a matter of rounding, worth 0.1 nats in the end. So what
+is recommended is also compared without a plateau: "continued" curves begin with the parameters of --start, a checkpoint
+of bert-mini.toml after 1,000 steps. Those of 400 steps compute in float32, as any CPU can.
+
+On a GPU the two ranks share it, over Gloo, each as if it were alone on its host. Curves whose two ranks would compute
+what one does (float32 sums of gradients) are trained on one rank there; what two would send is computed.
+
+lab/curves.toml has the curves, lab/curves/ those that were trained, a file for each group. A curve is trained once
+for what decides it, its key: the recipe's settings that are not defaults, the store, the number of ranks and the
+first parameters. A run that was stopped goes on where it was: its directory in DIR bears the key.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.corpus.store import open_store
+from bert_horovod.costs.derived import derive
+from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.measuring.tables import table
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.storage.reading import hash_file
+from lab.contestants import PINNED, path
+from lab.curve_recipes import CURVES, RANKS, Curve, keep, kept, key_of
+from lab.rounds import PROJECT, say
+
+ONE_GPU = "localhost:1,127.0.0.1:1"  # each rank is the first of its host, and takes the first GPU
+COLUMNS = {
+    "loss": ("held-out loss", "{:.4f}".format),
+    "behind": ("behind, nats", "{:+.4f}".format),
+    "steps": ("steps to its loss", "{:,.0f}".format),
+    "tera_flops": ("TFLOP to its loss", "{:,.0f}".format),
+    "wire_gb": ("GB sent by a rank", "{:.1f}".format),
+    "step_s": ("step s", "{:.3f}".format),
+    "hours": ("hours to its loss", "{:.2f}".format),
+    "hours_whole": ("hours of all steps", "{:.2f}".format),
+}
+
+
+def train(curve: Curve, key: str, start: Path | None, arguments: argparse.Namespace) -> None:
+    """Train a curve to its end, from where it was, and keep it; `start` is what it begins with if not fresh.
+
+    Raises RunError if the run failed.
+    """
+    name, recipe, work = curve.name, curve.recipe, arguments.work
+    directory = work / key
+    alone = arguments.gpu and one_rank_is_enough(recipe)
+    words = [] if alone else ["horovodrun", "-np", str(RANKS), *(["-H", ONE_GPU] if arguments.gpu else own_cores())]
+    words += training_words(curve, arguments, start)
+    words += ["--output_dir", str(directory)]
+    if arguments.gpu:  # one micro-batch a step
+        words += ["--set", f"execution.micro_batch={recipe.phase[0].global_batch // (1 if alone else RANKS)}"]
+    say(f"{name}: training in {directory}")
+    environment = os.environ | {"PATH": path(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment |= {} if arguments.gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    with (work / f"{key}.log").open("a") as log:
+        run = subprocess.Popen(words, cwd=PROJECT, env=environment, stdout=log, stderr=log)
+        signal.signal(
+            signal.SIGTERM, lambda *_: (directory / "stop").touch() if directory.is_dir() else run.terminate()
+        )
+        code = run.wait()
+    metrics = directory / "metrics.jsonl"
+    texts = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else []
+    lines = [json.loads(text) for text in texts]
+    held_out = [(line["step"], line["held_out_mlm_loss"]) for line in lines if "held_out_mlm_loss" in line]
+    if code or not held_out or held_out[-1][0] != recipe.total_steps:
+        raise RunError(
+            f"{name}: ended with {code} before step {recipe.total_steps}; see {work / f'{key}.log'}; again to resume"
+        )
+    trained = [line for line in lines if "loss" in line]
+    trained_curve = {
+        "name": name,
+        "key": key,
+        "settings": list(curve.settings),
+        "held_out": held_out,
+        "loss": [(line["step"], line["loss"]) for line in trained],
+        "phases": [
+            {
+                "steps": phase.steps,
+                "flops": phase.global_batch * derive(recipe, phase, RANKS).flops_per_row,
+                # Alone: float32 sums, sent 2 (n - 1) / n times by each of n = 2 ranks.
+                "wire_bytes": 4.0 * derive(recipe, phase, RANKS).trained
+                if alone
+                else statistics.fmean(line["wire_bytes"] for line in trained if line["phase"] == i),
+            }
+            for i, phase in enumerate(recipe.phase)
+        ],
+        "skipped_steps": trained[-1]["skipped_steps"],
+    }
+    keep(trained_curve)
+    if not arguments.keep:
+        shutil.rmtree(directory)
+
+
+def training_words(curve: Curve, arguments: argparse.Namespace, start: Path | None) -> list[str]:
+    """What trains a curve on a rank, without its output directory; `start`: as in `train`."""
+    words = [sys.executable, str(PROJECT / "run" / "run_pretraining.py"), "--recipe", str(curve.recipe_file)]
+    words += ["--data_dir", str(arguments.data_dir.absolute())]
+    words += ["--init_checkpoint", str(start.absolute())] if start else []
+    return words + [word for setting in curve.settings for word in ("--set", setting)]
+
+
+def one_rank_is_enough(recipe: Recipe) -> bool:
+    """Whether two ranks compute what one does, to rounding: whole gradients are summed, in float32, then clipped."""
+    exchanged = recipe.exchange.method == "gradients" and recipe.numerics.wire == "float32"
+    return exchanged and recipe.optimizer.clipping == "global"
+
+
+def own_cores() -> list[str]:
+    """What sends each rank to a core of its own: training is a tenth faster so; nothing where cores are too few."""
+    cores = sorted(os.sched_getaffinity(0))
+    return ["sh", "-c", PINNED, ",".join(map(str, cores))] if len(cores) == RANKS else []
+
+
+def steps_to(loss: float, curve: list[list[float]]) -> float | None:
+    """The first step, between two evaluations by a straight line, at which a curve is at a loss; None: never."""
+    before: tuple[float, float] | None = None
+    for step, curve_loss in curve:
+        if curve_loss <= loss:
+            return (
+                step
+                if before is None
+                else before[0] + (step - before[0]) * (before[1] - loss) / (before[1] - curve_loss)
+            )
+        before = (step, curve_loss)
+    return None
+
+
+def phases_of(curve: dict[str, Any]) -> list[dict[str, float | None]]:
+    """The phases of a curve: their steps; of a step its operations and the bytes that a rank sends; None: not known.
+
+    The file of a curve that was trained before this had phases tells of one.
+    """
+    only_phase = {"steps": curve["held_out"][-1][0], "flops": None, "wire_bytes": curve.get("wire_bytes")}
+    return curve.get("phases", [only_phase])
+
+
+def total(steps: float, curve: dict[str, Any], what: str) -> float | None:
+    """What so many steps of a curve take of "flops" or "wire_bytes"; None if that is not known."""
+    cost = 0.0
+    for phase in phases_of(curve):
+        if phase[what] is None:
+            return None
+        taken = min(steps, phase["steps"])
+        cost, steps = cost + taken * phase[what], steps - taken
+    return cost
+
+
+def seconds_of(steps: float, curve: dict[str, Any], step_s: dict[str, float], unit: float = 1) -> float | None:
+    """How long so many steps of a curve take; None where its step's seconds are not known."""
+    phases, of_all = phases_of(curve), curve["held_out"][-1][0]
+    if len(phases) > 1:
+        names = [f"{CURVES[curve['name']].timed}, phase {i}" for i in range(len(phases))]
+        if any(name not in step_s for name in names):
+            return None
+        timed = [phase | {"seconds": step_s[name]} for phase, name in zip(phases, names, strict=True)]
+        return unit * total(steps, curve | {"phases": timed}, "seconds")
+    taken = step_s.get(CURVES[curve["name"]].timed)
+    if taken is None:
+        return None
+    settings = dict(setting.split("=", 1) for setting in curve["settings"])
+    dense = min(steps, float(settings.get("exchange.dense", 0)) * of_all)
+    if dense and "float16" not in step_s:
+        return None
+    return unit * (dense * step_s.get("float16", 0) + (steps - dense) * taken)
+
+
+def lines(curves: list[dict[str, Any]], step_s: dict[str, float]) -> list[dict[str, Any]]:
+    """The table's lines."""
+    last_losses = {curve["name"]: curve["held_out"][-1][1] for curve in curves}
+    rows = []
+    for curve in curves:
+        goal = last_losses.get(CURVES[curve["name"]].baseline)
+        last = curve["held_out"][-1][1]
+        steps = steps_to(goal, curve["held_out"]) if goal is not None else None
+        taken = steps or curve["held_out"][-1][0]
+        flops, wire_bytes = total(taken, curve, "flops"), total(taken, curve, "wire_bytes")
+        seconds = seconds_of(taken, curve, step_s)
+        rows.append(
+            {
+                "configuration": curve["name"],
+                "loss": last,
+                "behind": last - goal if goal is not None else None,
+                "steps": steps,
+                "tera_flops": flops / 1e12 if flops and steps else None,
+                "wire_gb": wire_bytes / 1e9,
+                "step_s": step_s.get(CURVES[curve["name"]].timed),
+                "hours": seconds / 3600 if seconds and steps else None,
+                "hours_whole": seconds_of(curve["held_out"][-1][0], curve, step_s, 1 / 3600),
+            }
+        )
+    return rows
+
+
+def add_training(parser: argparse.ArgumentParser, required: bool) -> None:
+    """Declare the flags of what is trained."""
+    parser.add_argument("--data_dir", required=required, type=Path, metavar="STORE", help="token store of the books")
+    parser.add_argument("--work", required=required, type=Path, metavar="DIR", help="directory of the runs")
+    parser.add_argument("--curve", required=required, action="append", choices=tuple(CURVES), help="repeatable")
+    parser.add_argument("--start", type=Path, metavar="CHECKPOINT", help="that continued curves begin with")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+
+
+def check_start(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Refuse a continued curve without --start."""
+    continued = [name for name in arguments.curve or () if CURVES[name].begin]
+    if continued and not arguments.start:
+        parser.error(f"--curve {continued[0]!r}: expected --start, the checkpoint with which it begins")
+
+
+def keys(names: list[str], arguments: argparse.Namespace) -> dict[str, str]:
+    """The keys of these curves; raises ReportedError where there is no store or no start."""
+    store_hash = open_store(arguments.data_dir).hash
+    start_hash = hash_file(arguments.start / "model.safetensors") if arguments.start else None
+    return {name: key_of(CURVES[name].recipe, store_hash, start_hash if CURVES[name].begin else None) for name in names}
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_training(parser, required=False)
+    parser.add_argument("--gpu", action="store_true", help="train on this host's GPU")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave finished runs in DIR, to fine-tune what they trained"
+    )
+    parser.add_argument("--step_times", type=Path, metavar="FILE", help="JSON: seconds of a step by a curve's name")
+    arguments = parser.parse_args(argv)
+    if (arguments.data_dir is None) != (arguments.work is None):
+        parser.error("--data_dir and --work: expected both, to train, or neither")
+    check_start(parser, arguments)
+    return arguments
+
+
+def main() -> int:
+    """Train what is missing, and print the table."""
+    arguments = parse()
+    try:
+        if arguments.data_dir:
+            if not shutil.which("horovodrun", path=path()):
+                raise UserError("horovodrun is not installed")
+            arguments.work.mkdir(parents=True, exist_ok=True)
+            names = arguments.curve or list(CURVES)
+            left_out = [name for name in names if CURVES[name].begin and not arguments.start]
+            for name in left_out:
+                say(f"{name}: left out, because there is no --start")
+            for name, key in keys([name for name in names if name not in left_out], arguments).items():
+                if key not in kept():
+                    train(CURVES[name], key, arguments.start if CURVES[name].begin else None, arguments)
+        step_s = json.loads(arguments.step_times.read_text(encoding="utf-8")) if arguments.step_times else {}
+    except ReportedError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    curves = sorted(kept().values(), key=lambda curve: list(CURVES).index(curve["name"]))
+    rows = lines(curves, step_s)
+    print(json.dumps(rows) if arguments.json else table(rows, COLUMNS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

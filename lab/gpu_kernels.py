@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+"""Whether the Triton kernels of execution.kernels are right on this GPU, and what they gain; one process, three parts:
+
+    python lab/gpu_kernels.py --output gpu_kernels.json
+
+1. errors: two layers, forward and backward, with kernels in bfloat16 and float16, beside XLA's own path in float32 from
+   the same inputs with the same dropout masks: relative L2 errors of the output and of every gradient. Rows are packed.
+   XLA's own error in the same precision stands beside each: where it is as large, the error is rounding. The float32
+   reference itself is within 1e-5 of float64.
+2. broken: what part 1 would have said of a broken kernel. One constant of a kernel's text is changed in a copy; if
+   that is not noticed, part 1 proves nothing.
+3. times: one layer, forward and backward, with kernels and without.
+
+It exits with 1 if an error is above its bound or if anything failed, and says what; --output is written after each
+part, and what it holds is the last line. It needs a GPU of compute capability 8.0 or later, and neither Triton nor
+Horovod. Compiling takes most of the time, so XLA does not search for the fastest products (autotune level 0), unless
+XLA_FLAGS names a level. lab/gpu.py begins with this.
+"""
+# ruff: noqa: E402 (TensorFlow is imported quietly)
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.runtime.quiet import import_tensorflow
+
+import_tensorflow()
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.measuring.configuration import size_recipe
+from bert_horovod.model.dropout import DropoutState
+from bert_horovod.model.encoder import _layer_programs, attention_bias, encode
+from bert_horovod.model.forward import Forward
+from bert_horovod.model.gpu_kernels import catalogue
+from bert_horovod.model.gpu_kernels.choice import capability, why_not
+from bert_horovod.model.gpu_kernels.kernel_rows import kernel_rows
+from bert_horovod.model.gpu_kernels.layer import kernel_programs
+from bert_horovod.model.parameters import encoder_shapes, initial_values
+from bert_horovod.model.policy import ComputePolicy
+from bert_horovod.model.weights import cast_weights, layer_weights
+from bert_horovod.recipe.sections import Model
+from bert_horovod.runtime.devices import gpu_details, use_devices
+
+# Relative L2 errors. A kernel alone is wrong by 0.003 in bfloat16, two layers in a row by a few times that, and by more
+# where the model is wider. A wrong mask, bias or block is wrong by more than 0.1.
+BOUNDS = {"bfloat16": 0.03, "float16": 0.006}
+BROKEN = ("gelu_backward", "0.398942292", "0.600000023")  # a kernel, and a constant of its text: 1 / sqrt(2 pi)
+TIMED = [("base", 128, 128), ("base", 32, 512), ("large", 64, 128), ("large", 16, 512)]
+CALLS = 20  # timed calls, of which each waits for the one before on the device only
+SAMPLES = 5
+
+
+class Case(NamedTuple):
+    """A shape in which layers are compared."""
+
+    rows: int
+    length: int
+    heads: int
+    head_size: int
+    precision: str
+    layers: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.length}, {self.heads} heads of {self.head_size}, {self.precision}"
+
+
+CASES = [
+    Case(rows, length, heads, head_size, precision)
+    for length, rows in {128: 8, 512: 4}.items()
+    for head_size, heads in {64: 12, 32: 8}.items()
+    for precision in BOUNDS
+]
+
+
+def main() -> int:
+    """Run the parts; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, help="JSON file, written after each part")
+    parser.add_argument("--budget_s", type=float, default=170, help="no part or shape begins later than this")
+    parser.add_argument("--threads", type=int, default=8, help="shapes that compile at the same time")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts")
+    arguments = parser.parse_args()
+    reason = why_not(Model(), (128, 512), "bfloat16", "layers")
+    if reason:
+        print(f"gpu_kernels: the kernels cannot be used here: {reason}", file=sys.stderr)
+        return 1
+    if "autotune_level" not in os.environ.get("XLA_FLAGS", ""):  # XLA reads it when it compiles for the first time
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
+    use_devices(0, 1, 0)
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # else the float32 reference is a rough one
+    began, found, problems = time.monotonic(), {"gpu": gpu_details(), "xla_flags": os.environ["XLA_FLAGS"]}, []
+    for part in arguments.only:
+        left_s = arguments.budget_s - (time.monotonic() - began)
+        try:
+            found[part], wrong = PARTS[part](arguments.threads, left_s)
+        except (tf.errors.OpError, ValueError) as error:
+            found[part], wrong = None, [f"failed: {str(error).strip()[:500]}"]
+        problems += [f"{part}: {each}" for each in wrong]
+        found |= {"problems": problems, "seconds": round(time.monotonic() - began, 1)}
+        if arguments.output:
+            arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for problem in problems:
+        print(f"WRONG: {problem}", flush=True)
+    print(f"{len(problems)} problems" if problems else "all errors are within their bounds", f"({found['seconds']} s)")
+    print(json.dumps(found))
+    return 1 if problems else 0
+
+
+def errors(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """Part 1, and what is out of bounds."""
+    deadline = time.monotonic() + left_s
+    with ThreadPoolExecutor(threads) as pool:
+        compared = list(pool.map(lambda case: compare(case) if time.monotonic() < deadline else None, CASES))
+    results, problems = [], []
+    print(f"{'case':40}  {'output':>8}  largest gradient's, XLA's own, its weight")
+    for case, by_name in zip(CASES, compared, strict=True):
+        if by_name is None:
+            problems.append(f"{case}: not compared, the time was over")
+            continue
+        results.append(case._asdict() | {"bound": BOUNDS[case.precision], "errors": by_name})
+        gradients = {name: error for name, (error, _) in by_name.items() if name != "output"}
+        worst = max(gradients, key=lambda name: gradients[name])
+        shown = f"{case!s:40}  {by_name['output'][0]:8.5f}"
+        print(f"{shown}  {gradients[worst]:8.5f} {by_name[worst][1]:8.5f} {worst}", flush=True)
+        problems += verdict(case, by_name)
+    return results, problems
+
+
+def verdict(case: Case, by_name: dict[str, tuple[float, float]]) -> list[str]:
+    """What is wrong with a case in one line; nothing if all is within the bound."""
+    wrong = out_of_bound(by_name, BOUNDS[case.precision])
+    return [f"{case}: {len(wrong)} of {len(by_name)} tensors, among them {'; '.join(wrong[:3])}"] if wrong else []
+
+
+def broken(_: int, left_s: float) -> tuple[dict[str, Any], list[str]]:
+    """Part 2: the verdict on a broken kernel; that there is none is wrong."""
+    if left_s < 0:
+        return {}, ["not tried, the time was over"]
+    kernel, right, changed = BROKEN
+    case = next(each for each in CASES if each.precision == "float16")  # whose bound is the closest
+    with breaking(kernel, right, changed):
+        said = verdict(case, compare(case))
+    what = f"{kernel} with {changed} in place of {right}"
+    if not said:
+        return {"kernel": what, "verdict": None}, [f"{what} was not noticed: the bounds are too wide"]
+    print(f"of a broken kernel ({what}) it would have said: WRONG: errors: {said[0]}", flush=True)
+    return {"kernel": what, "verdict": said[0]}, []
+
+
+@contextlib.contextmanager
+def breaking(kernel: str, right: str, changed: str) -> Iterator[None]:
+    """Change a constant in all texts of a kernel, in a copy: programs that are made meanwhile compute wrongly."""
+    read = catalogue.Text.read
+
+    def read_changed(text: catalogue.Text, dtype: str) -> str:
+        written = read(text, dtype)
+        return written.replace(right, changed) if text.kernel == kernel else written
+
+    catalogue.Text.read = read_changed
+    kernel_programs.cache_clear()
+    try:
+        yield
+    finally:
+        catalogue.Text.read = read
+        kernel_programs.cache_clear()
+
+
+def out_of_bound(by_name: dict[str, tuple[float, float]], bound: float) -> list[str]:
+    """The errors that are above the bound, or no numbers, the worst first; `by_name`: an error and XLA's own."""
+    wrong = [(name, error, own) for name, (error, own) in by_name.items() if not error <= bound]
+    wrong.sort(key=lambda each: -np.nan_to_num(each[1], nan=np.inf, posinf=np.inf))
+    return [f"{name}: error {error:.4f}, bound {bound}, XLA's own {own:.4f}" for name, error, own in wrong]
+
+
+def relative_error(computed: np.ndarray, expected: np.ndarray) -> float:
+    """The L2 norm of the difference over that of what is expected; infinite if that is 0 or not finite."""
+    norm = np.linalg.norm(expected.astype(np.float64))
+    if not 0 < norm < np.inf:
+        return np.inf
+    return float(np.linalg.norm(computed.astype(np.float64) - expected) / norm)
+
+
+def compare(case: Case) -> dict[str, tuple[float, float]]:
+    """Relative errors of two layers' output and gradients, by name: with kernels, and XLA's own in the precision."""
+    dtype = tf.as_dtype(case.precision)
+    hidden = case.head_size * case.heads
+    model = Model(
+        vocab_size=100,
+        num_hidden_layers=case.layers,
+        hidden_size=hidden,
+        num_attention_heads=case.heads,
+        intermediate_size=4 * hidden,
+    )
+    random = np.random.default_rng(0)
+    batch, dy = packed_batch(case.rows, case.length, random), random.normal(size=(case.rows, case.length, hidden))
+    parameters = {
+        name: value + 0.05 * random.normal(size=value.shape)  # so that no bias is 0
+        for name, value in initial_values(encoder_shapes(model, pooler=False), 0.05, 0).items()
+    }
+
+    def rounded(x: np.ndarray) -> tf.Tensor:
+        return tf.cast(tf.cast(tf.constant(x, tf.float32), dtype), tf.float32)
+
+    parameters, dy = {name: rounded(value) for name, value in parameters.items()}, rounded(dy)
+    policies = [ComputePolicy(dtype, "layers", kernels="triton"), ComputePolicy(dtype, "layers")]
+    narrow = [outputs(model, policy, parameters, batch, dy) for policy in policies]
+    exact = outputs(model, ComputePolicy(tf.float32, "layers"), parameters, batch, dy)
+    return {name: tuple(relative_error(each[name], exact[name]) for each in narrow) for name in exact}
+
+
+def packed_batch(rows: int, length: int, random: np.random.Generator) -> dict[str, tf.Tensor]:
+    """Rows of one to four sequences and some padding."""
+    shape = rows, length
+    ids = np.zeros(shape, np.int32)
+    for row in ids:
+        ends = np.sort(random.choice(np.arange(8, length - 8), random.integers(1, 5), replace=False))
+        for number, (begin, end) in enumerate(zip([0, *ends], [*ends, length - 5], strict=True), 1):
+            row[begin:end] = number
+    batch = {
+        "input_ids": random.integers(0, 100, shape),
+        "token_type_ids": random.integers(0, 2, shape),
+        "position_ids": np.tile(np.arange(length), (shape[0], 1)),
+        "sequence_ids": ids,
+    }
+    return {name: tf.constant(array, tf.int32) for name, array in batch.items()}
+
+
+def outputs(
+    model: Model, policy: ComputePolicy, parameters: dict[str, tf.Tensor], batch: dict[str, tf.Tensor], dy: tf.Tensor
+) -> dict[str, np.ndarray]:
+    """The encoder's output and the gradients of its cast weights, float32, for an output's gradient `dy`."""
+    weights = cast_weights(parameters, policy.dtype)
+    dropout = DropoutState(tf.constant([0x123456789ABCDEF0], tf.uint64), tf.constant(40, tf.uint64))
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        output = encode(Forward(model, weights, policy, dropout), batch)[-1]
+    gradients = tape.gradient(output, weights, tf.cast(dy, policy.dtype))
+    named = {"output": output} | gradients
+    return {name: tf.cast(tf.convert_to_tensor(each), tf.float32).numpy() for name, each in named.items()}
+
+
+def times(threads: int, left_s: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """Part 3; nothing here can be out of bounds."""
+    deadline = time.monotonic() + left_s
+    with ThreadPoolExecutor(threads) as pool:  # compiles; the device runs them in any order
+        ready = list(pool.map(lambda shape: layer_calls(*shape) if time.monotonic() < deadline else None, TIMED))
+    results = []
+    print(f"{'size':>5} {'rows x length':>13}  {'triton':>8} {'xla':>8}  ms, a layer forward and backward")
+    for (size, rows, length), calls in zip(TIMED, ready, strict=True):
+        if calls is None:
+            return results, [f"{size} {rows} x {length}: not timed, the time was over"]
+        seconds = {name: seconds_of(call) for name, call in calls.items()}
+        results.append(
+            {"size": size, "rows": rows, "length": length, **{f"{name}_s": s for name, s in seconds.items()}}
+        )
+        print(
+            f"{size:>5} {f'{rows} x {length}':>13}  {1e3 * seconds['triton']:8.3f} {1e3 * seconds['xla']:8.3f}",
+            flush=True,
+        )
+    return results, []
+
+
+def layer_calls(size: str, rows: int, length: int) -> dict[str, Any]:
+    """Functions that run a layer forward and backward, with kernels and without, called once."""
+    model = size_recipe(size, [], rows, length).model
+    shapes = encoder_shapes(Model(**vars(model) | {"num_hidden_layers": 1, "vocab_size": 100}), pooler=False)
+    parameters = {name: tf.constant(value) for name, value in initial_values(shapes, 0.02, 0).items()}
+    weights = layer_weights(cast_weights(parameters, tf.bfloat16), Model(**vars(model) | {"num_hidden_layers": 1}))[0]
+    policy = ComputePolicy(tf.bfloat16, "layers")
+    sequences = tf.ones([rows, length], tf.int32)
+    dropout = DropoutState(tf.constant([7], tf.uint64), tf.constant(0, tf.uint64))
+    x = tf.cast(tf.random.normal([rows * length, model.hidden_size], seed=1), tf.bfloat16)
+    site = tf.constant(1, tf.uint64)
+    kinds = {
+        "triton": (kernel_programs(model, policy._replace(kernels="triton"), capability()), kernel_rows(sequences)),
+        "xla": (_layer_programs(model, policy), attention_bias(sequences, sequences)),
+    }
+
+    def of(programs: Any, others: Any) -> Any:
+        def call() -> tf.Tensor:
+            arguments = x, weights, dropout, others, site, None
+            y, kept = programs.forward(*arguments)
+            return programs.backward(y, kept, *arguments)[0]
+
+        call().numpy()
+        return call
+
+    return {name: of(*each) for name, each in kinds.items()}
+
+
+def seconds_of(call: Any) -> float:
+    """Median seconds a call, of SAMPLES times CALLS calls."""
+    samples = []
+    for _ in range(SAMPLES):
+        call()[0].numpy()
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            last = call()
+        last[0].numpy()
+        samples.append((time.perf_counter() - begin) / CALLS)
+    return statistics.median(samples)
+
+
+PARTS = {"errors": errors, "broken": broken, "times": times}
+
+if __name__ == "__main__":
+    sys.exit(main())

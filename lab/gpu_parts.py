@@ -1,0 +1,225 @@
+"""Parts of lab/gpu.py that are neither a command of the package nor a script of their own, each in a process:
+
+    python lab/gpu_parts.py resume '{"store": "...", ...}'
+
+prints what it found, a JSON object, as its last line. "problems" in it are what is not as it should be.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+import numpy as np
+
+from bert_horovod.cluster.doctor.facts import horovod_with
+from bert_horovod.corpus.manifest import COUNTS, FORMAT
+from bert_horovod.corpus.store import Shard, Store, open_store, token_dtype, write_manifest, write_shard
+from bert_horovod.costs.gpus import gpu_memory, gpu_peak
+from bert_horovod.errors import RunError
+from bert_horovod.measuring.configuration import size_recipe
+from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.runtime.processor import processor_name
+from bert_horovod.runtime.quiet import import_tensorflow
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+DOCUMENTS, SENTENCES = 400, 200  # of a made store: 2 million tokens
+HELD_OUT_EVERY = 20  # sections
+LONGEST = 50  # tokens of a sentence: 25 on average, as in books
+EXACT = {"TF_DETERMINISTIC_OPS": "1"}  # what an exact resume on a GPU needs: docs/gpu.md
+COMPARED = ("model.safetensors", "training/optimizer.safetensors")
+
+
+def device(work: dict[str, Any]) -> dict[str, Any]:
+    """What the machine is. `gpu` in the work: whether there must be a GPU."""
+    import tensorflow as tf
+
+    from bert_horovod.model.gpu_kernels.choice import why_not
+    from bert_horovod.recipe.sections import Model
+    from bert_horovod.runtime.devices import gpu_details, use_devices
+    from bert_horovod.training.peak import precision_advice
+
+    use_devices(0, 1, 0)
+    details = gpu_details()
+    name = details.get("device_name", "a GPU without a name") if details else None
+    capability = details.get("compute_capability") if details else None
+    build, sheet = tf.sysconfig.get_build_info(), gpu_memory(name) if name else None
+    precision = step_precision(capability)
+    lacking = "TensorFlow sees no GPU: install tensorflow[and-cuda] and see that nvidia-smi lists one; or --smoke"
+    return {
+        "gpu": name,
+        "gpus": len(tf.config.list_physical_devices("GPU")),
+        "compute_capability": capability,
+        "nvidia_smi": _nvidia_smi(),
+        "data_sheet_memory_gib": sheet.gib if sheet else None,
+        # With TF32 where TensorFlow uses it.
+        "data_sheet_flops_per_s": {each: gpu_peak(name, each, each == "float32") for each in PRECISIONS}
+        if name
+        else {},
+        "precision": precision,
+        "without_kernels": why_not(Model(), (128, 512), precision, "layers"),
+        "advice": {each: precision_advice(each) for each in PRECISIONS},
+        "processor": processor_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": sys.version.split()[0],
+        "tensorflow": tf.__version__,
+        "cuda": build.get("cuda_version"),  # that TensorFlow was built with
+        "cudnn": build.get("cudnn_version"),
+        "xla_flags": os.environ.get("XLA_FLAGS"),
+        "horovod_with": horovod_with(),
+        "problems": [lacking] if work["gpu"] and not details else [],
+    }
+
+
+def step_precision(capability: tuple[int, int] | None) -> str:
+    """The narrow precision that a GPU accelerates; float32 where it accelerates none. A CPU's is bfloat16."""
+    if capability is None or capability >= (8, 0):
+        return "bfloat16"
+    return "float16" if capability >= (7, 0) else "float32"
+
+
+def correctness(work: dict[str, Any]) -> dict[str, Any]:
+    """As gpu_correctness says; `precision`, `modes`, `steps`, `layers`."""
+    from bert_horovod.runtime.devices import use_devices
+    from lab.gpu_correctness import correctness as compare_devices
+
+    use_devices(0, 1, 0)
+    return compare_devices(work["precision"], work["modes"], work["steps"], work["layers"])
+
+
+def resume(work: dict[str, Any]) -> dict[str, Any]:
+    """Whether a resumed run equals one that was not stopped, bit for bit.
+
+    `store`: a token store; `settings`: of a run of BERT-mini; `steps`: of the run, which is stopped after the half.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        vocabulary = [f"model.vocab_size={len(open_store(work['store']).vocabulary)}"]
+        recipe = size_recipe("mini", [*vocabulary, f"phase.0.steps={work['steps']}", *work["settings"]])
+        (directory / "recipe.toml").write_text(recipe_to_toml(recipe), encoding="utf-8")
+        runs = {name: directory / name for name in ("whole", "resumed")}
+        _pretrain(directory, work["store"], runs["whole"])
+        _pretrain(directory, work["store"], runs["resumed"], "--max_steps", str(work["steps"] // 2))
+        _pretrain(directory, work["store"], runs["resumed"])
+        hashes = {name: [_hash(run, file) for file in COMPARED] for name, run in runs.items()}
+    differ = [file for file, one, other in zip(COMPARED, *hashes.values(), strict=True) if one != other]
+    return {"steps": work["steps"], "hashes": hashes, "problems": [f"{file} differs after a resume" for file in differ]}
+
+
+def _pretrain(directory: Path, store: str, output_dir: Path, *more: str) -> None:
+    words = [
+        "pretrain",
+        "--recipe",
+        str(directory / "recipe.toml"),
+        "--data_dir",
+        store,
+        "--output_dir",
+        str(output_dir),
+    ]
+    words += ["--index_dir", str(directory / "index"), *more]
+    command = [sys.executable, "-m", "bert_horovod", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | EXACT, check=False)
+    if done.returncode:
+        raise RunError("pretrain: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
+
+
+def _hash(run: Path, file: str) -> str:
+    newest = max((run / "checkpoints").glob("step-*"))
+    return hashlib.sha256((newest / file).read_bytes()).hexdigest()[:16]
+
+
+def store(work: dict[str, Any]) -> dict[str, Any]:
+    """Write a token store to `path`, of a `vocabulary` of so many words: neither text nor a tokenizer is needed."""
+    made = make_store(Path(work["path"]), work["vocabulary"])
+    return {"tokens": sum(len(shard.tokens) for shard in made.shards)}
+
+
+def make_store(path: Path, vocabulary_size: int) -> Store:
+    """Write and open a token store of random sentences, the k-th word as frequent as 1 / k (Zipf)."""
+    path.mkdir()
+    words = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(vocabulary_size - len(SPECIAL_TOKENS)))]
+    text = "\n".join(words) + "\n"
+    (path / "vocab.txt").write_text(text, encoding="utf-8")
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, LONGEST, DOCUMENTS * SENTENCES)
+    ordinary = vocabulary_size - len(SPECIAL_TOKENS)
+    tokens = len(SPECIAL_TOKENS) - 1 + (ordinary + 1) ** random.random(lengths.sum())
+    shard = Shard(
+        tokens=np.minimum(tokens, vocabulary_size - 1).astype(token_dtype(vocabulary_size)),
+        sentences=np.concatenate(([0], np.cumsum(lengths))).astype(np.uint32),
+        sections=np.arange(0, DOCUMENTS * SENTENCES + 1, SENTENCES, dtype=np.uint32),
+        documents=np.arange(DOCUMENTS + 1, dtype=np.uint32),
+        held_out=np.arange(DOCUMENTS) % HELD_OUT_EVERY == 0,
+        document_hashes=np.zeros((DOCUMENTS, 2), np.uint64),
+        titles=np.full(DOCUMENTS, ord("\n"), np.uint8),
+    )
+    entry = write_shard(path / "shard-00000", shard, 1)
+    source = {"name": "made", "bytes": 1, "sha256": "0", "unknown_tokens": 0}
+    of_sections = np.diff(shard.sentences[shard.sections])
+    counts = {
+        "held_out_sections": int(shard.held_out.sum()),
+        "held_out_tokens": int(of_sections[shard.held_out].sum()),
+        "unknown_tokens": 0,
+        "dropped_documents": 0,
+    }
+    write_manifest(
+        path,
+        {
+            "format": FORMAT,
+            "shards": [entry],
+            "settings": {},
+            "sources": [source | {name: entry[name] for name in ("documents", "tokens")}],
+            "totals": {count: entry[count] for count in COUNTS} | counts,
+            "passed_over": {},
+            "duplicates": {"documents": 0, "tokens": 0, "sha256": None},
+            "vocabulary": {
+                "sha256": hashlib.sha256(text.encode()).hexdigest(),
+                "size": vocabulary_size,
+                "lowercase": True,
+            },
+        },
+    )
+    return open_store(path)
+
+
+def _nvidia_smi() -> list[str] | None:
+    """A line for each GPU: name, driver, memory, highest clock, power limit; None without the program."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    fields = "name,driver_version,memory.total,clocks.max.sm,power.limit"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
+
+
+def strict(value: Any) -> Any:
+    """The value as JSON can hold it: numbers that are not finite become words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: strict(entry) for key, entry in value.items()}
+    return [strict(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+PARTS = {"device": device, "correctness": correctness, "resume": resume, "store": store}
+OTHERS_COMPUTE = ("resume", "store")  # processes of their own use the GPU, this one must not
+
+
+def main() -> None:
+    """Do one piece of work."""
+    part, work = sys.argv[1], json.loads(sys.argv[2])
+    if part not in OTHERS_COMPUTE:
+        import_tensorflow()
+    print(json.dumps(strict(PARTS[part](work))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

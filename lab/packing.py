@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""How full packed rows are, beside rows of one sequence, and what their index and their assembly cost.
+
+python lab/packing.py --data_dir STORE [--data_dir STORE] [--short_documents]
+
+Fill is positions that are not [PAD] over all positions. The context is the mean, over tokens, of the length of the
+sequence that a token is in. The index is measured against the bytes of the store's shards. Rows/s are those of one
+core that assembles 64 rows at a time; build and assembly are in seconds of processor time. The last lines tell what
+the ways of masking cost: rows/s of packed rows of pairs.
+"""
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.batches.index import open_index
+from bert_horovod.batches.rows import Rows
+from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.corpus.store import ARRAYS, Shard, Store, open_store
+from bert_horovod.recipe.sections import Objective
+
+LENGTHS = (512, 128)
+ROWS = 64  # assembled at once
+SECONDS = 2.0  # of assembling
+MASKING = {
+    "tokens": {},
+    "whole words": {"whole_word_masking": True},
+    "spans of words": {"whole_word_masking": True, "ngram": 3},
+}
+SHORTEST, LONGEST = 20, 400  # tokens in a short document
+
+
+def short_documents(store: Store) -> Store:
+    """The store's text as a corpus of short documents: runs of whole sentences, from 20 to 400 tokens.
+
+    Each is cut where it first has as many tokens as a draw from [20, 400); nothing is written.
+    """
+    random = np.random.default_rng(0)
+    manifest = store.manifest | {"settings": {"short_documents": [SHORTEST, LONGEST]}}  # another hash: another index
+    return dataclasses.replace(store, manifest=manifest, shards=[_regrouped(shard, random) for shard in store.shards])
+
+
+def _regrouped(shard: Shard, random: np.random.Generator) -> Shard:
+    sentences = np.asarray(shard.sentences, np.int64)
+    starts = [0]
+    while starts[-1] < len(sentences) - 1:
+        end = np.searchsorted(sentences, sentences[starts[-1]] + random.integers(SHORTEST, LONGEST))
+        longest = np.searchsorted(sentences, sentences[starts[-1]] + LONGEST, side="right") - 1
+        starts.append(int(min(max(starts[-1] + 1, min(end, longest)), len(sentences) - 1)))
+    count = len(starts) - 1
+    return dataclasses.replace(
+        shard,
+        sections=np.array(starts, np.uint32),
+        documents=np.arange(count + 1, dtype=np.uint32),
+        held_out=np.zeros(count, bool),
+        document_hashes=np.zeros((count, 2), np.uint64),
+    )
+
+
+def measure(store: Store, length: int, pair: str, packing: bool, directory: str) -> str:
+    """One line of the table."""
+    began = time.process_time()
+    index = open_index(store, length, pair, packing, directory=directory)
+    build_s = time.process_time() - began
+    sequences, lengths = index.classes.sequences, np.arange(length + 1)
+    positions = sequences @ lengths
+    index_bytes = sum(file.stat().st_size for file in index.path.iterdir())
+    store_bytes = sum(getattr(shard, name).nbytes for shard in store.shards for name in ARRAYS)
+    rows = Rows(store, index, special_ids(store.vocabulary), length, Objective(pair=pair), 0)
+    speed, labels = _assembly(rows)
+    return (
+        f"{length:>6}  {pair:13}  {'yes' if packing else 'no':6}  {positions / (index.rows * length):6.2%}  "
+        f"{sequences @ lengths**2 / positions:7.1f}  {index.windows / index.rows:8.2f}  {index.sequences:2}  "
+        f"{rows.masked_slots:5}  {index_bytes / store_bytes:6.2%}  {build_s:7.1f}  {speed:7,.0f}  {labels}"
+    )
+
+
+def masking(store: Store, length: int, directory: str) -> str:
+    """One line: rows/s by way of masking, taken in turn, the best of three."""
+    index = open_index(store, length, "sentence_order", True, directory=directory)
+    special, speeds = special_ids(store.vocabulary), dict.fromkeys(MASKING, 0.0)
+    for name in 3 * list(MASKING):
+        objective = Objective(pair="sentence_order", **MASKING[name])
+        speeds[name] = max(speeds[name], _assembly(Rows(store, index, special, length, objective, 0))[0])
+    return f"{length:>6}  masking: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
+
+
+def _assembly(rows: Rows) -> tuple[float, str]:
+    rows.assemble(np.arange(ROWS))
+    wrong = pairs = assembled = 0
+    began = time.process_time()
+    while (seconds := time.process_time() - began) < SECONDS:
+        batch = rows.assemble(np.arange(assembled, assembled + ROWS))
+        wrong += batch["next_sentence_labels"].sum()
+        pairs += batch["sequence_weights"].sum()
+        assembled += ROWS
+    return assembled / seconds, f"{wrong / pairs:6.2%}"
+
+
+def main() -> None:
+    """Print a table for each store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data_dir", required=True, action="append", type=Path, help="token store; repeatable")
+    parser.add_argument("--short_documents", action="store_true", help="also each store's text cut into short ones")
+    arguments = parser.parse_args()
+    for path in arguments.data_dir:
+        stores = {str(path): open_store(path)}
+        if arguments.short_documents:
+            stores[f"{path}, cut into documents of {SHORTEST} to {LONGEST} tokens"] = short_documents(stores[str(path)])
+        for name, store in stores.items():
+            print(f"\n{name}: {sum(len(shard.tokens) for shard in store.shards):,} tokens")
+            print(
+                "length  pair           packed    fill  context  seqs/row   S  slots   index  build_s   rows/s   wrong"
+            )
+            with tempfile.TemporaryDirectory() as directory:
+                for length in LENGTHS:
+                    for pair in ("next_sentence", "none"):
+                        for packing in (True, False):
+                            print(measure(store, length, pair, packing, directory), flush=True)
+                for length in LENGTHS:
+                    print(masking(store, length, directory), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,431 @@
+#!/usr/bin/env python3
+"""Is pre-training worth it? Fine-tuning from a checkpoint, and of the same net from fresh parameters; transformers too.
+
+python lab/pretraining_gain.py --checkpoint C --data GLUE --squad SQUAD --work DIR       measure what is missing
+python lab/pretraining_gain.py --checkpoint C --data GLUE --work DIR --task rte --start fresh
+python lab/pretraining_gain.py --checkpoint C --data GLUE --work DIR --losses            the first losses alone
+
+Ours is `bert-horovod finetune` itself. transformers fine-tunes the same checkpoint with the same settings and, seed by
+seed, the same first parameters of pooler and head and the same examples a step, about 32, padded to the longest.
+Both are float32, on one thread pinned to a core; as many run side by side as there are cores. Scores are the project's.
+
+A result is a line of lab/gain.jsonl, under the hash of what decides it: task, settings, program, parameters and files.
+Stopped, the same command goes on: ours within a run, transformers with the first seed that is not finished.
+
+--losses trains both for 20 steps without dropout on the same examples a step, and says how far their losses differ.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import queue
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
+
+from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.finetuning.glue import TASKS
+from bert_horovod.measuring.tables import lines
+from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.storage.reading import hash_file
+from bert_horovod.storage.writing import write_atomically
+from lab.compute import add_environments
+from lab.finetuning import EXAMPLES, peer_python
+from lab.rounds import PROJECT, say
+
+KEPT = PROJECT / "lab" / "gain.jsonl"
+SQUAD = "squad"
+EPOCHS = {"mrpc": 3, "rte": 3, "sst2": 1, "qnli": 3, "mnli": 3, SQUAD: 1}
+SEEDS = {task: 1 if task == SQUAD else 3 for task in EPOCHS}
+RATE = 3e-4
+WHAT = (  # the checkpoint may have been pre-trained without dropout
+    "model.hidden_dropout_prob=0.1",
+    "model.attention_probs_dropout_prob=0.1",
+    "numerics.precision=float32",
+)
+HOW = (
+    "execution.threads=1",
+    "execution.tensorboard=false",
+    "execution.keep_checkpoints=1",
+    "execution.stall_s=604800",  # whoever needs the machine may pause a measurement (SIGSTOP) for days
+)
+OURS, THEIRS = ("pretrained", "fresh"), "transformers"
+STARTS = (*OURS, THEIRS)
+TEXTS = tuple(task for task in EPOCHS if task != SQUAD)
+
+
+class Question(NamedTuple):
+    """A cell of the table."""
+
+    task: str
+    start: str
+
+
+# In the order in which they are answered: what tells most first, what takes longest last.
+QUESTIONS = [
+    Question(*pair)
+    for pair in (
+        *product(TEXTS, OURS),
+        *product(TEXTS[:3], (THEIRS,)),
+        *product((SQUAD,), OURS),
+        *product(TEXTS[3:], (THEIRS,)),
+    )
+]
+
+
+class Files(NamedTuple):
+    """What a task is learned from and judged by."""
+
+    train: Path
+    dev: tuple[Path, ...]
+
+    def words(self) -> list[str]:
+        """As flags."""
+        return ["--train_file", str(self.train), *(word for path in self.dev for word in ("--dev_file", str(path)))]
+
+
+def files_of(task: str, data: Path, squad: Path | None) -> Files:
+    """A task's files; a split that is not there whole may be a sample.
+
+    Raises:
+        UserError: one is missing.
+    """
+    if task == SQUAD:
+        if squad is None:
+            raise UserError("--task squad: expected --squad, the directory with train-v1.1.json and dev-v1.1.json")
+        return Files(_find(squad, "train-v1.1", ".json"), (_find(squad, "dev-v1.1", ".json"),))
+    directory = data / TASKS[task].title
+    dev = tuple(_find(directory, split, ".tsv") for split in TASKS[task].dev)
+    return Files(_find(directory, "train", ".tsv"), dev)
+
+
+def _find(directory: Path, stem: str, suffix: str) -> Path:
+    names = [f"{stem}{sample}{suffix}{gz}" for sample in ("", "-sample") for gz in ("", ".gz")]
+    for name in names:
+        if (directory / name).is_file():
+            return directory / name
+    raise UserError(f"{directory} has none of {', '.join(names)}")
+
+
+def key_of(question: Question, checkpoint: Path, files: Files, max_steps: int | None) -> str:
+    """What a result is kept under."""
+    program = f"{THEIRS}, our steps" if question.start == THEIRS else "ours"
+    contents = [_hash(path) for path in (checkpoint / "model.safetensors", files.train, *files.dev)]
+    task = question.task
+    identity = [task, program, EPOCHS[task], SEEDS[task], RATE, WHAT, contents, max_steps]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+
+
+def _hash(path: Path) -> str:
+    if not path.is_file():
+        raise UserError(f"there is no {path}; expected a Hugging Face BERT directory")
+    return hash_file(path)
+
+
+def fresh_directory(checkpoint: Path, work: Path) -> Path:
+    """A checkpoint of the same sizes and vocabulary with fresh parameters, made if it is not there.
+
+    Raises:
+        ReportedError: `checkpoint` is none.
+    """
+    names = hashlib.sha256(b"".join((checkpoint / name).read_bytes() for name in ("config.json", "vocab.txt")))
+    directory = work / f"fresh-{names.hexdigest()[:12]}"
+    if not directory.is_dir():
+        from bert_horovod.finetuning.initialisation import open_checkpoint
+        from bert_horovod.interchange.huggingface import write_directory
+        from bert_horovod.model.parameters import initial_values
+        from bert_horovod.tasks.pretraining import Pretraining
+
+        _, pretrained = open_checkpoint(checkpoint)
+        task = Pretraining(pretrained.pairs)
+        parameters = initial_values(task.parameters(pretrained.model), pretrained.model.initializer_range, 0)
+        with tempfile.TemporaryDirectory(dir=work) as scratch:
+            written = Path(scratch) / "fresh"
+            write_directory(written, pretrained.model, task, parameters, pretrained.vocabulary, pretrained.lowercase)
+            try:
+                written.rename(directory)
+            except OSError:  # another process made it meanwhile
+                if not directory.is_dir():
+                    raise
+    return directory
+
+
+class Results:
+    """The file of answers: a JSON object a line, under its key."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        texts = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        self.answers: dict[str, dict[str, Any]] = {answer["key"]: answer for answer in map(json.loads, texts)}
+
+    def keep(self, key: str, answer: dict[str, Any]) -> None:
+        """Add an answer to the file."""
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            self.answers[key] = {"key": key} | answer
+            file.write(json.dumps(self.answers[key]) + "\n")
+
+
+class Answering:
+    """Answers questions side by side, one on each core.
+
+    Args:
+        keys: the questions, and the key of each one's answer.
+        results: where answers are kept.
+        arguments: the flags.
+    """
+
+    def __init__(self, keys: dict[Question, str], results: Results, arguments: argparse.Namespace) -> None:
+        self._keys, self._results, self._arguments = keys, results, arguments
+        self._cores: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._running: set[subprocess.Popen] = set()
+        self._stopping = False
+
+    def all(self) -> bool:
+        """Answer what is not answered yet, in order; whether all are."""
+        cores = sorted(os.sched_getaffinity(0))
+        for core in cores:
+            self._cores.put(core)
+        signal.signal(signal.SIGTERM, self._stop)
+        with ThreadPoolExecutor(len(cores)) as pool:
+            return all(list(pool.map(self._answer, self._keys)))
+
+    def _stop(self, *_: Any) -> None:
+        self._stopping = True
+        for process in list(self._running):
+            process.terminate()
+
+    def _answer(self, question: Question) -> bool:
+        key, core = self._keys[question], self._cores.get()
+        try:
+            if key not in self._results.answers and not self._stopping:
+                log = self._arguments.work / f"{key}.log"
+                say(f"{question.task}, {question.start}: on core {core}, see {log}")
+                self._run(command(question, key, self._arguments), log, core)
+                self._results.keep(key, answer_of(question, key, self._arguments))
+                say(f"{question.task}, {question.start}: done")
+        except ReportedError as error:
+            say(f"{question.task}, {question.start}: {error}")
+        finally:
+            self._cores.put(core)
+        return key in self._results.answers
+
+    def _run(self, words: list[str], log: Path, core: int) -> None:
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+        with log.open("a") as file:
+            pinned = ["taskset", "-c", str(core), sys.executable, *words]
+            process = subprocess.Popen(pinned, stdout=file, stderr=file, env=environment)
+            self._running.add(process)
+            if self._stopping:
+                process.terminate()
+            code = process.wait()
+            self._running.discard(process)
+        if code or self._stopping:
+            raise RunError(f"ended with {code}; see {log}; the same command resumes")
+
+
+def start_of(question: Question, arguments: argparse.Namespace) -> Path:
+    """The checkpoint that is fine-tuned."""
+    fresh = question.start == "fresh"
+    return fresh_directory(arguments.checkpoint, arguments.work) if fresh else arguments.checkpoint
+
+
+def asked_key(question: Question, arguments: argparse.Namespace) -> str:
+    """What a question's answer is kept under."""
+    files = files_of(question.task, arguments.data, arguments.squad)
+    return key_of(question, start_of(question, arguments), files, arguments.max_steps)
+
+
+def command(question: Question, key: str, arguments: argparse.Namespace) -> list[str]:
+    """What answers a question, behind the name of the Python; it leaves scores.json in the directory KEY of --work."""
+    task, files = question.task, files_of(question.task, arguments.data, arguments.squad)
+    words = ["--task", task, *files.words(), "--output_dir", str(arguments.work / key)]
+    words += ["--checkpoint", str(start_of(question, arguments))]
+    words += ["--max_steps", str(arguments.max_steps)] if arguments.max_steps else []
+    if question.start == THEIRS:
+        python = peer_python(arguments.environments)
+        return [str(Path(__file__).resolve()), "--contestant", python, *words]
+    words = ["-m", "bert_horovod", "finetune", *words, "--epochs", str(EPOCHS[task])]
+    words += ["--seeds", str(SEEDS[task]), "--learning_rates", str(RATE)]
+    words += ["--index_dir", str(arguments.work / "index")] if task == SQUAD else []
+    return words + [word for setting in (*WHAT, *HOW) for word in ("--set", setting)]
+
+
+def run_theirs(argv: list[str]) -> None:
+    """Be the contestant that fine-tunes with transformers."""
+    from lab.against_transformers import fine_tune
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--contestant")
+    for name in ("--train_file", "--checkpoint", "--output_dir"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--dev_file", type=Path, action="append")
+    parser.add_argument("--task")
+    parser.add_argument("--max_steps", type=int)
+    asked = parser.parse_args(argv)
+    task, settings = asked.task, (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
+    finetuning = text_finetuning(task, Files(asked.train_file, tuple(asked.dev_file)), asked.checkpoint)
+    seeds, epochs = SEEDS[task], EPOCHS[task]
+    scores = fine_tune(finetuning, asked.output_dir, asked.contestant, seeds, epochs, settings, asked.max_steps)
+    write_atomically(asked.output_dir / "scores.json", json.dumps(scores, indent=1) + "\n")
+
+
+def text_finetuning(task: str, files: Files, checkpoint: Path) -> Any:
+    """The fine-tuning of a task of GLUE; takes this process's device."""
+    from bert_horovod.finetuning.classifier import TextFinetuning
+    from bert_horovod.finetuning.text_data import Files as Named
+    from bert_horovod.finetuning.text_data import glue_data
+
+    finetuning = TextFinetuning(glue_data(task, Named(None, files.train, files.dev)), checkpoint)
+    finetuning.use_devices(0, 1, HOW)
+    return finetuning
+
+
+def answer_of(question: Question, key: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is kept: scores of all seeds, minutes of their steps, examples/s, and what they were trained with."""
+    task, output_dir = question.task, arguments.work / key
+    answer = json.loads((output_dir / "scores.json").read_text(encoding="utf-8"))
+    files = files_of(task, arguments.data, arguments.squad)
+    if question.start in OURS:
+        examples = EPOCHS[task] * examples_of(task, files)
+        answer["runs"] = [run | pace(output_dir / Path(run["output_dir"]).name, examples) for run in answer["runs"]]
+    settings = {"epochs": EPOCHS[task], "phase.0.learning_rate": RATE, "examples a step": EXAMPLES, "set": WHAT}
+    kept = {name: [run[name] for run in answer["runs"]] for name in ("seed", "scores", "minutes", "examples_per_s")}
+    names = [path.name for path in (files.train, *files.dev)]
+    return {"task": task, "start": question.start, "files": names, "settings": settings, **kept}
+
+
+def examples_of(task: str, files: Files) -> int:
+    """The train file's examples; of SQuAD its questions."""
+    from bert_horovod.corpus.reading.squad_files import read_squad
+    from bert_horovod.finetuning.examples import glue_format, read_labelled
+
+    if task == SQUAD:
+        return len(read_squad(files.train, scored=True).ids)
+    return len(read_labelled(files.train, glue_format(TASKS[task])).examples.labels)
+
+
+def pace(output_dir: Path, examples: int) -> dict[str, float]:
+    """How fast a run of ours trained on so many examples: the median of its intervals, so that no pause counts."""
+    texts = (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    steps_logged = [line for line in map(json.loads, texts) if "step_s" in line]
+    step_s = statistics.median(line["step_s"] for line in steps_logged[1:] or steps_logged)  # the first step compiles
+    steps = load_recipe(output_dir / "recipe.toml").phase[0].steps
+    return {"minutes": steps_logged[-1]["step"] * step_s / 60, "examples_per_s": examples / steps / step_s}
+
+
+def report(answers_of: dict[Question, dict[str, Any]]) -> str:
+    """The table: a line for each score of each task; what is not there is "-"."""
+    cells = [["task", "score", *STARTS, "gain", "minutes", "examples/s"]]
+    for task in EPOCHS:
+        answers = {start: answers_of[task, start] for start in STARTS if (task, start) in answers_of}
+        if not answers:
+            continue
+        count = f"{EPOCHS[task]} epoch{'s' if EPOCHS[task] > 1 else ''}"
+        figures = [_both(answers, name, form) for name, form in (("minutes", "{:.1f}"), ("examples_per_s", "{:.0f}"))]
+        for number, name in enumerate(next(iter(answers.values()))["scores"][0]):
+            scale = 1 if task == SQUAD else 100
+            values = {start: [scale * each[name] for each in kept["scores"]] for start, kept in answers.items()}
+            means = {start: statistics.fmean(of_seeds) for start, of_seeds in values.items()}
+            gain = f"{means['pretrained'] - means['fresh']:+.2f}" if means.keys() >= set(OURS) else "-"
+            told = [_spread(values[start]) if start in values else "-" for start in STARTS]
+            first = [f"{task}, {count}", *figures] if number == 0 else ["", "", ""]
+            cells.append([first[0], name.replace("_", " "), *told, gain, *first[1:]])
+    return lines(cells)
+
+
+def _spread(values: list[float]) -> str:
+    spread = f" +- {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{spread}"
+
+
+def _both(answers: dict[str, dict[str, Any]], name: str, form: str) -> str:
+    """Of a seed, ours from the checkpoint and transformers'."""
+    told = [form.format(statistics.fmean(answers[start][name])) for start in ("pretrained", THEIRS) if start in answers]
+    return " / ".join(told) or "-"
+
+
+def compare_losses(tasks: Sequence[str], arguments: argparse.Namespace) -> str:
+    """A line for each task: how far the first losses are apart."""
+    from lab.against_transformers import FIRST, first_losses
+
+    told = []
+    for task in tasks:
+        finetuning = text_finetuning(task, files_of(task, arguments.data, None), arguments.checkpoint)
+        settings = (*WHAT, *HOW, f"phase.0.learning_rate={RATE}")
+        with tempfile.TemporaryDirectory(dir=arguments.work) as work:
+            pairs = first_losses(finetuning, Path(work), peer_python(arguments.environments), settings)
+        apart = max(abs(our - their) for our, their in pairs)
+        (first, _), (last, theirs) = pairs[0], pairs[-1]
+        told.append(
+            f"{task}: losses of the first {FIRST} steps differ by at most {apart:.1e}; from {first:.5f} to {last:.5f}, "
+            f"transformers to {theirs:.5f}"
+        )
+    return "\n".join(told)
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", required=True, type=Path, help="Hugging Face BERT directory")
+    parser.add_argument("--data", required=True, type=Path, help="the directory of GLUE's tasks: MRPC, RTE, ...")
+    parser.add_argument(
+        "--squad", type=Path, metavar="DIR", help="directory with train-v1.1.json and dev-v1.1.json, or .gz"
+    )
+    parser.add_argument("--work", required=True, type=Path, metavar="DIR", help="directory of runs, with their logs")
+    parser.add_argument(
+        "--task", action="append", choices=tuple(EPOCHS), help="repeatable (default: all; squad if given)"
+    )
+    parser.add_argument("--start", action="append", choices=STARTS, help="repeatable (default: all)")
+    parser.add_argument("--losses", action="store_true", help="compare the first losses; of sst2 and mrpc, or --task")
+    parser.add_argument("--table", action="store_true", help="measure nothing, print what there is")
+    parser.add_argument("--max_steps", type=int, metavar="N", help="a trial: each run ends after step N")
+    parser.add_argument("--results", type=Path, default=KEPT, metavar="FILE", help="(default: %(default)s)")
+    add_environments(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.max_steps is not None and arguments.max_steps < 1:
+        parser.error(f"--max_steps {arguments.max_steps}: expected at least 1")
+    if arguments.losses and SQUAD in (arguments.task or ()):
+        parser.error("--losses: expected a --task of GLUE")
+    return arguments
+
+
+def main() -> int:
+    """Measure what is missing, and print the table."""
+    contestant = sys.argv[1:2] == ["--contestant"]
+    arguments = None if contestant else parse()
+    import_tensorflow()
+    try:
+        if contestant:
+            run_theirs(sys.argv[1:])
+            return 0
+        arguments.work.mkdir(parents=True, exist_ok=True)
+        if arguments.losses:
+            print(compare_losses(arguments.task or ("sst2", "mrpc"), arguments))
+            return 0
+        tasks = arguments.task or [task for task in EPOCHS if task != SQUAD or arguments.squad]
+        asked = [one for one in QUESTIONS if one.task in tasks and one.start in (arguments.start or STARTS)]
+        keys = {question: asked_key(question, arguments) for question in asked}
+        results = Results(arguments.results)
+        all_answered = arguments.table or Answering(keys, results, arguments).all()
+    except ReportedError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    print(report({one: results.answers[key] for one, key in keys.items() if key in results.answers}))
+    return 0 if all_answered else RunError.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

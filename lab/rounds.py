@@ -1,0 +1,159 @@
+"""Contestants are measured in turn, in rounds, so that they meet the same load; figures are medians over rounds."""
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from bert_horovod.errors import RunError
+
+PROJECT = Path(__file__).resolve().parents[1]
+Key, Figure = TypeVar("Key"), TypeVar("Figure")
+
+
+def say(text: str) -> None:
+    """Tell on standard error what goes on."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def in_turn(
+    contestants: Iterable[Key], rounds: int, measure: Callable[[Key, int], Figure], told: str = ""
+) -> dict[Key, list[Figure]]:
+    """Measure each contestant once a round, one after another.
+
+    Args:
+      contestants: what is handed to `measure`, with the round's number from 0 on.
+      rounds: at least 1.
+      measure: a figure of one round; where it raises RunError, the contestant is named on standard error and left out.
+      told: a word about each round for standard error; "": nothing is told.
+
+    Returns:
+      The figures of each contestant that took part in all rounds.
+    """
+    figures: dict[Key, list[Figure]] = {contestant: [] for contestant in contestants}
+    for number in range(rounds):
+        for contestant in list(figures):
+            if told:
+                say(f"{contestant}: {told} {number + 1}/{rounds}")
+            try:
+                figures[contestant].append(measure(contestant, number))
+            except RunError as error:
+                say(f"{contestant}: left out: {error}")
+                del figures[contestant]
+    return figures
+
+
+def ratio_of(one: Sequence[float], other: Sequence[float]) -> float:
+    """One over the other, round by round; the median."""
+    return statistics.median(a / b for a, b in zip(one, other, strict=True))
+
+
+class Contestant:
+    """A process that holds its model and runs steps when asked.
+
+    For each number N on standard input it runs N steps and answers with a line: their seconds, a JSON list.
+    `environment`: its variables; None: this process's, without PYTHONPATH, because peers have packages of their own.
+    """
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None) -> None:
+        self.name = name
+        self.first_s = 0.0
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the process)
+        if environment is None:
+            environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        environment = environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            command,
+            cwd=PROJECT,
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+
+    def ask(self, steps: int) -> list[float]:
+        """Seconds of so many steps, now; raises RunError, with the process's last words, if it has died."""
+        self.send(steps)
+        return self.answer()
+
+    def send(self, steps: int) -> None:
+        """Let it run so many steps, without waiting for them."""
+        with contextlib.suppress(BrokenPipeError):  # it has died: `answer` says so
+            print(steps, file=self._process.stdin, flush=True)
+
+    def answer(self) -> list[float]:
+        """Wait for the seconds of the steps that `send` asked for; raises RunError as `ask`."""
+        with _ticking(self.name):
+            for line in self._process.stdout:  # libraries may print more
+                if line.startswith("["):
+                    return json.loads(line)
+        code = self._process.wait()
+        self._errors.seek(0)
+        words = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
+        raise RunError(f"{self.name} ended with {code}: " + ("\n  ".join(words) or "it said nothing (memory?)"))
+
+    def peak_bytes(self) -> int | None:
+        """The process's peak of resident memory, where the system tells it."""
+        status = Path(f"/proc/{self._process.pid}/status")
+        if not status.exists():
+            return None
+        [peak] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")] or ["0 0"]
+        return int(peak.split()[1]) * 1024 or None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(BrokenPipeError):  # a number that it never read
+                stream.close()
+
+
+@contextlib.contextmanager
+def started(
+    commands: Iterable[tuple[str, list[str], dict[str, str] | None]], warm_up: Callable[[str], int]
+) -> Iterator[dict[str, Contestant]]:
+    """Contestants by name, after their first steps; those that die in them are named and left out.
+
+    Args:
+      commands: name, command and variables of each.
+      warm_up: how many first steps, by name.
+    """
+    with contextlib.ExitStack() as stack:
+        running: dict[str, Contestant] = {}
+        for name, command, environment in commands:
+            contestant = Contestant(name, command, environment)
+            stack.callback(contestant.close)
+            say(f"{name}: compiles")
+            try:
+                contestant.first_s = contestant.ask(warm_up(name))[0]
+                running[name] = contestant
+            except RunError as error:
+                say(f"left out: {error}")
+        yield running
+
+
+@contextlib.contextmanager
+def _ticking(name: str) -> Iterator[None]:
+    """Say each minute that something still runs."""
+    done = threading.Event()
+
+    def tick() -> None:
+        minutes = 0
+        while not done.wait(60):
+            minutes += 1
+            say(f"{name}: {minutes} min so far")
+
+    threading.Thread(target=tick, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()

@@ -1,0 +1,102 @@
+"""The cluster in a box: hosts of their own, links of their own, and nothing left behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import bits_per_s
+from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
+
+SCRIPT = PROJECT / "lab" / "cluster.py"
+
+
+def test_every_host_has_its_name_address_and_a_way_to_the_others(start_cluster):
+    box = start_cluster(hosts=3, link="1gbit", slots=2)
+    assert box.hostfile.read_text() == "node1 slots=2\nnode2 slots=2\nnode3 slots=2\n"
+    for host in box.hosts:
+        assert box.run("node2", ["ssh", host, "hostname"]).stdout == f"{host}\n"
+        assert box.run(host, ["pwd"]).stdout == f"{os.getcwd()}\n"
+        assert box.run(host, ["getent", "hosts", host]).stdout.split() == [f"10.77.0.{host[-1]}", host]
+
+
+def test_bytes_between_hosts_are_counted_and_a_cut_link_carries_none(start_cluster):
+    box = start_cluster(hosts=2)
+    sent, received = box.traffic("node1")[0], box.traffic("node2")[1]
+    done = box.run("node1", ["bash", "-c", "head -c 3000000 /dev/zero | ssh node2 wc -c"])
+    assert done.stdout.strip() == "3000000"
+    for count in (box.traffic("node1")[0] - sent, box.traffic("node2")[1] - received):
+        assert 3_000_000 < count < 3_300_000
+    reach = ["ssh", "-o", "ConnectTimeout=1", "node2", "true"]
+    box.cut("node2")
+    assert box.run("node1", reach).returncode == 255
+    box.mend("node2")
+    assert box.run("node1", ["ssh", "node2", "true"]).returncode == 0
+
+
+def test_a_link_has_the_rate_that_it_was_given(start_cluster):
+    box = start_cluster(hosts=2, link="1gbit")
+    box.shape("node1", "20mbit")
+    tc = shutil.which("tc", path="/usr/sbin:/sbin:/usr/bin")
+    assert "rate 20Mbit" in box.run("node1", [tc, "qdisc", "show", "dev", "eth0"]).stdout
+    assert "rate 1Gbit" in box.run("node2", [tc, "qdisc", "show", "dev", "eth0"]).stdout
+
+
+def test_nothing_is_left_when_the_owner_is_killed(start_cluster):
+    start_cluster(hosts=1)  # or skips
+    mark = f"sleep 98{os.getpid()}"
+    owner = subprocess.Popen(
+        [sys.executable, SCRIPT, "--hosts", "2", "--", "bash", "-c", f"ssh node2 {mark} & echo up; {mark}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    assert owner.stdout.readline() == "up\n"
+    _await(lambda: len(_running(mark)) >= 2)
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    _await(lambda: not _running(mark))
+
+
+def test_a_command_that_takes_too_long_is_ended(start_cluster):
+    box = start_cluster(hosts=1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        box.run("node1", ["sleep", "60"], timeout=0.5)
+    assert "sleep 60" not in box.run("node1", ["ps", "-e", "-o", "args"]).stdout
+
+
+@pytest.mark.parametrize(("rate", "expected"), [("1gbit", 1e9), ("2.5gbit", 2.5e9), ("100mbit", 1e8), ("64kbit", 64e3)])
+def test_rates_are_read(rate, expected):
+    assert bits_per_s(rate) == expected
+
+
+@pytest.mark.parametrize("flags", [["--link", "fast"], ["--link", "0gbit"], ["--hosts", "0"], ["--slots", "0"]])
+def test_what_makes_no_cluster_is_refused(flags):
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *flags, "--", "true"], capture_output=True, text=True, env=clean_environment()
+    )
+    assert done.returncode == 2
+    assert f"{flags[0]} {flags[1]}: expected" in done.stderr
+
+
+def _running(mark: str) -> list[str]:
+    """Processes on the whole machine whose command line is this."""
+    commands = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            commands.append(entry.read_bytes().replace(b"\0", b" ").decode().strip())
+        except OSError:  # it has ended meanwhile
+            continue
+    return [line for line in commands if line == mark]
+
+
+def _await(condition) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,0 +1,82 @@
+"""lab/compute.py and lab/rounds.py: contestants in turn."""
+
+import hashlib
+import sys
+
+import pytest
+
+from bert_horovod.errors import RunError, UserError
+from lab import compute
+from lab.rounds import in_turn, ratio_of, started
+from tests.lab.scripts import DIRECTORY, run_script
+
+ANSWERING = "import sys\nprint('a library talks')\nfor line in sys.stdin: print([2.0] * int(line), flush=True)"
+TOY = ["hidden_size=32", "num_hidden_layers=2", "num_attention_heads=2", "intermediate_size=64", "vocab_size=100"]
+
+
+@pytest.mark.slow
+def test_our_configurations_stand_in_one_table():
+    settings = [word for each in TOY for word in ("--set", f"model.{each}")]
+    words = ("--peer", "none", "--xla", "off", "--precision", "float32", "--rows", 4, "--length", 16)
+    done = run_script("compute", *words, "--rounds", "2", "--steps", "2", *settings)
+    assert done.returncode == 0, done.stderr
+    heading, *lines = done.stdout.splitlines()
+    for column in ("step s", "rows/s", "tokens/s", "GFLOP/s", "products/step", "first step s"):
+        assert column in heading
+    assert [line.split("  ")[0] for line in lines] == ["2 x 32, 4 rows x 16, float32, adamw, XLA off"]
+    assert "off: round 2/2" in done.stderr
+
+
+def test_contestants_are_asked_over_pipes_and_one_that_dies_is_named_with_its_last_words(capsys):
+    programs = {"talker": ANSWERING, "mortal": "raise SystemExit('no such processor')"}
+    commands = [(name, [sys.executable, "-c", text], None) for name, text in programs.items()]
+    with started(commands, lambda _: 1) as running:
+        assert list(running) == ["talker"]
+        assert running["talker"].ask(2) == [2.0, 2.0]
+        assert running["talker"].first_s == 2.0
+    assert "left out: mortal ended with 1: no such processor" in capsys.readouterr().err
+
+
+def test_each_is_measured_once_a_round_and_one_that_fails_is_left_out(capsys):
+    order = []
+
+    def measure(name: str, number: int) -> int:
+        order.append(f"{name}{number}")
+        if name == "b" and number:
+            raise RunError("no more")
+        return number
+
+    assert in_turn("abc", 3, measure, "round") == {"a": [0, 1, 2], "c": [0, 1, 2]}
+    assert order == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2"]
+    told = capsys.readouterr().err
+    assert "b: left out: no more" in told
+    assert "c: round 3/3" in told
+
+
+def test_a_ratio_is_of_rows_a_second_in_the_same_round():
+    assert ratio_of([2.0, 20.0, 4.0], [1.0, 10.0, 1.0]) == 2.0
+    recipes = next(compute.groups(compute.parse(["--xla", "off"])))
+    seconds = {"off": [1.0, 10.0, 1.0], "model_garden": [2.0, 20.0, 4.0]}
+    lines = compute.results(recipes, seconds, dict.fromkeys(seconds, (3.0, None)))
+    assert lines[0]["model_garden"] == 2.0
+    assert lines[0]["rows_per_s"] * lines[0]["step_s"] == lines[1]["rows_per_s"] * lines[1]["step_s"] == 16
+    assert lines[1]["configuration"] == "Model Garden: 12 x 768, 16 rows x 128, bfloat16, adamw"
+
+
+def test_an_environment_that_is_complete_is_used_as_it_is(tmp_path):
+    (tmp_path / "model_garden" / "bin").mkdir(parents=True)
+    python = tmp_path / "model_garden" / "bin" / "python"
+    python.touch()
+    requirements = (DIRECTORY / "peers" / "model_garden.txt").read_bytes()
+    (tmp_path / "model_garden.complete").write_text(hashlib.sha256(requirements).hexdigest() + "\n")
+    assert compute.environment("model_garden", tmp_path) == python
+
+
+def test_pytorch_is_asked_for_without_the_variables_of_tensorflow(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ntest -z "$PYTHONPATH$LD_LIBRARY_PATH" && echo \'["2.9", false]\'\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", "/of/tensorflow")
+    assert "PYTHONPATH" not in compute.torch_environment(python, "cpu")
+    with pytest.raises(UserError, match=r"torch 2\.9 of .* has no CUDA; --peer_python names one that has"):
+        compute.torch_environment(python, "cuda")

@@ -1,0 +1,206 @@
+"""lab/gpu.py: pieces of work in processes of their own, within a budget, into one file; what counts as wrong."""
+
+import json
+from argparse import Namespace
+
+import numpy as np
+import pytest
+
+from bert_horovod.cluster.doctor.facts import horovod_with
+from bert_horovod.corpus.store import verify
+from bert_horovod.model.parameters import QUERY, layer_prefix
+from lab import gpu, gpu_correctness, gpu_parts
+from lab.gpu_correctness import BANDS, Trained, compare, out_of_bands
+from lab.gpu_parts import SPECIAL_TOKENS, make_store, step_precision, strict
+from tests.lab.scripts import run_here, run_script
+
+WEIGHT = layer_prefix(0) + QUERY + ".weight"
+DEVICE = {"precision": "float16", "gpus": 2, "without_kernels": None, "horovod_with": ["NCCL"]}
+
+
+@pytest.fixture
+def child(tmp_path):
+    """Makes a job whose process runs this program."""
+
+    def job(program: str, section: str = "input", **fields) -> gpu.Job:
+        path = tmp_path / "child.py"
+        path.write_text(program)
+        return gpu.Job(section, "toy", [str(path)], **fields)
+
+    return job
+
+
+def trained(losses: list[float], gradient: float = 1.0, skipped: int = 0) -> Trained:
+    return Trained(losses, {WEIGHT: np.float32([gradient, 0.5]), "tiny": np.float32([1e-9])}, skipped)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_smoke_does_every_section_and_writes_them(tmp_path):
+    output = tmp_path / "gpu.json"
+    done = run_script("gpu", "--smoke", "--budget_s", 900, "--output", output)
+    assert done.returncode == 0, done.stdout
+    report = json.loads(output.read_text())
+    sections = report["sections"]
+    assert set(sections) == set(gpu.SECTIONS) - (set() if horovod_with() else {"ranks"})
+    status = {section: {entry["status"] for entry in entries} for section, entries in sections.items()}
+    assert {section for section, kinds in status.items() if kinds == {"skipped"}} == {"kernels", "peer"}
+    assert "the kernels cannot be used here: this rank has no GPU" in sections["kernels"][0]["reason"]
+    assert "--peer_python names one that has" in sections["peer"][0]["reason"]
+    facts = {section: entries[-1].get("found") for section, entries in sections.items()}
+    assert facts["correctness"]["dropout_bytes_that_differ"] == {"plain": 0, "compiled": 0}
+    assert facts["correctness"]["triton"] == {"absent": "this rank has no GPU"}
+    assert 0 < facts["correctness"]["elementwise"]["gradient_difference"] < BANDS["float32"].gradient
+    assert facts["resume"]["hashes"]["whole"] == facts["resume"]["hashes"]["resumed"]
+    assert facts["step"]["memory_bytes"] > facts["step"]["estimated_memory_bytes"] > 2**20
+
+
+def test_correctness_comes_first_and_the_peer_is_timed_on_every_shape(tmp_path):
+    arguments = Namespace(smoke=False, data_dir=None, peer_python="python3")
+    plan = gpu.jobs(DEVICE, arguments, tmp_path)
+    assert [job.section for job in plan[:5]] == ["kernels", *["correctness"] * 3, "step"]
+    assert {job.section for job in plan} == set(gpu.SECTIONS) - {"device"}
+    assert len({(job.section, job.name) for job in plan}) == len(plan)
+    assert sum(job.section == "peer" for job in plan) == len(gpu.SHAPES)
+    steps = [job for job in plan if job.section == "step"]
+    assert {job.recipe.numerics.precision for job in steps} == {"float16"}
+    assert {job.kernels for job in steps} == {True, False}
+    assert {job.recipe.execution.kernels for job in steps if not job.kernels} == {"xla"}
+    one = gpu.jobs(DEVICE | {"gpus": 1, "without_kernels": "no"}, arguments, tmp_path)
+    assert "ranks" not in {job.section for job in one}
+    assert not any(job.kernels for job in one)
+
+
+def test_the_made_store_is_sound_and_its_words_are_as_frequent_as_in_text(tmp_path):
+    store = verify(make_store(tmp_path / "store", 1000).path)
+    tokens = store.shards[0].tokens
+    assert (tokens.min(), tokens.max()) == (len(SPECIAL_TOKENS), 999)
+    counts = np.bincount(tokens)[len(SPECIAL_TOKENS) :]
+    # The k-th word's share is log(1 + 1/k) / log(number of words + 1).
+    assert counts[0] / len(tokens) == pytest.approx(np.log(2) / np.log(996), rel=0.02)
+
+
+def test_losses_and_gradients_that_are_equal_to_rounding_are_within_the_bands():
+    compared = compare(trained([7.0, 6.00001]), trained([7.0, 6.0]))
+    assert compared["loss_difference"] == pytest.approx(1e-5 / 6, rel=1e-3)
+    assert out_of_bands(compared, BANDS["float32"]) == []
+    tiny = trained([7.0])
+    tiny.gradients["tiny"][:] = -1e-9  # nothing but rounding
+    assert out_of_bands(compare(tiny, trained([7.0])), BANDS["float32"]) == []
+
+
+@pytest.mark.parametrize("loss", [6.01, float("nan"), float("inf")])
+def test_a_wrong_loss_is_noticed(loss):
+    [problem] = out_of_bands(compare(trained([7.0, loss]), trained([7.0, 6.0])), BANDS["float32"])
+    assert problem.startswith("losses differ by")
+
+
+@pytest.mark.parametrize("gradient", [1.001, float("nan")])
+def test_a_wrong_gradient_is_noticed_and_named(gradient):
+    [problem] = out_of_bands(compare(trained([7.0], gradient), trained([7.0])), BANDS["float32"])
+    assert WEIGHT in problem
+
+
+def test_a_step_that_only_one_device_skips_is_noticed():
+    problems = out_of_bands(compare(trained([7.0], skipped=1), trained([7.0])), BANDS["float16"])
+    assert problems == ["1 steps were skipped, expected 0 as on the CPU"]
+
+
+def test_dropout_bytes_of_another_row_are_others(monkeypatch):
+    before = gpu_correctness.dropout_bytes("/CPU:0", False)
+    assert gpu_correctness.bytes_that_differ("/CPU:0", False) == 0
+    monkeypatch.setattr(gpu_correctness, "FIRST_ROW", 6)
+    assert np.array_equal(gpu_correctness.dropout_bytes("/CPU:0", False)[2][0], before[2][1])
+
+
+def test_a_run_that_resumes_otherwise_is_a_problem(tmp_path, monkeypatch):
+    store = make_store(tmp_path / "store", 200)
+    contents = iter([b"a", b"a", b"b"])  # whole, stopped, resumed
+
+    def pretrain(directory, store, output_dir, *more):
+        newest = output_dir / "checkpoints" / "step-8"
+        (newest / "training").mkdir(parents=True, exist_ok=True)
+        (newest / "model.safetensors").write_bytes(next(contents))
+        (newest / "training" / "optimizer.safetensors").write_bytes(b"slots")
+
+    monkeypatch.setattr(gpu_parts, "_pretrain", pretrain)
+    found = gpu_parts.resume({"store": str(store.path), "settings": [], "steps": 8})
+    assert found["problems"] == ["model.safetensors differs after a resume"]
+
+
+def test_what_a_job_found_is_its_last_line(child):
+    entry = gpu.perform(child("print('a library talks'); print('{\"rows\": 3}')"), 100)
+    assert (entry["name"], entry["status"], entry["found"]) == ("toy", "done", {"rows": 3})
+
+
+def test_a_job_that_fails_is_an_entry_with_its_last_words(child):
+    entry = gpu.perform(child("print('nothing', flush=True)\nraise ValueError('no such kernel')"), 100)
+    assert (entry["status"], entry["reason"]) == ("failed", "ended with 1: ValueError: no such kernel")
+
+
+def test_problems_are_a_failure_that_keeps_what_was_found(child):
+    entry = gpu.perform(child('print(\'{"losses": [1.0], "problems": ["losses differ"]}\')'), 100)
+    assert (entry["status"], entry["reason"], entry["found"]) == ("failed", "losses differ", {"losses": [1.0]})
+
+
+def test_a_step_that_does_not_fit_into_memory_is_a_finding(child):
+    program = "raise type('ResourceExhaustedError', (Exception,), {})('OOM')"
+    entry = gpu.perform(child(program, "step"), 100)
+    assert (entry["status"], entry["found"]) == ("done", {"out_of_memory": True})
+
+
+@pytest.mark.parametrize(
+    ("limits", "left_s", "status", "reason"),
+    [
+        ({"limit_s": 0.5}, 100, "failed", "no answer within 0 s"),
+        ({"least_s": 0.1}, 0.5, "skipped", "at the budget's end: give more --budget_s"),
+        ({"least_s": 20}, 12.4, "skipped", "12 s of the budget were left, it needs 20 s: give more --budget_s"),
+    ],
+)
+def test_a_job_ends_at_its_limit_and_at_the_budgets_end(child, limits, left_s, status, reason):
+    entry = gpu.perform(child("import time; time.sleep(300)", **limits), left_s)
+    assert entry["status"] == status
+    assert reason in entry["reason"]
+
+
+def test_a_failure_leaves_the_others_alone_and_what_was_found_is_kept(child, tmp_path, capsys, monkeypatch):
+    device = {"gpu": "H100", "gpus": 1, "tensorflow": "2", "data_sheet_flops_per_s": {"float16": 1e12}} | DEVICE
+    facts = {"rows_per_s": 12.5, "flops_per_s": 4e11, "memory_bytes": 2**30, "estimated_memory_bytes": 2**31}
+    plan = [child("raise SystemExit('no rows')"), gpu.Job("step", "toy", ["-c", f"print({json.dumps(facts)!r})"])]
+    monkeypatch.setattr(gpu, "part", lambda name, work: ["-c", f"print({json.dumps(device)!r})"])
+    monkeypatch.setattr(gpu, "jobs", lambda *_: plan)
+    output = tmp_path / "gpu.json"
+    monkeypatch.setattr("sys.argv", ["gpu.py", "--output", str(output)])
+    assert gpu.main() == 1
+    sections = json.loads(output.read_text())["sections"]
+    status = {section: [entry["status"] for entry in entries] for section, entries in sections.items()}
+    assert status == {"device": ["done"], "input": ["failed"], "step": ["done"]}
+    table = capsys.readouterr().out
+    assert "12.5 rows/s (40.0% of the data sheet), 1.00 GiB (estimate 2.00)" in table
+    assert "failed: ended with 1: no rows" in table
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision"),
+    [((9, 0), "bfloat16"), ((8, 0), "bfloat16"), ((7, 5), "float16"), ((6, 1), "float32"), (None, "bfloat16")],
+)
+def test_the_precision_is_one_that_the_gpu_accelerates(capability, precision):
+    assert step_precision(capability) == precision
+
+
+def test_numbers_that_are_not_finite_are_words_in_json():
+    assert strict({"a": [1.0, float("nan")], "b": (float("inf"), None)}) == {"a": [1.0, "nan"], "b": ["inf", None]}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--output", "x.json", "--only", "speed"], "invalid choice: 'speed'"),
+        (["--output", "x.json", "--budget_s", "0"], "--budget_s 0.0: expected more than 0"),
+        (["--output", "/nowhere/x.json"], "its directory does not exist"),
+    ],
+)
+def test_a_bad_value_is_refused_before_anything_runs(words, message):
+    done = run_here("gpu", *words)
+    assert done.returncode == 2
+    assert message in done.stderr

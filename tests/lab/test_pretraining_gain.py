@@ -1,0 +1,106 @@
+"""lab/pretraining_gain.py: what is measured, under which name it is kept, and the table."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bert_horovod.errors import UserError
+from tests.lab.scripts import cells, load_script, run_script
+from tests.toy_glue import write_checkpoint, write_glue
+
+
+@pytest.fixture(scope="module")
+def gain() -> SimpleNamespace:
+    return load_script("pretraining_gain")
+
+
+def answer(task: str, start: str, *scores: float) -> dict:
+    return {
+        "task": task,
+        "start": start,
+        "scores": [{"accuracy": score} for score in scores],
+        "minutes": [2.0] * len(scores),
+        "examples_per_s": [30.0 if start == "transformers" else 60.0] * len(scores),
+    }
+
+
+def test_the_table_has_means_spreads_and_the_gain(gain):
+    kept = [
+        answer("rte", "pretrained", 0.60, 0.62, 0.64),
+        answer("rte", "fresh", 0.5, 0.5, 0.5),
+        answer("sst2", "fresh", 0.5, 0.6),
+        answer("rte", "transformers", 0.61, 0.61, 0.61),
+    ]
+    told = gain.report({gain.Question(one["task"], one["start"]): one for one in kept}).splitlines()
+    assert cells(told[1]) == [
+        *("rte, 3 epochs", "accuracy", "62.00 +- 2.00", "50.00 +- 0.00", "61.00 +- 0.00", "+12.00"),
+        *("2.0 / 2.0", "60 / 30"),
+    ]
+    assert cells(told[2]) == ["sst2, 1 epoch", "accuracy", "-", "55.00 +- 7.07", "-", "-", "-", "-"]
+
+
+def test_every_task_is_asked_from_every_start_but_squad_of_transformers(gain):
+    expected = {(task, start) for task in gain.EPOCHS for start in gain.STARTS} - {("squad", "transformers")}
+    assert len(gain.QUESTIONS) == len(expected)
+    assert set(gain.QUESTIONS) == expected
+
+
+def test_a_whole_file_goes_before_a_sample_and_a_missing_one_is_named(gain, tmp_path):
+    directory = tmp_path / "QNLI"
+    directory.mkdir()
+    for name in ("train-sample.tsv.gz", "dev-sample.tsv", "dev.tsv.gz"):
+        (directory / name).write_bytes(b"")
+    assert gain.files_of("qnli", tmp_path, None) == (directory / "train-sample.tsv.gz", (directory / "dev.tsv.gz",))
+    with pytest.raises(UserError, match=r"MRPC has none of dev\.tsv"):
+        gain.files_of("mrpc", tmp_path, None)
+    with pytest.raises(UserError, match="expected --squad"):
+        gain.files_of("squad", tmp_path, None)
+
+
+def test_a_result_is_kept_under_what_decides_it(gain, tmp_path):
+    checkpoint, other = (write_checkpoint(tmp_path / name) for name in ("one", "other"))
+    files = gain.Files(tmp_path / "train.tsv", (tmp_path / "dev.tsv",))
+    for path in (files.train, *files.dev):
+        path.write_text("text", encoding="utf-8")
+    ours, theirs = gain.Question("sst2", "pretrained"), gain.Question("sst2", "transformers")
+    key = gain.key_of(ours, checkpoint, files, None)
+    assert key == gain.key_of(ours, other, files, None)  # the same parameters, elsewhere
+    fresh = gain.fresh_directory(checkpoint, tmp_path)
+    assert gain.fresh_directory(other, tmp_path) == fresh
+    keys = {key, gain.key_of(theirs, checkpoint, files, None), gain.key_of(ours, checkpoint, files, 3)}
+    keys.add(gain.key_of(ours, fresh, files, None))
+    files.train.write_text("another", encoding="utf-8")
+    assert len(keys | {gain.key_of(ours, checkpoint, files, None)}) == 5
+    with pytest.raises(UserError, match=r"there is no .*safetensors; expected a Hugging Face BERT directory"):
+        gain.key_of(ours, tmp_path, files, None)
+
+
+def test_fresh_parameters_are_made_once_if_two_processes_start_together(gain, tmp_path, monkeypatch):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    made = gain.fresh_directory(checkpoint, tmp_path)
+    before = (made / "model.safetensors").read_bytes()
+    seen = iter([False])  # by the process that comes second, before the first one has ended
+    is_dir = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: next(seen, True) and is_dir(path))
+    assert gain.fresh_directory(checkpoint, tmp_path) == made
+    assert (made / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", made.name]
+
+
+@pytest.mark.slow
+def test_all_starts_are_trained_once_and_told(tmp_path):
+    (tmp_path / "glue").mkdir()
+    write_glue(tmp_path / "glue" / "SST-2")
+    words = ["--checkpoint", write_checkpoint(tmp_path / "checkpoint"), "--data", tmp_path / "glue"]
+    words += ["--work", tmp_path / "work", "--results", tmp_path / "results.jsonl", "--task", "sst2", "--max_steps", 2]
+    done = run_script("pretraining_gain", *words)
+    assert done.returncode == 0, done.stderr
+    line = done.stdout.splitlines()[1]
+    assert cells(line)[:2] == ["sst2, 1 epoch", "accuracy"]
+    assert line.count(" +- ") == 3
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
+    again = run_script("pretraining_gain", *words)
+    assert again.stdout == done.stdout
+    assert "on core" in done.stderr
+    assert "on core" not in again.stderr

@@ -1,0 +1,95 @@
+"""Every script of lab/ says what it is for without what computes, and refuses a bad value before anything runs."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.recipe.loading import recipe_to_toml
+from tests.lab.scripts import DIRECTORY, imported_by_help, run_here, run_script
+from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
+
+SCRIPTS = sorted(path.stem for path in DIRECTORY.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+# gpu_parts.py has no flags, plot_curves.py needs matplotlib, the rest import what reads runs.
+OTHERS = ("gpu_kernels", "gpu_parts", "plot_curves", "curves_on_link", "reference_curve")
+PEERS = ("peers/plain_horovod", "peers/distributed_data_parallel")
+
+
+@pytest.mark.parametrize("script", [*(name for name in SCRIPTS if name not in OTHERS), *PEERS])
+def test_help_does_without_what_computes(script):
+    imported = imported_by_help(script)
+    for heavy in ("tensorflow", "torch", "onnxruntime"):
+        assert f" {heavy}\n" not in imported
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory) -> dict[str, str]:
+    """A store and a recipe for flags that need one."""
+    directory = tmp_path_factory.mktemp("lab")
+    store = write_toy_store(directory / "store", held_out=0.1, vocabulary=SMALL_VOCABULARY)
+    (directory / "toy.toml").write_text(recipe_to_toml(toy_recipe(execution={"micro_batch": 8})), encoding="utf-8")
+    return {"STORE": str(store.path), "RECIPE": str(directory / "toy.toml"), "WORK": str(directory / "work")}
+
+
+TUNE = "tune --recipe RECIPE --data_dir STORE --work WORK"
+PRECISION = "precision --recipe RECIPE --data_dir STORE"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("compute --peer nobody", "invalid choice: 'nobody'"),
+        ("compute --rounds 0", "--rounds 0: expected at least 1"),
+        ("compute --set model.hidden_size=wide", "model.hidden_size = 'wide': expected a whole number"),
+        ("compute --device cuda", "--device cuda: expected --peer hugging_face"),
+        ("compute --peer hugging_face --peer_python /bin/false", "/bin/false has no torch and transformers"),
+        ("finetuning --data_dir d --checkpoint c --steps 0", "--steps 0: expected at least 1"),
+        ("padding --data_dir STORE --rows 0", "execution.micro_batch = 0: expected at least 1"),
+        ("padding --data_dir STORE --length 1024", "phase.0.sequence_length = 1024: expected at most"),
+        ("padding --data_dir STORE --set model.vocab_size=99", "model.vocab_size = 99, but the token store"),
+        (f"{PRECISION} --steps 3", "--steps 3: expected at least 4"),
+        (f"{PRECISION} --steps 21", "--steps 21: expected at most 20, the recipe's own"),
+        (f"{PRECISION} --steps 8 --variants float32", "variant 'float32': expected PRECISION-XLA"),
+        (f"{PRECISION} --steps 8 --variants float64-off", "numerics.precision = 'float64': expected one of"),
+        (f"{TUNE} --seconds 0", "--seconds 0: expected a number above 0"),
+        (f"{TUNE} --set model.vocab_size=99", "model.vocab_size = 99, but the token store"),
+        ("scaling --hosts 0", "--hosts 0: expected at least 1"),
+        ("scaling --link fast", "--link fast: expected a rate"),
+        ("scaling --delay nowhere.json", "--delay nowhere.json: no such file"),
+        ("scaling --compute real --hosts 4096", "a core for each host"),
+        ("scaling --compute real --delay x", "--delay with --compute real"),
+        ("scaling --speed 0", "--speed 0.0: expected more than 0"),
+        ("peers/plain_horovod --wire float16", "invalid choice: 'float16'"),
+        ("peers/distributed_data_parallel --set model.vocab_size=1", "model.vocab_size = 1: expected at least"),
+        ("curves --data_dir s --work w --curve int9", "invalid choice: 'int9'"),
+        ("curves_on_link --data_dir s --work w --curve int8 --steps 0", "--steps 0: expected at least 1"),
+        ("curves_on_link --data_dir s --work w --curve int8 --resume x", "--resume x: expected one --curve"),
+    ],
+)
+def test_a_bad_value_is_refused_before_anything_runs(paths, words, message):
+    script, *flags = [paths.get(word, word) for word in words.split()]
+    done = run_here(script, *flags)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_packing_and_saving_print_their_tables(paths):
+    done = run_here("packing", "--data_dir", paths["STORE"])
+    assert done.returncode is None, done.stderr
+    assert done.stdout.count("masking: tokens ") == 2
+    words = ("--data_dir", paths["STORE"], "--recipe", paths["RECIPE"], "--steps", 7, "--saves", 1, "--rounds", 1)
+    done = run_script("saving", *words)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["saves", "0", "1"]
+
+
+@pytest.mark.slow
+def test_data_prints_a_line_for_each_kind_of_text(paths, tmp_path):
+    words = [word for word in Path(paths["STORE"], "vocab.txt").read_text().split() if word.isalnum()]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(f"{' '.join(words)}.\n\n".encode() * 50))
+    words = ("--books", tmp_path, "--vocab", Path(paths["STORE"], "vocab.txt"), "--large", 50_000)
+    done = run_script("data", *words)
+    assert done.returncode == 0, done.stderr
+    assert "prepare and verify, generated Parquet" in done.stdout
