@@ -15,11 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange import tokenizer_files
 from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, part_of_a_head, whole_heads
 from bert_horovod.interchange.huggingface import Pretrained, model_of, require_supported
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
-from bert_horovod.interchange.tokenizer_files import read_casing, read_json, read_vocabulary
+from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -171,13 +172,13 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
         if not np.isfinite(array).all():
             raise DamagedData(f"{prefix}: {variable} has values that are not finite")
         parameters[name] = array
-    vocabulary, found_lowercase, _ = read_tokenizer(prefix)
-    if lowercase is None and (lowercase := found_lowercase) is None:
+    tokenizer = read_tokenizer(prefix)
+    if lowercase is None and tokenizer.reason is None:
         raise UserError(
             f"{prefix}: nothing tells whether text is to be lower-cased for it; say so once, and use what it makes: "
             f"bert-horovod import {prefix} DIR --cased (or --uncased)"
         )
-    return Pretrained(model, parameters, vocabulary, lowercase)
+    return Pretrained(model, parameters, tokenizer.vocabulary, tokenizer.settings.cased_as(lowercase))
 
 
 def _labels_are(model: Model, variables: Variables, task: Task | Architecture) -> bool:
@@ -190,13 +191,13 @@ def _labels_are(model: Model, variables: Variables, task: Task | Architecture) -
     )
 
 
-def read_tokenizer(prefix: Path) -> tuple[list[str] | None, bool | None, str]:
-    """The vocabulary beside a checkpoint (None if there is none), whether text is lower-cased, and the reason for that.
+def read_tokenizer(prefix: Path) -> TokenizerFound:
+    """The tokenizer beside a checkpoint; raises the errors of tokenizer_files.read_tokenizer.
 
-    Raises UserError if the number of tokens in the vocabulary is not that of bert_config.json.
+    If no file says whether text is lower-cased, the vocabulary tells; the reason is None if it does not tell.
     """
-    vocabulary = read_vocabulary(prefix.parent, _read_model(prefix).vocab_size, _config(prefix).name)
-    return vocabulary, *read_casing(prefix.parent, vocabulary)
+    size, config = _read_model(prefix).vocab_size, _config(prefix).name
+    return tokenizer_files.read_tokenizer(prefix.parent, size, config, by_vocabulary=True)
 
 
 def _variable(model: Model, name: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import read_directory
 from tests.google_checkpoints import (
@@ -57,7 +58,7 @@ def test_a_checkpoint_of_googles_becomes_a_directory(google, tmp_path, capsys):
     names = {"config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"}
     assert {path.name for path in directory.iterdir()} == names
     pretrained = read_directory(directory)
-    assert (pretrained.vocabulary, pretrained.lowercase, pretrained.pairs) == (VOCABULARY, True, True)
+    assert (pretrained.vocabulary, pretrained.tokenizer_settings, pretrained.pairs) == (VOCABULARY, UNCASED, True)
 
 
 def test_an_alberts_summary_tells_of_shared_layers_and_narrow_embeddings(tmp_path, capsys):
@@ -102,7 +103,7 @@ def test_a_directory_of_pytorchs_file_becomes_one_of_safetensors(tmp_path, torch
     torch.save(model.state_dict() | {"extra.weight": torch.zeros(2)}, directory / "pytorch_model.bin")
     (directory / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
     assert command("import", directory, tmp_path / "made", "--cased") == 0
-    assert read_directory(tmp_path / "made").lowercase is False
+    assert read_directory(tmp_path / "made").tokenizer_settings.lowercase is False
     again = type(model).from_pretrained(tmp_path / "made").state_dict()
     assert again.keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.rows import StoreDataset
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
@@ -39,7 +40,8 @@ def write_model(
 ) -> dict[str, np.ndarray]:
     """Write a Hugging Face directory to start from; returns its parameters."""
     parameters = initial_values(pretraining_shapes(model, pairs), model.initializer_range, seed=5)
-    write_directory(directory, model, Pretraining(pairs), parameters, vocabulary or store.vocabulary, lowercase)
+    settings = TokenizerSettings(lowercase)
+    write_directory(directory, model, Pretraining(pairs), parameters, vocabulary or store.vocabulary, settings)
     return parameters
 
 

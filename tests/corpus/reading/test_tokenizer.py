@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [
@@ -82,7 +83,7 @@ def rows(tokenizer, sentences):
 
 
 def assert_same(vocabulary, lowercase, sentences):
-    computed = rows(Tokenizer(vocabulary, lowercase), sentences)
+    computed = rows(Tokenizer(vocabulary, TokenizerSettings(lowercase)), sentences)
     for sentence, ids, expected_ids in zip(
         sentences, computed, expected(vocabulary, lowercase, sentences), strict=True
     ):
@@ -163,18 +164,18 @@ def test_real_books_get_the_peers_ids(google, shared_data):
 
 
 def test_a_sentence_does_not_depend_on_its_neighbours():
-    tokenizer = Tokenizer(SMALL, True)
+    tokenizer = Tokenizer(SMALL, UNCASED)
     assert rows(tokenizer, ODD) == [rows(tokenizer, [sentence])[0] for sentence in ODD]
 
 
 def test_no_sentences_give_no_ids():
-    ids, lengths = Tokenizer(SMALL, True)([])
+    ids, lengths = Tokenizer(SMALL, UNCASED)([])
     assert ids.shape == lengths.shape == (0,)
 
 
 @pytest.mark.parametrize("length", [99, 100, 101, 149, 150, 200])
 def test_a_word_over_the_limit_is_unknown_wherever_it_stands(length):
-    tokenizer = Tokenizer(SMALL, True)
+    tokenizer = Tokenizer(SMALL, UNCASED)
     for before in range(0, 120, 7):
         ids, _ = tokenizer([f"{'a ' * (before // 2)}{'.' * (before % 2)}{'c' * length}", "the cat"])
         assert (ids == tokenizer.unknown_id).sum() == (length > 100)
