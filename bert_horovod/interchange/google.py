@@ -7,6 +7,7 @@ A variable has the name of its scope (`bert/encoder/layer_0/output/dense/kernel`
 of Hugging Face's. A training checkpoint also holds two moments of each parameter, which are not read.
 """
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -43,7 +44,7 @@ from bert_horovod.tasks.base import Task
 
 CONFIGS = ("bert_config.json", "albert_config.json", "config.json")
 _FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-_OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|global_step")
+_OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|(.*/)?beta[12]_power(_\d+)?|global_step")
 _OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix of each value's key in an object checkpoint of TF2
 _READER_ERRORS = (tf.errors.OpError, ValueError, LookupError, RuntimeError)  # TensorFlow translates some by their text
 _WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
@@ -108,21 +109,20 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
     _require_data(prefix, shapes)
     model = _read_model(prefix)
     known = {_variable(model, name): name for name in _possible(model)}
-    variables = Variables({}, [], [])
+    variables, unknown = Variables({}, [], []), []
     for variable, shape in sorted(shapes.items()):
         if name := known.get(variable):
             variables.parameters[name] = tuple(shape[::-1] if _is_kernel(variable) else shape)
-        elif _OPTIMIZER.fullmatch(variable):
+        elif _OPTIMIZER.fullmatch(variable) or _is_slot(variable, shapes):
             variables.optimizer.append(variable)
         elif variable.startswith("bert/"):
-            raise UserError(
-                f"{prefix}: {variable[:200]} is no part of the encoder that {_config(prefix).name} describes "
-                f"({model.num_hidden_layers} layers); copy the one there that belongs to the checkpoint"
-            )
+            unknown.append(variable)
         else:
             variables.others.append(variable)
     missing = [name for name in encoder_shapes(model, pooler=False) if name not in variables.parameters]
     missing += [name] if (name := part_of_a_head(model, variables.parameters)) else []
+    if unknown:
+        raise UserError(_about_unknown(prefix, model, unknown, [_variable(model, name) for name in missing]))
     if missing:
         raise UserError(
             f"{prefix} is part of a checkpoint: {_variable(model, missing[0])} is missing"
@@ -130,6 +130,31 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
             f"describes ({model.num_hidden_layers} layers), and whole heads"
         )
     return model, variables
+
+
+def _is_slot(variable: str, shapes: dict[str, list[int]]) -> bool:
+    """Whether a variable lies below the name of another, as an optimizer's slots do: bert/pooler/dense/bias/Adam_1."""
+    return any(variable[: match.start()] in shapes for match in re.finditer("/", variable))
+
+
+def _about_unknown(prefix: Path, model: Model, unknown: list[str], missing: list[str]) -> str:
+    """The message about variables of the encoder that have no place in this model."""
+    config, named = _config(prefix).name, set()
+    for sizes in ({"embedding_size": 0, "shared_layers": 0}, {"embedding_size": model.hidden_size, "shared_layers": 1}):
+        one_layer = dataclasses.replace(model, num_hidden_layers=1, **sizes)
+        named.update(_variable(one_layer, name) for name in _possible(one_layer))
+    for variable in unknown:
+        if re.sub(r"(layer|group)_\d+", r"\1_0", variable) in named:
+            return (
+                f"{prefix}: {variable[:200]} is no part of the encoder that {config} describes "
+                f"({model.num_hidden_layers} layers); copy the one there that belongs to the checkpoint"
+            )
+    more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
+    lacking = f", and has no {missing[0]}" if missing else ""
+    return (
+        f"{prefix} has {unknown[0][:200]}{more}{lacking}; expected the names of google-research/bert or "
+        f"google-research/albert: another program wrote the checkpoint ({config} is not the cause)"
+    )
 
 
 def architectures(prefix: Path) -> list[Architecture]:

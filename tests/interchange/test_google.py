@@ -242,6 +242,31 @@ def test_values_that_are_not_finite(tmp_path):
     refuse(tmp_path / "one", "has values that are not finite", DamagedData)
 
 
+@pytest.mark.parametrize("slot", ["Adam", "Adam_1", "AdamWeightDecayOptimizer", "LAMBOptimizer_1", "Momentum", "m"])
+def test_slots_of_any_optimizer_are_left_out(tmp_path, slot):
+    slots = {f"{name}/{slot}": shape for name, shape in PRETRAINING.items()}
+    write_checkpoint(tmp_path / "tiny", PRETRAINING | slots | {"beta1_power": [], "global_step": []})
+    contents = describe(tmp_path / "tiny")
+    assert len(contents.optimizer) == len(PRETRAINING) + 2
+    assert len(contents.shapes) == len(PRETRAINING)
+
+
+@pytest.mark.parametrize("scope", ["layer_normalization", "layer_norm", "LayerNorm_7"])
+def test_names_of_another_program_are_not_blamed_on_the_configuration(tmp_path, scope):
+    renamed = {name.replace("LayerNorm", scope): shape for name, shape in PRETRAINING.items()}
+    write_checkpoint(tmp_path / "tiny", renamed)
+    message = (
+        f"bert_model.ckpt has bert/embeddings/{scope}/beta and 9 more, and has no bert/embeddings/LayerNorm/gamma; "
+        r"expected the names of google-research/bert .*another program wrote .*bert_config.json is not the cause"
+    )
+    refuse(tmp_path / "tiny", message)
+
+
+def test_an_alberts_names_with_a_berts_configuration_are_the_configurations_fault(tmp_path):
+    write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, config=CONFIG)
+    refuse(tmp_path / "tiny", "embedding_hidden_mapping_in/bias is no part of the encoder that bert_config.json describes")
+
+
 def test_a_vocabulary_of_another_length(directory):
     (directory / "vocab.txt").write_text("\n".join([*VOCABULARY, "more"]))
     count = len(VOCABULARY)

@@ -126,8 +126,8 @@ def test_a_directory_without_a_vocabulary_is_taken_if_the_sizes_fit(tmp_path, st
 
 def test_another_casing_is_refused_by_the_option_that_mends_it(tmp_path, store):
     write_model(tmp_path / "init", store, lowercase=False)
-    assert "lower-casing False" in refusal(tmp_path / "init", store)
-    assert "prepare the data with --cased" in refusal(tmp_path / "init", store)
+    assert "has another tokenizer (cased) than the data in" in refusal(tmp_path / "init", store)
+    assert f"prepare the data with --vocab {tmp_path / 'init'}" in refusal(tmp_path / "init", store)
 
 
 @pytest.mark.parametrize(
