@@ -1,6 +1,7 @@
 """WordPiece vocabularies: reading, writing and learning one."""
 
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ _MAXIMUM_SIZE = 1 << 24  # the limit of model.vocab_size too
 _LIMIT_BYTES = 1 << 30  # of a vocabulary's file
 _MAXIMUM_TOKEN_BYTES = 256  # tensorflow_text accepts no more
 _COVERAGE = 0.9998  # share of the text's characters that have an entry; every ASCII character that occurs has one
+_RARE = 0.1  # share of the entries that the other characters, the rarest, may take: all of them have entries then
 _WORD = re.compile("[^ \n!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]")
 _MAXIMUM_WORDS = 1 << 22  # different words held in memory
 _TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down above it
@@ -131,7 +133,7 @@ def learn_vocabulary(
             f"at most {_MAXIMUM_SIZE:,}"
         )
     counts = count_words(sources, lowercase, documents, text_field, bad_lines)
-    alphabet = _alphabet(counts, (size - len(_PLACED)) // 3)
+    alphabet = _alphabet(counts, size - len(_PLACED))
     words = {word: count for word, count in sorted(counts.items()) if alphabet.issuperset(word)}
     continuations = sorted({f"##{character}" for word in words for character in word[1:]})
     return _train(words, size, sorted(alphabet), continuations)
@@ -169,17 +171,39 @@ def _forget_rare(counts: Counter[str]) -> None:
         threshold *= 2
 
 
-def _alphabet(counts: Counter[str], limit: int) -> set[str]:
+def _alphabet(counts: Counter[str], entries: int) -> set[str]:
+    """The characters that get entries.
+
+    A character that continues a word needs two entries, itself and its continuation piece. One that is always a word of
+    its own, as Chinese and Japanese ones are, needs one, and no piece is ever made of it. So those that continue words
+    get two thirds of the entries at most, which leaves room for pieces of words, and the others what is left.
+
+    Args:
+        counts: how often each word occurs.
+        entries: places in the vocabulary, for the characters and for pieces of words.
+    """
     characters: Counter[str] = Counter()
     for word, count in counts.items():
         for character in word:
             characters[character] += count
+    continues = set().union(*(word[1:] for word in counts))
+    order = sorted(characters, key=lambda character: (not character.isascii(), -characters[character], character))
+    share = itertools.accumulate(characters[character] for character in order)
     needed = _COVERAGE * characters.total()
-    alphabet, covered = set(), 0
-    for character, count in sorted(characters.items(), key=lambda item: (not item[0].isascii(), -item[1], item[0])):
-        if len(alphabet) < limit and (character.isascii() or covered < needed):
+    rare = [
+        character
+        for character, covered in zip(order, share, strict=True)
+        if covered - characters[character] >= needed and not character.isascii()
+    ]
+    if sum(1 + (character in continues) for character in rare) > _RARE * entries:
+        order = order[: len(order) - len(rare)]
+    alphabet, left, left_for_words = set(), entries, entries * 2 // 3
+    for character in order:
+        cost = 1 + (character in continues)
+        if cost <= left and (cost == 1 or cost <= left_for_words):
             alphabet.add(character)
-            covered += count
+            left -= cost
+            left_for_words -= cost if cost > 1 else 0
     return alphabet
 
 
