@@ -299,7 +299,7 @@ def test_what_becomes_of_the_checkpoints_head_is_said(files, tmp_path, task, sai
 
 def test_labels_and_tokenizer_are_said_and_the_head_only_where_it_is_not_kept(files, whole):
     messages = notices(files | {"checkpoint": whole})
-    assert messages == "labels: negative, positive\ntokenizer: the checkpoint's, lower-casing"
+    assert messages == "labels: negative, positive\ntokenizer: the checkpoint's, uncased"
 
 
 def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
@@ -440,7 +440,9 @@ def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
 def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
     one = write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1))
     assert job_of(files | {"checkpoint": one}, tmp_path).recipe.model.type_vocab_size == 1
-    with pytest.raises(UserError, match="type_vocab_size = 1, so that it cannot tell the two texts of a pair apart"):
+    with pytest.raises(
+        UserError, match="type_vocab_size = 1, so that it cannot tell the first text and the second apart"
+    ):
         TextFinetuning(glue_data("mnli", Files(write_mnli(tmp_path / "glue"))), one)
 
 

@@ -264,7 +264,7 @@ def test_names_of_another_program_are_not_blamed_on_the_configuration(tmp_path, 
 
 def test_an_alberts_names_with_a_berts_configuration_are_the_configurations_fault(tmp_path):
     write_checkpoint(tmp_path / "tiny", ALBERT_PRETRAINING, config=CONFIG)
-    refuse(tmp_path / "tiny", "embedding_hidden_mapping_in/bias is no part of the encoder that bert_config.json describes")
+    refuse(tmp_path / "tiny", "mapping_in/bias is no part of the encoder that bert_config.json describes")
 
 
 def test_a_vocabulary_of_another_length(directory):

@@ -39,11 +39,13 @@ TEXTS = [
 ]
 
 
+@pytest.mark.parametrize("strip_accents", [None, True, False])
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_ids_are_those_of_the_programs_own_tokenizer(lowercase):
-    ids, counts = Tokenizer(WORDS, TokenizerSettings(lowercase))(TEXTS)
+def test_ids_are_those_of_the_programs_own_tokenizer(lowercase, strip_accents):
+    settings = TokenizerSettings(lowercase, strip_accents)
+    ids, counts = Tokenizer(WORDS, settings)(TEXTS)
     expected = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
-    assert TextRows(WORDS, TokenizerSettings(lowercase), 64).tokenize(tf.constant(TEXTS)).ids.to_list() == expected
+    assert TextRows(WORDS, settings, 64).tokenize(tf.constant(TEXTS)).ids.to_list() == expected
 
 
 def test_places_are_bytes_of_the_text_as_it_was_given():

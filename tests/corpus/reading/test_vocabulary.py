@@ -151,4 +151,4 @@ def test_a_vocabulary_is_read_as_transformers_reads_it(tmp_path):
     for end in ("\n", "\r\n"):
         (tmp_path / "vocab.txt").write_bytes(end.join(lines).encode())
         assert read_vocabulary(tmp_path / "vocab.txt") == tokens
-    assert Tokenizer(tokens, UNCASED)(["a \u2028 b"])[0].tolist() == [10, 1]
+    assert Tokenizer(tokens, UNCASED)(["a \u2028 b"])[0].tolist() == [11, 1]
