@@ -141,7 +141,9 @@ def _start(job: Job, finetuning: TextFinetuning, directory: Path) -> dict[str, A
     state, _ = first_state(job, World())
     parameters = {name: variable.numpy() for name, variable in state.parameters.items()}
     checkpoint, tokens = directory / "checkpoint", directory / "tokens.npz"
-    write_directory(checkpoint, recipe.model, job.task, parameters, finetuning.vocabulary, finetuning.lowercase)
+    write_directory(
+        checkpoint, recipe.model, job.task, parameters, finetuning.vocabulary, finetuning.tokenizer_settings
+    )
     unpacked = replace(job.dataset, recipe=replace(recipe, data=replace(recipe.data, packing=False)))
     arrays = {split: padded(unpacked.open(0, split)) for split in job.dataset.splits}
     np.savez(tokens, **{f"{split}_{name}": values for split in arrays for name, values in arrays[split].items()})

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values
@@ -47,5 +48,5 @@ def write_checkpoint(
 ) -> Path:
     """A checkpoint of random parameters, as the program writes it."""
     parameters = initial_values(task.parameters(model), 0.2, 1)
-    write_directory(directory, model, task, parameters, words, lowercase=True)
+    write_directory(directory, model, task, parameters, words, UNCASED)
     return directory

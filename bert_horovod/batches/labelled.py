@@ -18,6 +18,7 @@ from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.packed_order import PackedItems
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe
 
 # Streams of the recipe's seed, other ones than in batches/rows.py; phase i trains on _PHASE_STREAM + i.
@@ -156,7 +157,7 @@ class LabelledDataset:
 
     Args:
         path: where the texts are from.
-        vocabulary, lowercase: the tokenizer's.
+        vocabulary, tokenizer_settings: the tokenizer's.
         recipe: the run's; it gives sequence lengths, the seed and whether examples share rows.
         splits: the examples, at least one each: "train", "held_out", and others by any name.
 
@@ -166,7 +167,7 @@ class LabelledDataset:
 
     path: Path
     vocabulary: list[str]
-    lowercase: bool
+    tokenizer_settings: TokenizerSettings
     recipe: Recipe
     splits: dict[str, LabelledTokens]
 
@@ -176,7 +177,8 @@ class LabelledDataset:
     @cached_property
     def hash(self) -> str:
         splits = {name: examples.hash() for name, examples in self.splits.items()}
-        return hashlib.sha256(json.dumps([self.vocabulary, self.lowercase, splits]).encode()).hexdigest()
+        described = [self.vocabulary, self.tokenizer_settings.hashed(), splits]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
     @property
     def tokens(self) -> int:

@@ -17,6 +17,7 @@ from bert_horovod.batches.order import keyed_hash, stream_seed
 from bert_horovod.batches.packed_order import PackedOrder
 from bert_horovod.batches.pairs import PairExchange
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import DamagedData
 from bert_horovod.recipe.sections import Objective, Recipe
@@ -239,8 +240,8 @@ class StoreDataset:
         return self.store.vocabulary
 
     @property
-    def lowercase(self) -> bool:
-        return self.store.manifest["vocabulary"]["lowercase"]
+    def tokenizer_settings(self) -> TokenizerSettings:
+        return self.store.tokenizer_settings
 
     @property
     def tokens(self) -> int:

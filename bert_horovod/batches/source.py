@@ -5,6 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+
 
 class Source(Protocol):
     """The rows of one phase and split: endless, in random access; each a pure function of its position."""
@@ -26,7 +28,7 @@ class Dataset(Protocol):
     path: Path  # for messages
     hash: str  # SHA-256, in hexadecimal: a run resumes only on the same data
     vocabulary: list[str]  # tokens by id
-    lowercase: bool
+    tokenizer_settings: TokenizerSettings
     tokens: int  # in all; how long opening takes depends on it
 
     def open(self, phase: int, split: str, build: bool = True) -> Source:

@@ -15,6 +15,7 @@ import tokenizers
 
 from bert_horovod.batches.spans import SpanTexts, SpanTokens, tokenised_spans
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.storage.writing import lock
 
 _FORMAT = 1
@@ -23,13 +24,13 @@ _DTYPES = (np.int32, np.int32, np.int32, np.int64, np.int32, np.int64, np.int64,
 
 
 def open_spans(
-    texts: SpanTexts, vocabulary: list[str], lowercase: bool, directory: Path
+    texts: SpanTexts, vocabulary: list[str], tokenizer_settings: TokenizerSettings, directory: Path
 ) -> tuple[SpanTokens, str | None]:
     """Tokenise questions, or read their tokens from the cache.
 
     Args:
         texts: the questions.
-        vocabulary, lowercase: the tokenizer's.
+        vocabulary, tokenizer_settings: the tokenizer's.
         directory: the cache's; made if needed.
 
     Returns:
@@ -38,12 +39,12 @@ def open_spans(
     Raises:
         UserError: another process has held the directory for half an hour.
     """
-    settings = [_FORMAT, tokenizers.__version__, vocabulary, lowercase, texts]
+    settings = [_FORMAT, tokenizers.__version__, vocabulary, tokenizer_settings.hashed(), texts]
     name = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
     path = directory / f"spans-{name}.npz"
     if (tokens := _read(path, texts)) is not None:
         return tokens, None
-    tokenizer = LocatingTokenizer(vocabulary, lowercase)
+    tokenizer = LocatingTokenizer(vocabulary, tokenizer_settings)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         refusal = f"another process has tokenised into {directory} for {_PATIENCE_S} s; end it, or give --index_dir"

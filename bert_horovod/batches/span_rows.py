@@ -17,6 +17,7 @@ from bert_horovod.batches.packed_order import PackedItems
 from bert_horovod.batches.span_windows import SPECIAL_TOKENS, STRIDE, SpanWindows, cut_spans
 from bert_horovod.batches.spans import SpanTokens
 from bert_horovod.batches.special_tokens import SpecialIds, special_ids
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.recipe.sections import Recipe
 
 # Streams of the recipe's seed, other ones than in batches/rows.py and labelled.py; phase i trains on _PHASE_STREAM + i.
@@ -110,7 +111,7 @@ class SpanDataset:
 
     Args:
         path: where the texts are from.
-        vocabulary, lowercase: the tokenizer's.
+        vocabulary, tokenizer_settings: the tokenizer's.
         recipe: the run's; it gives sequence lengths, packing and the seed.
         train, held_out: the questions; train has at least one window.
         stride: tokens from the begin of one window to the begin of the next.
@@ -121,7 +122,7 @@ class SpanDataset:
 
     path: Path
     vocabulary: list[str]
-    lowercase: bool
+    tokenizer_settings: TokenizerSettings
     recipe: Recipe
     train: SpanTokens
     held_out: SpanTokens
@@ -132,7 +133,7 @@ class SpanDataset:
 
     @cached_property
     def hash(self) -> str:
-        digest = hashlib.sha256(f"{self.vocabulary} {self.lowercase} {self.stride}".encode())
+        digest = hashlib.sha256(f"{self.vocabulary} {self.tokenizer_settings.hashed()} {self.stride}".encode())
         for array in (*self.train, *self.held_out):
             digest.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bert_horovod.corpus.reading.tokenizer_settings import token_ids
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Recipe
@@ -22,7 +23,7 @@ class SpecialIds:
 
 def special_ids(vocabulary: list[str]) -> SpecialIds:
     """Ids of [PAD], [UNK], [CLS], [SEP] and [MASK]; raises UserError if one is missing."""
-    ids = {token: number for number, token in enumerate(vocabulary)}
+    ids = token_ids(vocabulary)
     names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     missing = [name for name in names if name not in ids]
     if missing:
@@ -33,9 +34,13 @@ def special_ids(vocabulary: list[str]) -> SpecialIds:
     return SpecialIds(*(ids[name] for name in names))
 
 
-def check_vocabulary(recipe: Recipe, store: Store) -> None:
-    """Raise UserError if model.vocab_size is not that of the store's vocabulary, or the vocabulary is not BERT's."""
-    if recipe.model.vocab_size != len(store.vocabulary):
+def check_vocabulary(recipe: Recipe, store: Store, padded: bool = False) -> None:
+    """Raise UserError if model.vocab_size is not that of the store's vocabulary, or the vocabulary is not BERT's.
+
+    `padded`: whether model.vocab_size may be larger, because a checkpoint has rows that belong to no token.
+    """
+    size, expected = recipe.model.vocab_size, len(store.vocabulary)
+    if size != expected and not (padded and size > expected):
         raise UserError(
             f"model.vocab_size = {recipe.model.vocab_size}, but the token store {store.path} was made with a "
             f"vocabulary of {len(store.vocabulary)}; set model.vocab_size = {len(store.vocabulary)}, "
@@ -46,11 +51,14 @@ def check_vocabulary(recipe: Recipe, store: Store) -> None:
 
 def ordinary_ids(vocabulary: list[str], special: SpecialIds) -> np.ndarray:
     """Ids that text is made of, int32, ascending: not special, not [unused...]; raises UserError if there is none."""
+    ids = token_ids(vocabulary)
     reserved = {special.pad, special.unknown, special.cls, special.sep, special.mask}
     ordinary = [
         number
         for number, token in enumerate(vocabulary)
-        if number not in reserved and not (token.startswith("[unused") and token.endswith("]"))
+        if ids.get(token) == number
+        and number not in reserved
+        and not (token.startswith("[unused") and token.endswith("]"))
     ]
     if not ordinary:
         raise UserError("the vocabulary has no ordinary tokens; prepare the data with a BERT vocabulary")

@@ -155,7 +155,8 @@ def summary(evaluation: dict[str, Any]) -> str:
 
 
 def _refuse_another_vocabulary(directory: Path, pretrained: "Pretrained", store: "Store") -> None:
-    if pretrained.model.vocab_size != len(store.vocabulary):
+    padded = pretrained.vocabulary is not None and pretrained.model.vocab_size > len(store.vocabulary)
+    if pretrained.model.vocab_size != len(store.vocabulary) and not padded:
         raise UserError(
             f"--checkpoint {directory} has a vocabulary of {pretrained.model.vocab_size}, the token store "
             f"{store.path} one of {len(store.vocabulary)}; prepare the data with the checkpoint's "
@@ -164,14 +165,15 @@ def _refuse_another_vocabulary(directory: Path, pretrained: "Pretrained", store:
     if pretrained.vocabulary is None:
         return
     if pretrained.vocabulary != store.vocabulary:
-        pairs = zip(pretrained.vocabulary, store.vocabulary, strict=True)
-        first = next(i for i, (theirs, ours) in enumerate(pairs) if theirs != ours)
+        pairs = enumerate(zip(pretrained.vocabulary, store.vocabulary, strict=False))
+        shorter = min(len(pretrained.vocabulary), len(store.vocabulary))
+        first = next((i for i, (theirs, ours) in pairs if theirs != ours), shorter)
         raise UserError(
             f"--checkpoint {directory} has another vocabulary than the token store {store.path} "
             f"(they first differ at id {first}); prepare the data with --vocab {directory}"
         )
-    if pretrained.lowercase != store.manifest["vocabulary"]["lowercase"]:
+    if pretrained.tokenizer_settings != store.tokenizer_settings:
         raise UserError(
-            f"--checkpoint {directory} has lower-casing {pretrained.lowercase}, the token store {store.path} "
-            f"the opposite; prepare the data {'without' if pretrained.lowercase else 'with'} --cased"
+            f"--checkpoint {directory} has another tokenizer ({pretrained.tokenizer_settings}) than the token store "
+            f"{store.path} ({store.tokenizer_settings}); prepare the data with --vocab {directory}"
         )

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=False,
         dest="lowercase",
-        help="the tokenizer keeps upper case and accents (default: what the tokenizer's settings, the name of the "
-        "directory or the vocabulary tell)",
+        help="the tokenizer keeps upper case and accents (default: what the tokenizer's settings or the vocabulary "
+        "tell)",
     )
     case.add_argument("--uncased", action="store_const", const=True, dest="lowercase", help="the tokenizer lower-cases")
 
@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     import_tensorflow()
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
+    from bert_horovod.interchange.suitability import require_vocabulary
     from bert_horovod.runs.checkpoint import find_checkpoint
     from bert_horovod.storage.writing import new_directory
 
@@ -48,23 +49,17 @@ def run(arguments: argparse.Namespace) -> None:
     contents = describe(path)
     architecture = contents.architectures[0]
     tokenizer = read_tokenizer(path)
-    if tokenizer.vocabulary is None:
-        raise UserError(
-            f"{path} has no vocabulary; copy the vocab.txt there, beside its configuration, that the model was trained "
-            "with"
-        )
+    require_vocabulary(path, tokenizer.vocabulary, flag="")
     with new_directory(arguments.directory) as temporary:
         pretrained = read_pretrained(path, architecture, arguments.lowercase)
         parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
         try:
-            write_directory(
-                temporary, pretrained.model, architecture, parameters, pretrained.vocabulary, pretrained.lowercase
-            )
+            settings = pretrained.tokenizer_settings
+            write_directory(temporary, pretrained.model, architecture, parameters, pretrained.vocabulary, settings)
         except ValueError as error:
             raise UserError(f"{path}: {error}; expected BERT's WordPiece vocabulary") from error
-    case = "lower-cases" if pretrained.lowercase else "keeps upper case and accents"
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
-    print(summary(contents, architecture, f"{len(pretrained.vocabulary):,} tokens, {case} ({why})"))
+    print(summary(contents, architecture, f"{len(pretrained.vocabulary):,} tokens, {settings} ({why})"))
     print(f"written     {arguments.directory}, {architecture.class_name(pretrained.model)} of transformers")
 
 

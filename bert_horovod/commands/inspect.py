@@ -84,7 +84,7 @@ def _recipe(arguments: argparse.Namespace, store: "Store") -> Recipe:
                 f"long rows are; use --set phase.{arguments.phase}.sequence_length={arguments.sequence_length}"
             )
         recipe = load_recipe(arguments.recipe, arguments.overrides)
-        check_vocabulary(recipe, store)
+        check_vocabulary(recipe, store, padded=True)
     if not 0 <= arguments.phase < len(recipe.phase):
         raise UserError(
             f"--phase {arguments.phase}: the recipe has {len(recipe.phase)} [[phase]] table(s), counted from 0"

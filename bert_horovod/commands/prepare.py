@@ -16,6 +16,8 @@ from bert_horovod.runtime.quiet import import_tensorflow
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments for the text and its format."""
@@ -55,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab",
         required=True,
-        help="a WordPiece vocab.txt (bert-horovod vocab makes one), or a checkpoint, whose vocabulary and lower-casing "
-        f"are taken: {CHECKPOINT}",
+        help="a WordPiece vocab.txt (bert-horovod vocab makes one), or a checkpoint, whose tokenizer "
+        f"is taken: {CHECKPOINT}",
     )
     parser.add_argument("--output_dir", required=True, help="write the store to this new or empty directory")
     parser.add_argument(
@@ -98,7 +100,7 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     from bert_horovod.corpus.preparing.planning import Settings
     from bert_horovod.corpus.preparing.preparation import prepare, summary
 
-    vocabulary, lowercase = _tokenizer(arguments.vocab, arguments.cased)
+    path, vocabulary, tokenizer_settings = _tokenizer(arguments.vocab, arguments.cased)
     settings = Settings(
         documents=arguments.documents,
         held_out=arguments.held_out,
@@ -108,9 +110,10 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     )
     prepared = prepare(
         arguments.input,
-        vocabulary,
+        path,
         arguments.output_dir,
-        lowercase=lowercase,
+        vocabulary=vocabulary,
+        tokenizer_settings=tokenizer_settings,
         settings=settings,
         workers=workers,
         executor=executor,
@@ -118,30 +121,28 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
     print(summary(prepared))
 
 
-def _tokenizer(vocab: str, cased: bool) -> tuple[Path, bool]:
-    """The path of the vocab.txt that --vocab names, directly or by a checkpoint, and whether text is lower-cased."""
+def _tokenizer(vocab: str, cased: bool) -> tuple[Path, list[str], "TokenizerSettings"]:
+    """What --vocab names, a vocab.txt or a checkpoint, its vocabulary, and how text is normalised and cut."""
+    from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
+    from bert_horovod.corpus.reading.vocabulary import read_vocabulary
+
     path = Path(vocab)
     if not (path.is_dir() or path.with_name(f"{path.name}.index").is_file()):
-        return path, not cased
+        return path, read_vocabulary(path), TokenizerSettings(lowercase=not cased)
     import_tensorflow()
-    from bert_horovod.corpus.reading.vocabulary import read_vocabulary
     from bert_horovod.interchange.pretrained import read_tokenizer
+    from bert_horovod.interchange.suitability import require_vocabulary
     from bert_horovod.runs.checkpoint import find_checkpoint
 
     path = find_checkpoint(path, "--vocab")
     tokenizer = read_tokenizer(path)
     mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then --vocab DIR"
-    if tokenizer.lowercase is None and not cased:
+    if tokenizer.reason is None and not cased:
         raise UserError(f"--vocab {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")
-    if cased and tokenizer.lowercase:
+    if cased and tokenizer.reason is not None and tokenizer.settings.lowercase:
         raise UserError(
             f"--cased with --vocab {vocab}, which lower-cases ({tokenizer.reason}); leave --cased out, or if that is "
             f"wrong: {mend}"
         )
-    file = (path if path.is_dir() else path.parent) / "vocab.txt"
-    if tokenizer.vocabulary is None or not file.is_file() or read_vocabulary(file) != tokenizer.vocabulary:
-        raise UserError(
-            f"--vocab {vocab} has no vocab.txt with all of its tokens; make one: bert-horovod import {vocab} DIR, then "
-            "--vocab DIR"
-        )
-    return file, bool(tokenizer.lowercase)
+    vocabulary = require_vocabulary(path, tokenizer.vocabulary, flag="--vocab ")
+    return path, vocabulary, tokenizer.settings.cased_as(False if cased else None)

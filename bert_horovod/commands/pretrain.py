@@ -60,7 +60,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         start = find_checkpoint(start, "--init_checkpoint")
     # One process on each host verifies the host's copy, because training would use a damaged byte.
     store = (verify if launched.local_rank == 0 else open_store)(arguments.data_dir)
-    check_recipe(recipe, store, launched.size)
+    check_recipe(recipe, store, launched.size, padded=arguments.init_checkpoint is not None)
     job = pretraining_job(
         recipe,
         store,

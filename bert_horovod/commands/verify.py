@@ -20,6 +20,5 @@ def run(arguments: argparse.Namespace) -> None:
     totals = store.manifest["totals"]
     for name in (*COUNTS, "held_out_sections", "held_out_tokens", "unknown_tokens"):
         print(f"{name:18} {totals[name]:15,}")
-    vocabulary = store.manifest["vocabulary"]
-    print(f"{'vocabulary':18} {vocabulary['size']:15,} tokens, {'uncased' if vocabulary['lowercase'] else 'cased'}")
+    print(f"{'vocabulary':18} {len(store.vocabulary):15,} tokens, {store.tokenizer_settings}")
     print(f"{arguments.data_dir}: {len(store.shards)} shards, all as they were written; store hash {store.hash}")

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_horovod.corpus.reading.tokenizer_settings import recorded_settings
 from bert_horovod.corpus.statistics import Lengths, LongDocument, measure_lengths, silent_sources, some
 from bert_horovod.corpus.store import Store
 from bert_horovod.wording import counted
@@ -107,7 +108,7 @@ def _totals(manifest: dict[str, Any]) -> list[str]:
         "never read",
         "dropped": f"{counted(totals['dropped_documents'], 'document')} without tokens",
         "passed over": passed_over or "nothing",
-        "vocabulary": f"{vocabulary['size']:,} entries, {'uncased' if vocabulary['lowercase'] else 'cased'}",
+        "vocabulary": f"{vocabulary['size']:,} entries, {recorded_settings(vocabulary)}",
     }
     return [f"  {name:15} {text}" for name, text in described.items()]
 

@@ -34,7 +34,13 @@ class _Totals(_Counts):
     dropped_documents: int
 
 
-class _Vocabulary(TypedDict):
+class _TokenizerSettings(TypedDict, total=False):  # of TokenizerSettings.recorded
+    strip_accents: bool
+    tokenize_chinese_chars: bool
+    added_tokens: dict[str, bool]
+
+
+class _Vocabulary(_TokenizerSettings):
     sha256: str
     size: int
     lowercase: bool

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, manifest_text, read_manifest
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, recorded_settings
 from bert_horovod.errors import DamagedData, unreadable
 from bert_horovod.storage.reading import hash_file, load_array, open_regular, read_text
 from bert_horovod.storage.writing import write_atomically
@@ -64,6 +65,11 @@ class Store:
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the manifest, which holds the hashes of everything else."""
         return _hash_text(manifest_text(self.manifest))
+
+    @property
+    def tokenizer_settings(self) -> TokenizerSettings:
+        """How its text was normalised and cut."""
+        return recorded_settings(self.manifest["vocabulary"])
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:

@@ -7,7 +7,6 @@ import numpy as np
 
 from bert_horovod.batches.labelled import LabelledDataset, LabelledRows, LabelledTokens, tokenised
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
@@ -18,6 +17,7 @@ from bert_horovod.finetuning.text_data import TextData
 from bert_horovod.inference.text_answers import answers
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.devices import use_devices
@@ -46,12 +46,10 @@ class TextFinetuning:
     def __init__(self, data: TextData, checkpoint: Path) -> None:
         self.data, self.task = data, data.task
         self.directory, pretrained = open_checkpoint(checkpoint)
-        self.model, self.vocabulary, self.lowercase = pretrained.model, pretrained.vocabulary, pretrained.lowercase
-        if len(data.format.columns) > 1 and self.model.type_vocab_size < 2:
-            raise UserError(
-                f"--checkpoint {self.directory} has type_vocab_size = 1, so that it cannot tell the two texts of a "
-                "pair apart; expected 2: take another checkpoint"
-            )
+        self.model, self.vocabulary = pretrained.model, pretrained.vocabulary
+        self.tokenizer_settings = pretrained.tokenizer_settings
+        if len(data.format.columns) > 1:
+            require_segments(self.directory, self.model, "the first text", "the second")
 
     def job(
         self,
@@ -108,7 +106,7 @@ class TextFinetuning:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        return Tokenizer(self.vocabulary, self.lowercase)
+        return Tokenizer(self.vocabulary, self.tokenizer_settings)
 
     def _tokens(self, split: Split) -> LabelledTokens:
         return tokenised(split.examples, self._tokenizer)
@@ -129,7 +127,9 @@ class TextFinetuning:
         return {name: self._tokens(split) for name, split in self.data.test.items()}
 
     def _dataset(self, recipe: Recipe) -> LabelledDataset:
-        return LabelledDataset(self.data.train.path.parent, self.vocabulary, self.lowercase, recipe, self._splits)
+        return LabelledDataset(
+            self.data.train.path.parent, self.vocabulary, self.tokenizer_settings, recipe, self._splits
+        )
 
     def _score(self, source: LabelledRows, outputs: dict[str, np.ndarray]) -> dict[str, float]:
         predictions = answers(source.by_example(outputs["logits"]), len(self.data.format.labels))
@@ -149,5 +149,5 @@ class TextFinetuning:
             notices.append("the checkpoint's head has these labels in another order; it is put into this one by name")
         if self.data.format.labels:
             notices.append("labels: " + ", ".join(self.data.format.labels.values())[:300])
-        notices.append(f"tokenizer: the checkpoint's, {'lower-casing' if self.lowercase else 'with case'}")
+        notices.append(f"tokenizer: the checkpoint's, {self.tokenizer_settings}")
         return notices

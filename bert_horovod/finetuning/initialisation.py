@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
+from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.runs.checkpoint import find_checkpoint
@@ -27,11 +28,7 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
     """
     directory = find_checkpoint(checkpoint)
     pretrained = read_pretrained(directory)
-    if pretrained.vocabulary is None:
-        raise UserError(
-            f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside config.json: "
-            "copy the vocab.txt there that the model was trained with"
-        )
+    require_vocabulary(directory, pretrained.vocabulary)
     return directory, pretrained
 
 

@@ -85,7 +85,9 @@ class ProbeHook(Hook):
             output_dir.mkdir()
             parameters = {name: variable.numpy() for name, variable in run.state.parameters.items()}
             dataset = run.job.dataset
-            write_directory(copy, run.phase.recipe.model, run.task, parameters, dataset.vocabulary, dataset.lowercase)
+            write_directory(
+                copy, run.phase.recipe.model, run.task, parameters, dataset.vocabulary, dataset.tokenizer_settings
+            )
             with _quietly():
                 job = probe_job(TextFinetuning(self._data, copy), output_dir, _like(run.recipe), run.world.size)
                 done = train_all([job], [Variant(None, None)], run.world, lambda text: None)

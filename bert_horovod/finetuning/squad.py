@@ -21,6 +21,7 @@ from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
 from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.model.parameters import class_name
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.tasks.span import ARCHITECTURE, Span
@@ -71,13 +72,10 @@ class SquadFinetuning:
             raise UserError(f"--null_score_threshold {options.null_score_threshold}: expected a finite number")
         self.options = options
         self.directory, pretrained = open_checkpoint(checkpoint)
-        self.model, self.vocabulary, self.lowercase = pretrained.model, pretrained.vocabulary, pretrained.lowercase
+        self.model, self.vocabulary = pretrained.model, pretrained.vocabulary
+        self.tokenizer_settings = pretrained.tokenizer_settings
         special_ids(self.vocabulary)
-        if self.model.type_vocab_size < 2:
-            raise UserError(
-                f"--checkpoint {self.directory} has type_vocab_size = 1, so that it cannot tell question and context "
-                "apart; expected 2: take another checkpoint"
-            )
+        require_segments(self.directory, self.model, "question", "context")
         self.train = read_squad(_file(data_dir, "train", train_file), scored=True)
         self.dev = read_squad(_file(data_dir, "dev", dev_file), scored=True)
         _refuse_mixed_versions(self.train, self.dev)
@@ -125,7 +123,12 @@ class SquadFinetuning:
             recipe,
             task,
             SpanDataset(
-                self.train.path.parent, self.vocabulary, self.lowercase, recipe, *self._tokens, self.options.doc_stride
+                self.train.path.parent,
+                self.vocabulary,
+                self.tokenizer_settings,
+                recipe,
+                *self._tokens,
+                self.options.doc_stride,
             ),
             output_dir,
             init_checkpoint=self.directory,
@@ -138,7 +141,7 @@ class SquadFinetuning:
     def _opened(self) -> list[tuple[SpanTokens, str | None]]:
         directory = self.options.index_dir or self.train.path.parent / "index"
         texts = span_texts(self.train), span_texts(self.dev, labelled=False)
-        return [open_spans(some, self.vocabulary, self.lowercase, directory) for some in texts]
+        return [open_spans(some, self.vocabulary, self.tokenizer_settings, directory) for some in texts]
 
     @property
     def _tokens(self) -> tuple[SpanTokens, ...]:

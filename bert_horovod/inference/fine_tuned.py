@@ -5,6 +5,7 @@ from pathlib import Path
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
+from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.runs.checkpoint import recorded_length
 from bert_horovod.tasks.base import PredictingTask
 
@@ -18,8 +19,7 @@ def read_fine_tuned(directory: Path, task: PredictingTask) -> Pretrained:
     pretrained = read_pretrained(directory, task)
     if missing := sorted(task.parameters(pretrained.model).keys() - pretrained.parameters.keys()):
         raise DamagedData(f"{directory} lacks {', '.join(missing)}: its head is not whole; fine-tune it again")
-    if pretrained.vocabulary is None:
-        raise UserError(f"--checkpoint {directory} has no vocabulary; expected vocab.txt beside its configuration")
+    require_vocabulary(directory, pretrained.vocabulary)
     return pretrained
 
 

@@ -11,6 +11,7 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
+from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.model.encoder import encode_at
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import masked_token_logits
@@ -55,17 +56,12 @@ class MaskedTokenPredictor:
 
     def __init__(self, directory: Path) -> None:
         pretrained = read_masked_model(directory)
-        if pretrained.vocabulary is None:
-            raise UserError(
-                f"--checkpoint {directory} has no vocabulary; expected vocab.txt or tokenizer.json beside "
-                "its configuration: copy the vocab.txt there that the model was trained with"
-            )
-        self.vocabulary = pretrained.vocabulary
+        self.vocabulary = require_vocabulary(directory, pretrained.vocabulary)
         self._special = special_ids(pretrained.vocabulary)
         parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         policy = ComputePolicy()
         self._forward = Forward(pretrained.model, cast_weights(parameters, policy.dtype), policy)
-        self._tokenizer = Tokenizer(pretrained.vocabulary, pretrained.lowercase)
+        self._tokenizer = Tokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
 
     def guess(self, texts: list[str], count: int) -> list[list[list[Guess]]]:
         """The likeliest tokens: per text, per [MASK] in it, `count` guesses, the best first.
@@ -104,7 +100,8 @@ class MaskedTokenPredictor:
         positions = tf.constant(masked[None], tf.int32)
         hidden = encode_at(self._forward, batch, positions)[0]
         logits = masked_token_logits(self._forward, hidden)  # (masks, vocabulary)
-        probabilities, tokens = tf.math.top_k(tf.nn.softmax(logits), min(count, len(self.vocabulary)))
+        shares = tf.nn.softmax(logits)[:, : len(self.vocabulary)]  # rows of padding belong to no token
+        probabilities, tokens = tf.math.top_k(shares, min(count, len(self.vocabulary)))
         return [
             [Guess(self.vocabulary[token], float(probability)) for probability, token in zip(*place, strict=True)]
             for place in zip(probabilities.numpy(), tokens.numpy(), strict=True)

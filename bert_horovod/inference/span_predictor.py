@@ -22,6 +22,7 @@ from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, w
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.span import Span
@@ -49,6 +50,7 @@ class SpanPredictor:
         config = read_configuration(directory)
         self._task = Span()
         pretrained = read_fine_tuned(directory, self._task)
+        require_segments(directory, pretrained.model, "question", "context")
         most = pretrained.model.max_position_embeddings
         self._length = row_length(directory, options.sequence_length, most, usual=_LENGTH, least=16)
         self._stride = config.get("doc_stride", STRIDE) if options.doc_stride is None else options.doc_stride
@@ -61,7 +63,7 @@ class SpanPredictor:
         # None: the checkpoint does not say; then the version of SQuAD's file decides.
         self._may_abstain = True if self._threshold is not None else config.get("version_2_with_negative")
         self._special = special_ids(pretrained.vocabulary)
-        self._tokenizer = LocatingTokenizer(pretrained.vocabulary, pretrained.lowercase)
+        self._tokenizer = LocatingTokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._model = pretrained.model
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows

@@ -11,11 +11,12 @@ from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.table_files import read_table, table_text
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.errors import UserError
 from bert_horovod.inference.fine_tuned import line_length, read_fine_tuned, row_length
 from bert_horovod.inference.outputs import RowOutputs, block_rows
 from bert_horovod.inference.text_answers import answers, probabilities
 from bert_horovod.interchange.pretrained import read_configuration
+from bert_horovod.interchange.suitability import classifier_labels, require_segments
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.storage.writing import write_output
 from bert_horovod.tasks.classification import Classification
@@ -37,14 +38,14 @@ class TextPredictor:
     """
 
     def __init__(self, directory: Path, options: "Options") -> None:
-        config = read_configuration(directory)
-        self.task = text_task(config)
+        self._directory, config = directory, read_configuration(directory)
+        self.task = text_task(directory, config)
         pretrained = read_fine_tuned(directory, self.task)
         self._columns = options.text_columns or self.task.text_columns
         most = pretrained.model.max_position_embeddings
         self._length = row_length(directory, options.sequence_length, most, usual=most, least=8)
         self._special = special_ids(pretrained.vocabulary)
-        self._tokenizer = Tokenizer(pretrained.vocabulary, pretrained.lowercase)
+        self._tokenizer = Tokenizer(pretrained.vocabulary, pretrained.tokenizer_settings)
         self._model = pretrained.model
         self._parameters = {name: tf.constant(array) for name, array in pretrained.parameters.items()}
         self._outputs: dict[int, RowOutputs] = {}  # by the length of rows
@@ -94,6 +95,8 @@ class TextPredictor:
         self, texts: tuple[list[str], ...], length: int, packing: bool, progress: "Progress | None" = None
     ) -> np.ndarray:
         """The head's outputs, float32 [examples, outputs], computed in rows of `length` positions."""
+        if len(texts) > 1:
+            require_segments(self._directory, self._model, "the first text", "the second")
         examples = tokenised(LabelledTexts(texts, [0] * len(texts[0])), self._tokenizer)
         rows = LabelledRows(examples, self._special, length, 0, packing)
         if length not in self._outputs:
@@ -109,17 +112,9 @@ class TextPredictor:
         return [[self.labels[number], *share] for number, share in zip(predictions.tolist(), shares, strict=True)]
 
 
-def text_task(config: dict[str, Any]) -> Classification | Regression:
-    """The task of a BertForSequenceClassification's checkpoint, from its config.json.
-
-    Raises:
-        DamagedData: its labels are not numbered from 0.
-    """
+def text_task(directory: Path, config: dict[str, Any]) -> Classification | Regression:
+    """The task of a BertForSequenceClassification's checkpoint; raises the errors of classifier_labels."""
     columns = config.get("text_columns")
     columns = tuple(map(str, columns)) if isinstance(columns, list) else ()
-    names = config.get("id2label") or {str(i): f"LABEL_{i}" for i in range(2)}  # transformers omits these two names
-    if not isinstance(names, dict) or set(names) != set(map(str, range(len(names)))):
-        raise DamagedData(f"config.json: id2label is {names!r:.100}: expected names by numbers from 0")
-    if config.get("problem_type") == "regression" or len(names) == 1:
-        return Regression(str(names["0"]), columns)
-    return Classification(tuple(str(names[str(number)]) for number in range(len(names))), columns)
+    labels = classifier_labels(directory, config)
+    return Regression(labels[0], columns) if len(labels) == 1 else Classification(labels, columns)

@@ -17,6 +17,7 @@ from bert_horovod.interchange.onnx_file import require_onnx, write_onnx
 from bert_horovod.interchange.pretrained import describe, read_pretrained
 from bert_horovod.interchange.saved_model import ANSWER_TOKENS, write_saved_model, write_text_model
 from bert_horovod.interchange.serving_graph import Served, trained_outputs
+from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.storage.writing import new_directory
 
 _CHECKED_LENGTHS = ((12, 7, 1), (3,))  # for each of two calls, the tokens of each row; the rest of a row is padding
@@ -71,8 +72,7 @@ def export(
             f"of {' and '.join(names)} only"
         )
     pretrained = read_pretrained(checkpoint, chosen)
-    if pretrained.vocabulary is None:
-        raise UserError(f"{checkpoint} has no vocabulary; copy the vocab.txt there that the model was trained with")
+    require_vocabulary(checkpoint, pretrained.vocabulary)
     parameters = {name: pretrained.parameters[name] for name in chosen.parameters(pretrained.model)}
     served = Served(chosen, pretrained.model, parameters, tf.int64 if kind == "onnx" else tf.int32)
     calls = _calls(
@@ -82,11 +82,11 @@ def export(
         if kind == "onnx":
             write_onnx(temporary, served)
         elif with_tokenizer:
-            write_text_model(temporary, served, pretrained)
+            write_text_model(temporary, served, pretrained, checkpoint)
             calls += _text_calls(chosen, pretrained, parameters)
         else:
             write_saved_model(temporary, served)
-        write_configuration(temporary, pretrained.model, chosen, pretrained.vocabulary, pretrained.lowercase)
+        write_configuration(temporary, pretrained.model, chosen, pretrained.vocabulary, pretrained.tokenizer_settings)
         difference = check_export(temporary, calls)
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     inputs = {call.signature: f"{call.signature}({', '.join(call.inputs)})" for call in calls}
@@ -123,11 +123,10 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
     first, second = ([" ".join(draw(words, count)) for count in counts] for counts in _WORDS)
     rows = _rows_of(pretrained, first, second)
     if architecture.name == CLASSIFICATION:
-        calls = []
-        for signature, names, batch in (
-            ("serving_default", {"text": first}, _rows_of(pretrained, first)),
-            ("pairs", {"text": first, "text_pair": second}, rows),
-        ):
+        calls, inputs = [], [("serving_default", {"text": first}, _rows_of(pretrained, first))]
+        if pretrained.model.type_vocab_size > 1:
+            inputs.append(("pairs", {"text": first, "text_pair": second}, rows))
+        for signature, names, batch in inputs:
             logits = trained_outputs(architecture, pretrained.model, parameters, batch)["logits"]
             shares = np.exp(logits - logits.max(-1, keepdims=True))
             outputs = {"probabilities": shares / shares.sum(-1, keepdims=True)}
@@ -153,7 +152,7 @@ def _text_calls(architecture: Architecture, pretrained: Pretrained, parameters: 
 def _rows_of(pretrained: Pretrained, first: list[str], second: list[str] | None = None) -> Arrays:
     """Model inputs for short texts or pairs of texts, made by this program's own tokenizer."""
     texts = LabelledTexts((first, second) if second else (first,), [0] * len(first))
-    tokens = tokenised(texts, Tokenizer(pretrained.vocabulary, pretrained.lowercase))
+    tokens = tokenised(texts, Tokenizer(pretrained.vocabulary, pretrained.tokenizer_settings))
     length = min(_TEXT_LENGTH, pretrained.model.max_position_embeddings)
     rows = LabelledRows(tokens, special_ids(pretrained.vocabulary), length, seed=0, packing=False)
     batch = rows.assemble(np.argsort(rows.examples(np.arange(len(first)))[:, 0]))

@@ -7,6 +7,7 @@ A variable has the name of its scope (`bert/encoder/layer_0/output/dense/kernel`
 of Hugging Face's. A training checkpoint also holds two moments of each parameter, which are not read.
 """
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange import tokenizer_files
 from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, part_of_a_head, whole_heads
 from bert_horovod.interchange.huggingface import Pretrained, model_of, require_supported
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.lfs_pointer import refuse_lfs_pointer
-from bert_horovod.interchange.tokenizer_files import read_casing, read_json, read_vocabulary
+from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
 from bert_horovod.model.parameters import (
     ATTENTION_NORM,
     ATTENTION_OUTPUT,
@@ -42,7 +44,7 @@ from bert_horovod.tasks.base import Task
 
 CONFIGS = ("bert_config.json", "albert_config.json", "config.json")
 _FILE = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
-_OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|global_step")
+_OPTIMIZER = re.compile(r"(.*/)?(adam|lamb)_[mv]|(.*/)?beta[12]_power(_\d+)?|global_step")
 _OBJECT_KEY = "/.ATTRIBUTES/VARIABLE_VALUE"  # suffix of each value's key in an object checkpoint of TF2
 _READER_ERRORS = (tf.errors.OpError, ValueError, LookupError, RuntimeError)  # TensorFlow translates some by their text
 _WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
@@ -107,21 +109,20 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
     _require_data(prefix, shapes)
     model = _read_model(prefix)
     known = {_variable(model, name): name for name in _possible(model)}
-    variables = Variables({}, [], [])
+    variables, unknown = Variables({}, [], []), []
     for variable, shape in sorted(shapes.items()):
         if name := known.get(variable):
             variables.parameters[name] = tuple(shape[::-1] if _is_kernel(variable) else shape)
-        elif _OPTIMIZER.fullmatch(variable):
+        elif _OPTIMIZER.fullmatch(variable) or _is_slot(variable, shapes):
             variables.optimizer.append(variable)
         elif variable.startswith("bert/"):
-            raise UserError(
-                f"{prefix}: {variable[:200]} is no part of the encoder that {_config(prefix).name} describes "
-                f"({model.num_hidden_layers} layers); copy the one there that belongs to the checkpoint"
-            )
+            unknown.append(variable)
         else:
             variables.others.append(variable)
     missing = [name for name in encoder_shapes(model, pooler=False) if name not in variables.parameters]
     missing += [name] if (name := part_of_a_head(model, variables.parameters)) else []
+    if unknown:
+        raise UserError(_about_unknown(prefix, model, unknown, [_variable(model, name) for name in missing]))
     if missing:
         raise UserError(
             f"{prefix} is part of a checkpoint: {_variable(model, missing[0])} is missing"
@@ -129,6 +130,31 @@ def read_variables(prefix: Path) -> tuple[Model, Variables]:
             f"describes ({model.num_hidden_layers} layers), and whole heads"
         )
     return model, variables
+
+
+def _is_slot(variable: str, shapes: dict[str, list[int]]) -> bool:
+    """Whether a variable lies below the name of another, as an optimizer's slots do: bert/pooler/dense/bias/Adam_1."""
+    return any(variable[: match.start()] in shapes for match in re.finditer("/", variable))
+
+
+def _about_unknown(prefix: Path, model: Model, unknown: list[str], missing: list[str]) -> str:
+    """The message about variables of the encoder that have no place in this model."""
+    config, named = _config(prefix).name, set()
+    for sizes in ({"embedding_size": 0, "shared_layers": 0}, {"embedding_size": model.hidden_size, "shared_layers": 1}):
+        one_layer = dataclasses.replace(model, num_hidden_layers=1, **sizes)
+        named.update(_variable(one_layer, name) for name in _possible(one_layer))
+    for variable in unknown:
+        if re.sub(r"(layer|group)_\d+", r"\1_0", variable) in named:
+            return (
+                f"{prefix}: {variable[:200]} is no part of the encoder that {config} describes "
+                f"({model.num_hidden_layers} layers); copy the one there that belongs to the checkpoint"
+            )
+    more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
+    lacking = f", and has no {missing[0]}" if missing else ""
+    return (
+        f"{prefix} has {unknown[0][:200]}{more}{lacking}; expected the names of google-research/bert or "
+        f"google-research/albert: another program wrote the checkpoint ({config} is not the cause)"
+    )
 
 
 def architectures(prefix: Path) -> list[Architecture]:
@@ -171,13 +197,13 @@ def read_checkpoint(prefix: Path, task: Task | Architecture | None = None, lower
         if not np.isfinite(array).all():
             raise DamagedData(f"{prefix}: {variable} has values that are not finite")
         parameters[name] = array
-    vocabulary, found_lowercase, _ = read_tokenizer(prefix)
-    if lowercase is None and (lowercase := found_lowercase) is None:
+    tokenizer = read_tokenizer(prefix)
+    if lowercase is None and tokenizer.reason is None:
         raise UserError(
             f"{prefix}: nothing tells whether text is to be lower-cased for it; say so once, and use what it makes: "
             f"bert-horovod import {prefix} DIR --cased (or --uncased)"
         )
-    return Pretrained(model, parameters, vocabulary, lowercase)
+    return Pretrained(model, parameters, tokenizer.vocabulary, tokenizer.settings.cased_as(lowercase))
 
 
 def _labels_are(model: Model, variables: Variables, task: Task | Architecture) -> bool:
@@ -190,13 +216,13 @@ def _labels_are(model: Model, variables: Variables, task: Task | Architecture) -
     )
 
 
-def read_tokenizer(prefix: Path) -> tuple[list[str] | None, bool | None, str]:
-    """The vocabulary beside a checkpoint (None if there is none), whether text is lower-cased, and the reason for that.
+def read_tokenizer(prefix: Path) -> TokenizerFound:
+    """The tokenizer beside a checkpoint; raises the errors of tokenizer_files.read_tokenizer.
 
-    Raises UserError if the number of tokens in the vocabulary is not that of bert_config.json.
+    If no file says whether text is lower-cased, the vocabulary tells; the reason is None if it does not tell.
     """
-    vocabulary = read_vocabulary(prefix.parent, _read_model(prefix).vocab_size, _config(prefix).name)
-    return vocabulary, *read_casing(prefix.parent, vocabulary)
+    size, config = _read_model(prefix).vocab_size, _config(prefix).name
+    return tokenizer_files.read_tokenizer(prefix.parent, size, config, by_vocabulary=True)
 
 
 def _variable(model: Model, name: str) -> str:

@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, token_ids
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.albert_names import name_in_file, name_of_parameter
 from bert_horovod.interchange.architectures import CLASSIFICATION, Architecture, default_labels, whole_heads
 from bert_horovod.interchange.labels import head_rows
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, as_float32, map_weights, write_file
+from bert_horovod.interchange.suitability import classifier_labels, is_classifier
 from bert_horovod.interchange.tokenizer_files import (
     SPECIAL_TOKENS,
     read_json,
-    read_lowercase,
-    read_vocabulary,
-    tokenizer_settings,
+    read_tokenizer,
+    tokenizer_config,
 )
 from bert_horovod.model.parameters import (
     BERT,
@@ -66,7 +67,7 @@ class Pretrained(NamedTuple):
     model: sections.Model
     parameters: dict[str, np.ndarray]  # float32, [out, in]; the whole encoder, and heads and pooler if present
     vocabulary: list[str] | None  # tokens by id; None if the directory has none
-    lowercase: bool
+    tokenizer_settings: TokenizerSettings
 
     @property
     def pairs(self) -> bool:
@@ -82,7 +83,7 @@ def write_directory(
     task: Task | Architecture,
     parameters: dict[str, np.ndarray],
     vocabulary: list[str],
-    lowercase: bool,
+    settings: TokenizerSettings,
 ) -> str:
     """Write a directory that `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` load.
 
@@ -93,8 +94,8 @@ def write_directory(
         model: the sizes.
         task: the task that was learned; it decides Hugging Face's class.
         parameters: exactly the task's parameters; saved as float32.
-        vocabulary: tokens by id, vocab_size of them.
-        lowercase: whether the tokenizer lower-cases and strips accents.
+        vocabulary: tokens by id, at most vocab_size.
+        settings: the tokenizer's.
 
     Returns:
         The SHA-256 of model.safetensors, in hexadecimal.
@@ -106,7 +107,7 @@ def write_directory(
     _check_parameters(parameters, task.parameters(model))
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    write_configuration(directory, model, task, vocabulary, lowercase)
+    write_configuration(directory, model, task, vocabulary, settings)
     digest = write_file(
         directory / WEIGHTS_FILE, {_name_in_file(model, name): array for name, array in parameters.items()}
     )
@@ -115,13 +116,17 @@ def write_directory(
 
 
 def write_configuration(
-    directory: Path, model: sections.Model, task: Task | Architecture, vocabulary: list[str], lowercase: bool
+    directory: Path,
+    model: sections.Model,
+    task: Task | Architecture,
+    vocabulary: list[str],
+    settings: TokenizerSettings,
 ) -> None:
     """Write config.json and the tokenizer's files; arguments and errors as in write_directory."""
     _check_vocabulary(vocabulary, model.vocab_size)
     _write_text(directory / "config.json", _json(_hugging_face_config(model, vocabulary) | task.configuration(model)))
     _write_text(directory / "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
-    tokenizer = tokenizer_settings(lowercase, model.max_position_embeddings)
+    tokenizer = tokenizer_config(settings, vocabulary, model.max_position_embeddings)
     _write_text(directory / "tokenizer_config.json", _json(tokenizer))
 
 
@@ -164,11 +169,12 @@ def read_directory(directory: Path, task: Task | Architecture | None = None) -> 
         raise DamagedData(
             f"{directory}: {len(missing)} encoder tensors are missing, the first is {_name_in_file(model, missing[0])}"
         )
+    tokenizer = read_tokenizer(directory, model.vocab_size)
     return Pretrained(
         model=model,
         parameters={name: tensors[name] for name in shapes if name in tensors},
-        vocabulary=read_vocabulary(directory, model.vocab_size),
-        lowercase=read_lowercase(directory),
+        vocabulary=tokenizer.vocabulary,
+        tokenizer_settings=tokenizer.settings,
     )
 
 
@@ -182,19 +188,15 @@ def describe_directory(directory: Path) -> tuple[sections.Model, dict[str, tuple
     shapes = {name: array.shape for name, array in _map_parameters(directory, model).items()}
     if DECODER_BIAS_COPY in shapes:
         shapes.setdefault(DECODER_BIAS, shapes[DECODER_BIAS_COPY])
-    labels, named = config.get("id2label"), config.get("architectures")
-    if config.get("problem_type") == "multi_label_classification":
-        raise UserError(
-            f"{directory / 'config.json'}: problem_type = 'multi_label_classification' is not supported: expected one "
-            "label of each text, or a regression"
-        )
+    named = config.get("architectures")
     architectures = []
     for architecture in whole_heads(model, shapes):
-        count = len(architecture.labels)
-        if architecture.name == CLASSIFICATION and isinstance(labels, dict) and len(labels) == count:
-            names = tuple(str(labels.get(str(number))) for number in range(count))
+        if architecture.name == CLASSIFICATION:
+            if not is_classifier(named):
+                continue
+            labels, count = classifier_labels(directory, config), len(architecture.labels)
             architecture = dataclasses.replace(
-                architecture, labels=names if len(set(names)) == count else default_labels(count)
+                architecture, labels=labels if len(set(labels)) == count else default_labels(count)
             )
         architectures.append(architecture)
     architectures.sort(key=lambda architecture: [architecture.class_name(model)] != named)  # a stable sort
@@ -211,12 +213,12 @@ def _name_in_file(model: sections.Model, name: str) -> str:
 
 
 def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[str, Any]:
-    sizes = dataclasses.asdict(model)
+    sizes, ids = dataclasses.asdict(model), token_ids(vocabulary)
     del sizes["embedding_size"], sizes["shared_layers"]
     config = sizes | {
         "model_type": "bert",
         "position_embedding_type": "absolute",
-        "pad_token_id": vocabulary.index(SPECIAL_TOKENS["pad_token"]),
+        "pad_token_id": ids[SPECIAL_TOKENS["pad_token"]],
         "tie_word_embeddings": True,
     }
     if model.albert:
@@ -226,8 +228,8 @@ def _hugging_face_config(model: sections.Model, vocabulary: list[str]) -> dict[s
             "num_hidden_groups": model.layer_groups,
             "inner_group_num": 1,
             "classifier_dropout_prob": 0.0,  # transformers' dropout before heads; training here has none
-            "bos_token_id": vocabulary.index(SPECIAL_TOKENS["cls_token"]),
-            "eos_token_id": vocabulary.index(SPECIAL_TOKENS["sep_token"]),
+            "bos_token_id": ids[SPECIAL_TOKENS["cls_token"]],
+            "eos_token_id": ids[SPECIAL_TOKENS["sep_token"]],
         }
     return config
 
@@ -300,8 +302,8 @@ def _check_parameters(parameters: dict[str, np.ndarray], shapes: Shapes) -> None
 
 
 def _check_vocabulary(vocabulary: list[str], vocab_size: int) -> None:
-    if len(vocabulary) != vocab_size:
-        raise ValueError(f"the vocabulary has {len(vocabulary)} tokens: expected vocab_size = {vocab_size}")
+    if len(vocabulary) > vocab_size:
+        raise ValueError(f"the vocabulary has {len(vocabulary)} tokens: expected at most vocab_size = {vocab_size}")
     if missing := set(SPECIAL_TOKENS.values()).difference(vocabulary):
         raise ValueError(f"the vocabulary lacks {', '.join(sorted(missing))}")
     if broken := [token for token in vocabulary if "\n" in token or "\r" in token]:

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.interchange import google
+from bert_horovod.interchange import google, tokenizer_files
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import Pretrained, describe_directory, read_directory, read_model
 from bert_horovod.interchange.safetensors_file import INDEX_FILE, WEIGHTS_FILE
-from bert_horovod.interchange.tokenizer_files import read_json, read_lowercase, read_stated_casing, read_vocabulary
+from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.base import Task
 
@@ -22,14 +22,6 @@ class Contents(NamedTuple):
     shapes: dict[str, tuple[int, ...]]  # of all tensors; parameters have the names of model/parameters.py
     architectures: list[Architecture]  # classes whose parameters it has; its own class first
     optimizer: list[str]  # variables of the optimizer that trained it
-
-
-class TokenizerFound(NamedTuple):
-    """The tokenizer of a checkpoint."""
-
-    vocabulary: list[str] | None  # tokens by id; None if there is none
-    lowercase: bool | None  # whether it lower-cases text; None: unknown
-    reason: str  # source of `lowercase`
 
 
 def is_pretrained(path: Path) -> bool:
@@ -50,7 +42,7 @@ def read_pretrained(path: Path, task: Task | Architecture | None = None, lowerca
     if prefix := _google_prefix(path):
         return google.read_checkpoint(prefix, task, lowercase)
     pretrained = read_directory(path, task)
-    return pretrained if lowercase is None else pretrained._replace(lowercase=lowercase)
+    return pretrained._replace(tokenizer_settings=pretrained.tokenizer_settings.cased_as(lowercase))
 
 
 def describe(path: Path) -> Contents:
@@ -77,10 +69,8 @@ def read_configuration(path: Path) -> dict[str, Any]:
 def read_tokenizer(path: Path) -> TokenizerFound:
     """The tokenizer of a checkpoint; raises ReportedError as read_pretrained does."""
     if prefix := _google_prefix(path):
-        return TokenizerFound(*google.read_tokenizer(prefix))
-    vocabulary = read_vocabulary(path, read_model(path / "config.json").vocab_size)
-    reason = "as its tokenizer says" if read_stated_casing(path) is not None else "transformers' default"
-    return TokenizerFound(vocabulary, read_lowercase(path), reason)
+        return google.read_tokenizer(prefix)
+    return tokenizer_files.read_tokenizer(path, read_model(path / "config.json").vocab_size)
 
 
 def _google_prefix(path: Path) -> Path | None:

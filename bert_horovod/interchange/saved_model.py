@@ -9,6 +9,7 @@ from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.serving_graph import Served
+from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.interchange.text_graph import TextRows, TextTokens
 from bert_horovod.runtime.quiet import native_messages_held_back
 
@@ -21,21 +22,31 @@ def write_saved_model(directory: Path, served: Served) -> None:
     _save(directory, served, {"serving_default": served.serve})
 
 
-def write_text_model(directory: Path, served: Served, pretrained: Pretrained) -> None:
+def write_text_model(directory: Path, served: Served, pretrained: Pretrained, checkpoint: Path) -> None:
     """Write the model with its tokenizer: serving_default takes strings, `tokens` takes ids.
 
     A classifier takes `text` and gives `label` (string) and `probabilities`, in the order of config.json's id2label, or
-    for a regression `score`; its signature `pairs` takes `text` and `text_pair`. For question answering `question` and
-    `context` give `answer`, a part of the context as it is written there, `score` (the sum of its start logit and its
-    end logit), `null_score` (the same sum for "no answer") and `unread_words`. Texts that are longer than the model's
-    length are cut at their ends: there are no windows.
+    for a regression `score`; its signature `pairs`, which a model with two segment types has, takes `text` and
+    `text_pair`. For question answering `question` and `context` give `answer`, a part of the context as it is written
+    there, `score` (the sum of its start logit and its end logit), `null_score` (the same sum for "no answer") and
+    `unread_words`. Texts that are longer than the model's length are cut at their ends: there are no windows.
 
-    Raises UserError for other architectures.
+    Raises UserError for other architectures, and for settings of the tokenizer that TensorFlow Text does not have.
     """
-    served.texts = TextRows(pretrained.vocabulary, pretrained.lowercase, pretrained.model.max_position_embeddings)
+    if unusual := pretrained.tokenizer_settings.unusual:
+        raise UserError(
+            f"--with_tokenizer: {checkpoint} has a tokenizer with {' and '.join(unusual)}, which cannot be a part of "
+            "the graph; leave the flag out"
+        )
+    served.texts = TextRows(
+        pretrained.vocabulary, pretrained.tokenizer_settings, pretrained.model.max_position_embeddings
+    )
     if served.architecture.name == CLASSIFICATION:
-        signatures = {"serving_default": _classify(served), "pairs": _classify_pairs(served)}
+        signatures = {"serving_default": _classify(served)}
+        if served.model.type_vocab_size > 1:
+            signatures["pairs"] = _classify_pairs(served)
     elif served.architecture.name == ANSWERS:
+        require_segments(checkpoint, served.model, "question", "context")
         signatures = {"serving_default": _answer(served)}
     else:
         raise UserError(

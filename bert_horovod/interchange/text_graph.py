@@ -10,6 +10,8 @@ import tensorflow as tf
 import tensorflow_text
 
 from bert_horovod.batches.special_tokens import special_ids
+from bert_horovod.corpus.reading.tokenizer import kernel_vocabulary
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 
 _LONGEST_WORD_BYTES = 400
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\p{Cf}\p{Co}\x{fffd}]"  # BertTokenizer drops them
@@ -32,16 +34,16 @@ class TextRows(tf.Module):
 
     Args:
         vocabulary: tokens by id.
-        lowercase: whether text is lower-cased and stripped of accents.
+        settings: the tokenizer's; without unusual ones.
         length: tokens of a row, at most.
     """
 
-    def __init__(self, vocabulary: list[str], lowercase: bool, length: int) -> None:
+    def __init__(self, vocabulary: list[str], settings: TokenizerSettings, length: int) -> None:
         super().__init__()
-        self._special, self._lowercase, self.length = special_ids(vocabulary), lowercase, length
+        self._special, self._settings, self.length = special_ids(vocabulary), settings, length
         # Do not use its own lower-casing: it decomposes compatibility characters, which BertTokenizer does not.
         self._tokenizer = tensorflow_text.FastBertTokenizer(
-            vocabulary, max_bytes_per_word=_LONGEST_WORD_BYTES, token_out_type=tf.int32
+            kernel_vocabulary(vocabulary), max_bytes_per_word=_LONGEST_WORD_BYTES, token_out_type=tf.int32
         )
 
     def tokenize(self, texts: tf.Tensor) -> TextTokens:
@@ -84,10 +86,10 @@ class TextRows(tf.Module):
 
     def _normalised(self, characters: tf.Tensor) -> tf.Tensor:
         characters = tf.strings.regex_replace(characters, _CONTROL, "")
-        if not self._lowercase:
-            return characters
-        apart = tensorflow_text.normalize_utf8(characters, "NFD")
-        return tf.strings.lower(tf.strings.regex_replace(apart, r"\p{Mn}", ""), "utf-8")
+        if self._settings.strips_accents:
+            apart = tensorflow_text.normalize_utf8(characters, "NFD")
+            characters = tf.strings.regex_replace(apart, r"\p{Mn}", "")
+        return tf.strings.lower(characters, "utf-8") if self._settings.lowercase else characters
 
     def _column(self, tokens: TextTokens, number: int) -> tf.RaggedTensor:
         count = tokens.ids.nrows()

@@ -1,10 +1,18 @@
-"""The vocabulary and the tokenizer's settings of a Hugging Face BERT directory."""
+"""Reads and writes the tokenizer of a checkpoint: vocab.txt, tokenizer.json, tokenizer_config.json, added tokens.
+
+The tokenizer is read as transformers reads it for a BertTokenizer, or refused by the name of the setting that this
+program does not have. All commands read it here.
+"""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSettings, token_ids
+from bert_horovod.corpus.reading.vocabulary import read_lines, require_short_tokens, require_special_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
+from bert_horovod.interchange.tokenizer_json import read_tokenizer_json
 from bert_horovod.storage import reading
 from bert_horovod.storage.reading import shown
 
@@ -15,18 +23,56 @@ SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
+_CLASSES = ("BertTokenizer", "BertTokenizerFast")  # transformers reads both with one class
+_FROM_JSON = ("PreTrainedTokenizerFast", "TokenizersBackend")  # everything is as tokenizer.json says
+# Other settings that change ids, in classes or versions of transformers, and the values that BertTokenizer has.
+_REQUIRED = {
+    "auto_map": None,
+    "clean_text": True,
+    "do_basic_tokenize": True,
+    "do_subword_tokenize": True,
+    "do_word_tokenize": True,
+    "init_inputs": [],
+    "never_split": [],
+    "split_special_tokens": False,
+    "subword_tokenizer_type": "wordpiece",
+    "truncation_side": "right",
+    "word_tokenizer_type": "basic",
+    "wordpieces_prefix": "##",
+}
+_FLAGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}  # transformers' defaults
 
 
-def tokenizer_settings(lowercase: bool, max_length: int) -> dict[str, Any]:
+class TokenizerFound(NamedTuple):
+    """The tokenizer of a checkpoint."""
+
+    vocabulary: list[str] | None  # tokens by id, none at a place with ""; None if there is no vocabulary
+    settings: TokenizerSettings
+    reason: str | None  # what tells whether text is lower-cased, for people; None: nothing does
+
+
+def tokenizer_config(settings: TokenizerSettings, vocabulary: list[str], max_length: int) -> dict[str, Any]:
     """The content of tokenizer_config.json; max_length in tokens."""
+    ids = token_ids(vocabulary)
+    fields = {"single_word": False, "lstrip": False, "rstrip": False}
+    added = {
+        str(ids[token.content]): {
+            "content": token.content,
+            "normalized": token.normalized,
+            "special": not token.normalized,
+            **fields,
+        }
+        for token in settings.added
+    }
     return {
         "tokenizer_class": "BertTokenizer",
-        "do_lower_case": lowercase,
-        "strip_accents": None,  # as do_lower_case says
-        "tokenize_chinese_chars": True,
+        "do_lower_case": settings.lowercase,
+        "strip_accents": settings.strip_accents,  # null: as do_lower_case says
+        "tokenize_chinese_chars": settings.chinese_apart,
         "clean_up_tokenization_spaces": True,
         "model_max_length": max_length,
         **SPECIAL_TOKENS,
+        **({"added_tokens_decoder": added} if added else {}),
     }
 
 
@@ -43,96 +89,217 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_vocabulary(directory: Path, vocab_size: int, config: str = "config.json") -> list[str] | None:
-    """Tokens by id, from vocab.txt, or from tokenizer.json if there is no vocab.txt; None without both.
+def read_tokenizer(
+    directory: Path, vocab_size: int, config: str = "config.json", by_vocabulary: bool = False
+) -> TokenizerFound:
+    """Read the tokenizer of a checkpoint as transformers does.
 
     Args:
-        directory: the directory of these files.
-        vocab_size: the model's number of tokens.
-        config: name of the file with vocab_size, for messages.
+        directory: holds the tokenizer's files.
+        vocab_size: the model's number of rows for tokens; it may be more than the vocabulary has tokens.
+        config: name of the file with vocab_size.
+        by_vocabulary: if no file says whether text is lower-cased, the vocabulary tells, instead of transformers'
+            default (which is to lower-case).
 
     Raises:
-        UserError: the ids, including those of added tokens, are not exactly 0 to vocab_size - 1.
+        UserError: the tokenizer is of another kind, has a setting that this program does not have, or more tokens than
+            the model; two files contradict each other.
         DamagedData: a file is damaged.
     """
-    tokens: dict[int, str] = {}
-    source = directory / "vocab.txt"
+    config_file, json_file = directory / "tokenizer_config.json", directory / "tokenizer.json"
+    settings = _optional(config_file)
+    from_json = _class_from_json(directory, settings, config)
+    special = _optional(directory / "special_tokens_map.json") if "added_tokens_decoder" not in settings else {}
+    _refuse_other_settings(config_file, settings)
+    for source, values in ((config_file, settings), (directory / "special_tokens_map.json", special)):
+        _refuse_other_special_tokens(source, values)
+    flags, stated = {key: settings.get(key, default) for key, default in _FLAGS.items()}, "do_lower_case" in settings
+    vocabulary, added_records = None, {}
+    if os.path.lexists(json_file):
+        contents = read_tokenizer_json(json_file, read_json(json_file), vocab_size)
+        vocabulary, added_records = contents.vocabulary, contents.added
+        if from_json and not contents.makes_rows:
+            raise UserError(
+                f"{json_file}: without a post_processor, transformers adds no [CLS] and [SEP]; "
+                "expected tokenizer_class = 'BertTokenizer' in tokenizer_config.json, or a post_processor"
+            )
+        for key, value in contents.flags.items():
+            if from_json:
+                flags[key] = value
+            elif key not in settings and value != _FLAGS[key]:
+                raise UserError(
+                    f"{json_file}: its normalizer has {key} = {_json(value)}, but {config_file.name} does not, and "
+                    f"transformers takes {_json(_FLAGS[key])} then; write {key} into {config_file.name}"
+                )
+        stated = stated or "do_lower_case" in contents.flags
+    elif os.path.lexists(directory / "vocab.txt"):
+        vocabulary = read_lines(directory / "vocab.txt")
+    _check_flags(config_file, flags)
+    added: tuple[Added, ...] = ()
+    source = json_file if os.path.lexists(json_file) else directory / "vocab.txt"
+    if vocabulary is not None:
+        records = [*_added(directory, settings, added_records), *_named(settings, special)]
+        added = _add(vocabulary, records, source)
+        _check_vocabulary(vocabulary, source, vocab_size, config)
+    reason = "as its tokenizer says" if stated else "transformers' default"
+    if by_vocabulary and not stated and vocabulary is not None:
+        flags["do_lower_case"], reason = _casing(vocabulary)
+    return TokenizerFound(
+        vocabulary,
+        TokenizerSettings(flags["do_lower_case"], flags["strip_accents"], flags["tokenize_chinese_chars"], added),
+        reason,
+    )
+
+
+def _class_from_json(directory: Path, settings: dict[str, Any], config: str) -> bool:
+    """Whether the tokenizer is all as tokenizer.json says; raises UserError for another class than BertTokenizer."""
+    source, name = directory / "tokenizer_config.json", settings.get("tokenizer_class")
+    if name is None:
+        source = directory / config
+        name = _optional(source).get("tokenizer_class")
+    if name in _FROM_JSON and os.path.lexists(directory / "tokenizer.json"):
+        return True
+    if name is not None and name not in _CLASSES:
+        raise UserError(
+            f"{source}: tokenizer_class = {shown(name)} is not supported: expected 'BertTokenizer', a WordPiece "
+            "tokenizer; take another checkpoint"
+        )
+    return False
+
+
+def _refuse_other_settings(source: Path, settings: dict[str, Any]) -> None:
+    for key, expected in _REQUIRED.items():
+        value = settings.get(key)
+        if value is not None and value != expected:
+            raise UserError(f"{source}: {key} = {shown(value)} is not supported: expected {_json(expected)}")
+
+
+def _refuse_other_special_tokens(source: Path, settings: dict[str, Any]) -> None:
+    for key, expected in SPECIAL_TOKENS.items():
+        if key in settings and (token := _content(settings[key])) != expected:
+            raise UserError(f"{source}: {key} = {shown(token)} is not supported: expected {expected!r}")
+
+
+def _check_flags(source: Path, flags: dict[str, Any]) -> None:
+    for key, value in flags.items():
+        if type(value) is not bool and not (key == "strip_accents" and value is None):
+            raise DamagedData(f"{source} is damaged: {key} is {shown(value)}: expected true or false")
+
+
+def _added(
+    directory: Path, settings: dict[str, Any], of_json: dict[int, dict[str, Any]]
+) -> Iterator[tuple[int | None, dict[str, Any]]]:
+    """The added tokens that have an id, by id: from added_tokens_decoder, or else from the two other files."""
+    others = dict(of_json)
+    source = directory / "added_tokens.json"
     try:
-        if os.path.lexists(source):
-            lines = reading.read_text(source).split("\n")
-            tokens.update(enumerate(lines[:-1] if lines[-1] == "" else lines))
-        elif os.path.lexists(source := directory / "tokenizer.json"):
-            tokenizer = read_json(source)
-            if tokenizer["model"]["type"] != "WordPiece":
-                raise UserError(f"{source}: its model is {shown(tokenizer['model']['type'])}: expected 'WordPiece'")
-            tokens.update({index: token for token, index in tokenizer["model"]["vocab"].items()})
-            tokens.update({listed["id"]: listed["content"] for listed in tokenizer.get("added_tokens", [])})
-        else:
-            return None
-        tokens.update({index: token for token, index in _optional(directory / "added_tokens.json").items()})
-        decoder = _optional(directory / "tokenizer_config.json").get("added_tokens_decoder", {})
-        tokens.update({int(index): listed["content"] for index, listed in decoder.items()})
-        wrong_entries = [listed for listed in tokens.items() if [type(part) for part in listed] != [int, str]]
-        if wrong_entries:
-            raise TypeError(f"expected a whole number and a token, found {shown(wrong_entries[0])}")
-        ids = sorted(tokens)
-    except OSError as error:
-        raise file_error(error, f"cannot read {source}: {error.strerror}") from error
+        for token, number in _optional(source).items():
+            others[_id(number)] = {"normalized": True, **others.get(number, {}), "content": _string(token)}
+        if "added_tokens_decoder" not in settings:
+            yield from sorted(others.items())
+            return
+        source = directory / "tokenizer_config.json"
+        listed = {_id(int(number)): token for number, token in settings["added_tokens_decoder"].items()}
+        contents = {_string(token["content"]) for token in listed.values()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedData(f"{source} or its added tokens are damaged: {shown(error)}") from error
-    if len(ids) != vocab_size or ids[0] != 0 or ids[-1] != vocab_size - 1:
+    for token in others.values():
+        if token["content"] not in contents:
+            raise UserError(
+                f"{directory}: the added token {shown(token['content'])} is not in added_tokens_decoder of "
+                "tokenizer_config.json, so versions of transformers differ about it; save the tokenizer again"
+            )
+    yield from sorted(listed.items())
+
+
+def _named(settings: dict[str, Any], special: dict[str, Any]) -> Iterator[tuple[None, dict[str, Any]]]:
+    """The special tokens that other settings name, without ids."""
+    for values in (settings, special):
+        for key, value in values.items():
+            if key in ("additional_special_tokens", "extra_special_tokens"):
+                tokens = list(value.values()) if isinstance(value, dict) else value or []
+            elif key.endswith("_token") and key not in SPECIAL_TOKENS and isinstance(value, str | dict):
+                tokens = [value]
+            else:
+                continue
+            for token in tokens:
+                if not isinstance(content := _content(token), str):
+                    raise DamagedData(f"tokenizer_config.json is damaged: {key} is {shown(value)}: expected tokens")
+                yield None, {"content": content, "special": True}
+
+
+def _add(vocabulary: list[str], records: list[tuple[int | None, dict[str, Any]]], source: Path) -> tuple[Added, ...]:
+    """Append added tokens to the vocabulary, as transformers does; returns those that are found in text."""
+    ids, free, added = token_ids(vocabulary), len(set(vocabulary)), {}
+    for number, record in records:
+        content = record["content"]
+        if content not in ids:
+            if free != len(vocabulary):
+                raise UserError(
+                    f"{source} has {len(vocabulary)} places for {free} different tokens, so transformers gives the "
+                    f"added token {shown(content)} an id that is taken; expected each token once"
+                )
+            ids[content], free = len(vocabulary), free + 1
+            vocabulary.append(content)
+        if number is not None and number != ids[content]:
+            raise UserError(
+                f"{source.parent}: the added token {shown(content)} has the id {shown(number)}, but the place of "
+                f"transformers for it is {ids[content]}; expected added tokens at the end of the vocabulary's ids"
+            )
+        if record.get("single_word"):
+            raise UserError(
+                f"{source.parent}: the added token {shown(content)} has single_word = true, which is not supported: "
+                "expected false"
+            )
+        if content not in SPECIAL_TOKENS.values():
+            special = bool(record.get("special"))
+            added.setdefault(content, Added(content, bool(record.get("normalized", not special))))
+    return tuple(added.values())
+
+
+def _check_vocabulary(vocabulary: list[str], source: Path, vocab_size: int, config: str) -> None:
+    """Raise UserError if the model has no row for a token, or a special one is missing; cut empty lines at the end."""
+    while vocabulary and not vocabulary[-1]:
+        vocabulary.pop()
+    if len(vocabulary) > vocab_size:
         raise UserError(
-            f"{source} has {len(ids)} tokens (largest id {shown(ids[-1]) if ids else 'none'}), but {config} has "
-            f"vocab_size = {vocab_size}: expected the vocabulary that the model was trained with"
+            f"{source} has {len(vocabulary)} tokens, but {config} has vocab_size = {vocab_size}: expected the "
+            "vocabulary that the model was trained with"
         )
-    return [tokens[index] for index in ids]
+    require_short_tokens(vocabulary, str(source))
+    require_special_tokens(vocabulary, str(source))
 
 
-def read_lowercase(directory: Path) -> bool:
-    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; True if neither says it.
-
-    Raises DamagedData if their value is neither true nor false.
-    """
-    return read_stated_casing(directory) is not False
-
-
-def read_casing(directory: Path, vocabulary: list[str] | None) -> tuple[bool | None, str]:
-    """Whether text is lower-cased for a checkpoint whose format does not say so, and the source of this answer.
-
-    The sources are, in this order: tokenizer_config.json or tokenizer.json; the directory's name, if it is like
-    Google's (uncased_L-12_H-768_A-12, cased_..., multi_cased_..., chinese_...); the vocabulary: an uncased vocabulary
-    has no capitals (except in up to 1 % of its tokens, for unusual characters). None if no source gives an answer.
-    """
-    stated = read_stated_casing(directory)
-    if stated is not None:
-        return stated, "as its tokenizer says"
-    name = Path(directory).resolve().name.lower()
-    for word, lowercase in (("uncased", True), ("cased", False), ("chinese", True)):
-        if word in name:
-            return lowercase, f"as its directory is called {name}"
-    words = [token for token in vocabulary or () if not (token.startswith("[") and token.endswith("]"))]
+def _casing(vocabulary: list[str]) -> tuple[bool, str | None]:
+    """Whether a vocabulary is of lower-cased text, and why: an uncased vocabulary has no capitals, except in up to 1 %
+    of its tokens, for unusual characters. No reason: nothing tells."""
+    words = [token for token in vocabulary if not (token.startswith("[") and token.endswith("]"))]
     capitals = sum(token != token.lower() for token in words)
     if capitals > len(words) / 100:
         return False, f"as {capitals:,} tokens of its vocabulary have capitals"
     if any(token != token.upper() for token in words):
-        return (
-            True,
-            "as its vocabulary has no capitals" if not capitals else "as its vocabulary has hardly any capitals",
-        )
-    return None, "nothing tells of it"
+        return True, f"as its vocabulary has {'hardly any' if capitals else 'no'} capitals"
+    return True, None
 
 
-def read_stated_casing(directory: Path) -> bool | None:
-    """Whether the tokenizer lower-cases, as tokenizer_config.json or tokenizer.json says; None if neither says it."""
-    source = directory / "tokenizer_config.json"
-    lowercase = _optional(source).get("do_lower_case")
-    if lowercase is None:
-        source = directory / "tokenizer.json"
-        normalizer = _optional(source).get("normalizer") or {}
-        lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else normalizer
-    if lowercase is not None and type(lowercase) is not bool:
-        raise DamagedData(f"{source} is damaged: lower-casing is {shown(lowercase)}: expected true or false")
-    return lowercase
+def _content(token: Any) -> Any:
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _id(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise TypeError(f"expected an id, found {shown(number)}")
+    return number
+
+
+def _string(token: Any) -> str:
+    if type(token) is not str or not token:
+        raise TypeError(f"expected a token, found {shown(token)}")
+    return token
+
+
+def _json(value: Any) -> str:
+    return {True: "true", False: "false", None: "null"}[value] if value is None or type(value) is bool else repr(value)
 
 
 def _optional(path: Path) -> dict[str, Any]:

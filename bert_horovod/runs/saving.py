@@ -99,7 +99,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
                 task,
                 parameters,
                 dataset.vocabulary,
-                dataset.lowercase,
+                dataset.tokenizer_settings,
             ),
             OPTIMIZER: write_file(temporary / OPTIMIZER, slots),
         }

@@ -24,9 +24,12 @@ from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.job import Job
 
 
-def check_recipe(recipe: Recipe, store: Store, world_size: int) -> None:
-    """Raise UserError if the recipe does not fit the store, the number of ranks or this host's memory."""
-    check_vocabulary(recipe, store)
+def check_recipe(recipe: Recipe, store: Store, world_size: int, padded: bool = False) -> None:
+    """Raise UserError if the recipe does not fit the store, the number of ranks or this host's memory.
+
+    `padded`: as in check_vocabulary.
+    """
+    check_vocabulary(recipe, store, padded)
     check_size(recipe, Pretraining(recipe.objective.pairs), world_size)
 
 
@@ -76,10 +79,10 @@ def load_initial(directory: Path, model: Model, task: Task, dataset: Dataset) ->
             f"--init_checkpoint {directory} has another vocabulary than the data in {dataset.path} "
             f"(they first differ at id {first}); prepare the data with --vocab {directory}"
         )
-    if pretrained.vocabulary is not None and pretrained.lowercase != dataset.lowercase:
+    if pretrained.vocabulary is not None and pretrained.tokenizer_settings != dataset.tokenizer_settings:
         raise UserError(
-            f"--init_checkpoint {directory} has lower-casing {pretrained.lowercase}, the data in {dataset.path} the "
-            f"opposite; prepare the data {'without' if pretrained.lowercase else 'with'} --cased"
+            f"--init_checkpoint {directory} has another tokenizer ({pretrained.tokenizer_settings}) than the data in "
+            f"{dataset.path} ({dataset.tokenizer_settings}); prepare the data with --vocab {directory}"
         )
     shapes = task.parameters(model)
     for name, array in pretrained.parameters.items():

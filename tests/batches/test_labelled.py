@@ -16,6 +16,7 @@ from bert_horovod.batches.labelled import (
 )
 from bert_horovod.batches.special_tokens import SpecialIds
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import CASED, UNCASED
 from bert_horovod.errors import UserError
 from tests.toy_glue import WORDS
 from tests.toys import toy_recipe
@@ -34,9 +35,9 @@ def tokens(*examples: tuple[list[int], ...], labels: list[int] | None = None) ->
 
 
 def dataset(train: LabelledTexts, held_out: LabelledTexts | None = None, **changed) -> LabelledDataset:
-    tokenizer = Tokenizer(WORDS, lowercase=True)
+    tokenizer = Tokenizer(WORDS, UNCASED)
     splits = {"train": tokenised(train, tokenizer), "held_out": tokenised(held_out or train, tokenizer)}
-    return replace(LabelledDataset(Path("data"), WORDS, True, RECIPE, splits), **changed)
+    return replace(LabelledDataset(Path("data"), WORDS, UNCASED, RECIPE, splits), **changed)
 
 
 def rows(examples: LabelledTokens, seed: int = 1) -> LabelledRows:
@@ -142,7 +143,7 @@ def test_the_hash_tells_content_and_vocabulary_apart():
         dataset(LabelledTexts((["good", "bad"],), [1, 1])),
         dataset(train, LabelledTexts((["good"],), [1])),
         replace(labelled, vocabulary=[*WORDS[:-2], WORDS[-1], WORDS[-2]]),
-        replace(labelled, lowercase=False),
+        replace(labelled, tokenizer_settings=CASED),
     ]
     assert len({labelled.hash, *(other.hash for other in others)}) == 6
 
@@ -204,7 +205,7 @@ def test_outputs_of_rows_come_back_in_the_order_of_examples():
 
 
 def test_real_numbers_are_targets_in_float32():
-    examples = tokenised(LabelledTexts((["good", "bad"],), [0.5, 2.0]), Tokenizer(WORDS, lowercase=True))
+    examples = tokenised(LabelledTexts((["good", "bad"],), [0.5, 2.0]), Tokenizer(WORDS, UNCASED))
     batch = rows(examples).assemble(np.array([0, 1, -1]))
     assert "labels" not in batch
     assert batch["targets"].dtype == np.float32

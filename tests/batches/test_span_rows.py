@@ -8,6 +8,7 @@ from bert_horovod.batches.span_windows import SpanWindows, cut_spans
 from bert_horovod.batches.spans import SpanTexts, SpanTokens, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from tests.toy_glue import WORDS
 
 LENGTH = 32
@@ -21,7 +22,7 @@ def tokens() -> SpanTokens:
     questions = [" ".join(["film", "plot"][number % 2 :] * (number % 4)) for number in range(60)]
     answers = [("good", len(contexts[number // 2]) - 4) if number % 3 else None for number in range(60)]
     texts = SpanTexts(contexts, questions, [number // 2 for number in range(60)], answers)
-    return tokenised_spans(texts, LocatingTokenizer(WORDS, True))
+    return tokenised_spans(texts, LocatingTokenizer(WORDS, UNCASED))
 
 
 def rows_of(tokens: SpanTokens, packing: bool, seed: int = 7) -> SpanRows:

@@ -7,6 +7,7 @@ from bert_horovod.batches.span_windows import cut_spans, question_room
 from bert_horovod.batches.spans import NO_ANSWER, NOT_FOUND, SpanTokens, span_texts, tokenised_spans
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.squad_files import read_squad
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 
 
 def questions(*sizes: tuple[int, int, tuple[int, int]]) -> SpanTokens:
@@ -87,7 +88,7 @@ def test_a_context_of_100_000_tokens_is_read_to_its_end():
 def test_real_sets_have_as_many_windows_as_published_not_as_overlapping_strides_make(shared_data, name, expected):
     vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
     file = read_squad(shared_data / "finetune" / "squad" / f"{name}.json.gz")
-    tokens = tokenised_spans(span_texts(file), LocatingTokenizer(vocabulary, lowercase=True))
+    tokens = tokenised_spans(span_texts(file), LocatingTokenizer(vocabulary, UNCASED))
     window_counts = [len(cut_spans(tokens, *settings).question) for settings in ((384, 128), (128, 64))]
     assert window_counts == expected
     assert not np.any(tokens.answers == NOT_FOUND)

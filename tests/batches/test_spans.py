@@ -5,6 +5,7 @@ import pytest
 from bert_horovod.batches.spans import NO_ANSWER, NOT_FOUND, SpanTexts, span_texts, tokenised_spans
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.squad_files import read_squad
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "##s", "the", "new", "york"]
 WORDS += [f"##{letter}" for letter in "abcdefghijklmnopqrtuvwxyz"] + list(".,'-()$19é")
@@ -12,7 +13,7 @@ WORDS += [f"##{letter}" for letter in "abcdefghijklmnopqrtuvwxyz"] + list(".,'-(
 
 @pytest.fixture(scope="module")
 def tokenizer() -> LocatingTokenizer:
-    return LocatingTokenizer(WORDS, lowercase=True)
+    return LocatingTokenizer(WORDS, UNCASED)
 
 
 def spans(tokenizer: LocatingTokenizer, context: str, *answers: tuple[str, int] | None) -> list[list[int]]:
@@ -97,7 +98,7 @@ def test_contexts_and_questions_without_tokens_are_empty(tokenizer):
 
 def test_answers_of_a_real_dev_set_are_googles(shared_data):
     vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    tokenizer = LocatingTokenizer(vocabulary, lowercase=True)
+    tokenizer = LocatingTokenizer(vocabulary, UNCASED)
     texts = span_texts(read_squad(shared_data / "finetune" / "squad" / "xquad.en.json.gz"))
     answers = tokenised_spans(texts, tokenizer).answers[::6].tolist()
     expected = [

@@ -7,6 +7,7 @@ import pytest
 
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
@@ -40,7 +41,7 @@ def write_checkpoint(
         Pretraining(pairs),
         initial_values(pretraining_shapes(MODEL, pairs), MODEL.initializer_range, 0),
         vocabulary,
-        lowercase,
+        TokenizerSettings(lowercase),
     )
     return directory
 

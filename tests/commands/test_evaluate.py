@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands.evaluate import evaluate, summary
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import write_directory
@@ -93,7 +94,7 @@ def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
 def test_a_checkpoint_of_other_origin_is_measured_at_128(tmp_path, toys, capsys):
     model = dataclasses.replace(MODEL, max_position_embeddings=128)
     parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
-    write_directory(tmp_path / "longer", model, Pretraining(True), parameters, WORDS, True)
+    write_directory(tmp_path / "longer", model, Pretraining(True), parameters, WORDS, UNCASED)
     toys = toys._replace(checkpoint=tmp_path / "longer")
     assert command(toys) == 0
     out = capsys.readouterr().out
@@ -131,7 +132,7 @@ def test_a_run_without_a_checkpoint_is_named_as_such(toys, tmp_path, capsys):
     ("settings", "message"),
     [
         ({"vocabulary": [*WORDS[:-2], WORDS[-1], WORDS[-2]]}, "(they first differ at id 13); prepare the data with"),
-        ({"lowercase": False}, "has lower-casing False, the token store"),
+        ({"lowercase": False}, "has another tokenizer (cased) than the token store"),
     ],
 )
 def test_another_vocabulary_is_refused(toys, tmp_path, capsys, settings, message):

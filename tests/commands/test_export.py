@@ -73,7 +73,7 @@ def test_mistakes_are_refused_before_anything_is_written(tmp_path, capsys):
         assert message in capsys.readouterr().err
     (checkpoint / "vocab.txt").unlink()
     assert command(checkpoint, tmp_path / "made", "savedmodel") == 2
-    assert "has no vocabulary; copy the vocab.txt there" in capsys.readouterr().err
+    assert "has no vocabulary; expected vocab.txt or tokenizer.json" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
@@ -18,7 +19,7 @@ def command(checkpoint, *words):
 def test_the_likeliest_word_comes_first(toys, capsys):
     parameters = initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0)
     parameters["cls.predictions.bias"][[WORDS.index("cat"), WORDS.index("dog")]] = 12.0, 11.0
-    write_directory(toys.checkpoint, MODEL, Pretraining(True), parameters, WORDS, True)
+    write_directory(toys.checkpoint, MODEL, Pretraining(True), parameters, WORDS, UNCASED)
     assert command(toys.checkpoint, "The [MASK] sat.", "A [MASK] [MASK]", "--top", "2") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [lines[0], lines[2]] == ["The [MASK] sat.", "A [MASK] [MASK]"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.corpus.reading.tokenizer_settings import CASED
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import read_directory
 from tests.google_checkpoints import (
@@ -51,13 +52,13 @@ def test_a_checkpoint_of_googles_becomes_a_directory(google, tmp_path, capsys):
         "model       2 layers, 12 wide, 3 attention heads, 24 positions, gelu\n"
         "heads       pooler, masked tokens, sentence pair\n"
         f"left out    {2 * len(PRETRAINING) + 1} variables of the optimizer\n"
-        f"tokenizer   {len(VOCABULARY)} tokens, lower-cases (as its directory is called uncased)\n"
+        f"tokenizer   {len(VOCABULARY)} tokens, cased (as 1 tokens of its vocabulary have capitals)\n"
         f"written     {directory}, BertForPreTraining of transformers\n"
     )
     names = {"config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"}
     assert {path.name for path in directory.iterdir()} == names
     pretrained = read_directory(directory)
-    assert (pretrained.vocabulary, pretrained.lowercase, pretrained.pairs) == (VOCABULARY, True, True)
+    assert (pretrained.vocabulary, pretrained.tokenizer_settings, pretrained.pairs) == (VOCABULARY, CASED, True)
 
 
 def test_an_alberts_summary_tells_of_shared_layers_and_narrow_embeddings(tmp_path, capsys):
@@ -102,7 +103,7 @@ def test_a_directory_of_pytorchs_file_becomes_one_of_safetensors(tmp_path, torch
     torch.save(model.state_dict() | {"extra.weight": torch.zeros(2)}, directory / "pytorch_model.bin")
     (directory / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
     assert command("import", directory, tmp_path / "made", "--cased") == 0
-    assert read_directory(tmp_path / "made").lowercase is False
+    assert read_directory(tmp_path / "made").tokenizer_settings.lowercase is False
     again = type(model).from_pretrained(tmp_path / "made").state_dict()
     assert again.keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():
@@ -132,9 +133,14 @@ def test_mistakes_are_refused(google, tmp_path, capsys):
     refuse(capsys, "CHECKPOINT: there is none at", tmp_path / "none", tmp_path / "made")
     words = ["[PAD]", "[UNK]", *(f"w{number}" for number in range(len(VOCABULARY) - 2))]
     (google / "vocab.txt").write_text("\n".join(words))
-    refuse(capsys, "the vocabulary lacks [CLS], [MASK], [SEP]; expected BERT's WordPiece", google, tmp_path / "made")
+    refuse(
+        capsys,
+        "vocab.txt has no [CLS] [SEP] [MASK]; expected [PAD] [UNK] [CLS] [SEP] [MASK]",
+        google,
+        tmp_path / "made",
+    )
     (google / "vocab.txt").unlink()
-    refuse(capsys, "has no vocabulary; copy the vocab.txt there", google, tmp_path / "made")
+    refuse(capsys, "has no vocabulary; expected vocab.txt or tokenizer.json", google, tmp_path / "made")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there", "uncased"]
 
 
@@ -150,8 +156,9 @@ def prepare(checkpoint: Path, directory: Path, *more: object) -> int:
 
 def test_prepare_fill_mask_and_evaluate_take_it_as_it_is(google, tmp_path, capsys):
     store = tmp_path / "store"
+    (google / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
     assert prepare(google, tmp_path, "--cased") == 2
-    assert "which lower-cases (as its directory is called uncased); leave --cased out" in capsys.readouterr().err
+    assert "which lower-cases (as its tokenizer says); leave --cased out" in capsys.readouterr().err
     assert prepare(google / "bert_model.ckpt", tmp_path) == 0
     assert open_store(store).manifest["vocabulary"]["lowercase"] is True
     assert open_store(store).vocabulary == VOCABULARY
@@ -195,7 +202,7 @@ def test_pretrain_finetune_and_export_take_it_as_it_is(google, tmp_path, capsys)
     assert "exported    BertForPreTraining, pooler, masked tokens, sentence pair" in capsys.readouterr().out
 
 
-def test_prepare_takes_a_checkpoints_casing_and_asks_for_a_vocab_txt(tmp_path, capsys):
+def test_prepare_takes_a_checkpoints_casing_and_asks_for_a_vocabulary(tmp_path, capsys):
     write_checkpoint(tmp_path / "cased")
     (tmp_path / "text.txt").write_text("The Cat sat.")
     words = ("--input", tmp_path / "text.txt", "--workers", 1, "--vocab", tmp_path / "cased")
@@ -203,7 +210,7 @@ def test_prepare_takes_a_checkpoints_casing_and_asks_for_a_vocab_txt(tmp_path, c
     assert open_store(tmp_path / "store").manifest["vocabulary"]["lowercase"] is False
     (tmp_path / "cased" / "vocab.txt").unlink()
     assert command("prepare", *words, "--output_dir", tmp_path / "other") == 2
-    assert "has no vocab.txt with all of its tokens; make one: bert-horovod import" in capsys.readouterr().err
+    assert "has no vocabulary; expected vocab.txt or tokenizer.json beside its configuration" in capsys.readouterr().err
     (tmp_path / "cased").rename(tmp_path / "tiny")
     (tmp_path / "tiny" / "vocab.txt").write_text("\n".join([*VOCABULARY[:5], *map(str, range(len(VOCABULARY) - 5))]))
     assert command("prepare", *words[:-1], tmp_path / "tiny", "--output_dir", tmp_path / "other") == 2

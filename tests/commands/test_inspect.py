@@ -193,7 +193,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(toy, tmp_path, capsys):
         (("--row", "0", *recipe, "--phase", "2"), r"--phase 2: the recipe has 2 \[\[phase\]\] table"),
         (("--row", "0", *recipe, "--phase", "-1"), r"--phase -1: the recipe has 2"),
         (("--row", "0", *recipe, "--sequence_length", "16"), "--sequence_length 16 and --recipe .*: the recipe says"),
-        (("--row", "0", *recipe, "--set", "model.vocab_size=65"), "vocab_size = 65, but the token store .* of 64;"),
+        (("--row", "0", *recipe, "--set", "model.vocab_size=63"), "vocab_size = 63, but the token store .* of 64;"),
         (("--row", "0", "--recipe", "none.toml"), "cannot read the recipe none.toml"),
     ]
     for words, message in cases:

@@ -103,7 +103,7 @@ def test_a_document_without_a_full_stop_is_cut_with_a_warning(files, capsys):
     [
         (("--input", "none.txt", "--vocab", "vocab.txt"), "none.txt: no such file"),
         (("--input", "a.txt", "--vocab", "none.txt"), "cannot read the vocabulary none.txt"),
-        (("--input", "a.txt", "--vocab", "a.txt"), "an empty line"),
+        (("--input", "a.txt", "--vocab", "a.txt"), "has no [PAD]"),
         (("--input", "a.txt", "--vocab", "vocab.txt", "--held_out", "2"), "--held_out 2.0"),
         (("--input", "a.txt", "--vocab", "vocab.txt", "--workers", "1000000000"), "expected 1 to 4096"),
     ],

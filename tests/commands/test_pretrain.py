@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import parse
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import write_directory
@@ -116,7 +117,7 @@ def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp
         Pretraining(True),
         initial_values(pretraining_shapes(model, True), model.initializer_range, 0),
         vocabulary,
-        lowercase=True,
+        UNCASED,
     )
     refuse(
         files,

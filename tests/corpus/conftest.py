@@ -4,6 +4,7 @@ import pytest
 
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PARAGRAPH = 'The cat sat. Mr. Fox saw it! "Was it here?" said he.\nA dog ran on.'
@@ -40,7 +41,7 @@ def make_store(tmp_path, vocabulary):
             [str(path) for path in inputs],
             vocabulary_path or vocabulary,
             output or tmp_path / "store",
-            lowercase=lowercase,
+            tokenizer_settings=TokenizerSettings(lowercase),
             settings=Settings(**settings),
         )
 

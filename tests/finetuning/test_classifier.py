@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification
 from bert_horovod.batches.labelled import LabelledTexts, tokenised
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.classifier import PHASE, TextFinetuning
 from bert_horovod.finetuning.initialisation import finetuning_recipe, step_notice
@@ -193,7 +194,7 @@ def test_a_regression_learns_and_its_checkpoint_is_one_of_transformers(files, tm
 
 def tokens_of(texts: list[str]) -> list[list[int]]:
     """Each text's ids with [CLS] and [SEP]."""
-    examples = tokenised(LabelledTexts((texts,), [0] * len(texts)), Tokenizer(WORDS, lowercase=True))
+    examples = tokenised(LabelledTexts((texts,), [0] * len(texts)), Tokenizer(WORDS, UNCASED))
     spans = zip(examples.starts[:, 0], examples.counts[:, 0], strict=True)
     return [[2, *examples.ids[start : start + count].tolist(), 3] for start, count in spans]
 
@@ -298,7 +299,7 @@ def test_what_becomes_of_the_checkpoints_head_is_said(files, tmp_path, task, sai
 
 def test_labels_and_tokenizer_are_said_and_the_head_only_where_it_is_not_kept(files, whole):
     messages = notices(files | {"checkpoint": whole})
-    assert messages == "labels: negative, positive\ntokenizer: the checkpoint's, lower-casing"
+    assert messages == "labels: negative, positive\ntokenizer: the checkpoint's, uncased"
 
 
 def test_steps_follow_from_epochs_and_batch_and_overrides_come_last():
@@ -392,10 +393,10 @@ def test_defect_12_the_tokenizers_own_setting_decides_of_case_not_the_name(files
     task = Classification(("negative", "positive"), ("sentence",))
     directory = tmp_path / ("cased" if lowercase else "uncased")
     parameters = initial_values(task.parameters(MODEL), 0.2, 1)
-    write_directory(directory, MODEL, task, parameters, WORDS, lowercase)
+    write_directory(directory, MODEL, task, parameters, WORDS, TokenizerSettings(lowercase))
     tuning = finetuning(files | {"checkpoint": directory})
-    assert tuning.job(tmp_path / "out").dataset.lowercase == lowercase
-    assert ("tokenizer: the checkpoint's, " + ("lower-casing" if lowercase else "with case")) in tuning._notices()
+    assert tuning.job(tmp_path / "out").dataset.tokenizer_settings == TokenizerSettings(lowercase)
+    assert ("tokenizer: the checkpoint's, " + ("uncased" if lowercase else "cased")) in tuning._notices()
     predictor = open_predictor(directory, Options())
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("good film")) == lowercase
     assert (predictor.predict_line("GOOD film") == predictor.predict_line("zzz film")) != lowercase
@@ -439,12 +440,14 @@ def test_checkpoints_that_cannot_serve_are_refused(files, tmp_path):
 def test_a_checkpoint_with_one_type_of_token_takes_no_pairs(files, tmp_path):
     one = write_checkpoint(tmp_path / "one", model=replace(MODEL, type_vocab_size=1))
     assert job_of(files | {"checkpoint": one}, tmp_path).recipe.model.type_vocab_size == 1
-    with pytest.raises(UserError, match="type_vocab_size = 1, so that it cannot tell the two texts of a pair apart"):
+    with pytest.raises(
+        UserError, match="type_vocab_size = 1, so that it cannot tell the first text and the second apart"
+    ):
         TextFinetuning(glue_data("mnli", Files(write_mnli(tmp_path / "glue"))), one)
 
 
 def test_a_checkpoint_without_pooler_serves_and_vocabulary_and_case_are_its_own(files, tmp_path):
     without = write_checkpoint(tmp_path / "model", Pretraining(False))
     job = job_of(files | {"checkpoint": without}, tmp_path)
-    assert (job.dataset.vocabulary, job.dataset.lowercase) == (WORDS, True)
+    assert (job.dataset.vocabulary, job.dataset.tokenizer_settings) == (WORDS, UNCASED)
     assert job.recipe.model == MODEL

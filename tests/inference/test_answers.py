@@ -11,6 +11,7 @@ from bert_horovod.batches.span_windows import cut_spans
 from bert_horovod.batches.spans import SpanTexts, tokenised_spans
 from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.inference.answers import NO_CANDIDATE_ODDS, AnswerRules, Answers, _has_most_context, find_answers
 from tests.toy_glue import WORDS
 
@@ -19,7 +20,7 @@ LENGTH, STRIDE = 32, 7
 
 def rows_of(contexts: list[str], questions: list[str], packing: bool = True, length: int = LENGTH) -> SpanRows:
     texts = SpanTexts(contexts, questions, list(range(len(contexts))), [None] * len(contexts))
-    tokens = tokenised_spans(texts, LocatingTokenizer(WORDS, True))
+    tokens = tokenised_spans(texts, LocatingTokenizer(WORDS, UNCASED))
     return SpanRows(tokens, cut_spans(tokens, length, STRIDE), special_ids(WORDS), length, 3, packing)
 
 
@@ -176,7 +177,7 @@ def test_defect_1_a_context_of_100_000_words_is_read_to_its_last_word():
 def test_defect_1_every_token_can_be_answered_once_whatever_the_stride(stride):
     """Exactly one window of a token has the most context, so that no start is lost and none is taken twice."""
     context = "film " * 83
-    tokens = tokenised_spans(SpanTexts([context], ["the"], [0], [None]), LocatingTokenizer(WORDS, True))
+    tokens = tokenised_spans(SpanTexts([context], ["the"], [0], [None]), LocatingTokenizer(WORDS, UNCASED))
     windows = cut_spans(tokens, LENGTH, stride)
     place = np.broadcast_to(np.arange(windows.count.max()), (len(windows.start), windows.count.max()))
     taken = _has_most_context(windows, place) & (place < windows.count[:, None])

@@ -152,5 +152,5 @@ def test_columns_of_a_checkpoint_that_does_not_say_them_are_asked_for(tmp_path):
 
 
 def test_a_checkpoint_without_names_has_two_labels_as_transformers_leaves_them_out():
-    assert text_task({}) == Classification(("LABEL_0", "LABEL_1"))
-    assert text_task({"id2label": {"0": "x"}}) == Regression("x")
+    assert text_task(Path("x"), {}) == Classification(("LABEL_0", "LABEL_1"))
+    assert text_task(Path("x"), {"id2label": {"0": "x"}}) == Regression("x")

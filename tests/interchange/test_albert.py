@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.interchange.albert_names import name_in_file, name_of_parameter
 from bert_horovod.interchange.architectures import ANSWERS, CLASSIFICATION, MASKED_TOKENS, PRETRAINING, Architecture
@@ -57,7 +58,7 @@ def write(directory: Path, task: Task, model: Model = MODEL) -> dict[str, np.nda
     values = {
         name: (0.3 * random.standard_normal(shape)).astype(np.float32) for name, shape in task.parameters(model).items()
     }
-    write_directory(directory, model, task, values, VOCABULARY, True)
+    write_directory(directory, model, task, values, VOCABULARY, UNCASED)
     return values
 
 
@@ -138,11 +139,11 @@ def test_the_tokenizer_is_that_of_a_wordpiece_vocabulary_and_special_ids_are_its
     from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
     parameters = initial_values(pretraining_shapes(MODEL, True), 0.02, 0)
-    write_directory(tmp_path, MODEL, Pretraining(True), parameters, vocabulary, True)
+    write_directory(tmp_path, MODEL, Pretraining(True), parameters, vocabulary, UNCASED)
     text = "the cats sat on a Café mat, 北京!"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     cls, sep = vocabulary.index("[CLS]"), vocabulary.index("[SEP]")
-    ours = Tokenizer(vocabulary, lowercase=True)([text])[0].tolist()
+    ours = Tokenizer(vocabulary, UNCASED)([text])[0].tolist()
     assert tokenizer(text)["input_ids"] == [cls, *ours, sep]
     assert vocabulary.index("##s") in ours
     assert tokenizer.mask_token_id == vocabulary.index("[MASK]")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.errors import ReportedError
 from bert_horovod.interchange.huggingface import Pretrained, read_directory, write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
@@ -44,7 +45,7 @@ def whole(tmp_path_factory) -> Path:
         Pretraining(True),
         initial_values(pretraining_shapes(MODEL, True), MODEL.initializer_range, 0),
         VOCABULARY,
-        True,
+        UNCASED,
     )
     return path
 
@@ -72,7 +73,8 @@ def sharded(tmp_path_factory, whole) -> Path:
     }
     (path / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     (path / "added_tokens.json").write_text(json.dumps({VOCABULARY[-1]: len(VOCABULARY) - 1}), encoding="utf-8")
-    settings = {"added_tokens_decoder": {"1": {"content": VOCABULARY[1]}}}
+    last = str(len(VOCABULARY) - 1)
+    settings = {"added_tokens_decoder": {"0": {"content": VOCABULARY[0]}, last: {"content": VOCABULARY[-1]}}}
     (path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return path
 
@@ -84,9 +86,9 @@ def assert_is_whole(found: Pretrained) -> None:
         assert (values.dtype, values.shape) == (np.float32, shapes[name])
         assert np.isfinite(values).all()
     assert {name for name in shapes if name.startswith("bert.") and "pooler" not in name} <= found.parameters.keys()
-    assert type(found.lowercase) is bool
+    assert type(found.tokenizer_settings.lowercase) is bool
     if found.vocabulary is not None:
-        assert len(found.vocabulary) == found.model.vocab_size
+        assert len(found.vocabulary) <= found.model.vocab_size
         assert all(type(token) is str and token.encode() is not None for token in found.vocabulary)
 
 

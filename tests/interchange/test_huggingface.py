@@ -8,6 +8,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
+from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import read_directory, write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
@@ -24,7 +26,7 @@ def small_model(**settings):
 def write_small(directory, pairs=True, lowercase=True, **settings):
     model = small_model(**settings)
     parameters = initial_values(pretraining_shapes(model, pairs), model.initializer_range, seed=1)
-    write_directory(directory, model, Pretraining(pairs), parameters, VOCABULARY, lowercase)
+    write_directory(directory, model, Pretraining(pairs), parameters, VOCABULARY, TokenizerSettings(lowercase))
     return parameters
 
 
@@ -55,7 +57,7 @@ def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act,
     )
 
     pairs = Pretraining(pretrained.pairs)
-    write_directory(tmp_path / "ours", pretrained.model, pairs, pretrained.parameters, VOCABULARY, True)
+    write_directory(tmp_path / "ours", pretrained.model, pairs, pretrained.parameters, VOCABULARY, UNCASED)
     again, info = getattr(transformers, kind).from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(info.values()), info
     assert again.state_dict().keys() == original.state_dict().keys()
@@ -98,7 +100,7 @@ def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase, transfor
     assert tokenizer.convert_ids_to_tokens(encoded["input_ids"]) == pair
     assert encoded["token_type_ids"] == [0] * 5 + [1] * (len(pair) - 5)
     assert tokenizer.mask_token_id == VOCABULARY.index("[MASK]")
-    assert read_directory(tmp_path).lowercase is lowercase
+    assert read_directory(tmp_path).tokenizer_settings.lowercase is lowercase
 
 
 def test_special_tokens_may_have_any_id(tmp_path, transformers):
@@ -110,7 +112,7 @@ def test_special_tokens_may_have_any_id(tmp_path, transformers):
         Pretraining(False),
         initial_values(pretraining_shapes(model, False), model.initializer_range, 1),
         vocabulary,
-        True,
+        UNCASED,
     )
     assert transformers.AutoConfig.from_pretrained(tmp_path).pad_token_id == vocabulary.index("[PAD]")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -122,7 +124,7 @@ def test_transposed_views_are_written_in_the_right_order(tmp_path):
     parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, seed=1)
     views = {name: np.asarray(values.T.copy().T, np.float64) for name, values in parameters.items()}
     assert not views["bert.pooler.dense.weight"].flags.c_contiguous
-    write_directory(tmp_path, model, Pretraining(True), views, VOCABULARY, True)
+    write_directory(tmp_path, model, Pretraining(True), views, VOCABULARY, UNCASED)
     assert_equal_parameters(read_directory(tmp_path).parameters, parameters)
 
 
@@ -139,18 +141,18 @@ def test_writing_refuses_what_is_not_the_model_s(tmp_path):
     model = small_model()
     parameters = initial_values(pretraining_shapes(model, True), model.initializer_range, seed=1)
     with pytest.raises(ValueError, match=r"unknown .*bert\.pooler"):
-        write_directory(tmp_path, model, Pretraining(False), parameters, VOCABULARY, True)
+        write_directory(tmp_path, model, Pretraining(False), parameters, VOCABULARY, UNCASED)
     wrong = {**parameters, "cls.predictions.bias": np.zeros(3, np.float32)}
     with pytest.raises(ValueError, match=r"cls\.predictions\.bias has shape \[3\]"):
-        write_directory(tmp_path, model, Pretraining(True), wrong, VOCABULARY, True)
+        write_directory(tmp_path, model, Pretraining(True), wrong, VOCABULARY, UNCASED)
     with pytest.raises(ValueError, match="vocab_size"):
-        write_directory(tmp_path, model, Pretraining(True), parameters, VOCABULARY[:-1], True)
+        write_directory(tmp_path, model, Pretraining(True), parameters, [*VOCABULARY, "more"], UNCASED)
     with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
         write_directory(
-            tmp_path, model, Pretraining(True), parameters, ["x" if t == "[MASK]" else t for t in VOCABULARY], True
+            tmp_path, model, Pretraining(True), parameters, ["x" if t == "[MASK]" else t for t in VOCABULARY], UNCASED
         )
     with pytest.raises(ValueError, match="line break"):
-        write_directory(tmp_path, model, Pretraining(True), parameters, [*VOCABULARY[:-1], "a\nb"], True)
+        write_directory(tmp_path, model, Pretraining(True), parameters, [*VOCABULARY[:-1], "a\nb"], UNCASED)
     assert not list(tmp_path.iterdir())
 
 
@@ -215,8 +217,12 @@ def test_vocabulary_from_tokenizer_json(tmp_path, lowercase, transformers):
     for _ in range(2):
         pretrained = read_directory(tmp_path / "theirs")
         assert pretrained.vocabulary == VOCABULARY
-        assert pretrained.lowercase is lowercase
-        settings.unlink(missing_ok=True)  # then tokenizer.json says it
+        assert pretrained.tokenizer_settings.lowercase is lowercase
+        settings.unlink(missing_ok=True)
+        if not lowercase:  # then transformers lower-cases, though tokenizer.json says the opposite
+            with pytest.raises(UserError, match="its normalizer has do_lower_case = false"):
+                read_directory(tmp_path / "theirs")
+            break
 
 
 def test_defaults_of_a_config_are_those_of_transformers(tmp_path, transformers):

@@ -137,15 +137,18 @@ def test_bad_index_of_shards(pretraining_directory, index, word):
     assert_refused(pretraining_directory, word)
 
 
-@pytest.mark.parametrize("tokens", [VOCABULARY[:-1], [*VOCABULARY, "more"], []])
-def test_vocabulary_of_another_size(pretraining_directory, tokens):
-    (pretraining_directory / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
-    assert_refused(pretraining_directory, "vocab.txt", f"{len(tokens)} tokens", f"vocab_size = {len(VOCABULARY)}")
+def test_vocabulary_of_another_size(pretraining_directory):
+    (pretraining_directory / "vocab.txt").write_text("\n".join([*VOCABULARY, "more"]), encoding="utf-8")
+    assert_refused(pretraining_directory, "vocab.txt", f"{len(VOCABULARY) + 1} tokens", f"size = {len(VOCABULARY)}")
+    (pretraining_directory / "vocab.txt").write_text("\n", encoding="utf-8")
+    assert_refused(pretraining_directory, "vocab.txt", "is empty")
 
 
 def test_added_token_beyond_the_embeddings(pretraining_directory):
     (pretraining_directory / "added_tokens.json").write_text(json.dumps({"extra": 500}))
-    assert_refused(pretraining_directory, "largest id 500", f"vocab_size = {len(VOCABULARY)}")
+    assert_refused(pretraining_directory, "'extra' has the id 500", f"transformers for it is {len(VOCABULARY)}")
+    (pretraining_directory / "added_tokens.json").write_text(json.dumps({"extra": len(VOCABULARY)}))
+    assert_refused(pretraining_directory, f"{len(VOCABULARY) + 1} tokens", f"vocab_size = {len(VOCABULARY)}")
 
 
 def test_added_tokens_may_complete_the_vocabulary(tmp_path):
@@ -157,7 +160,7 @@ def test_added_tokens_may_complete_the_vocabulary(tmp_path):
 
 def test_damaged_tokenizer_files(pretraining_directory):
     (pretraining_directory / "vocab.txt").write_bytes(b"\xff\xfe")
-    assert_refused(pretraining_directory, "vocab.txt", "damaged")
+    assert_refused(pretraining_directory, "vocab.txt", "is not UTF-8 text")
     (pretraining_directory / "vocab.txt").unlink()
     (pretraining_directory / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
     assert_refused(pretraining_directory, "BPE", "WordPiece")

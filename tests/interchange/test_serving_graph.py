@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.errors import UserError
 from bert_horovod.interchange.pretrained import describe, read_pretrained
 from bert_horovod.interchange.serving_graph import INPUTS, Served, trained_outputs
 from tests.interchange.conftest import SIZES, random_model
@@ -55,9 +54,3 @@ def test_a_class_is_offered_only_where_all_its_parameters_are(tmp_path):
     random_model("BertForPreTraining").save_pretrained(tmp_path)
     names = [architecture.name for architecture in describe(tmp_path).architectures]
     assert names == ["BertForPreTraining", "BertForMaskedLM", "BertModel"]
-
-
-def test_many_labels_of_one_text_are_refused(tmp_path):
-    random_model("BertForSequenceClassification", problem_type="multi_label_classification").save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="problem_type = 'multi_label_classification' is not supported"):
-        describe(tmp_path)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from bert_horovod.batches.labelled import truncated
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.interchange.saved_model import best_answers, unread_words
 from bert_horovod.interchange.text_graph import TextRows, TextTokens
 from tests.interchange.conftest import VOCABULARY
@@ -38,23 +39,25 @@ TEXTS = [
 ]
 
 
+@pytest.mark.parametrize("strip_accents", [None, True, False])
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_ids_are_those_of_the_programs_own_tokenizer(lowercase):
-    ids, counts = Tokenizer(WORDS, lowercase)(TEXTS)
+def test_ids_are_those_of_the_programs_own_tokenizer(lowercase, strip_accents):
+    settings = TokenizerSettings(lowercase, strip_accents)
+    ids, counts = Tokenizer(WORDS, settings)(TEXTS)
     expected = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
-    assert TextRows(WORDS, lowercase, 64).tokenize(tf.constant(TEXTS)).ids.to_list() == expected
+    assert TextRows(WORDS, settings, 64).tokenize(tf.constant(TEXTS)).ids.to_list() == expected
 
 
 def test_places_are_bytes_of_the_text_as_it_was_given():
     text = "“Café” de\u0301ja\u0300 İstanbul 北京\u00ad!"
-    rows = TextRows([*WORDS, "“", "”", "de", "##ja"], True, 64)
+    rows = TextRows([*WORDS, "“", "”", "de", "##ja"], UNCASED, 64)
     tokens = rows.tokenize(tf.constant([text]))
     parts = [text.encode()[a:b].decode() for a, b in zip(*(x.to_list()[0] for x in tokens[1:]), strict=True)]
     assert parts == ["“", "Café", "”", "de\u0301", "ja\u0300", "İstanbul", "北", "京\u00ad", "!"]
 
 
 def test_rows_are_those_of_bert_and_long_pairs_lose_tokens_as_in_training():
-    rows = TextRows(WORDS, True, 10)
+    rows = TextRows(WORDS, UNCASED, 10)
     cls, sep, the, cat = (WORDS.index(token) for token in ("[CLS]", "[SEP]", "the", "cat"))
     single = rows.single(rows.tokenize(tf.constant(["the " * 20, "cat"])))
     assert single["input_ids"].numpy().tolist() == [[cls, *[the] * 8, sep], [cls, cat, sep, *[0] * 7]]
@@ -75,7 +78,7 @@ def test_rows_are_those_of_bert_and_long_pairs_lose_tokens_as_in_training():
 @pytest.mark.parametrize(("kept", "unread"), [(0, [4, 0, 2]), (2, [3, 0, 0]), (4, [1, 0, 0]), (9, [0, 0, 0])])
 def test_words_that_were_not_read_are_counted_and_a_cut_one_is_among_them(kept, unread):
     texts = tf.constant(["the  cats sat\non ", " \x00 ", "Café the"])
-    uncut = TextRows(WORDS, True, 64).tokenize(texts)
+    uncut = TextRows(WORDS, UNCASED, 64).tokenize(texts)
     assert uncut.ids.row_lengths().numpy().tolist() == [5, 0, 2]
     assert unread_words(uncut, uncut.cut(tf.fill([3], kept)), texts).numpy().tolist() == unread
 

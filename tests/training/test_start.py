@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.batches.rows import StoreDataset
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import write_directory
@@ -39,7 +40,8 @@ def write_model(
 ) -> dict[str, np.ndarray]:
     """Write a Hugging Face directory to start from; returns its parameters."""
     parameters = initial_values(pretraining_shapes(model, pairs), model.initializer_range, seed=5)
-    write_directory(directory, model, Pretraining(pairs), parameters, vocabulary or store.vocabulary, lowercase)
+    settings = TokenizerSettings(lowercase)
+    write_directory(directory, model, Pretraining(pairs), parameters, vocabulary or store.vocabulary, settings)
     return parameters
 
 
@@ -124,8 +126,8 @@ def test_a_directory_without_a_vocabulary_is_taken_if_the_sizes_fit(tmp_path, st
 
 def test_another_casing_is_refused_by_the_option_that_mends_it(tmp_path, store):
     write_model(tmp_path / "init", store, lowercase=False)
-    assert "lower-casing False" in refusal(tmp_path / "init", store)
-    assert "prepare the data with --cased" in refusal(tmp_path / "init", store)
+    assert "has another tokenizer (cased) than the data in" in refusal(tmp_path / "init", store)
+    assert f"prepare the data with --vocab {tmp_path / 'init'}" in refusal(tmp_path / "init", store)
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,8 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
 
 def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     before, after = ({**head.get("settings", {}), **head.get("vocabulary", {})} for head in (old, new))
-    return [f"{key}: {before.get(key)} -> {value}" for key, value in after.items() if before.get(key) != value]
+    keys = {**after, **before}
+    return [f"{key}: {before.get(key)} -> {after.get(key)}" for key in keys if before.get(key) != after.get(key)]
 
 
 def finished_store(path: Path, head: dict[str, Any], sources: list[SourceFile]) -> tuple[Store | None, bool]:

@@ -23,6 +23,7 @@ from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
 from bert_horovod.corpus.reading.finding import find_sources, standard_input
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
@@ -65,7 +66,8 @@ def prepare(
     vocabulary_path: str | Path,
     output_dir: str | Path,
     *,
-    lowercase: bool = True,
+    vocabulary: list[str] | None = None,
+    tokenizer_settings: TokenizerSettings = UNCASED,
     settings: Settings | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
@@ -75,9 +77,10 @@ def prepare(
     Args:
         inputs: files, directories and globs, as find_sources takes them; "-" is standard input, which is copied into
             output_dir while the store is being made.
-        vocabulary_path: a WordPiece vocab.txt; copied into the store.
+        vocabulary_path: a WordPiece vocab.txt, or the checkpoint that `vocabulary` is of; copied into the store.
         output_dir: a directory that is new, empty, or holds an unfinished or finished store.
-        lowercase: whether the model is uncased.
+        vocabulary: tokens by id; None: those of the file vocabulary_path.
+        tokenizer_settings: how text is normalised and cut, as the model was or will be trained.
         settings: see Settings.
         workers: processes; None: one per core, but no more than there are jobs.
         executor: does the jobs instead of processes on this machine, such as `workers` ranks of an MPI world; they must
@@ -92,11 +95,15 @@ def prepare(
     if workers is not None and not 1 <= workers <= _MAXIMUM_WORKERS:
         raise UserError(f"--workers {workers}: expected 1 to {_MAXIMUM_WORKERS}, about one a core")
     path = Path(output_dir)
-    vocabulary = read_vocabulary(vocabulary_path)
+    vocabulary = read_vocabulary(vocabulary_path) if vocabulary is None else vocabulary
     head = {
         "format": FORMAT,
         "settings": settings.described(),
-        "vocabulary": {"sha256": vocabulary_hash(vocabulary), "size": len(vocabulary), "lowercase": lowercase},
+        "vocabulary": {
+            "sha256": vocabulary_hash(vocabulary),
+            "size": len(vocabulary),
+            **tokenizer_settings.recorded(),
+        },
     }
     destination.refuse_foreign(path, vocabulary, vocabulary_path)
     with destination.own(path), standard_input(inputs, path) as files:
@@ -112,7 +119,7 @@ def prepare(
             tasks = plan_tasks(sources, head)
             trusted = [task for task in tasks if untrusted.isdisjoint(piece.source for piece in task.pieces)]
             kept_parts = find_parts(path, trusted)
-            made = _work(path, tasks, kept_parts, settings, lowercase, workers, executor)
+            made = _work(path, tasks, kept_parts, settings, tokenizer_settings, workers, executor)
             manifest = _finish(path, head, sources, tasks, kept_parts | made.parts, made.hashes)
         except OSError as error:
             raise disk_error(error, path) from error
@@ -224,13 +231,13 @@ def _work(
     tasks: list[ShardTask],
     kept_parts: dict[tuple[str, int], Part],
     settings: Settings,
-    lowercase: bool,
+    tokenizer_settings: TokenizerSettings,
     workers: int | None,
     executor: Executor | None,
 ) -> _Made:
     """Make the parts that are missing; hash the files that are read in pieces."""
     jobs: list[PartsJob | SourceFile] = [
-        PartsJob(path, task, number, begin, stop_before, settings, lowercase)
+        PartsJob(path, task, number, begin, stop_before, settings, tokenizer_settings)
         for task in tasks
         for number, begin, stop_before in missing_parts(task, kept_parts)
     ]

@@ -16,6 +16,7 @@ from bert_horovod.corpus.preparing.planning import Position, Settings, ShardTask
 from bert_horovod.corpus.reading.pieces import piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile, SourceReader
 from bert_horovod.corpus.reading.text import Section, read_sections
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, file_error
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -36,7 +37,7 @@ class PartsJob:
     begin: Position  # where the first part begins
     stop_before: int | None  # number of the next part that exists; None: go on to the task's end
     settings: Settings
-    lowercase: bool
+    tokenizer_settings: TokenizerSettings
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def do(job: PartsJob | SourceFile, report: Report) -> "Done | str":
 
 def make_parts(job: PartsJob, report: Report) -> Done:
     """Make the parts of a job; raises ReportedError for bad input and for a disk without room."""
-    tokenizer = _tokenizer(job.store / "vocab.txt", job.lowercase)
+    tokenizer = _tokenizer(job.store / "vocab.txt", job.tokenizer_settings)
     memory_before, start = _forget_peak(), time.monotonic()
     builder = ShardBuilder(
         tokenizer,
@@ -172,11 +173,11 @@ class _Reading:
 
 
 @functools.lru_cache(1)
-def _tokenizer(vocabulary: Path, lowercase: bool) -> "Tokenizer":
+def _tokenizer(vocabulary: Path, settings: TokenizerSettings) -> "Tokenizer":
     import_tensorflow()
     from bert_horovod.corpus.reading.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer(read_vocabulary(vocabulary), lowercase)
+    tokenizer = Tokenizer(read_vocabulary(vocabulary), settings)
     gc.freeze()  # TensorFlow's objects stay, so the garbage collector need not scan them each time
     return tokenizer
 

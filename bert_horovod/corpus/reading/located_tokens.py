@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
 
-from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS
+from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, library_tokenizer
 
 _TEXTS_AT_ONCE = 256
 
@@ -31,20 +30,11 @@ class LocatingTokenizer:
 
     Args:
         vocabulary: tokens; a token's place is its id; must hold [UNK].
-        lowercase: whether text is lower-cased and stripped of accents first (an uncased model).
+        settings: how text is normalised and cut first.
     """
 
-    def __init__(self, vocabulary: list[str], lowercase: bool) -> None:
-        model = models.WordPiece(
-            {token: number for number, token in enumerate(vocabulary)},
-            unk_token="[UNK]",
-            max_input_chars_per_word=MAXIMUM_WORD_CHARACTERS,
-        )
-        self._tokenizer = tokenizers.Tokenizer(model)
-        self._tokenizer.normalizer = normalizers.BertNormalizer(
-            clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
-        )
-        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    def __init__(self, vocabulary: list[str], settings: TokenizerSettings) -> None:
+        self._tokenizer = library_tokenizer(vocabulary, settings)
 
     def __call__(self, texts: list[str]) -> LocatedTokens:
         """Tokenise texts, best many at once."""

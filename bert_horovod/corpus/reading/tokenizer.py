@@ -10,9 +10,16 @@ import unicodedata
 from collections.abc import Callable
 
 import numpy as np
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import pre_tokenizers
 
-MAXIMUM_WORD_CHARACTERS = 100  # a longer word is [UNK]
+from bert_horovod.corpus.reading.tokenizer_settings import (
+    MAXIMUM_WORD_CHARACTERS,
+    TokenizerSettings,
+    library_tokenizer,
+    normalizer,
+    token_ids,
+)
+
 _RUN = re.compile("[^\n\x20-\x7e]+")
 _PRINTABLE = bytes([10, *range(0x20, 0x7F), *range(0x80, 0x100)])  # all that is not an ASCII control character
 # Characters that end a word: white space and ASCII punctuation; the normaliser puts spaces around other punctuation.
@@ -81,10 +88,8 @@ class Normaliser:
     makes them lowercase, because bytes.lower() is the fastest way.
     """
 
-    def __init__(self, lowercase: bool, rename: dict[int, int] | None = None):
-        self._normalizer = normalizers.BertNormalizer(
-            clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase
-        )
+    def __init__(self, settings: TokenizerSettings, rename: dict[int, int] | None = None):
+        self._normalizer = normalizer(settings)
         self._pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._rename = rename or {}
         self._runs: dict[str, str] = {}
@@ -131,23 +136,27 @@ class _Characters(dict):
 class Tokenizer:
     """WordPiece ids of sentences.
 
+    Settings that the kernel does not have go through the tokenizers library, which is slower.
+
     Args:
         vocabulary: tokens; a token's place is its id; must hold [UNK].
-        lowercase: whether text is lowercased and stripped of accents first (an uncased model).
+        settings: how text is normalised and cut first.
     """
 
-    def __init__(self, vocabulary: list[str], lowercase: bool):
+    def __init__(self, vocabulary: list[str], settings: TokenizerSettings):
         import tensorflow as tf
         import tensorflow_text
         from tensorflow_text.python.ops.fast_wordpiece_tokenizer import gen_fast_wordpiece_tokenizer
 
         self.vocabulary = vocabulary
-        self.lowercase = lowercase
-        self.unknown_id = vocabulary.index("[UNK]")
-        self._normaliser = Normaliser(lowercase, _RENAMED)
-        renamed = [token.translate(_RENAMED) for token in vocabulary]
+        self.settings = settings
+        self.unknown_id = token_ids(vocabulary)["[UNK]"]
+        self._library = library_tokenizer(vocabulary, settings) if settings.unusual else None
+        self._normaliser = Normaliser(settings, _RENAMED)
         kernel = tensorflow_text.FastWordpieceTokenizer(
-            renamed, token_out_type=tf.int32, max_bytes_per_word=4 * MAXIMUM_WORD_CHARACTERS
+            kernel_vocabulary(vocabulary, _RENAMED),
+            token_out_type=tf.int32,
+            max_bytes_per_word=4 * MAXIMUM_WORD_CHARACTERS,
         )
         self._model = kernel._model
         # The op itself, because the class drops the offsets, which tell the sentence of each token.
@@ -163,6 +172,10 @@ class Tokenizer:
         """
         if not sentences:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
+        if self._library is not None:
+            encodings = self._library.encode_batch_fast(sentences, add_special_tokens=False)
+            rows = [np.array(encoding.ids, np.int32) for encoding in encodings]
+            return np.concatenate(rows), np.array([len(row) for row in rows], np.int64)
         text = "\n".join(sentences)
         if text.count("\n") != len(sentences) - 1:
             sentences = [sentence.replace("\n", " ") for sentence in sentences]
@@ -174,12 +187,26 @@ class Tokenizer:
         encoded = text.encode()
         if _longest_word_bytes(encoded) > MAXIMUM_WORD_CHARACTERS:
             encoded = _LONG_WORD.sub(_NO_TOKEN, text).encode()
-        if self.lowercase:
+        if self.settings.lowercase:
             encoded = encoded.lower()
         _, ids, _, starts, _ = self._op(input_values=self._constant([encoded]), wp_model=self._model)
         line_ends = np.flatnonzero(np.frombuffer(encoded, np.uint8) == ord("\n"))
         bounds = np.concatenate([[0], np.searchsorted(starts.numpy(), line_ends), [len(ids)]])
         return ids.numpy().astype(np.int32), np.diff(bounds)
+
+
+def kernel_vocabulary(vocabulary: list[str], rename: dict[int, int] | None = None) -> list[str]:
+    """The vocabulary for tensorflow_text's kernels, which want each token once.
+
+    A place that no text reaches, because it has no token or because a later place has the same, gets a name that is in
+    no text.
+    """
+    ids = token_ids(vocabulary)
+    names = []
+    for number, token in enumerate(vocabulary):
+        reached = ids.get(token) == number and token.removeprefix("##").strip()
+        names.append(token.translate(rename or {}) if reached else f"{_NO_TOKEN}{number}")
+    return names
 
 
 def _longest_word_bytes(encoded: bytes) -> int:

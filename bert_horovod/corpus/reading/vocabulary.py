@@ -1,6 +1,7 @@
 """WordPiece vocabularies: reading, writing and learning one."""
 
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from pathlib import Path
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import read_sections
-from bert_horovod.corpus.reading.tokenizer import MAXIMUM_WORD_CHARACTERS, Normaliser
+from bert_horovod.corpus.reading.tokenizer import Normaliser
+from bert_horovod.corpus.reading.tokenizer_settings import MAXIMUM_WORD_CHARACTERS, TokenizerSettings
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import read_text, shown
 from bert_horovod.storage.writing import write_output
@@ -22,13 +24,27 @@ _MAXIMUM_SIZE = 1 << 24  # the limit of model.vocab_size too
 _LIMIT_BYTES = 1 << 30  # of a vocabulary's file
 _MAXIMUM_TOKEN_BYTES = 256  # tensorflow_text accepts no more
 _COVERAGE = 0.9998  # share of the text's characters that have an entry; every ASCII character that occurs has one
+_RARE = 0.1  # share of the entries that the other characters, the rarest, may take: all of them have entries then
 _WORD = re.compile("[^ \n!-/:-@\\[-`{-~]+|[!-/:-@\\[-`{-~]")
 _MAXIMUM_WORDS = 1 << 22  # different words held in memory
 _TRAINER_CHARACTERS = 1 << 30  # given to the trainer; counts are scaled down above it
 
 
 def read_vocabulary(path: str | Path) -> list[str]:
-    """Read a vocabulary file, one token a line, ids from 0; raises ReportedError if it is no BERT vocabulary."""
+    """Read a vocab.txt as transformers does; raises ReportedError if it is no BERT vocabulary.
+
+    Returns:
+        Tokens by id. A place without a token (an empty line) is "", and a token may be there twice: its id is the last.
+    """
+    tokens = read_lines(path)
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    require_special_tokens(tokens, f"the vocabulary {path}")
+    return tokens
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a vocab.txt, empty ones too; special tokens may be missing. Raises ReportedError."""
     try:
         text = read_text(path, limit_bytes=_LIMIT_BYTES)
     except OSError as error:
@@ -41,35 +57,40 @@ def read_vocabulary(path: str | Path) -> list[str]:
         raise UserError(
             f"the vocabulary {path} is not UTF-8 text (byte {error.start}); expected one token a line"
         ) from error
-    tokens = text.removeprefix("\ufeff").removesuffix("\n").split("\n")
     if not text.strip():
         raise UserError(f"the vocabulary {path} is empty; expected one token a line")
-    lines: dict[str, int] = {}
-    for number, token in enumerate(tokens, 1):
-        if not token.strip():
-            raise UserError(f"the vocabulary {path}, line {number}: an empty line; expected one token a line")
-        if token != token.strip(" \t"):
+    # Not str.splitlines: Google's Chinese vocabulary has U+2028 as a token.
+    lines = text.removeprefix("\ufeff").removesuffix("\n").split("\n")
+    lines = [line if line.strip(" \t") else "" for line in lines]
+    for number, token in enumerate(lines, 1):
+        piece = token.removeprefix("##")
+        if piece.strip() and (token != token.strip() or piece != piece.strip()):
             raise UserError(
                 f"the vocabulary {path}, line {number}: {shown(token)} has blanks around it; expected one token a line "
                 "and nothing else: remove them (sed 's/[ \\t]*$//')"
             )
+    require_short_tokens(lines, f"the vocabulary {path}")
+    return lines
+
+
+def require_short_tokens(tokens: list[str], source: str) -> None:
+    """Raise UserError if a token is longer than the tokenizer takes; `source` names the vocabulary in the message."""
+    for number, token in enumerate(tokens, 1):
         if len(token.encode()) > _MAXIMUM_TOKEN_BYTES:
             raise UserError(
-                f"the vocabulary {path}, line {number}: a token of {len(token.encode()):,} bytes, {token[:20]!r}...; "
+                f"{source}, line {number}: a token of {len(token.encode()):,} bytes, {token[:20]!r}...; "
                 f"expected at most {_MAXIMUM_TOKEN_BYTES}: is it a vocabulary?"
             )
-        if lines.setdefault(token, number) != number:
-            raise UserError(
-                f"the vocabulary {path}, line {number}: the token {token!r} is also in line "
-                f"{lines[token]}; expected every token once"
-            )
-    missing_tokens = [token for token in SPECIAL_TOKENS if token not in lines]
+
+
+def require_special_tokens(tokens: list[str], source: str) -> None:
+    """Raise UserError if a special token is missing; `source` names the vocabulary in the message."""
+    missing_tokens = sorted(set(SPECIAL_TOKENS).difference(tokens), key=SPECIAL_TOKENS.index)
     if missing_tokens:
         raise UserError(
-            f"the vocabulary {path} has no {' '.join(missing_tokens)}; expected {' '.join(SPECIAL_TOKENS)} "
+            f"{source} has no {' '.join(missing_tokens)}; expected {' '.join(SPECIAL_TOKENS)} "
             f"among its {len(tokens)} lines: is it a BERT WordPiece vocabulary?"
         )
-    return tokens
 
 
 def vocabulary_text(vocabulary: list[str]) -> str:
@@ -112,7 +133,7 @@ def learn_vocabulary(
             f"at most {_MAXIMUM_SIZE:,}"
         )
     counts = count_words(sources, lowercase, documents, text_field, bad_lines)
-    alphabet = _alphabet(counts, (size - len(_PLACED)) // 3)
+    alphabet = _alphabet(counts, size - len(_PLACED))
     words = {word: count for word, count in sorted(counts.items()) if alphabet.issuperset(word)}
     continuations = sorted({f"##{character}" for word in words for character in word[1:]})
     return _train(words, size, sorted(alphabet), continuations)
@@ -123,7 +144,7 @@ def count_words(
 ) -> Counter[str]:
     """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are
     none."""
-    normalise = Normaliser(lowercase)
+    normalise = Normaliser(TokenizerSettings(lowercase))
     counts: Counter[str] = Counter()
     for source in sources:
         with piece_reader(Piece(source, 0, source.bytes), text_field, bad_lines) as reader:
@@ -150,17 +171,39 @@ def _forget_rare(counts: Counter[str]) -> None:
         threshold *= 2
 
 
-def _alphabet(counts: Counter[str], limit: int) -> set[str]:
+def _alphabet(counts: Counter[str], entries: int) -> set[str]:
+    """The characters that get entries.
+
+    A character that continues a word needs two entries, itself and its continuation piece. One that is always a word of
+    its own, as Chinese and Japanese ones are, needs one, and no piece is ever made of it. So those that continue words
+    get two thirds of the entries at most, which leaves room for pieces of words, and the others what is left.
+
+    Args:
+        counts: how often each word occurs.
+        entries: places in the vocabulary, for the characters and for pieces of words.
+    """
     characters: Counter[str] = Counter()
     for word, count in counts.items():
         for character in word:
             characters[character] += count
+    continues = set().union(*(word[1:] for word in counts))
+    order = sorted(characters, key=lambda character: (not character.isascii(), -characters[character], character))
+    share = itertools.accumulate(characters[character] for character in order)
     needed = _COVERAGE * characters.total()
-    alphabet, covered = set(), 0
-    for character, count in sorted(characters.items(), key=lambda item: (not item[0].isascii(), -item[1], item[0])):
-        if len(alphabet) < limit and (character.isascii() or covered < needed):
+    rare = [
+        character
+        for character, covered in zip(order, share, strict=True)
+        if covered - characters[character] >= needed and not character.isascii()
+    ]
+    if sum(1 + (character in continues) for character in rare) > _RARE * entries:
+        order = order[: len(order) - len(rare)]
+    alphabet, left, left_for_words = set(), entries, entries * 2 // 3
+    for character in order:
+        cost = 1 + (character in continues)
+        if cost <= left and (cost == 1 or cost <= left_for_words):
             alphabet.add(character)
-            covered += count
+            left -= cost
+            left_for_words -= cost if cost > 1 else 0
     return alphabet
 
 

@@ -13,6 +13,7 @@ import pytest
 from bert_horovod.corpus.preparing import preparation as prepare_module
 from bert_horovod.corpus.preparing.preparation import summary
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import hash_shard, open_store, shard_problem, verify, write_manifest
 from bert_horovod.errors import DamagedData, RunError, UserError
@@ -38,7 +39,7 @@ def test_the_store_holds_the_text_as_ids(make_store, text):
     prepared = make_store(text)
     store = verify(prepared.path)
     words = ["The cat sat.", "Mr. Fox saw it!", '"Was it here?" said he.', "A dog ran on."]
-    ids, lengths = Tokenizer(store.vocabulary, True)([*words, *words, "One more.", "And another one."])
+    ids, lengths = Tokenizer(store.vocabulary, UNCASED)([*words, *words, "One more.", "And another one."])
     assert sentences_of(store) == [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
     totals = prepared.manifest["totals"]
     expected = {"documents": 2, "sections": 2, "sentences": 10, "tokens": len(ids), "unknown_tokens": 0}

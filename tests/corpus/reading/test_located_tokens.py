@@ -5,6 +5,7 @@ import pytest
 from bert_horovod.corpus.reading.located_tokens import LocatingTokenizer
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"ABCDEFß中国é.,-'[]"]
 WORDS += [f"##{word}" for word in WORDS[5:]] + ["cafe", "strasse", "mask", "ά", "a\u0301"]
@@ -29,7 +30,7 @@ def lowercase(request) -> bool:
 
 def located(texts: list[str], lowercase: bool) -> list[list[str]]:
     """The characters that each token covers, for each text."""
-    tokens = LocatingTokenizer(WORDS, lowercase)(texts)
+    tokens = LocatingTokenizer(WORDS, TokenizerSettings(lowercase))(texts)
     places = iter(zip(tokens.begins.tolist(), tokens.ends.tolist(), strict=True))
     return [
         [text[slice(*next(places))] for _ in range(count)] for text, count in zip(texts, tokens.counts, strict=True)
@@ -37,8 +38,8 @@ def located(texts: list[str], lowercase: bool) -> list[list[str]]:
 
 
 def test_ids_are_those_of_the_corpus_tokenizer(lowercase):
-    ids, counts = Tokenizer(WORDS, lowercase)(TEXTS)
-    tokens = LocatingTokenizer(WORDS, lowercase)(TEXTS)
+    ids, counts = Tokenizer(WORDS, TokenizerSettings(lowercase))(TEXTS)
+    tokens = LocatingTokenizer(WORDS, TokenizerSettings(lowercase))(TEXTS)
     assert tokens.counts.tolist() == counts.tolist()
     assert tokens.ids.tolist() == ids.tolist()
 
@@ -46,8 +47,8 @@ def test_ids_are_those_of_the_corpus_tokenizer(lowercase):
 def test_ids_are_those_of_the_corpus_tokenizer_on_real_text(shared_data):
     vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
     texts = read_squad(shared_data / "finetune" / "squad" / "dev-v1.1.json.gz").contexts[::8]
-    ids, counts = Tokenizer(vocabulary, True)(texts)
-    tokens = LocatingTokenizer(vocabulary, True)(texts)
+    ids, counts = Tokenizer(vocabulary, UNCASED)(texts)
+    tokens = LocatingTokenizer(vocabulary, UNCASED)(texts)
     assert tokens.counts.tolist() == counts.tolist()
     assert tokens.ids.tolist() == ids.tolist()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [
@@ -67,11 +68,15 @@ ODD = [
 ]
 
 
-def expected(vocabulary, lowercase, sentences):
+def expected(vocabulary, settings, sentences):
     transformers = pytest.importorskip("transformers")
-    peer = transformers.BertTokenizer(vocab={token: i for i, token in enumerate(vocabulary)}, do_lower_case=lowercase)
-    ids = peer(sentences, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    return ids
+    peer = transformers.BertTokenizer(
+        vocab={token: i for i, token in enumerate(vocabulary)},
+        do_lower_case=settings.lowercase,
+        strip_accents=settings.strip_accents,
+        tokenize_chinese_chars=settings.chinese_apart,
+    )
+    return peer(sentences, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
 def rows(tokenizer, sentences):
@@ -81,11 +86,9 @@ def rows(tokenizer, sentences):
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
-def assert_same(vocabulary, lowercase, sentences):
-    computed = rows(Tokenizer(vocabulary, lowercase), sentences)
-    for sentence, ids, expected_ids in zip(
-        sentences, computed, expected(vocabulary, lowercase, sentences), strict=True
-    ):
+def assert_same(vocabulary, settings, sentences):
+    computed = rows(Tokenizer(vocabulary, settings), sentences)
+    for sentence, ids, expected_ids in zip(sentences, computed, expected(vocabulary, settings, sentences), strict=True):
         assert ids == expected_ids, ascii(sentence)
 
 
@@ -128,17 +131,24 @@ def random_texts(count, seed):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_odd_strings_get_the_peers_ids_with_a_small_vocabulary(lowercase):
-    assert_same(SMALL, lowercase, ODD)
+    assert_same(SMALL, TokenizerSettings(lowercase), ODD)
+
+
+@pytest.mark.parametrize("chinese_apart", [True, False])
+@pytest.mark.parametrize(("lowercase", "strip_accents"), [(True, False), (False, True), (True, None)])
+def test_other_settings_give_the_peers_ids(lowercase, strip_accents, chinese_apart):
+    settings = TokenizerSettings(lowercase, strip_accents, chinese_apart)
+    assert_same(SMALL, settings, [*ODD, *random_texts(1_000, seed=2)])
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_odd_strings_get_the_peers_ids_with_googles_vocabulary(google, lowercase):
-    assert_same(google, lowercase, ODD)
+    assert_same(google, TokenizerSettings(lowercase), ODD)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_random_unicode_gets_the_peers_ids(lowercase):
-    assert_same(SMALL, lowercase, random_texts(5_000, seed=1))
+    assert_same(SMALL, TokenizerSettings(lowercase), random_texts(5_000, seed=1))
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -147,11 +157,11 @@ def test_every_unicode_character_alone_and_between_letters_gets_the_peers_ids(lo
     codes = [*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE1000)]
     blocks = [codes[i : i + 16] for i in range(0, len(codes), 16)]
     texts = [" ".join(f"{chr(code)} a{chr(code)}b" for code in block) for block in blocks]
-    assert_same([*SPECIAL, "a", "##a", "##b", "b"], lowercase, texts)
+    assert_same([*SPECIAL, "a", "##a", "##b", "b"], TokenizerSettings(lowercase), texts)
 
 
 def test_a_character_that_only_the_kernel_splits_can_be_in_the_vocabulary():
-    assert_same([*SPECIAL, "x੶", "x", "y", "##y", "##੶"], True, ["x੶y x੶ y੶ \ue001 \ue002"])
+    assert_same([*SPECIAL, "x੶", "x", "y", "##y", "##੶"], UNCASED, ["x੶y x੶ y੶ \ue001 \ue002"])
 
 
 def test_real_books_get_the_peers_ids(google, shared_data):
@@ -159,22 +169,22 @@ def test_real_books_get_the_peers_ids(google, shared_data):
 
     with gzip.open(shared_data / "books" / "emma.txt.gz", "rt", encoding="utf-8") as file:
         lines = file.read(300_000).split("\n")
-    assert_same(google, True, lines)
+    assert_same(google, UNCASED, lines)
 
 
 def test_a_sentence_does_not_depend_on_its_neighbours():
-    tokenizer = Tokenizer(SMALL, True)
+    tokenizer = Tokenizer(SMALL, UNCASED)
     assert rows(tokenizer, ODD) == [rows(tokenizer, [sentence])[0] for sentence in ODD]
 
 
 def test_no_sentences_give_no_ids():
-    ids, lengths = Tokenizer(SMALL, True)([])
+    ids, lengths = Tokenizer(SMALL, UNCASED)([])
     assert ids.shape == lengths.shape == (0,)
 
 
 @pytest.mark.parametrize("length", [99, 100, 101, 149, 150, 200])
 def test_a_word_over_the_limit_is_unknown_wherever_it_stands(length):
-    tokenizer = Tokenizer(SMALL, True)
+    tokenizer = Tokenizer(SMALL, UNCASED)
     for before in range(0, 120, 7):
         ids, _ = tokenizer([f"{'a ' * (before // 2)}{'.' * (before % 2)}{'c' * length}", "the cat"])
         assert (ids == tokenizer.unknown_id).sum() == (length > 100)

@@ -1,12 +1,15 @@
 """Vocabularies: what is refused, and that learning gives the same bytes every time."""
 
+import random
 import subprocess
 import sys
 
 import pytest
+import tokenizers
 
 from bert_horovod.corpus.reading.finding import find_sources
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, library_tokenizer
 from bert_horovod.corpus.reading.vocabulary import (
     SPECIAL_TOKENS,
     learn_vocabulary,
@@ -22,12 +25,10 @@ from bert_horovod.errors import UserError
     [
         (b"", "is empty"),
         (b"\n\n", "is empty"),
-        (b"a\n\nb\n", "line 2: an empty line"),
         (b"[PAD]\n\xff\n", "not UTF-8"),
         (b"[PAD]  \n[UNK]\n", r"line 1: '\[PAD\]  ' has blanks around it"),
         ("\n".join([*SPECIAL_TOKENS, "x" * 10**6]).encode(), "line 6: a token of 1,000,000 bytes, 'xxx"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"has no \[MASK\]"),
-        ("\n".join([*SPECIAL_TOKENS, "a", "b", "a"]).encode(), "line 8: the token 'a' is also in line 6"),
     ],
 )
 def test_a_bad_vocabulary_is_refused(tmp_path, content, message):
@@ -78,7 +79,7 @@ def test_a_learned_vocabulary_knows_its_text(tied):
     vocabulary = learn_vocabulary(find_sources([str(tied)]), 512, True)
     assert len(set(vocabulary)) == len(vocabulary) == 512
     assert not any(token.lower() != token for token in vocabulary[104:])
-    tokenizer = Tokenizer(vocabulary, True)
+    tokenizer = Tokenizer(vocabulary, UNCASED)
     ids, _ = tokenizer(tied.read_text(encoding="utf-8").split("\n\n"))
     assert (ids == tokenizer.unknown_id).mean() < 0.001
     cased = learn_vocabulary(find_sources([str(tied)]), 512, False)
@@ -107,3 +108,47 @@ def test_senseless_requests_are_refused(tmp_path):
             learn_vocabulary([], size, True)
     with pytest.raises(UserError, match="--size 10"):
         learn_vocabulary(find_sources([str(tmp_path)]), 10, True)
+
+
+def characters(first: int, count: int, length: int) -> list[str]:
+    """Random characters from `first` on, rarer and rarer; each at least twice."""
+    draw = random.Random(0)
+    shares = [1 / (1 + number) for number in range(count)]
+    some = [chr(first + number) for number in range(count)]
+    return draw.choices(some, shares, k=length) + 2 * some
+
+
+@pytest.mark.parametrize("language", ["Chinese", "Japanese"])
+def test_characters_that_are_words_of_their_own_need_no_continuation_pieces(tmp_path, language):
+    signs = characters(0x4E00, 2000, 40_000)
+    if language == "Japanese":  # kana make words, between signs
+        kana = characters(0x3041, 80, 40_000)
+        signs = ["".join(pair) for pair in zip(signs, kana, strict=False)]
+    lines = ["".join(signs[i : i + 40]) + "。 the cat" for i in range(0, len(signs), 40)]
+    (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    vocabulary = learn_vocabulary(find_sources([str(tmp_path / "a.txt")]), 3000, True)
+    theirs = tokenizers.BertWordPieceTokenizer(lowercase=True)
+    theirs.train([str(tmp_path / "a.txt")], vocab_size=3000, limit_alphabet=1 << 20, show_progress=False)
+    assert len(vocabulary) <= 3000
+    assert {"the", "cat"} <= set(vocabulary)
+    for unknown, batch in (
+        (theirs.token_to_id("[UNK]"), theirs._tokenizer.encode_batch(lines, add_special_tokens=False)),
+        (vocabulary.index("[UNK]"), library_tokenizer(vocabulary, UNCASED).encode_batch(lines)),
+    ):
+        assert not any(unknown in encoding.ids for encoding in batch)
+
+
+def test_the_rarest_characters_of_a_large_alphabet_get_no_entries(tmp_path):
+    rare = "".join(chr(0x4E00 + number) for number in range(100))
+    (tmp_path / "a.txt").write_text("the cat sat on the mat. " * 50_000 + rare, encoding="utf-8")
+    vocabulary = learn_vocabulary(find_sources([str(tmp_path / "a.txt")]), 600, True)
+    assert not set(rare) & set(vocabulary)
+
+
+def test_a_vocabulary_is_read_as_transformers_reads_it(tmp_path):
+    lines = ["\ufeff[PAD]", *SPECIAL_TOKENS[1:], "a", "", "\u2028", "##\u2028", " \t", "\u3000", "a", "", ""]
+    tokens = ["[PAD]", *SPECIAL_TOKENS[1:], "a", "", "\u2028", "##\u2028", "", "\u3000", "a"]
+    for end in ("\n", "\r\n"):
+        (tmp_path / "vocab.txt").write_bytes(end.join(lines).encode())
+        assert read_vocabulary(tmp_path / "vocab.txt") == tokens
+    assert Tokenizer(tokens, UNCASED)(["a \u2028 b"])[0].tolist() == [11, 1]

@@ -1,0 +1,64 @@
+"""Whether a checkpoint suits a command: one check of each kind for all commands, with one message."""
+
+from pathlib import Path
+from typing import Any
+
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.architectures import CLASSIFICATION, default_labels
+from bert_horovod.recipe.sections import Model
+from bert_horovod.storage.reading import shown
+
+_PROBLEMS = (None, "single_label_classification", "regression")
+
+
+def require_vocabulary(path: Path, vocabulary: list[str] | None, flag: str = "--checkpoint ") -> list[str]:
+    """The vocabulary of a checkpoint; raises UserError if it has none."""
+    if vocabulary is None:
+        raise UserError(
+            f"{flag}{path} has no vocabulary; expected vocab.txt or tokenizer.json beside its configuration: copy the "
+            "vocab.txt there that the model was trained with"
+        )
+    return vocabulary
+
+
+def require_segments(path: Path, model: Model, first: str, second: str, flag: str = "--checkpoint ") -> None:
+    """Raise UserError if a model has one segment type only, and so cannot tell two texts apart."""
+    if model.type_vocab_size < 2:
+        raise UserError(
+            f"{flag}{path} has type_vocab_size = {model.type_vocab_size}, so that it cannot tell {first} and {second} "
+            "apart; expected 2: take another checkpoint"
+        )
+
+
+def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
+    """The names of a classifier's labels, in the order of their numbers; one: it is a regression.
+
+    Args:
+        path: the checkpoint.
+        config: the content of its config.json.
+
+    Raises:
+        UserError: it is for another problem than one label of each text, or one number.
+        DamagedData: its labels are not numbered from 0.
+    """
+    problem, names = config.get("problem_type"), config.get("id2label")
+    count = config.get("num_labels")
+    if names is None:
+        names = dict(enumerate(default_labels(count if type(count) is int and 0 < count < 1 << 16 else 2)))
+    names = {str(number): name for number, name in names.items()} if isinstance(names, dict) else names
+    if not isinstance(names, dict) or not names or names.keys() != set(map(str, range(len(names)))):
+        raise DamagedData(f"{path}: config.json: id2label is {shown(names)}: expected names by numbers from 0")
+    labels = tuple(str(names[str(number)]) for number in range(len(names)))
+    if problem not in _PROBLEMS or (problem == "regression" and len(labels) > 1):
+        several = f" with {len(labels)} outputs" if problem == "regression" else ""
+        raise UserError(
+            f"{path}: config.json: problem_type = {shown(problem)}{several} is not supported: expected one label of "
+            "each text ('single_label_classification'), or one number ('regression')"
+        )
+    return labels
+
+
+def is_classifier(named: Any) -> bool:
+    """Whether `architectures` of a config.json lets a tensor called classifier be that of a text's label: other classes
+    (of tokens, of multiple choice) give the name to heads of another kind."""
+    return not isinstance(named, list) or not named or str(named[0]).replace("Albert", "Bert", 1) == CLASSIFICATION

@@ -1,0 +1,159 @@
+"""A checkpoint that does not suit a command is refused by name, by one check for all commands."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bert_horovod.commands.prepare import _tokenizer
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.finetuning.initialisation import open_checkpoint
+from bert_horovod.finetuning.squad import SquadFinetuning
+from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
+from bert_horovod.inference.predicting import Options, open_predictor
+from bert_horovod.interchange.exporting import export
+from bert_horovod.interchange.pretrained import describe
+from bert_horovod.interchange.suitability import classifier_labels
+from bert_horovod.tasks.classification import Classification
+from bert_horovod.tasks.span import Span
+from tests.interchange.conftest import random_model
+from tests.toy_glue import MODEL, WORDS, write_checkpoint
+
+TASK = Classification(("no", "maybe", "yes"))
+ONE_SEGMENT = dataclasses.replace(MODEL, type_vocab_size=1)
+# A vocabulary with what checkpoints of others have: a token twice, an empty line, accents; three rows have no token.
+OTHERS = [*WORDS, "bad", "", "é", "e", "日", "本", "##本", "fine"]
+PADDED = dataclasses.replace(MODEL, vocab_size=len(OTHERS) + 3)
+
+
+def change(directory: Path, name: str, **values) -> Path:
+    """Change values in one of a checkpoint's JSON files; None removes a value."""
+    content = json.loads((directory / name).read_text(encoding="utf-8")) | values
+    content = {key: value for key, value in content.items() if value is not None}
+    (directory / name).write_text(json.dumps(content), encoding="utf-8")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("config", "labels"),
+    [
+        ({}, ("LABEL_0", "LABEL_1")),
+        ({"num_labels": 3}, ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({"id2label": {"1": "b", "0": "a"}, "problem_type": "single_label_classification"}, ("a", "b")),
+        ({"id2label": {"0": "score"}, "problem_type": "regression"}, ("score",)),
+    ],
+)
+def test_labels_are_those_of_transformers(config, labels):
+    assert classifier_labels(Path("x"), config) == labels
+    assert tuple(transformers.BertConfig(**config).id2label[number] for number in range(len(labels))) == labels
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        (
+            {"problem_type": "multi_label_classification"},
+            UserError,
+            "problem_type = 'multi_label_classification' is",
+        ),
+        ({"problem_type": "ranking"}, UserError, "problem_type = 'ranking' is not supported"),
+        ({"problem_type": "regression"}, UserError, "problem_type = 'regression' with . outputs is not"),
+        ({"id2label": {"1": "a", "2": "b"}}, DamagedData, "expected names by numbers from 0"),
+        ({"id2label": {}}, DamagedData, "expected names by numbers from 0"),
+        ({"id2label": ["a"]}, DamagedData, "expected names by numbers from 0"),
+    ],
+)
+def test_other_problems_than_one_label_or_one_number_are_refused(tmp_path, config, error, message):
+    with pytest.raises(error, match=message):
+        classifier_labels(Path("x"), config)
+    checkpoint = change(write_checkpoint(tmp_path / "classifier", TASK), "config.json", **config)
+    with pytest.raises(error, match=message):
+        open_predictor(checkpoint, Options())
+    with pytest.raises(error, match=message):
+        describe(checkpoint)
+    open_checkpoint(checkpoint)  # fine-tuning may start from its encoder
+
+
+@pytest.mark.parametrize("kind", ["BertForTokenClassification", "BertForMultipleChoice"])
+def test_a_classifier_of_something_else_is_no_classifier_of_texts(tmp_path, kind):
+    random_model(kind).save_pretrained(tmp_path)
+    assert "BertForSequenceClassification" not in [kind.name for kind in describe(tmp_path).architectures]
+    with pytest.raises(UserError, match=f"is a '{kind}'; expected BertForSequenceClassification or"):
+        open_predictor(tmp_path, Options())
+
+
+def test_two_texts_need_two_segment_types(tmp_path):
+    classifier = write_checkpoint(tmp_path / "classifier", TASK, ONE_SEGMENT)
+    predictor = open_predictor(classifier, Options())
+    assert predictor.predict_line("a good film").startswith(("no", "maybe", "yes"))
+    with pytest.raises(UserError, match="type_vocab_size = 1, so that it cannot tell the first text and the second"):
+        predictor.predict_line("a good film\ta bad film")
+    answers = write_checkpoint(tmp_path / "answers", Span(), ONE_SEGMENT)
+    message = "has type_vocab_size = 1, so that it cannot tell question and context apart; expected 2"
+    with pytest.raises(UserError, match=message):
+        open_predictor(answers, Options())
+    with pytest.raises(UserError, match=message):
+        export(answers, tmp_path / "exported", "savedmodel", with_tokenizer=True)
+    assert not (tmp_path / "exported").exists()
+    with pytest.raises(UserError, match=message):
+        SquadFinetuning(answers, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_classifier_with_one_segment_type_is_served_without_pairs(tmp_path):
+    classifier = write_checkpoint(tmp_path / "classifier", TASK, ONE_SEGMENT)
+    exported = export(classifier, tmp_path / "exported", "savedmodel", with_tokenizer=True)
+    assert exported.difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"strip_accents": False},
+        {"tokenize_chinese_chars": False},
+        {"do_lower_case": False, "added_tokens_decoder": {str(len(OTHERS)): {"content": "Bad", "special": False}}},
+    ],
+)
+def test_predictions_are_those_of_transformers_with_its_tokenizer(tmp_path, settings):
+    checkpoint = write_checkpoint(tmp_path / "classifier", TASK, PADDED, OTHERS)
+    if "added_tokens_decoder" in settings:  # transformers counts different tokens
+        once = [*WORDS, "é", "e", "日", "本", "##本"]
+        settings = settings | {"added_tokens_decoder": {str(len(once)): {"content": "Bad"}}}
+        (checkpoint / "vocab.txt").write_text("\n".join(once), encoding="utf-8")
+    change(checkpoint, "tokenizer_config.json", **settings)
+    texts = ["É bad e\u0301", "日本 fine", "Bad é film", "a badBad film"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
+    with torch.no_grad():
+        expected = [model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0].numpy() for text in texts]
+    predictor = open_predictor(checkpoint, Options())
+    for text, shares in zip(texts, expected, strict=True):
+        _, *said = predictor.predict_line(text).split("\t")
+        np.testing.assert_allclose([float(word.partition("=")[2]) for word in said], shares, atol=1e-4)
+
+
+def test_masked_tokens_are_never_rows_without_a_token(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "model", model=PADDED, words=OTHERS)
+    (guesses,) = MaskedTokenPredictor(checkpoint).guess(["a [MASK] film"], PADDED.vocab_size)[0]
+    assert sorted(guess.token for guess in guesses) == sorted(OTHERS)
+
+
+def test_prepare_takes_the_whole_tokenizer_of_a_checkpoint(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "model", model=PADDED, words=OTHERS)
+    change(checkpoint, "tokenizer_config.json", strip_accents=False, tokenize_chinese_chars=False)
+    _, vocabulary, settings = _tokenizer(str(checkpoint), cased=False)
+    assert (vocabulary, settings.strip_accents, settings.chinese_apart) == (OTHERS, False, False)
+    peer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    (checkpoint / "vocab.txt").unlink()
+    peer.save_pretrained(checkpoint)  # transformers 5 saves tokenizer.json alone
+    assert not (checkpoint / "vocab.txt").exists()
+    _, again, same_settings = _tokenizer(str(checkpoint), cased=False)
+    assert same_settings == settings
+    assert {token: i for i, token in enumerate(again) if token} == {t: i for i, t in enumerate(OTHERS) if t} | {
+        token: number for token, number in peer.get_vocab().items() if token
+    }
