@@ -372,6 +372,15 @@ def test_a_commands_result_is_the_exit_code(returned, code):
     assert dispatch(argparse.Namespace(run=lambda arguments: returned)) == code
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_fault(tmp_path, closed):
+    command = f"exec {sys.executable} -m bert_horovod recipes {closed}"
+    environment = clean_environment()
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ("quickstart" in ended.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
 def test_a_users_mistake_in_a_real_process_is_one_line_without_a_traceback(tmp_path):
     done = run("-m", "bert_horovod", "verify", "--data_dir", str(tmp_path / "absent"))
     assert done.returncode == 2

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
+from bert_horovod.commands.shared.words import lines_of, whole_text
+from bert_horovod.corpus.reading.table_files import require_table_name
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -53,19 +55,21 @@ def run(arguments: argparse.Namespace) -> int | None:
     lines = arguments.input == "-"
     if lines != (arguments.output is None):
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
+    if arguments.output is not None and not arguments.output.is_dir():
+        require_table_name("--output", arguments.output)
     import_tensorflow()
     from tqdm import tqdm
 
     from bert_horovod.inference.predicting import Options, open_predictor
     from bert_horovod.runtime.devices import use_devices
 
-    columns = tuple(arguments.text_columns.split(",")) if arguments.text_columns else ()
+    columns = tuple(whole_text(arguments.text_columns).split(",")) if arguments.text_columns else ()
     use_devices(0, 1, 0)
     options = Options(columns, arguments.sequence_length, arguments.doc_stride, arguments.null_score_threshold)
     predictor = open_predictor(arguments.checkpoint, options)
     if lines:
-        for line in sys.stdin:
-            print(predictor.predict_line(line.rstrip("\r\n")), flush=True)
+        for line in lines_of(sys.stdin):
+            print(predictor.predict_line(line), flush=True)
         return
     bars: list[tqdm] = []  # one, made at the first row, so that a mistake in the file prints no bar
 
