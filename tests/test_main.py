@@ -4,8 +4,10 @@ import argparse
 import errno
 import importlib
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -277,6 +279,17 @@ def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
     for command, flags in FLAGS.items():
         assert f"usage: bert-horovod {command} " in done.stdout
         assert all(flag in done.stdout for flag in flags)
+
+
+def test_files_that_help_names_exist(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    project = Path(__file__).resolve().parents[1]
+    for command in FLAGS:
+        module = module_of(command)
+        parser = argparse.ArgumentParser(description=module.__doc__)
+        module.add_arguments(parser)
+        named = re.findall(r"\b(?:run|docs)/[\w./-]*[\w/]", f"{module.__doc__} {parser.format_help()}")
+        assert not [path for path in named if not (project / path).exists()]
 
 
 def test_help_names_every_command_with_its_purpose():

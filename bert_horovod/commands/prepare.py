@@ -21,10 +21,11 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments for the text and its format."""
     parser.add_argument(
         "--input",
-        action="append",
+        action="extend",
+        nargs="+",
         required=True,
         metavar="PATH",
-        help="a file, a directory or a glob pattern in quotes, or - for standard input; repeatable",
+        help="files, directories or glob patterns, or - for standard input; repeatable",
     )
     parser.add_argument(
         "--text_field",

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.commands.shared.flags import add_overrides, add_tuned
+from bert_horovod.commands.shared.flags import RECIPE, add_overrides, add_tuned
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.tuned import tuned_overrides
@@ -20,7 +20,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark's flags."""
-    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help="recipe in TOML")
+    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help=RECIPE)
     parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR", help="token store")
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"

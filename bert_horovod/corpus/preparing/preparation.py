@@ -1,6 +1,7 @@
 """Makes a finished token store from input files: plan, work, duplicates, manifest."""
 
 import os
+import shlex
 import time
 from collections import Counter
 from concurrent.futures import Executor
@@ -176,7 +177,8 @@ def summary(prepared: Result) -> str:
             "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
         )
     recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
-    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {prepared.path} --output_dir RUN")
+    store = shlex.quote(str(prepared.path.absolute()))
+    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {store} --output_dir RUN")
     return "\n".join(lines)
 
 
@@ -184,7 +186,7 @@ def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
     """The shipped recipe for a store of so many tokens, with the --set flag that its vocabulary needs, if any."""
     name, size = next((name, size) for least, name, size in _RECIPES if tokens >= least)
     vocabulary_override = "" if size == vocabulary_size else f" --set model.vocab_size={vocabulary_size}"
-    return f"run/recipes/{name}.toml{vocabulary_override}"
+    return f"{name}{vocabulary_override}"
 
 
 def _speed(prepared: Result) -> str:
