@@ -98,7 +98,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
     from bert_horovod.corpus.preparing.planning import Settings
     from bert_horovod.corpus.preparing.preparation import prepare, summary
+    from bert_horovod.corpus.reading.finding import require_inputs
 
+    require_inputs(arguments.input)
     vocabulary, lowercase = _tokenizer(arguments.vocab, arguments.cased)
     settings = Settings(
         documents=arguments.documents,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import (
@@ -15,8 +16,10 @@ from bert_horovod.finetuning.examples import (
     refuse_one_label,
 )
 from bert_horovod.finetuning.glue import TASKS, TestSet
-from bert_horovod.tasks.classification import Classification
-from bert_horovod.tasks.regression import Regression
+
+if TYPE_CHECKING:
+    from bert_horovod.tasks.classification import Classification
+    from bert_horovod.tasks.regression import Regression
 
 OWN_METRICS = {"classification": ("accuracy",), "regression": ("pearson", "spearman")}  # of tasks on own files
 
@@ -43,8 +46,11 @@ class TextData:
     test: dict[str, Split]  # by the name of the file of predictions
 
     @property
-    def task(self) -> Classification | Regression:
+    def task(self) -> "Classification | Regression":
         """The task to train."""
+        from bert_horovod.tasks.classification import Classification  # not before: a mistake is told without TensorFlow
+        from bert_horovod.tasks.regression import Regression
+
         labels, columns = tuple(self.format.labels.values()), self.format.columns
         return Classification(labels, columns) if labels else Regression(self.format.label_column, columns)
 

@@ -49,19 +49,21 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--phase {arguments.phase}: the recipe has phases 0 to {len(recipe.phase) - 1}")
     if not 0 <= arguments.seconds < float("inf"):
         raise UserError(f"--seconds {arguments.seconds:g}: expected 0 or more")
+    from bert_horovod.corpus.store import open_store
+
+    store = open_store(arguments.data_dir)
     import_tensorflow()
     import tensorflow as tf
 
     from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.world import connect
-    from bert_horovod.corpus.store import open_store
     from bert_horovod.measuring.largest_micro_batch import parse_bytes
     from bert_horovod.measuring.real_step import RealStep, measure
     from bert_horovod.runtime.devices import host_has_gpu, use_devices
     from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY, end_above
     from bert_horovod.training.start import check_recipe
 
-    launched, store = launch(), open_store(arguments.data_dir)
+    launched = launch()
     check_recipe(recipe, store, launched.size)
     if arguments.memory and not host_has_gpu():
         end_above(parse_bytes(arguments.memory, "--memory"))

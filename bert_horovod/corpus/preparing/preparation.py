@@ -22,8 +22,9 @@ from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
 from bert_horovod.corpus.reading.finding import find_sources, standard_input
+from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile
-from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES
+from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES, read_sections
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
@@ -105,6 +106,7 @@ def prepare(
         finished, unchanged = destination.finished_store(path, head, sources)
         if finished is not None:
             return Result(path, finished.manifest, _size(path), 0.0, made=False)
+        _look(sources, settings)
         start = time.monotonic()
         try:
             untrusted = destination.begin(path, head, sources, unchanged)
@@ -131,6 +133,13 @@ def prepare(
             len(kept_parts),
             *made.memory,
         )
+
+
+def _look(sources: list[SourceFile], settings: Settings) -> None:
+    """Begin to read the first file of each suffix, to find wrong columns before TensorFlow is imported."""
+    for source in {source.path.suffix: source for source in reversed(sources)}.values():
+        with piece_reader(Piece(source, 0, source.bytes), settings.text_field, settings.bad_lines) as reader:
+            next(read_sections(reader, settings.documents), None)
 
 
 def summary(prepared: Result) -> str:

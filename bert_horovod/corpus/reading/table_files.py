@@ -52,18 +52,9 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
         UserError: the file cannot be read, is not UTF-8, has no rows, or a row differs in form from the first.
         DamagedData: the file is compressed and damaged.
     """
-    try:
-        source = SourceFile(path, path.name, path.stat().st_size)
-    except OSError as error:
-        raise file_error(error, f"cannot read {path}: {error.strerror}") from error
-    with SourceReader(source, bad_lines="refuse") as reader:
-        lines = reader.lines()
-        kind = kind_of(path)
-        if kind == "json":
-            columns, numbered = _json_rows(path, lines)
-        else:
-            numbered = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
-            _, columns = next(numbered, (0, []))
+    with _opened(path) as reader:
+        columns, numbered = _columns_and_rows(path, reader)
+        if kind_of(path) != "json":
             if headless and len(columns) == len(headless):
                 numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
         rows, skipped = [], 0
@@ -84,6 +75,29 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
     if not rows:
         raise UserError(f"{path} has no rows{'' if headless else ' under its header'}; expected one for each example")
     return Table(path, columns, rows, skipped)
+
+
+def require_columns(path: Path, names: tuple[str, ...], flag: str) -> None:
+    """Raise the errors of read_table and Table.places that a file's first row shows."""
+    with _opened(path) as reader:
+        columns, _ = _columns_and_rows(path, reader)
+    if columns:
+        Table(path, columns, []).places(names, flag)
+
+
+def _opened(path: Path) -> SourceReader:
+    try:
+        return SourceReader(SourceFile(path, path.name, path.stat().st_size), bad_lines="refuse")
+    except OSError as error:
+        raise file_error(error, f"cannot read {path}: {error.strerror}") from error
+
+
+def _columns_and_rows(path: Path, reader: SourceReader) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    lines, kind = reader.lines(), kind_of(path)
+    if kind == "json":
+        return _json_rows(path, lines)
+    numbered = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
+    return next(numbered, (0, []))[1], numbered
 
 
 def require_table_name(flag: str, path: Path) -> None:
