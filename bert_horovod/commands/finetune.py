@@ -103,13 +103,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(arguments: argparse.Namespace) -> None:
-    """Find mistakes in paths and columns; what is read is kept as `arguments.data`."""
+    """Find mistakes in flags, paths and columns; what is read is kept as `arguments.data`."""
     from bert_horovod.corpus.reading.squad_files import find_squad_file
 
     require_checkpoint(arguments.checkpoint)
     if arguments.task != SQUAD:
+        for name in SQUAD_ONLY:
+            if getattr(arguments, name) is not None:
+                raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
         arguments.data = _data(arguments)
         return
+    if arguments.test_file or len(arguments.dev_file) > 1:
+        raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     for split, files in (("train", [arguments.train_file]), ("dev", arguments.dev_file)):
         if not any(files) and arguments.data_dir:
             find_squad_file(arguments.data_dir, split)
@@ -137,9 +142,6 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
 def _text(arguments: argparse.Namespace, launched: "Launch") -> "TextFinetuning":
     from bert_horovod.finetuning.classifier import TextFinetuning
 
-    for name in SQUAD_ONLY:
-        if getattr(arguments, name) is not None:
-            raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
     finetuning = TextFinetuning(arguments.data, arguments.checkpoint)
     finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
     return finetuning
@@ -148,8 +150,6 @@ def _text(arguments: argparse.Namespace, launched: "Launch") -> "TextFinetuning"
 def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
     from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
 
-    if arguments.test_file or len(arguments.dev_file) > 1:
-        raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     given_flags = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
     files = arguments.data_dir, arguments.train_file, *(arguments.dev_file or [None])
     return SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given_flags))

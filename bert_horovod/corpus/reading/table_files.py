@@ -54,9 +54,8 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
     """
     with _opened(path) as reader:
         columns, numbered = _columns_and_rows(path, reader)
-        if kind_of(path) != "json":
-            if headless and len(columns) == len(headless):
-                numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
+        if kind_of(path) != "json" and headless and len(columns) == len(headless):
+            numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
         rows, skipped = [], 0
         for number, fields in numbered:
             if len(fields) == len(columns):
