@@ -57,10 +57,26 @@ def _run(arguments: argparse.Namespace) -> int:
     return dispatch(arguments)
 
 
+def _open_closed_streams() -> None:
+    """Open /dev/null in place of a standard stream that is closed, as in `bert-horovod inspect >&-`.
+
+    Otherwise the next file that is opened would get its number, and the text for it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            if os.open(os.devnull, os.O_RDWR) != number:
+                raise
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
 def main() -> None:
     """The `bert-horovod` command."""
     keep_freed_memory()  # before end_with_launcher starts a thread
     end_with_launcher()
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # names may have bytes and characters that it cannot write
     app.run(_run, flags_parser=parse)

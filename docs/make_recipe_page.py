@@ -21,7 +21,8 @@ from bert_horovod.recipe.sections import Phase, Recipe  # noqa: E402
 PAGE = ROOT / "docs" / "recipe.md"
 HEAD = """# Settings of a recipe
 
-A recipe is a TOML file; `bert-horovod recipes` lists those that come along. `--set section.key=value` changes one
+A recipe is a TOML file; `bert-horovod recipes` lists those that come along, and `--recipe` takes their names too, as
+in `--recipe bert-base`. `--set section.key=value` changes one
 setting of it, `--set phase.0.key=value` one of a phase. `[execution]` says how the work is done, and may change when a
 run is resumed; all other sections decide the result, and may not. A setting that is not given has its default.
 

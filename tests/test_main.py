@@ -4,8 +4,10 @@ import argparse
 import errno
 import importlib
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -279,6 +281,17 @@ def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
         assert all(flag in done.stdout for flag in flags)
 
 
+def test_files_that_help_names_exist(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    project = Path(__file__).resolve().parents[1]
+    for command in FLAGS:
+        module = module_of(command)
+        parser = argparse.ArgumentParser(description=module.__doc__)
+        module.add_arguments(parser)
+        named = re.findall(r"\b(?:run|docs)/[\w./-]*[\w/]", f"{module.__doc__} {parser.format_help()}")
+        assert not [path for path in named if not (project / path).exists()]
+
+
 def test_help_names_every_command_with_its_purpose():
     done = run("-m", "bert_horovod", "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -370,6 +383,15 @@ def test_a_fault_of_the_program_is_not_hidden():
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3)])
 def test_a_commands_result_is_the_exit_code(returned, code):
     assert dispatch(argparse.Namespace(run=lambda arguments: returned)) == code
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_fault(tmp_path, closed):
+    command = f"exec {sys.executable} -m bert_horovod recipes {closed}"
+    environment = clean_environment()
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ("quickstart" in ended.stdout) == (">&-" not in closed.replace("2>&-", ""))
 
 
 def test_a_users_mistake_in_a_real_process_is_one_line_without_a_traceback(tmp_path):

@@ -285,10 +285,23 @@ def _refuse_too_few(cutter: _Cutter, counts: Classes, documents: int) -> None:
             'segment comes from another document; prepare more, or set objective.pair = "sentence_order" or "none"'
         )
     if cutter.pair != "none" and not counts.windows[1:].any():
+        if _most_sentences(cutter) < 2:
+            raise UserError(
+                f"every {which_rows}section of a document in {path} is one sentence, so that there are no pairs; set "
+                'objective.pair = "none", or prepare texts with documents of several sentences (with --documents '
+                "blank_line a blank line ends a document)"
+            )
         raise UserError(
             f"{path} has no two {which_rows}sentences that fit into sequence_length = {cutter.sequence_length} "
             'together, so that there are no pairs; set objective.pair = "none", or a larger sequence_length'
         )
+
+
+def _most_sentences(cutter: _Cutter) -> int:
+    """The most sentences of a section of the split."""
+    held_out = cutter.split == "held_out"
+    sections = ((np.diff(shard.sections), np.asarray(shard.held_out)) for shard in cutter.store.shards)
+    return max(int(sentences[held == held_out].max(initial=0)) for sentences, held in sections)
 
 
 def _sorted_places(classes: np.ndarray, next_place: np.ndarray) -> np.ndarray:

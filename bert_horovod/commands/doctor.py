@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--ssh_port {arguments.ssh_port}: expected 1 to 65535")
     which: list[str] = []
     if arguments.hostfile:
-        which = ["-hostfile", str(arguments.hostfile)]
+        which = ["-hostfile", str(arguments.hostfile.absolute())]
     elif arguments.hosts:
         which = ["-H", arguments.hosts]
     hosts = given_hosts(arguments) or (from_scheduler() or ({}, ""))[0]

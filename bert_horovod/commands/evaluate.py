@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Objective, Phase, Recipe
@@ -89,6 +89,10 @@ def evaluate(
     """
     require_least("--rows", rows)
     require_least("--micro_batch", micro_batch)
+    from bert_horovod.corpus.store import open_store
+
+    open_store(data_dir)  # a mistake in a path is told before TensorFlow is imported
+    require_checkpoint(checkpoint)
     import_tensorflow()
 
     from bert_horovod.batches.rows import open_rows

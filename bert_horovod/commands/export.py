@@ -18,7 +18,7 @@ checkpoint; if they differ, nothing is left of the export.
 import argparse
 from pathlib import Path
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Export, check and print a summary."""
+    require_checkpoint(arguments.checkpoint)
     import_tensorflow()
     import tensorflow as tf
 

@@ -5,8 +5,9 @@ bert-horovod fill-mask --checkpoint RUN "Paris is the [MASK] of France."
 
 import argparse
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.words import whole_text
 from bert_horovod.runtime.quiet import import_tensorflow
 
 
@@ -20,12 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print the guesses."""
     require_least("--top", arguments.top)
+    require_checkpoint(arguments.checkpoint)
     import_tensorflow()
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
     from bert_horovod.runs.checkpoint import find_checkpoint
 
+    texts = list(map(whole_text, arguments.texts))
     predictor = MaskedTokenPredictor(find_checkpoint(arguments.checkpoint))
-    for text, places in zip(arguments.texts, predictor.guess(arguments.texts, arguments.top), strict=True):
+    for text, places in zip(texts, predictor.guess(texts, arguments.top), strict=True):
         print(text)
         for guesses in places:
             print("    " + "   ".join(f"{guess.token} {guess.probability:.1%}" for guess in guesses))

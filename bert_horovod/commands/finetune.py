@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import GLUE_TASKS
@@ -98,8 +98,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check everything, join the other ranks, train, and print the dev scores."""
     if arguments.seeds is None and arguments.learning_rates is None:
-        return train_as_rank(arguments, _jobs)
-    return train_as_rank(arguments, _jobs, partial(_train_all, arguments))
+        return train_as_rank(arguments, _jobs, look=_look)
+    return train_as_rank(arguments, _jobs, partial(_train_all, arguments), _look)
+
+
+def _look(arguments: argparse.Namespace) -> None:
+    """Find mistakes in flags, paths and columns; what is read is kept as `arguments.data`."""
+    from bert_horovod.corpus.reading.squad_files import find_squad_file
+
+    require_checkpoint(arguments.checkpoint)
+    if arguments.task != SQUAD:
+        for name in SQUAD_ONLY:
+            if getattr(arguments, name) is not None:
+                raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
+        arguments.data = _data(arguments)
+        return
+    if arguments.test_file or len(arguments.dev_file) > 1:
+        raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
+    for split, files in (("train", [arguments.train_file]), ("dev", arguments.dev_file)):
+        if not any(files) and arguments.data_dir:
+            find_squad_file(arguments.data_dir, split)
+        for file in filter(None, files):
+            if not file.is_file():
+                raise UserError(f"--{split}_file {file}: there is no such file; expected one in SQuAD's format")
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
@@ -121,10 +142,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
 def _text(arguments: argparse.Namespace, launched: "Launch") -> "TextFinetuning":
     from bert_horovod.finetuning.classifier import TextFinetuning
 
-    for name in SQUAD_ONLY:
-        if getattr(arguments, name) is not None:
-            raise UserError(f"--{name} is for --task squad, not for --task {arguments.task}; leave it out")
-    finetuning = TextFinetuning(_data(arguments), arguments.checkpoint)
+    finetuning = TextFinetuning(arguments.data, arguments.checkpoint)
     finetuning.use_devices(launched.local_rank, launched.local_size, arguments.overrides)
     return finetuning
 
@@ -132,8 +150,6 @@ def _text(arguments: argparse.Namespace, launched: "Launch") -> "TextFinetuning"
 def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
     from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
 
-    if arguments.test_file or len(arguments.dev_file) > 1:
-        raise UserError("--task squad takes one --dev_file and no --test_file; answer further files with: predict")
     given_flags = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
     files = arguments.data_dir, arguments.train_file, *(arguments.dev_file or [None])
     return SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given_flags))

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_checkpoint
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, write and print a summary."""
+    require_checkpoint(arguments.checkpoint, "CHECKPOINT")
     import_tensorflow()
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer

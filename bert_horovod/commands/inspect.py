@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.flags import require_least
+from bert_horovod.commands.shared.flags import RECIPE, require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rows.add_argument(
         "--split", choices=("train", "held_out"), default="train", help="which part of the store (default: %(default)s)"
     )
-    rows.add_argument("--recipe", type=Path, metavar="FILE", help="recipe in TOML (default: every setting's default)")
+    rows.add_argument("--recipe", type=Path, metavar="FILE", help=RECIPE + " (default: every setting's default)")
     rows.add_argument("--phase", type=int, default=0, metavar="I", help="phase, from 0 (default: %(default)s)")
     rows.add_argument(
         "--sequence_length",

@@ -1,6 +1,6 @@
 """Compute a recipe's step time and its parts, memory, efficiency, days and cost, by number of ranks.
 
-bert-horovod plan --recipe F --cluster run/clusters/a100-25gbit.toml         1, 2, 4, ... ranks of that cluster
+bert-horovod plan --recipe F --cluster run/clusters/a100-100gbit.toml        1, 2, 4, ... ranks of that cluster
 bert-horovod plan --recipe F --cluster C --compute bench.json --link doctor.json     measurements for data sheets
 bert-horovod plan --recipe F --device A100 --link 25Gb/s                     one quick look: hosts of one GPU
 bert-horovod plan --recipe F --world_size 8 32 --tflops 125 --memory 16GiB --link 1Gb/s
@@ -23,7 +23,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.commands.shared.flags import add_overrides, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
 from bert_horovod.costs.choices import (
     alternatives,
     choices,
@@ -65,7 +65,7 @@ _QUICK = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help="recipe in TOML")
+    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help=RECIPE)
     add_overrides(parser)
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="hosts, devices, links, prices; see run/clusters/")
     parser.add_argument("--compute", type=Path, metavar="FILE", help="what `bench compute --json` printed")

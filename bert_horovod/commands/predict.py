@@ -11,10 +11,15 @@ fine-tuning writes.
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint
+from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, newest_configuration, require_checkpoint
+from bert_horovod.commands.shared.words import lines_of, whole_text
+from bert_horovod.corpus.reading.sources import suffixes
+from bert_horovod.corpus.reading.table_files import require_columns, require_table_name
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
+from bert_horovod.storage.reading import read_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,19 +58,22 @@ def run(arguments: argparse.Namespace) -> int | None:
     lines = arguments.input == "-"
     if lines != (arguments.output is None):
         raise UserError("--output: expected with a file as --input, and not with lines of standard input (-)")
+    require_checkpoint(arguments.checkpoint)
+    columns = tuple(whole_text(arguments.text_columns).split(",")) if arguments.text_columns else ()
+    if not lines:
+        _look(arguments, columns)
     import_tensorflow()
     from tqdm import tqdm
 
     from bert_horovod.inference.predicting import Options, open_predictor
     from bert_horovod.runtime.devices import use_devices
 
-    columns = tuple(arguments.text_columns.split(",")) if arguments.text_columns else ()
     use_devices(0, 1, 0)
     options = Options(columns, arguments.sequence_length, arguments.doc_stride, arguments.null_score_threshold)
     predictor = open_predictor(arguments.checkpoint, options)
     if lines:
-        for line in sys.stdin:
-            print(predictor.predict_line(line.rstrip("\r\n")), flush=True)
+        for line in lines_of(sys.stdin):
+            print(predictor.predict_line(line), flush=True)
         return
     bars: list[tqdm] = []  # one, made at the first row, so that a mistake in the file prints no bar
 
@@ -81,3 +89,29 @@ def run(arguments: argparse.Namespace) -> int | None:
         for bar in bars:
             bar.close()
     print(report)
+
+
+def _look(arguments: argparse.Namespace, columns: tuple[str, ...]) -> None:
+    """Find mistakes in paths and columns; what cannot be known without reading the checkpoint is left to its reader."""
+    source, output = Path(arguments.input), arguments.output
+    if not output.is_dir():
+        require_table_name("--output", output)
+        if not output.absolute().parent.is_dir():
+            raise UserError(f"--output {output}: there is no directory {output.parent}; make it, or name another")
+    config = _configuration(arguments.checkpoint)
+    answers = str(config.get("architectures")).find("ForQuestionAnswering") >= 0
+    if answers and suffixes(source)[0] == ".json":
+        if not source.is_file():
+            raise UserError(f"--input {source}: there is no such file; expected one in SQuAD's format")
+        return
+    own = ["question", "context"] if answers else config.get("text_columns")
+    require_columns(source, columns or (tuple(map(str, own)) if isinstance(own, list) else ()), "--text_columns")
+
+
+def _configuration(checkpoint: Path) -> dict[str, Any]:
+    file = newest_configuration(checkpoint)
+    try:
+        config = read_json(file) if file else {}
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -23,10 +23,11 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments for the text and its format."""
     parser.add_argument(
         "--input",
-        action="append",
+        action="extend",
+        nargs="+",
         required=True,
         metavar="PATH",
-        help="a file, a directory or a glob pattern in quotes, or - for standard input; repeatable",
+        help="files, directories or glob patterns, or - for standard input; repeatable",
     )
     parser.add_argument(
         "--text_field",
@@ -99,7 +100,9 @@ def run(arguments: argparse.Namespace) -> None:
 def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Executor | None") -> None:
     from bert_horovod.corpus.preparing.planning import Settings
     from bert_horovod.corpus.preparing.preparation import prepare, summary
+    from bert_horovod.corpus.reading.finding import require_inputs
 
+    require_inputs(arguments.input)
     path, vocabulary, tokenizer_settings = _tokenizer(arguments.vocab, arguments.cased)
     settings = Settings(
         documents=arguments.documents,

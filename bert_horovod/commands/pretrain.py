@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_checkpoint
+from bert_horovod.commands.shared.flags import RECIPE
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import load_recipe
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--recipe", required=True, metavar="FILE", help="recipe in TOML; see run/recipes/")
+    parser.add_argument("--recipe", required=True, metavar="FILE", help=RECIPE)
     parser.add_argument(
         "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
     )
@@ -40,7 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything, join the other ranks, train; raises RunError if other ranks were lost."""
-    return train_as_rank(arguments, lambda *words, **options: [_job(*words, **options)])
+    return train_as_rank(arguments, lambda *words, **options: [_job(*words, **options)], look=_look)
+
+
+def _look(arguments: argparse.Namespace) -> None:
+    """Find mistakes in paths."""
+    from bert_horovod.corpus.store import open_store
+    from bert_horovod.finetuning.examples import find_split
+    from bert_horovod.finetuning.glue import TASKS
+
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    open_store(arguments.data_dir)
+    if arguments.init_checkpoint:
+        require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
+    if recipe.execution.probe and arguments.probe_dir:
+        find_split(arguments.probe_dir, TASKS[recipe.execution.probe].title, "train")
 
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":

@@ -41,20 +41,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check everything, join the other ranks, fine-tune a copy of each checkpoint, and print the scores."""
     arguments.output_dir = arguments.output_dir or arguments.run_dir / "probe" / arguments.task
-    return train_as_rank(arguments, _jobs, partial(_probe_all, arguments))
+    return train_as_rank(arguments, _jobs, partial(_probe_all, arguments), _look)
+
+
+def _look(arguments: argparse.Namespace) -> None:
+    """Find mistakes in paths."""
+    from bert_horovod.finetuning.examples import find_split
+    from bert_horovod.finetuning.glue import TASKS
+
+    directory = arguments.run_dir / "checkpoints"
+    if not any(directory.glob("step-*")):
+        raise UserError(
+            f"{directory} has no checkpoint; expected the output_dir of a pre-training (which keeps more than the "
+            "newest with execution.keep_checkpoints or keep_every_hours)"
+        )
+    find_split(arguments.data_dir, TASKS[arguments.task].title, "train")
 
 
 def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list[Job]":
     from bert_horovod.finetuning.classifier import TextFinetuning
     from bert_horovod.finetuning.probing import probe_data, probe_job
-    from bert_horovod.runs.checkpoint import paths, paths_in
+    from bert_horovod.runs.checkpoint import paths
 
     checkpoints = paths(arguments.run_dir)
-    if not checkpoints:
-        raise UserError(
-            f"{paths_in(arguments.run_dir)} has no checkpoint; expected the output_dir of a pre-training (which keeps "
-            "more than the newest with execution.keep_checkpoints or keep_every_hours)"
-        )
     examples = probe_data(arguments.task, arguments.data_dir)
     jobs = []
     for checkpoint in checkpoints:

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_horovod.commands.shared.flags import add_hosts, add_overrides, given_hosts, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_hosts, add_overrides, given_hosts, require_least
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import load_recipe, what_hash
 from bert_horovod.recipe.tuned import fragment
@@ -51,7 +51,7 @@ _PACKAGES = ("tensorflow", "horovod", "numpy")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help="recipe in TOML; see run/recipes/")
+    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help=RECIPE)
     parser.add_argument(
         "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
     )

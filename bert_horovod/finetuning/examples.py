@@ -26,6 +26,7 @@ class Format:
     labels: dict[str, str] | None
     headless: tuple[str, ...] = ()
     skip_broken: bool = False
+    own: bool = False  # whether flags named the columns
 
 
 class Split(NamedTuple):
@@ -61,11 +62,18 @@ def learn_labels(path: Path, form: Format) -> Format:
     """The format with the labels of a train file: first numbers, sorted by value, then texts, sorted by letters.
 
     Raises:
-        UserError: as read_table; the label column is missing, or the file has too many different labels.
+        UserError: as read_table; the label column is missing, a label is empty, or the file has too many different
+            labels.
     """
     table = read_table(path)
-    (place,) = table.places((form.label_column,))
+    (place,) = table.places((form.label_column,), "--label_column")
     labels = {fields[place] for _, fields in table.rows}
+    for line, fields in table.rows:
+        if not fields[place].strip():
+            raise UserError(
+                f"{path}, line {line}: the label, in the column {form.label_column!r}, is empty; expected one in each "
+                "row: fill it in, or leave the row out"
+            )
     if len(labels) > _MOST_LABELS:
         raise UserError(
             f"{path} has {len(labels):,} different labels in the column {form.label_column!r}; expected at most "
@@ -81,11 +89,11 @@ def read_labelled(path: Path, form: Format) -> Split:
         UserError: as read_table; a column is missing, or a label is none of the task's.
     """
     table = read_table(path, form.headless, form.skip_broken)
-    columns = table.places(form.columns)
+    columns = table.places(form.columns, "--text_columns" if form.own else "")
     if form.label_column not in table.columns:
         raise UserError(
             f"{path} has no column {form.label_column!r}, its columns are {shown(table.columns)}; expected labelled "
-            "examples: a test file has no labels"
+            f"examples: {'name its column of labels with --label_column' if form.own else 'a test file has no labels'}"
         )
     (label_column,) = table.places((form.label_column,))
     numbers = {label: number for number, label in enumerate(form.labels)}
@@ -102,10 +110,11 @@ def read_labelled(path: Path, form: Format) -> Split:
     return Split(path, LabelledTexts(_texts(table, columns), labels), table.skipped)
 
 
-def read_unlabelled(path: Path, columns: tuple[str, ...]) -> Split:
+def read_unlabelled(path: Path, form: Format) -> Split:
     """Read every row's texts from a file without labels; raises UserError as read_table, or for a missing column."""
     table = read_table(path)
-    return Split(path, LabelledTexts(_texts(table, table.places(columns)), [0] * len(table.rows)), 0)
+    places = table.places(form.columns, "--text_columns" if form.own else "")
+    return Split(path, LabelledTexts(_texts(table, places), [0] * len(table.rows)), 0)
 
 
 def refuse_one_label(split: Split, form: Format) -> None:

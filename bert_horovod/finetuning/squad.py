@@ -24,6 +24,7 @@ from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.model.parameters import class_name
 from bert_horovod.recipe.checking import refuse_heads
+from bert_horovod.runs.status_files import COMMAND, read_command
 from bert_horovod.tasks.span import ARCHITECTURE, Span
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
@@ -100,6 +101,7 @@ class SquadFinetuning:
         Raises:
             UserError: a setting is invalid, or does not fit the checkpoint or the data.
         """
+        _refuse_another_stride(output_dir, self.options.doc_stride)
         settings = first_settings(self.model, PHASE, overrides)
         length = settings.phase[0].sequence_length
         train, dev = (cut_spans(tokens, length, self.options.doc_stride) for tokens in self._tokens)
@@ -259,6 +261,19 @@ def _file(data_dir: Path | None, split: str, file: Path | None) -> Path:
     if data_dir is None:
         raise UserError(f"expected --data_dir, or --{split}_file")
     return find_squad_file(data_dir, split)
+
+
+def _refuse_another_stride(output_dir: Path, stride: int) -> None:
+    """Raise UserError if the run in the directory was begun with another stride, which cuts other windows."""
+    if not (output_dir / COMMAND).is_file():
+        return
+    words = [part for word in read_command(output_dir).words for part in word.split("=", 1)]
+    before = words[words.index("--doc_stride") + 1] if "--doc_stride" in words[:-1] else str(STRIDE)
+    if before != str(stride):
+        raise UserError(
+            f"--doc_stride {stride}: the run in --output_dir {output_dir} was begun with {before}, which cuts other "
+            f"windows; give --doc_stride {before}, or a new directory"
+        )
 
 
 def _refuse_mixed_versions(train: Questions, dev: Questions) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.examples import (
@@ -15,8 +16,10 @@ from bert_horovod.finetuning.examples import (
     refuse_one_label,
 )
 from bert_horovod.finetuning.glue import TASKS, TestSet
-from bert_horovod.tasks.classification import Classification
-from bert_horovod.tasks.regression import Regression
+
+if TYPE_CHECKING:
+    from bert_horovod.tasks.classification import Classification
+    from bert_horovod.tasks.regression import Regression
 
 OWN_METRICS = {"classification": ("accuracy",), "regression": ("pearson", "spearman")}  # of tasks on own files
 
@@ -43,8 +46,11 @@ class TextData:
     test: dict[str, Split]  # by the name of the file of predictions
 
     @property
-    def task(self) -> Classification | Regression:
+    def task(self) -> "Classification | Regression":
         """The task to train."""
+        from bert_horovod.tasks.classification import Classification  # not before: a mistake is told without TensorFlow
+        from bert_horovod.tasks.regression import Regression
+
         labels, columns = tuple(self.format.labels.values()), self.format.columns
         return Classification(labels, columns) if labels else Regression(self.format.label_column, columns)
 
@@ -83,9 +89,7 @@ def glue_data(name: str, files: Files) -> TextData:
     if len(files.test) > len(tests):
         raise UserError(f"--test_file is given {len(files.test)} times; {task.title} has {', '.join(tests)}")
     paths = files.test or [_optional(files.data_dir, test_set) for test_set in task.test_sets]
-    test = {
-        name: read_unlabelled(path, task.columns) for name, path in zip(tests, paths, strict=False) if path is not None
-    }
+    test = {name: read_unlabelled(path, form) for name, path in zip(tests, paths, strict=False) if path is not None}
     return TextData(
         name,
         form,
@@ -106,12 +110,12 @@ def own_data(name: str, files: Files, text_columns: tuple[str, ...], label_colum
         raise UserError(f"--task {name}: expected --train_file, one --dev_file, and at most one --test_file")
     if not 1 <= len(text_columns) <= 2:
         raise UserError(f"--text_columns {','.join(text_columns)}: expected one name, or two with a comma between")
-    form = Format(text_columns, label_column, {} if name == "regression" else None)
+    form = Format(text_columns, label_column, {} if name == "regression" else None, own=True)
     if form.labels is None:
         form = learn_labels(files.train, form)
     train = read_labelled(files.train, form)
     refuse_one_label(train, form)
-    test = {"test": read_unlabelled(files.test[0], text_columns)} if files.test else {}
+    test = {"test": read_unlabelled(files.test[0], form)} if files.test else {}
     return TextData(name, form, OWN_METRICS[name], train, {"": read_labelled(files.dev[0], form)}, test)
 
 

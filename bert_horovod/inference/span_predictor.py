@@ -111,7 +111,7 @@ class SpanPredictor:
 
     def _table(self, source: Path) -> Questions:
         table = read_table(source)
-        question, context = table.places(self._columns)
+        question, context = table.places(self._columns, "--text_columns")
         rows = [fields for _, fields in table.rows]
         count = len(rows)
         return Questions(

@@ -66,7 +66,7 @@ class TextPredictor:
         if not self._columns:
             raise UserError("the checkpoint does not say how its columns of text are called; name them: --text_columns")
         table = read_table(source)
-        places = table.places(self._columns)
+        places = table.places(self._columns, "--text_columns")
         texts = tuple([fields[place] for _, fields in table.rows] for place in places)
         logits = self.logits(texts, self._length, packing=True, progress=progress)
         predictions = self._said(logits)

@@ -69,9 +69,23 @@ def _strings(*names: str) -> Callable:
     return tf.function(input_signature=specs, autograph=False)
 
 
+def _of_any_number(compute: Callable[..., dict[str, tf.Tensor]], *texts: tf.Tensor) -> dict[str, tf.Tensor]:
+    """What `compute` makes of texts, string [rows] each; an empty batch is computed as one of an empty text.
+
+    Operations of TensorFlow Text fail without rows.
+    """
+    count = tf.shape(texts[0])[0]
+    blank = tf.fill([tf.cast(count == 0, tf.int32)], "")
+    outputs = compute(*(tf.concat([text, blank], 0) for text in texts))
+    return {name: output[:count] for name, output in outputs.items()}
+
+
 def _classify(served: Served) -> Callable:
     @_strings("text")
     def classify(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _of_any_number(labels, text)
+
+    def labels(text: tf.Tensor) -> dict[str, tf.Tensor]:
         rows = served.texts.single(served.texts.tokenize(text))
         return _labelled(served, served.outputs(**rows)["logits"])
 
@@ -81,6 +95,9 @@ def _classify(served: Served) -> Callable:
 def _classify_pairs(served: Served) -> Callable:
     @_strings("text", "text_pair")
     def classify(text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _of_any_number(labels, text, text_pair)
+
+    def labels(text: tf.Tensor, text_pair: tf.Tensor) -> dict[str, tf.Tensor]:
         texts = served.texts
         rows = texts.pairs(*texts.trimmed(texts.tokenize(text), texts.tokenize(text_pair)))
         return _labelled(served, served.outputs(**rows)["logits"])
@@ -98,6 +115,9 @@ def _labelled(served: Served, logits: tf.Tensor) -> dict[str, tf.Tensor]:
 def _answer(served: Served) -> Callable:
     @_strings("question", "context")
     def answer(question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _of_any_number(answers, question, context)
+
+    def answers(question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         texts = served.texts
         asked, whole = texts.tokenize(question), texts.tokenize(context)
         longest = min(QUESTION_TOKENS, max((texts.length - 3) // 2, 1))

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,21 @@ from bert_horovod.errors import UserError
 from bert_horovod.recipe.checking import check_combinations
 from bert_horovod.recipe.fields import parse_toml, read_toml, sections_from_table
 from bert_horovod.recipe.sections import STEP_RANGES, WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.recipe.shipped import recipe_file
 
 
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
-    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises ReportedError."""
+    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises ReportedError.
+
+    `path` may be the name of a recipe that comes with the program, as in "bert-base".
+    """
+    path = recipe_file(path)
     hint = "; `bert-horovod recipes` lists those that come with the program"
-    return recipe_from_table(read_toml(path, "the recipe", hint), overrides)
+    table = _with_overrides(read_toml(path, "the recipe", hint), overrides)
+    try:
+        return recipe_from_table(table)
+    except UserError as error:
+        raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
 
 
 def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
@@ -25,9 +35,7 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
 
     Raises UserError that lists every wrong key with its value and the allowed values.
     """
-    table = dict(table)
-    for override in overrides:
-        _override(table, override)
+    table = _with_overrides(table, overrides)
     kinds = {section.name: section.default_factory for section in dataclasses.fields(Recipe)} | {"phase": [Phase]}
     recipe = Recipe(**sections_from_table(kinds, table))
     check_combinations(recipe)
@@ -76,6 +84,13 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
             if before != after:
                 lines.append(f"execution.{name}: {before!r} -> {after!r}, by which optimizer.clipping = 'bucket' clips")
     return lines
+
+
+def _with_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    table = dict(table)
+    for override in overrides:
+        _override(table, override)
+    return table
 
 
 def _override(table: dict[str, Any], override: str) -> None:

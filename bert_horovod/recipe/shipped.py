@@ -23,8 +23,23 @@ def shipped_recipe(name: str) -> Path:
     recipes = shipped_recipes()
     path = recipes.get(name.removesuffix(".toml"))
     if path is None:
-        raise UserError(f"no recipe {name[:200]}; {did_you_mean(name, recipes)}known are: {', '.join(recipes)}")
+        raise UserError(
+            f"no recipe {name[:200]}; {did_you_mean(name, recipes)}expected a file, or one of {', '.join(recipes)}"
+        )
     return path
+
+
+def recipe_file(name: str | Path) -> Path:
+    """The file that --recipe means: one of this path, else the shipped recipe of this name, with or without .toml.
+
+    Raises UserError for a name, without a directory or a suffix, that is neither.
+    """
+    path = Path(name)
+    if path.name != str(name) or path.is_file():
+        return path
+    if path.suffix == ".toml":
+        return shipped_recipes().get(path.stem, path)
+    return shipped_recipe(str(name))
 
 
 def what_for(path: Path) -> str:

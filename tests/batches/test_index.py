@@ -9,7 +9,9 @@ import pytest
 from bert_horovod.batches import index as index_module
 from bert_horovod.batches.index import open_index, positions_of
 from bert_horovod.batches.windows import cut_windows
+from bert_horovod.corpus.store import Shard
 from bert_horovod.errors import DamagedData, RunError, UserError
+from tests import toys
 from tests.batches.reading import Window, index_windows, token_documents
 
 
@@ -190,9 +192,35 @@ def test_next_sentence_pairs_of_a_single_document_are_refused(make_store, packin
     assert open_index(store, 32, "none", packing).windows
 
 
+def two_sentences_of(tokens: int) -> Shard:
+    """Ten documents of two sentences each."""
+    sentences, documents = np.arange(21, dtype=np.uint32), np.arange(11, dtype=np.uint32)
+    return Shard(
+        tokens=np.full(20 * tokens, 9, np.uint16),
+        sentences=tokens * sentences,
+        sections=2 * documents,
+        documents=documents,
+        held_out=np.zeros(10, bool),
+        document_hashes=np.zeros((10, 2), np.uint64),
+        titles=np.frombuffer(b"\n" * 10, np.uint8),
+    )
+
+
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order"])
-def test_pairs_without_two_sentences_that_fit_are_refused(make_store, pair):
-    store = make_store(sentences=1, sections=1)
-    with pytest.raises(UserError, match=r"no two sentences that fit .* = 32 .* objective\.pair = \"none\""):
+def test_pairs_without_two_sentences_that_fit_are_refused(make_store, monkeypatch, pair):
+    monkeypatch.setattr(toys, "toy_shard", lambda *_: two_sentences_of(20))
+    store = make_store()
+    with pytest.raises(UserError, match=r"no two sentences that fit .* = 32 .* or a larger sequence_length"):
         open_index(store, 32, pair, True)
+    assert open_index(store, 43, pair, True).windows
+
+
+@pytest.mark.parametrize("pair", ["next_sentence", "sentence_order"])
+def test_pairs_of_documents_of_one_sentence_are_refused_without_advice_that_cannot_help(make_store, pair):
+    store = make_store(sentences=1, sections=1)
+    with pytest.raises(
+        UserError, match=r"every section of a document .* one sentence.* objective\.pair = \"none\", or pr"
+    ) as error:
+        open_index(store, 32, pair, True)
+    assert "sequence_length" not in str(error.value)
     assert open_index(store, 32, "none", True).windows

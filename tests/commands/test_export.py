@@ -47,6 +47,10 @@ def test_a_classifier_with_its_tokenizer(tmp_path, capsys):
     assert outputs["label"].tolist() == [CLASSIFIER.labels[number].encode() for number in best]
     np.testing.assert_allclose(outputs["probabilities"].sum(-1), 1, rtol=1e-6)
     assert call("tokens", inputs(np.int32))["logits"].shape == (2, 2)
+    none = np.array([], object)
+    for signature, texts in (("serving_default", {"text": none}), ("pairs", {"text": none, "text_pair": none})):
+        outputs = call(signature, texts)
+        assert (outputs["label"].shape, outputs["probabilities"].shape) == ((0,), (0, 2))
 
 
 @pytest.mark.slow
@@ -113,3 +117,6 @@ def test_question_answering_with_its_tokenizer_gives_parts_of_the_context(tmp_pa
     assert tf.math.is_finite(outputs["score"]).numpy().all()
     # 32 positions: [CLS], the question cut to 14 tokens, [SEP], 15 of the context, [SEP].
     assert outputs["unread_words"].tolist() == [0, 0, 45]
+    none = np.array([], object)
+    outputs = load_export(tmp_path / "made")("serving_default", {"question": none, "context": none})
+    assert {name: output.shape for name, output in outputs.items()} == dict.fromkeys(outputs, (0,))

@@ -1,5 +1,7 @@
 """The fill-mask command, as it is typed."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,13 @@ def test_a_mistake_is_one_message_and_exit_code_2(toys, capsys, words, message):
 
 def test_as_many_tokens_as_there_are_positions_are_accepted(toys):
     assert command(toys.checkpoint, "[MASK]" + " a cat" * 14 + " sat") == 0
+
+
+def test_bytes_that_are_no_text_are_left_out(toys, capsys):
+    assert command(toys.checkpoint, os.fsdecode(b"The \xff [MASK]"), "The [MASK]") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "The \ufffd [MASK]"
+    assert lines[1] == lines[3]
 
 
 def test_a_checkpoint_without_vocabulary_is_refused(toys, capsys):

@@ -40,6 +40,19 @@ def test_a_files_predictions_are_written_with_progress_on_standard_error(checkpo
     assert len((tmp_path / "out.tsv").read_text().splitlines()) == 3
 
 
+def test_a_blank_last_line_is_no_example(checkpoint, tmp_path):
+    (tmp_path / "in.tsv").write_text("text\ngood film\nbad film\n\n")
+    assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 0
+    assert len((tmp_path / "out.tsv").read_text().splitlines()) == 3
+
+
+def test_an_output_of_another_format_is_refused(checkpoint, tmp_path, capsys):
+    assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.xlsx") == 2
+    assert (
+        "out.xlsx: no table is written as .xlsx; expected a name that ends with .tsv, .csv" in capsys.readouterr().err
+    )
+
+
 def test_mistakes_are_one_message_and_nothing_is_written(checkpoint, tmp_path, capsys):
     assert predict(checkpoint, "--input", tmp_path / "in.tsv") == 2
     assert "--output: expected with a file as --input" in capsys.readouterr().err
@@ -49,6 +62,7 @@ def test_mistakes_are_one_message_and_nothing_is_written(checkpoint, tmp_path, c
     assert predict(checkpoint, "--input", tmp_path / "in.tsv", "--output", tmp_path / "out.tsv") == 2
     message = capsys.readouterr().err
     assert "no column 'text', its columns are ['sentence']" in message
+    assert "--text_columns names other columns" in message
     assert message.count("\n") == 1
     assert not (tmp_path / "out.tsv").exists()
 

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import sys
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.corpus.store import open_store
+from bert_horovod.recipe.loading import load_recipe
 from tests.horovod_runs import clean_environment
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.0123456789"
@@ -35,12 +38,34 @@ def test_prepare_verify_and_again(files, capsys):
     assert command(*words) == 0
     out = capsys.readouterr().out
     assert "1 document, 3 sentences" in out
-    recipe = "run/recipes/quickstart.toml --set model.vocab_size=79"
-    assert f"next: bert-horovod pretrain --recipe {recipe} --data_dir store" in out
+    recipe = "quickstart --set model.vocab_size=79"
+    assert f"next: bert-horovod pretrain --recipe {recipe} --data_dir {files / 'store'} --output_dir RUN" in out
     assert command("verify", "--data_dir", "store") == 0
     assert "all as they were written" in capsys.readouterr().out
     assert command(*words) == 0
     assert "finished already" in capsys.readouterr().out
+
+
+def test_the_next_command_runs_from_any_directory(files, capsys, monkeypatch):
+    words = "prepare", "--input", "a.txt", "--vocab", "vocab.txt", "--output_dir", "a store"
+    assert command(*words) == 0
+    words = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("next: bert-horovod "))
+    (files / "elsewhere").mkdir()
+    monkeypatch.chdir(files / "elsewhere")
+    arguments = parse(["bert-horovod", *words])
+    recipe, store = load_recipe(arguments.recipe, arguments.overrides), open_store(arguments.data_dir)
+    assert recipe.model.vocab_size == len(store.vocabulary)
+
+
+def test_an_unquoted_glob_gives_several_inputs(files, capsys):
+    (files / "b.txt").write_text("A pen.")
+    words = "--vocab", "vocab.txt", "--output_dir"
+    assert command("prepare", "--input", "a.txt", "b.txt", *words, "store") == 0
+    assert command("prepare", "--input", "*.txt", "--input", "a.txt", *words, "quoted") == 0
+    assert command("prepare", "--input", "b.txt", "--input", "a.txt", *words, "turned") == 0
+    assert "2 documents, 4 sentences" in capsys.readouterr().out
+    names = [[source["name"] for source in open_store(store).manifest["sources"]] for store in ("store", "turned")]
+    assert names == [["a.txt", "b.txt"], ["b.txt", "a.txt"]]
 
 
 def test_standard_input_makes_the_store_that_the_file_makes_and_leaves_no_copy(files, capsys, monkeypatch):

@@ -75,7 +75,7 @@ def test_a_test_file_is_refused_as_train_and_read_row_by_row_as_test(tmp_path):
     for name in ("cola", "sst2"):
         with pytest.raises(UserError, match=r"no column 'label', .*a test file has no labels"):
             read_labelled(path, glue_format(TASKS[name]))
-    split = read_unlabelled(path, ("sentence",))
+    split = read_unlabelled(path, glue_format(TASKS["sst2"]))
     assert split.examples.texts == (["good", ""],)
     assert split.empty == 1
 
@@ -113,3 +113,10 @@ def test_a_split_is_found_plain_or_compressed(tmp_path):
     path = tmp_path / "dev.tsv.gz"
     path.touch()
     assert find_split(tmp_path, "SST-2", "dev") == path
+
+
+@pytest.mark.parametrize("label", ["", "  "])
+def test_an_empty_label_is_no_class(tmp_path, label):
+    (tmp_path / "a.csv").write_text(f"text,label\ngood,1\nbad,0\nnone,{label}\n")
+    with pytest.raises(UserError, match="line 4: the label, in the column 'label', is empty; expected one in each row"):
+        learn_labels(tmp_path / "a.csv", Format(("text",), "label", None))

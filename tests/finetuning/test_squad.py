@@ -17,6 +17,7 @@ from bert_horovod.finetuning.squad import PHASE, SquadFinetuning, SquadOptions
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.predicting import Options, open_predictor
 from bert_horovod.runs.checkpoint import path_of
+from bert_horovod.runs.status_files import Command
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.span import Span
 from bert_horovod.training.loop import train
@@ -279,6 +280,20 @@ def test_another_stride_is_another_run(data, checkpoint, tmp_path):
     job = job_of(data["1.1"], checkpoint, tmp_path / "out")
     other = SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(STRIDE + 1)).job(tmp_path / "out")
     assert job.dataset.hash != other.dataset.hash
+
+
+@pytest.mark.parametrize(
+    ("words", "before"),
+    [(["--task", "squad"], SquadOptions().doc_stride), (["--doc_stride=9"], 9), (["--doc_stride", "9", "--x"], 9)],
+)
+def test_another_stride_is_refused_by_its_name(data, checkpoint, tmp_path, words, before):
+    (tmp_path / "out").mkdir()
+    Command(["finetune", *words], "/", str(tmp_path / "out"), None, 1).write(tmp_path / "out")
+    SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(before)).job(tmp_path / "out")
+    with pytest.raises(
+        UserError, match=rf"--doc_stride 7: .*out was begun with {before}, .*give --doc_stride {before}"
+    ):
+        SquadFinetuning(checkpoint, data["1.1"], options=SquadOptions(7)).job(tmp_path / "out")
 
 
 def test_mistakes_are_refused(data, checkpoint, tmp_path):

@@ -9,7 +9,7 @@ from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
 from bert_horovod.recipe import shipped
 from bert_horovod.recipe.loading import load_recipe
-from bert_horovod.recipe.shipped import shipped_recipe, shipped_recipes, what_for
+from bert_horovod.recipe.shipped import recipe_file, shipped_recipe, shipped_recipes, what_for
 
 CLONE = Path(__file__).resolve().parents[2] / "run" / "recipes"
 FILES = sorted(CLONE.glob("*.toml"))
@@ -30,6 +30,34 @@ def number(text: str) -> float:
 def test_in_a_clone_they_are_those_of_run_recipes():
     assert list(shipped_recipes().values()) == FILES
     assert len(FILES) >= 8
+
+
+def test_a_recipe_is_a_file_or_the_name_of_a_shipped_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("bert-base", "bert-base.toml"):
+        assert recipe_file(name) == recipe_file(Path(name)) == CLONE / "bert-base.toml"
+        assert load_recipe(name) == load_recipe(CLONE / "bert-base.toml")
+    (tmp_path / "quickstart").mkdir()
+    assert recipe_file("quickstart") == CLONE / "quickstart.toml"
+    (tmp_path / "bert-base").write_text("")
+    assert recipe_file("bert-base") == Path("bert-base"), "a file comes first"
+    with pytest.raises(UserError, match=r"no recipe quickstrt; did you mean quickstart\? expected a file, or one"):
+        load_recipe("quickstrt")
+    for missing in ("./quickstrt", "mine.toml", tmp_path / "bert-large"):
+        with pytest.raises(
+            UserError, match=r"cannot read the recipe .*No such file.*`bert-horovod recipes` lists those"
+        ):
+            load_recipe(missing)
+
+
+def test_a_mistake_in_a_recipe_is_told_with_its_file(tmp_path):
+    (tmp_path / "recipe.toml").write_text("[model]\nold_key = 1\n[[phase]]\nsteps = 9\n")
+    with pytest.raises(UserError, match=rf"^the recipe {tmp_path}/recipe.toml: unknown key model.old_key"):
+        load_recipe(tmp_path / "recipe.toml")
+    with pytest.raises(UserError, match=rf"^the recipe {CLONE}/bert-base.toml with --set: model.hidden_size = 0: exp"):
+        load_recipe("bert-base", ["model.hidden_size=0"])
+    with pytest.raises(UserError, match=r"^--set nonsense: expected section.key=value"):
+        load_recipe("bert-base", ["nonsense"])
 
 
 def test_an_installed_package_has_its_own(tmp_path, monkeypatch):

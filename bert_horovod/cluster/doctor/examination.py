@@ -61,8 +61,9 @@ class Doctor:
         words = ["bert-horovod", "launch", "-np", str(sum(self.slots.values())), *which]
         words += ["--network_interfaces", self._launch_interface()] if self._launch_interface() else []
         words += ["--ssh_port", str(self.ssh_port)] if self.ssh_port else []
-        words += ["--", "pretrain", "--recipe", "run/recipes/bert-base.toml"]
-        return shlex.join([*words, "--data_dir", "DATA", "--output_dir", self.output_dir or "OUTPUT"])
+        words += ["--", "pretrain", "--recipe", "bert-base"]
+        output_dir = str(Path(self.output_dir).absolute()) if self.output_dir else "OUTPUT"
+        return shlex.join([*words, "--data_dir", "DATA", "--output_dir", output_dir])
 
     def _launch_interface(self) -> str | None:
         """The hosts' common interface; None if this host lacks it: horovodrun needs it here too, even without ranks."""

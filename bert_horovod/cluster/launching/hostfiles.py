@@ -20,19 +20,19 @@ LEFT_OVER = "if the variable is left over from another job, unset it, or say whi
 
 
 def read_hostfile(path: Path) -> Hosts:
-    """The hosts of a hostfile with lines `host slots=N`, as horovodrun reads it: no comments, no empty lines.
+    """The hosts of a hostfile with lines `host slots=N`; "#" begins a comment.
 
-    Raises UserError that names the line.
+    Horovodrun itself takes neither comments nor empty lines. Raises UserError that names the line.
     """
     hosts: Hosts = {}
     for number, line in enumerate(_read(path, "the hostfile").splitlines(), 1):
         where = f"{path}, line {number}: {line!r}"
-        match = re.fullmatch(r"([\w.-]+)[ \t]+slots=([0-9]+)[ \t]*", line)
+        stated = line.partition("#")[0].strip()
+        if not stated:
+            continue
+        match = re.fullmatch(r"([\w.-]+)[ \t]+slots=([0-9]+)", stated)
         if not match:
-            wrong = "is empty" if not line.strip() else "is a comment" if line.lstrip()[0] == "#" else "cannot be read"
-            raise UserError(
-                f"{where} {wrong}; expected `host slots=N` in every line, which is all that horovodrun takes"
-            )
+            raise UserError(f"{where} cannot be read; expected `host slots=N` in every line")
         _add(hosts, match[1], match[2], where)
     if not hosts:
         raise UserError(f"{path} names no host; expected lines `host slots=N`")

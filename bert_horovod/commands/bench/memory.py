@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import json
 
-from bert_horovod.commands.shared.flags import add_overrides, require_least
+from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -18,7 +18,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--recipe", required=True, metavar="FILE", help="recipe in TOML; see run/recipes/")
+    parser.add_argument("--recipe", required=True, metavar="FILE", help=RECIPE)
     parser.add_argument(
         "--limit", required=True, metavar="SIZE", help="memory of a rank, as 16GiB, 900MiB, 24GB or 12e9 (bytes)"
     )

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from bert_horovod.commands.shared.flags import add_overrides, add_tuned
+from bert_horovod.commands.shared.flags import RECIPE, add_overrides, add_tuned
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.tuned import tuned_overrides
@@ -20,7 +20,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark's flags."""
-    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help="recipe in TOML")
+    parser.add_argument("--recipe", required=True, type=Path, metavar="FILE", help=RECIPE)
     parser.add_argument("--data_dir", required=True, type=Path, metavar="DIR", help="token store")
     parser.add_argument(
         "--index_dir", type=Path, metavar="DIR", help="where row indices go if the token store is read-only"
@@ -49,19 +49,21 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--phase {arguments.phase}: the recipe has phases 0 to {len(recipe.phase) - 1}")
     if not 0 <= arguments.seconds < float("inf"):
         raise UserError(f"--seconds {arguments.seconds:g}: expected 0 or more")
+    from bert_horovod.corpus.store import open_store
+
+    store = open_store(arguments.data_dir)
     import_tensorflow()
     import tensorflow as tf
 
     from bert_horovod.collectives.launched import launch
     from bert_horovod.collectives.world import connect
-    from bert_horovod.corpus.store import open_store
     from bert_horovod.measuring.largest_micro_batch import parse_bytes
     from bert_horovod.measuring.real_step import RealStep, measure
     from bert_horovod.runtime.devices import host_has_gpu, use_devices
     from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY, end_above
     from bert_horovod.training.start import check_recipe
 
-    launched, store = launch(), open_store(arguments.data_dir)
+    launched = launch()
     check_recipe(recipe, store, launched.size)
     if arguments.memory and not host_has_gpu():
         end_above(parse_bytes(arguments.memory, "--memory"))

@@ -9,6 +9,8 @@ from bert_horovod.measuring.configuration import SHORTEST_ROW, SIZES, size_recip
 from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
 
+RECIPE = "a recipe in TOML, or the name of one that `bert-horovod recipes` lists"  # help text of --recipe
+
 
 def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
     """Declare --set KEY=VALUE; its values form the list `overrides`, which recipe.loading.load_recipe reads."""
@@ -64,9 +66,7 @@ def require_least(flag: str, number: int | None, least: int = 1) -> None:
 def add_step(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of a benchmark of the step."""
     configuration = parser.add_mutually_exclusive_group()
-    configuration.add_argument(
-        "--recipe", type=Path, metavar="FILE", help="recipe in TOML; its first phase is measured"
-    )
+    configuration.add_argument("--recipe", type=Path, metavar="FILE", help=RECIPE + "; its first phase is measured")
     configuration.add_argument(
         "--model", choices=tuple(SIZES), help="without a recipe: the model's size (default: base)"
     )

@@ -2,15 +2,17 @@
 
 import argparse
 import atexit
+import contextlib
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
+from bert_horovod.corpus.reading.finding import writable
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.recipe.tuned import tuned_overrides
 from bert_horovod.runtime.lasting_log import outlive_log
@@ -49,6 +51,7 @@ def train_as_rank(
     arguments: argparse.Namespace,
     make_jobs: Callable[..., "Sequence[Job]"],
     train_jobs: Callable[["Sequence[Job]", "World"], None] | None = None,
+    look: Callable[[argparse.Namespace], None] = lambda _: None,
 ) -> int:
     """Check everything, join the other ranks, train; raises RunError if other ranks were lost.
 
@@ -57,23 +60,22 @@ def train_as_rank(
         make_jobs: called as make_jobs(arguments, launched, **options), where `options` are fields of Job; finds a
             user's mistakes, because no rank waits for another yet. All jobs have the same [execution].
         train_jobs: trains the jobs; None: there is one job, and training.loop.train trains it.
+        look: finds mistakes in paths and columns before TensorFlow is imported, which takes seconds.
     """
     outlive_log()
-    import_tensorflow()
-    import tensorflow as tf
-
     from bert_horovod.collectives.launched import launch
 
     launched = launch()
     me = f"rank {launched.rank} on {socket.gethostname()}"
+    with _one_message(launched.rank, me):
+        _look(arguments)
+        look(arguments)
+    import_tensorflow()
+    import tensorflow as tf
+
     try:
-        _train(arguments, launched, make_jobs, train_jobs)
-    except ReportedError as error:
-        if launched.rank == 0:
-            raise
-        # Rank 0 reports an error that all ranks have, and the job ends; an error of this host alone is reported here.
-        time.sleep(_PATIENCE_S)
-        raise type(error)(f"{me}: {error}") from error
+        with _one_message(launched.rank, me):
+            _train(arguments, launched, make_jobs, train_jobs)
     except tf.errors.OpError as error:
         if "Horovod" not in str(error):
             raise
@@ -81,6 +83,32 @@ def train_as_rank(
         time.sleep(_PATIENCE_S)
         raise RunError(f"{me} has lost other ranks: {error.message}") from error
     return 0
+
+
+@contextlib.contextmanager
+def _one_message(rank: int, me: str) -> Iterator[None]:
+    """Let rank 0 report an error that all ranks have: then the job ends; an error of this host alone is reported."""
+    try:
+        yield
+    except ReportedError as error:
+        if rank == 0:
+            raise
+        time.sleep(_PATIENCE_S)
+        raise type(error)(f"{me}: {error}") from error
+
+
+def _look(arguments: argparse.Namespace) -> None:
+    """Check the flags of `add_run`, and add the settings of --tuned to `overrides`."""
+    require_least("--max_steps", arguments.max_steps)
+    output_dir = arguments.output_dir
+    if writable(output_dir or "") != str(output_dir or ""):
+        raise UserError(
+            f"--output_dir {writable(output_dir)} has a name that is not UTF-8, to which TensorFlow cannot write; give "
+            "another name"
+        )
+    if output_dir and output_dir.exists() and not output_dir.is_dir():
+        raise UserError(f"--output_dir {output_dir} is a file; give a directory")
+    arguments.overrides = [*tuned_overrides(arguments.tuned), *arguments.overrides]
 
 
 def _train(
@@ -91,7 +119,6 @@ def _train(
 ) -> None:
     from bert_horovod.cluster.launching.deadline import stop_time
     from bert_horovod.collectives.world import connect
-    from bert_horovod.corpus.reading.finding import writable
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runtime.devices import use_devices
@@ -100,13 +127,6 @@ def _train(
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
 
-    require_least("--max_steps", arguments.max_steps)
-    if writable(arguments.output_dir or "") != str(arguments.output_dir or ""):
-        raise UserError(
-            f"--output_dir {writable(arguments.output_dir)} has a name that is not UTF-8, to which TensorFlow cannot "
-            "write; give another name"
-        )
-    arguments.overrides = [*tuned_overrides(arguments.tuned), *arguments.overrides]
     stop_at = stop_time(arguments.stop_before) if arguments.stop_before and launched.rank == 0 else None
     jobs = make_jobs(arguments, launched, max_steps=arguments.max_steps, stop_at=stop_at)
     execution = jobs[0].recipe.execution

@@ -1,6 +1,7 @@
 """Makes a finished token store from input files: plan, work, duplicates, manifest."""
 
 import os
+import shlex
 import time
 from collections import Counter
 from concurrent.futures import Executor
@@ -21,8 +22,9 @@ from bert_horovod.corpus.preparing.pool import local_pool, run_jobs
 from bert_horovod.corpus.preparing.progress import ReadingProgress
 from bert_horovod.corpus.preparing.workers import Done, PartsJob, disk_error, do
 from bert_horovod.corpus.reading.finding import find_sources, standard_input
+from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile
-from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES
+from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES, read_sections
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
@@ -111,6 +113,7 @@ def prepare(
         finished, unchanged = destination.finished_store(path, head, sources)
         if finished is not None:
             return Result(path, finished.manifest, _size(path), 0.0, made=False)
+        _look(sources, settings)
         start = time.monotonic()
         try:
             untrusted = destination.begin(path, head, sources, unchanged)
@@ -137,6 +140,13 @@ def prepare(
             len(kept_parts),
             *made.memory,
         )
+
+
+def _look(sources: list[SourceFile], settings: Settings) -> None:
+    """Begin to read the first file of each suffix, to find wrong columns before TensorFlow is imported."""
+    for source in {source.path.suffix: source for source in reversed(sources)}.values():
+        with piece_reader(Piece(source, 0, source.bytes), settings.text_field, settings.bad_lines) as reader:
+            next(read_sections(reader, settings.documents), None)
 
 
 def summary(prepared: Result) -> str:
@@ -183,7 +193,8 @@ def summary(prepared: Result) -> str:
             "warning: no section is held out, as there are so few; a larger --held_out makes evaluation possible"
         )
     recipe = fitting_recipe(totals["tokens"], manifest["vocabulary"]["size"])
-    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {prepared.path} --output_dir RUN")
+    store = shlex.quote(str(prepared.path.absolute()))
+    lines.append(f"next: bert-horovod pretrain --recipe {recipe} --data_dir {store} --output_dir RUN")
     return "\n".join(lines)
 
 
@@ -191,7 +202,7 @@ def fitting_recipe(tokens: int, vocabulary_size: int) -> str:
     """The shipped recipe for a store of so many tokens, with the --set flag that its vocabulary needs, if any."""
     name, size = next((name, size) for least, name, size in _RECIPES if tokens >= least)
     vocabulary_override = "" if size == vocabulary_size else f" --set model.vocab_size={vocabulary_size}"
-    return f"run/recipes/{name}.toml{vocabulary_override}"
+    return f"{name}{vocabulary_override}"
 
 
 def _speed(prepared: Result) -> str:

@@ -54,6 +54,13 @@ def find_sources(inputs: list[str]) -> list[SourceFile]:
     return list(sources.values())
 
 
+def require_inputs(inputs: list[str]) -> None:
+    """Raise UserError if a value of `--input` matches nothing; find_sources looks closer."""
+    for pattern in inputs:
+        if pattern != STANDARD_INPUT and not Path(pattern).exists() and not glob.glob(pattern, recursive=True):
+            raise _no_such(pattern)
+
+
 def writable(path: str | Path) -> str:
     """A path as UTF-8 can write it: bytes of a name that are not UTF-8 become escapes, such as \\xe9."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
@@ -110,8 +117,12 @@ def _matches(pattern: str) -> list[tuple[Path, str]]:
     paths = [path] if path.exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
     files = [file for file in paths if not file.is_dir()]
     if not files:
-        raise UserError(f"--input {pattern}: no such file; expected a file, a directory or a glob pattern in quotes")
+        raise _no_such(pattern)
     return [(file, file.name) for file in files]
+
+
+def _no_such(pattern: str) -> UserError:
+    return UserError(f"--input {pattern}: no such file; expected a file, a directory or a glob pattern in quotes")
 
 
 def _is_text(file: Path) -> bool:

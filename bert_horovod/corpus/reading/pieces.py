@@ -10,6 +10,7 @@ from itertools import chain
 
 from bert_horovod.corpus.reading.arrow_files import ArrowReader
 from bert_horovod.corpus.reading.sources import BLOCK_BYTES, SourceFile, SourceReader, line_offsets, text_of
+from bert_horovod.storage.reading import open_regular
 
 _STREAM = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # first bytes of a bz2 stream; \x17...: of an empty one
 _STREAM_HEAD_BYTES = 10
@@ -121,6 +122,12 @@ class PartReader(SourceReader):
                 self._file.seek(start)
                 self._limit = stop
                 yield from ((beyond, block) for block in self._decompressed())
+
+    def _begins_with_cr_ends(self, first: bytes) -> bool:
+        if self.begin == 0:
+            return super()._begins_with_cr_ends(first)
+        with open_regular(self.source.path) as file:
+            return super()._begins_with_cr_ends(file.read(BLOCK_BYTES))
 
     def _is_strict(self, _position: int) -> bool:
         # A part that begins later does not know how many lines come before it: assume more than the strict ones.

@@ -74,13 +74,15 @@ class SourceReader(io.RawIOBase):
             source: the file.
             text_field: of an object of JSON Lines, or a row of a table.
             bad_lines: "stop": a line that cannot be read is an error; "skip": it is counted and passed over; None: it
-                is an error among a file's first STRICT_LINES.
+                is an error among a file's first STRICT_LINES; "refuse": as "stop", in a command without --bad_lines.
         """
         super().__init__()
         self.source, self.begin, self.text_field = source, 0, text_field
-        self._strict_lines = {"stop": math.inf, "skip": 0, None: STRICT_LINES}[bad_lines]
+        self._strict_lines = {"stop": math.inf, "refuse": math.inf, "skip": 0, None: STRICT_LINES}[bad_lines]
+        self._may_skip = bad_lines != "refuse"
         self.bytes_read = 0
         self.passed_over: Counter[str] = Counter()
+        self._cr_ends: bool | None = None  # whether lines end with CR alone, as on old Macs; None: not known yet
         self._digest = hashlib.sha256()
         try:
             self._file: BinaryIO = open_regular(source.path).detach()
@@ -120,7 +122,7 @@ class SourceReader(io.RawIOBase):
         `position` is the one that lines() yields for the line, or would yield.
         """
         if self._is_strict(position):
-            raise UserError(f"{message}, or pass over such lines with --bad_lines skip")
+            raise UserError(message + ", or pass over such lines with --bad_lines skip" * self._may_skip)
         self.passed_over[reason] += 1
 
     def lines(self, _is_cut: Callable[[str], bool] | None = None) -> Iterator[tuple[int, str]]:
@@ -145,6 +147,10 @@ class SourceReader(io.RawIOBase):
     def blocks(self) -> Iterator[tuple[bool, bytes]]:
         """Yield (False, block of decompressed bytes); PartReader yields True with blocks after its part."""
         return ((False, block) for block in self._decompressed())
+
+    def _begins_with_cr_ends(self, first: bytes) -> bool:
+        """Whether the text's lines end with CR alone, as far as its first block tells."""
+        return b"\r" in first[:-1] and b"\n" not in first
 
     def _is_strict(self, position: int) -> bool:
         """Whether a bad line at this position, as lines() yields it, is an error."""
@@ -202,7 +208,7 @@ class SourceReader(io.RawIOBase):
             position,
             NOT_TEXT,
             f"{self.place(position)}, byte {offset + place} of the text: {byte_text}; expected UTF-8 text: convert the "
-            "file (iconv -f OLD -t UTF-8), leave it out",
+            f"file (iconv -f OLD -t UTF-8){', leave it out' if self._may_skip else ' or mend the line'}",
         )
 
     def _decompressed(self) -> Iterator[bytes]:
@@ -210,7 +216,9 @@ class SourceReader(io.RawIOBase):
         try:
             file = COMPRESSIONS[kind](self) if kind else self
             while block := file.read(BLOCK_BYTES):
-                yield block
+                if self._cr_ends is None:
+                    self._cr_ends = self.source.kind == "text" and self._begins_with_cr_ends(block)
+                yield block.replace(b"\r", b"\n") if self._cr_ends else block
         except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
             raise DamagedData(
                 f"{self.source.path} is truncated or damaged ({error}); expected whole {kind} data: "

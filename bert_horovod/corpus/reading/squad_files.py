@@ -61,7 +61,7 @@ def read_squad(path: Path, scored: bool = False) -> Questions:
     articles = _member(path, _read_json(path), "the file", "data", list)
     questions = Questions(path)
     seen_ids: set[str] = set()
-    marked = False
+    marked, unanswered = False, ""
     for i, article in enumerate(articles):
         for j, paragraph in enumerate(_member(path, article, f"data[{i}]", "paragraphs", list)):
             place = f"data[{i}].paragraphs[{j}]"
@@ -79,11 +79,13 @@ def read_squad(path: Path, scored: bool = False) -> Questions:
                 questions.context_of.append(len(questions.contexts) - 1)
                 questions.answers.append(_answers(path, question, at, scored))
                 questions.impossible.append(impossible)
-                if scored and not marked and not questions.answers[-1]:
-                    raise UserError(
-                        f"{path}: {at} (id {shown(number)}) has no answers and is not marked as is_impossible; "
-                        "expected at least one, or SQuAD 2.0's is_impossible"
-                    )
+                if not questions.answers[-1]:
+                    unanswered = unanswered or f"{at} (id {shown(number)})"
+    if scored and unanswered and not marked:
+        raise UserError(
+            f"{path}: {unanswered} has no answers, and no question is marked with is_impossible; expected at least one "
+            "answer, or SQuAD 2.0's is_impossible"
+        )
     if not questions.ids:
         raise UserError(f"{path} has no questions; expected a file in SQuAD's format")
     return Questions(**(vars(questions) | {"version_2": marked}))

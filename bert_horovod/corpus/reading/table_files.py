@@ -15,6 +15,7 @@ from bert_horovod.storage.reading import shown
 
 _CSV_FIELD_CHARACTERS = 1 << 24  # a long text may exceed Python's limit of 131,072
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can hold as an escape
+_WRITTEN_SUFFIXES = ("", ".tsv", ".txt", ".csv", *JSON_SUFFIXES)
 _BLANKS = str.maketrans("\t\n\r", "   ")
 
 
@@ -26,12 +27,12 @@ class Table(NamedTuple):
     rows: list[tuple[int, list[str]]]  # line number, and a field for each column
     skipped: int = 0  # rows with another number of fields
 
-    def places(self, names: tuple[str, ...]) -> list[int]:
-        """The indices of these columns; raises UserError for a missing one."""
+    def places(self, names: tuple[str, ...], flag: str = "") -> list[int]:
+        """The indices of these columns; raises UserError for a missing one. `flag`: the flag that names columns."""
         if missing := [name for name in names if name not in self.columns]:
             raise UserError(
                 f"{self.path} has no column {missing[0]!r}, its columns are {shown(self.columns)}; expected "
-                f"{', '.join(names)}, with {_separators(self.path)}"
+                f"{', '.join(names)}, with {_separators(self.path)}{f'; {flag} names other columns' if flag else ''}"
             )
         return [self.columns.index(name) for name in names]
 
@@ -51,20 +52,10 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
         UserError: the file cannot be read, is not UTF-8, has no rows, or a row differs in form from the first.
         DamagedData: the file is compressed and damaged.
     """
-    try:
-        source = SourceFile(path, path.name, path.stat().st_size)
-    except OSError as error:
-        raise file_error(error, f"cannot read {path}: {error.strerror}") from error
-    with SourceReader(source) as reader:
-        lines = reader.lines()
-        kind = kind_of(path)
-        if kind == "json":
-            columns, numbered = _json_rows(path, lines)
-        else:
-            numbered = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
-            _, columns = next(numbered, (0, []))
-            if headless and len(columns) == len(headless):
-                numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
+    with _opened(path) as reader:
+        columns, numbered = _columns_and_rows(path, reader)
+        if kind_of(path) != "json" and headless and len(columns) == len(headless):
+            numbered, columns = itertools.chain([(1, columns)], numbered), list(headless)
         rows, skipped = [], 0
         for number, fields in numbered:
             if len(fields) == len(columns):
@@ -85,6 +76,37 @@ def read_table(path: Path, headless: tuple[str, ...] = (), skip_broken: bool = F
     return Table(path, columns, rows, skipped)
 
 
+def require_columns(path: Path, names: tuple[str, ...], flag: str) -> None:
+    """Raise the errors of read_table and Table.places that a file's first row shows."""
+    with _opened(path) as reader:
+        columns, _ = _columns_and_rows(path, reader)
+    if columns:
+        Table(path, columns, []).places(names, flag)
+
+
+def _opened(path: Path) -> SourceReader:
+    try:
+        return SourceReader(SourceFile(path, path.name, path.stat().st_size), bad_lines="refuse")
+    except OSError as error:
+        raise file_error(error, f"cannot read {path}: {error.strerror}") from error
+
+
+def _columns_and_rows(path: Path, reader: SourceReader) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    lines, kind = reader.lines(), kind_of(path)
+    if kind == "json":
+        return _json_rows(path, lines)
+    numbered = _csv_rows(path, lines) if kind == "csv" else _tsv_rows(lines)
+    return next(numbered, (0, []))[1], numbered
+
+
+def require_table_name(flag: str, path: Path) -> None:
+    """Raise UserError if a table cannot be written to a file of this name: its suffix is that of another format."""
+    if path.suffix.lower() not in _WRITTEN_SUFFIXES:
+        raise UserError(
+            f"{flag} {path}: no table is written as {path.suffix}; expected a name that ends with .tsv, .csv or .jsonl"
+        )
+
+
 def kind_of(path: Path) -> str:
     """What a file is by its name: "csv", "json" or "tsv"."""
     suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path).suffix.lower()
@@ -100,7 +122,16 @@ def _separators(path: Path) -> str:
 
 
 def _tsv_rows(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.removesuffix("\r").split("\t")) for number, line in lines)
+    """Yield each line's fields; blank lines at the end of the file are no rows, others have one field."""
+    blank: list[tuple[int, list[str]]] = []
+    for number, line in lines:
+        fields = line.removesuffix("\r").split("\t")
+        if len(fields) == 1 and not fields[0].strip():
+            blank.append((number, fields))
+            continue
+        yield from blank
+        blank.clear()
+        yield number, fields
 
 
 def _csv_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:

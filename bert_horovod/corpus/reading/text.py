@@ -4,6 +4,7 @@ Memory holds no more than a few sections, a JSON line or an article.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -16,8 +17,7 @@ from bert_horovod.corpus.reading.wikipedia import Article, read_articles
 from bert_horovod.storage.reading import shown
 
 DOCUMENTS = ("file", "blank_line")
-MARKUP_LEFT = "paragraphs with markup left"  # names in SourceReader.passed_over
-ENDLESS = "paragraphs with an endless sentence"
+ENDLESS = "paragraphs with an endless sentence"  # names in SourceReader.passed_over
 SECTION_BYTES = 64 << 10
 CUT = f"sentences of more than {SECTION_BYTES >> 10} KiB, which were cut"
 NOT_JSON = "lines that are not JSON objects"
@@ -135,11 +135,9 @@ def _articles(reader: SourceReader, _documents: str) -> Iterator[Iterator[Sectio
 def _article_sections(article: Article, reader: SourceReader) -> Iterator[Section]:
     from bert_horovod.corpus.reading.wikitext import plain_text  # only a dump needs the parser
 
-    paragraphs, dropped = plain_text(article.wikitext)
+    paragraphs, removed = plain_text(article.wikitext, article.names)
     finite = [paragraph for paragraph in paragraphs if not _is_endless(paragraph)]
-    for name, count in ((MARKUP_LEFT, dropped), (ENDLESS, len(paragraphs) - len(finite))):
-        if count:
-            reader.passed_over[name] += count
+    reader.passed_over += removed + Counter({ENDLESS: len(paragraphs) - len(finite)})
     yield from _sections(((0, paragraph) for paragraph in finite), "file", reader, article.title)
 
 

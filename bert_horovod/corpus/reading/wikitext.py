@@ -14,6 +14,21 @@ from html import unescape
 import mwparserfromhell
 from mwparserfromhell.parser import ParserError
 
+from bert_horovod.corpus.reading.wiki_names import WikiNames, is_without_prose
+
+# What is removed, as a store's report counts it.
+MARKUP_LEFT = "paragraphs with markup left"
+SECTIONS = "sections without prose (references, links, ...)"
+_BLOCKS = {
+    "file": "links to files, with their captions",
+    "category": "links to categories",
+    "language": "links to other languages",
+    "template": "templates",
+    "table": "tables",
+    "ref": "references",
+    "tag": "formulas, galleries and the like",
+}
+_ANY_WIKI = WikiNames()
 _NO_PROSE_TAGS = (
     "ref|references|math|chem|ce|gallery|timeline|score|source|syntaxhighlight|pre|imagemap|graph|mapframe|maplink|"
     "hiero|templatestyles|templatedata|includeonly|section|inputbox|categorytree|indicator"
@@ -25,14 +40,6 @@ _TOKEN = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _TAG_ENDS = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_NO_PROSE_TAGS.split("|"), "nowiki")}
-# Links that are never shown: to files and categories (names of these namespaces in large Wikipedias), other languages.
-_HIDDEN_LINK = re.compile(
-    r"\[\[\s*(?:(?:file|image|media|category|datei|bild|kategorie|fichier|catégorie|archivo|imagen|categoría|immagine|"
-    r"categoria|ficheiro|imagem|arquivo|bestand|afbeelding|categorie|plik|grafika|kategoria|fil|kategori|файл|"
-    r"изображение|категория|ファイル|画像|カテゴリ|文件|档案|檔案|图像|圖像|分类|分類)\s*:|(?-i:[a-z]{2,3}|simple)(?-i:-[a-z-]+)?:"
-    r"[^|\[\]]*\]\])",
-    re.IGNORECASE,
-)
 # A link without markup inside needs no parser; most links are such.
 _SIMPLE_LINK = re.compile(r"(?<!\[)\[\[(?:[^\[\]{}|<>\n]+\|)?([^\[\]{}|<>\n]+)\]\](?!\])")
 _BLOCK_TAG = re.compile(
@@ -47,17 +54,9 @@ _INLINE_TAG = re.compile(
     re.IGNORECASE,
 )
 _HEADING = re.compile(r"(={1,6})(.+?)\1")
-_NO_PROSE_SECTIONS = frozenset(
-    (
-        "references", "external links", "see also", "further reading", "notes", "bibliography", "sources", "footnotes",
-        "citations", "notes and references", "references and notes", "notes and citations", "works cited", "literature",
-        "external link", "reference", "selected bibliography", "gallery", "sources and further reading",
-        "references and sources", "references and further reading", "bibliography and further reading",
-    )
-)  # fmt: skip
 _LINE_MARKS = ("", " ", "\t", "*", "#", ":", ";", "|", "!")  # first characters of lines that end a paragraph
 _QUOTES = re.compile("'{2,}")
-_MAGIC_WORD = re.compile(r"__[A-Z]{3,}__")
+_MAGIC_WORD = re.compile(r"__(?!_)\w{3,60}?(?<!_)__")
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
 # Left behind by removed markup: empty brackets, a space before a comma.
 _EMPTY_BRACKETS = re.compile(r" ?[(\[](?:[ ,;:]|(?:or|and)\b)*[)\]]")
@@ -65,36 +64,44 @@ _OPEN_BRACKET = re.compile(r"\([ ,;:]+")
 _SPACE_BEFORE = re.compile(r" (?=[,;:.)](?: |$))")
 _RESIDUE = re.compile(
     r"\[\[|\]\]|\{\{|\}\}|\{\||\|\}|\|-|==|\[(?:https?:)?//|</?[a-z][^<>]*>|<(?:ref|!--)|\|\s*thumb|thumb\s*\||"
-    r"\b(?:category|file|image):\S|^[|!]|\|\||!!",
+    r"^[|!]|\|\||!!",
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?:\S+ ){4}.*[.!?…。！？][\"'”’»›)\]」』]*", re.DOTALL)
 
 
-def plain_text(wikitext: str) -> tuple[list[str], int]:
-    """The prose of an article: (paragraphs without markup, number of paragraphs left out because markup was left).
+def plain_text(wikitext: str, names: WikiNames = _ANY_WIKI) -> tuple[list[str], Counter[str]]:
+    """The prose of an article: (paragraphs without markup, how much was removed, by kind).
 
     A list item is a paragraph if it is a sentence of at least five words; headings, indented code, and sections such
-    as "References" are left out. Single spaces separate words.
+    as "References" are left out. Single spaces separate words. A paragraph is removed if markup is left in it. A block
+    inside a removed block counts with it.
     """
-    paragraphs, dropped = [], 0
-    text = _BREAK_TAG.sub(lambda tag: " " if tag[1] is None else "", _without_blocks(wikitext))
-    text = _QUOTES.sub("", _MAGIC_WORD.sub("", _INLINE_TAG.sub("", _BLOCK_TAG.sub("\n\n", text))))
-    for markup, is_item in _paragraphs(text):
+    paragraphs, removed = [], Counter()
+    text = _BREAK_TAG.sub(lambda tag: " " if tag[1] is None else "", _without_blocks(wikitext, names, removed))
+    text = _QUOTES.sub("", _MAGIC_WORD.sub(_without_capitals, _INLINE_TAG.sub("", _BLOCK_TAG.sub("\n\n", text))))
+    for markup, is_item in _paragraphs(text, removed):
         paragraph = _plain(markup)
-        if _RESIDUE.search(paragraph):
-            dropped += 1
+        if _RESIDUE.search(paragraph) or names.shown_name.search(paragraph):
+            removed[MARKUP_LEFT] += 1
         elif any(map(str.isalpha, paragraph)) and (not is_item or _SENTENCE.fullmatch(paragraph)):
             paragraphs.append(paragraph)
-    return paragraphs, dropped
+    return paragraphs, removed
 
 
-def _without_blocks(wikitext: str) -> str:
+def _without_capitals(word: re.Match) -> str:
+    """Nothing in place of a magic word, such as __NOTOC__ or __목차__; other words, such as __init__, stay."""
+    return "" if word[0] == word[0].upper() else word[0]
+
+
+def _without_blocks(wikitext: str, names: WikiNames, removed: Counter[str]) -> str:
     """The text without the blocks that the scan finds."""
     pieces, begin = [], 0
-    for start, end, replacement in _Scan(wikitext).found():
+    for start, end, replacement, kind in _Scan(wikitext, names).found():
         if start >= begin:
             pieces += [piece for piece in (wikitext[begin:start], replacement) if piece]
+            if kind in _BLOCKS:
+                removed[_BLOCKS[kind]] += 1
         if end > begin:
             begin = end
             if not pieces or pieces[-1].endswith("\n"):  # else the rest would look like an indented line
@@ -107,22 +114,23 @@ def _without_blocks(wikitext: str) -> str:
 class _Scan:
     """One pass over a text, in time proportional to its length even if its markup is broken."""
 
-    def __init__(self, text: str):
-        self._text = text
-        self._found: list[tuple[int, int, str]] = []
+    def __init__(self, text: str, names: WikiNames):
+        self._text, self._hidden_link = text, names.hidden_link
+        self._found: list[tuple[int, int, str, str]] = []
         self._open: list[tuple[str, int, int]] = []  # kind, begin, braces still to be closed
         self._kinds: Counter[str] = Counter()  # how many of each kind are open
         self._endless: set[str] = set()  # tags without an end tag in the rest of the text
 
-    def found(self) -> list[tuple[int, int, str]]:
-        """The blocks to remove, sorted by their begin: (begin, end, text in their place); blocks may be nested."""
+    def found(self) -> list[tuple[int, int, str, str]]:
+        """The blocks to remove, sorted by their begin: (begin, end, text in their place, kind); blocks may be
+        nested."""
         at = 0
         while token := _TOKEN.search(self._text, at):
             kind, begin, at = token.lastgroup, token.start(token.lastgroup), token.end()
             if kind == "comment":
                 end = self._text.find("-->", at)
                 at = len(self._text) if end < 0 else end + 3
-                self._found.append((begin, at, ""))
+                self._found.append((begin, at, "", kind))
             elif kind == "tag":
                 at = self._take_tag(token)
             elif kind == "link_end":
@@ -143,7 +151,8 @@ class _Scan:
                 self._endless.add(name)
                 return end
             content, end = self._text[end : closing.start()], closing.end()
-        self._found.append((tag.start(), end, _literal(content) if name == "nowiki" else ""))
+        kind = {"ref": "ref", "references": "", "nowiki": "", "templatestyles": "", "section": ""}.get(name, "tag")
+        self._found.append((tag.start(), end, _literal(content) if name == "nowiki" else "", kind))
         return end
 
     def _close_links(self, begin: int, end: int) -> None:
@@ -151,8 +160,8 @@ class _Scan:
         for link_end in range(begin + 2 + (end - begin) % 2, end + 1, 2):
             if self._open and self._open[-1][0] == "link":
                 link = self._pop()[1]
-                if _HIDDEN_LINK.match(self._text, link, link_end):
-                    self._found.append((link, link_end, ""))
+                if hidden := self._hidden_link.match(self._text, link, link_end):
+                    self._found.append((link, link_end, "", hidden.lastgroup))
 
     def _close(self, kind: str, braces: int, end: int) -> None:
         """Close the templates (or the table) that so many braces end, and everything left open inside them."""
@@ -165,7 +174,7 @@ class _Scan:
             if braces_left >= 2:
                 self._push(kind, begin, braces_left)
             else:
-                self._found.append((begin + braces_left, end - braces, ""))
+                self._found.append((begin + braces_left, end - braces, "", kind))
 
     def _push(self, kind: str, begin: int, braces: int) -> None:
         self._open.append((kind, begin, braces))
@@ -182,7 +191,7 @@ def _literal(nowiki: str) -> str:
     return _SPECIAL.sub(lambda character: f"&#{ord(character.group())};", unescape(nowiki))
 
 
-def _paragraphs(text: str) -> Iterator[tuple[str, bool]]:
+def _paragraphs(text: str, removed: Counter[str]) -> Iterator[tuple[str, bool]]:
     """Yield (paragraph, whether it is a list item), without headings, indented lines and sections without prose."""
     held: list[str] = []
     silent_level = 0  # of the heading of a section without prose; 0: none is open
@@ -192,7 +201,9 @@ def _paragraphs(text: str) -> Iterator[tuple[str, bool]]:
             yield from _joined(held)
             level = len(heading[1])
             if not silent_level or level <= silent_level:
-                silent_level = level if _plain(heading[2]).lower() in _NO_PROSE_SECTIONS else 0
+                silent_level = level if is_without_prose(_plain(heading[2])) else 0
+                if silent_level:
+                    removed[SECTIONS] += 1
         elif not silent_level:
             first = line[:1]
             if first not in _LINE_MARKS and not line.startswith("----"):

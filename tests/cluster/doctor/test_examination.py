@@ -232,7 +232,7 @@ def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
     assert (done.returncode, report["ok"]) == (0, True), done.stdout + done.stderr
     assert report["all_reduce"]["ranks"] == 2
     assert report["all_reduce"]["bits_per_s"] > 0
-    assert report["start"].startswith("bert-horovod launch -np 1 -- pretrain ")
+    assert report["start"].startswith("bert-horovod launch -np 1 -- pretrain --recipe bert-base --data_dir ")
     assert report["start"].endswith(f"--output_dir {tmp_path / 'run'}")
     assert not (tmp_path / "run").exists()
 

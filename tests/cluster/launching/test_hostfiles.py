@@ -194,14 +194,18 @@ def test_a_hostfile_that_was_written_is_read_again(tmp_path):
     assert list(read_hostfile(tmp_path / "hosts")) == list(hosts)
 
 
+def test_a_hostfile_may_have_comments_and_empty_lines(tmp_path):
+    (tmp_path / "hosts").write_text("# rack 1\n\na slots=2  # fast\n  \n  b\tslots=1#\r\n\t# c slots=4\n")
+    assert read_hostfile(tmp_path / "hosts") == {"a": 2, "b": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a slots=1\n# fast ones\nb slots=1\n", "line 2: '# fast ones' is a comment; expected `host slots=N`"),
-        ("a slots=1\n\nb slots=1\n", "line 2: '' is empty"),
-        ("a slots=1\nb\n", "line 2: 'b' cannot be read"),
+        ("a slots=1\nb\n", "line 2: 'b' cannot be read; expected `host slots=N` in every line"),
         ("a:1\n", "line 1: 'a:1' cannot be read"),
-        ("a slots=1 # eight\n", "line 1: .* cannot be read"),
+        ("a # slots=1\n", "line 1: .* cannot be read"),
+        ("# none\n", "names no host"),
         ("a slots=99999999999\n", "line 1: .* gives a '99999999999' slots; expected at most 4096"),
         ("a slots=" + "9" * 5000 + "\n", "line 1: .* expected at most 4096"),
         ("a slots=0\n", "line 1: .* gives a no slot"),
@@ -209,7 +213,7 @@ def test_a_hostfile_that_was_written_is_read_again(tmp_path):
         ("", "names no host"),
     ],
 )
-def test_a_hostfile_that_horovodrun_cannot_read_is_refused_by_the_line(tmp_path, text, message):
+def test_a_hostfile_that_cannot_be_read_is_refused_by_the_line(tmp_path, text, message):
     (tmp_path / "hosts").write_text(text)
     with pytest.raises(UserError, match=message):
         read_hostfile(tmp_path / "hosts")

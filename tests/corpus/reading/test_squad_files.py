@@ -68,6 +68,23 @@ def test_is_impossible_makes_it_version_2(tmp_path):
     assert (questions.impossible, questions.version_2, questions.answers[0]) == ([True, False], True, [])
 
 
+@pytest.mark.parametrize("file", ["65-order-ai.json", "65-order-ia.json"])
+def test_a_file_is_version_2_whatever_the_order_of_its_questions(shared_data, tmp_path, file):
+    questions = read_squad(shared_data / "cases" / file, scored=True)
+    assert (questions.version_2, sorted(questions.impossible)) == (True, [False, True])
+    content = json.loads((shared_data / "cases" / file).read_text())
+    for question in content["data"][0]["paragraphs"][0]["qas"]:
+        if question["answers"]:
+            question["is_impossible"] = False  # marked, while the question without answers is not
+        else:
+            del question["is_impossible"]
+    assert read_squad(write(tmp_path / "f.json", content), scored=True).version_2
+    for question in content["data"][0]["paragraphs"][0]["qas"]:
+        question.pop("is_impossible", None)
+    with pytest.raises(UserError, match=r"\(id 'm2'\) has no answers, and no question is marked with is_impossible"):
+        read_squad(write(tmp_path / "g.json", content), scored=True)
+
+
 def test_questions_alone_need_no_answers(tmp_path):
     path = write(tmp_path / "f.json", changed((*QUESTION, "answers"), REMOVE))
     assert read_squad(path).answers[0] == []
@@ -91,7 +108,7 @@ def test_questions_alone_need_no_answers(tmp_path):
         (changed((*QUESTION, "id"), "y"), r"qas\[1\] has the id 'y' of another question"),
         (changed((*QUESTION, "question"), REMOVE), "has no 'question'"),
         (changed((*QUESTION, "is_impossible"), "no"), "'is_impossible' of .* is 'no', expected true or false"),
-        (changed((*QUESTION, "answers"), []), r"\(id 'x'\) has no answers and is not marked as is_impossible"),
+        (changed((*QUESTION, "answers"), []), r"\(id 'x'\) has no answers, and no question is marked with"),
         (changed((*QUESTION, "answers", 0, "text"), REMOVE), r"answers\[0\] has no 'text'"),
         (changed((*QUESTION, "answers", 0, "answer_start"), "10"), "'answer_start' of .* is '10', expected a whole"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.corpus.reading.table_files import kind_of, read_table, table_text
+from bert_horovod.corpus.reading.table_files import kind_of, read_table, require_table_name, table_text
 from bert_horovod.errors import DamagedData, UserError
 
 
@@ -129,3 +129,41 @@ def test_tabs_and_line_ends_within_a_written_tsv_field_become_blanks(tmp_path):
         "json",
         "tsv",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("text\ngood\n\n", ["good"]),
+        ("text\ngood\n\n\r\n  \n", ["good"]),
+        ("text\ngood\n\nbad\n", ["good", "", "bad"]),
+        ("text\rgood\r\r", ["good"]),
+    ],
+)
+def test_blank_lines_at_the_end_of_tsv_are_no_rows(tmp_path, text, rows):
+    table = read_table(written(tmp_path / "a.tsv", text))
+    assert [fields for _, fields in table.rows] == [[row] for row in rows]
+
+
+def test_blank_lines_at_the_end_of_wider_tsv_are_no_rows_but_others_are_refused(tmp_path):
+    assert read_table(written(tmp_path / "a.tsv", "a\tb\n1\t2\n\t\n\n\n")).rows == [(2, ["1", "2"]), (3, ["", ""])]
+    with pytest.raises(UserError, match="line 2: 1 fields, expected 2"):
+        read_table(written(tmp_path / "b.tsv", "a\tb\n\n1\t2\n"))
+
+
+@pytest.mark.parametrize("name", ["x.xlsx", "x.parquet", "x.tsv.gz", "x.XLS", "x.html"])
+def test_a_table_is_not_written_to_a_name_of_another_format(name):
+    with pytest.raises(
+        UserError, match=rf"--output {name}: no table is written as \{Path(name).suffix}; expected a na"
+    ):
+        require_table_name("--output", Path(name))
+    for good in ("x", "x.tsv", "x.TXT", "x.csv", "x.jsonl", "x.json"):
+        require_table_name("--output", Path(good))
+
+
+def test_a_bad_byte_in_a_table_is_told_without_flags_that_the_command_lacks(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"text\ncaf\xe9\n")
+    with pytest.raises(UserError, match="line 2, byte 8 of the text: the byte 0xe9") as error:
+        read_table(tmp_path / "a.csv")
+    assert "--bad_lines" not in str(error.value)
+    assert str(error.value).endswith("convert the file (iconv -f OLD -t UTF-8) or mend the line")

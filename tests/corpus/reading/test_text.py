@@ -11,6 +11,7 @@ import pytest
 import zstandard
 
 from bert_horovod.corpus.reading.finding import find_sources
+from bert_horovod.corpus.reading.pieces import piece_reader, split_source
 from bert_horovod.corpus.reading.sources import NOT_TEXT, TOO_LONG, SourceReader
 from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES, read_sections
 from bert_horovod.errors import DamagedData, UserError
@@ -267,3 +268,28 @@ def test_a_json_line_without_text_is_refused_with_its_place(tmp_path, line, foun
     path.write_text('{"text": "Good."}\n' + line + "\n", encoding="utf-8")
     with pytest.raises(UserError, match=rf"a\.jsonl, line 2: {found}"):
         documents(path)
+
+
+@pytest.mark.parametrize("compression", ["", ".gz"])
+def test_lines_may_end_with_cr_alone(tmp_path, compression):
+    text = b"First one .\rThird of first .\r\rAnother one .\r\rLast document .\rIts end .\r"
+    path = tmp_path / f"a.txt{compression}"
+    path.write_bytes(gzip.compress(text) if compression else text)
+    expected = [["First one .\nThird of first ."], ["Another one ."], ["Last document .\nIts end ."]]
+    assert documents(path, "blank_line") == expected
+    assert documents(path) == [["First one . Third of first .\nAnother one .\nLast document . Its end ."]]
+
+
+def test_cr_within_lines_that_end_otherwise_is_a_blank(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"One\rtwo.\nThree.\r\n\r\nFour.")
+    assert documents(tmp_path / "a.txt", "blank_line") == [["One two.\nThree."], ["Four."]]
+
+
+def test_parts_of_a_text_with_cr_line_ends_hold_every_document_once(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"".join(b"Document %d .\rIts end .\r\r" % i for i in range(100)))
+    [source] = find_sources([str(tmp_path / "a.txt")])
+    texts = []
+    for piece in split_source(source, "blank_line", 333):
+        with piece_reader(piece) as reader:
+            texts += [section.text for section in read_sections(reader, "blank_line")]
+    assert texts == [f"Document {i} .\nIts end ." for i in range(100)]

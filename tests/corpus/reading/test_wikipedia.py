@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 
 from bert_horovod.corpus.reading.finding import find_sources
+from bert_horovod.corpus.reading.pieces import piece_reader, split_source
 from bert_horovod.corpus.reading.sources import SourceReader
 from bert_horovod.corpus.reading.text import SECTION_BYTES, read_sections
 from bert_horovod.corpus.reading.wikipedia import read_articles
@@ -86,6 +87,7 @@ def test_articles_become_documents_with_a_title_and_every_document_is_counted(tm
     assert sections[-1].text == "Before."
     assert reader.passed_over == {
         "redirects": 1,
+        "templates": 1,
         "paragraphs with an endless sentence": 1,
         "paragraphs with markup left": 1,
     }
@@ -134,6 +136,107 @@ def test_what_is_not_a_whole_dump_is_refused(tmp_path, data, message):
     damaged = DamagedData if "XML, but not" not in message and "is not XML" not in message else UserError
     with pytest.raises(damaged, match=f"a.xml.*{message}"):
         articles(write(tmp_path / "a.xml", data))
+
+
+FULL = dump(page("Ant", PROSE))
+STUB = page("Ant", "").replace('bytes="0" xml:space="preserve"></text>', 'bytes="500" id="7" />')
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (HEAD.encode() + b"<logitem><id>1</id></logitem>" * 20 + TAIL.encode(), "a.xml is a dump of a wiki's log"),
+        (dump(STUB), "a.xml is a dump without text .a stub dump.: its first 1 article has none"),
+        (dump(page("R", "", redirect="Q"), *[STUB] * 99), "a stub dump.: its first 10 articles have none"),
+        (FULL.replace(b"<ns>0</ns>", b""), "page 'Ant': no <ns>: a dump of the old format export-0.11, which does not"),
+    ],
+)
+def test_a_dump_without_text_or_namespaces_is_named_at_its_first_pages(tmp_path, data, message):
+    with pytest.raises(UserError, match=message):
+        articles(write(tmp_path / "a.xml", data))
+
+
+def test_a_text_that_a_dump_lacks_is_counted(tmp_path):
+    deleted = STUB.replace('bytes="500" id="7"', 'bytes="500" deleted="deleted"')
+    titled_texts, passed_over = articles(write(tmp_path / "a.xml", dump(STUB, deleted, page("Bee", PROSE), STUB)))
+    assert titled_texts == [("Bee", PROSE)]
+    assert passed_over == {"articles whose text the dump lacks": 3}
+
+
+def history(title, *revisions):
+    """A page with a revision for each (timestamp, number, text); without a timestamp where it is ""."""
+    times = [f"<timestamp>{time}</timestamp>" if time else "" for time, _, _ in revisions]
+    return (
+        f"<page><title>{title}</title><ns>0</ns><id>9999</id>"
+        + "".join(
+            f"<revision><id>{number}</id><parentid>8</parentid>{time}<text>{text}</text></revision>"
+            for time, (_, number, text) in zip(times, revisions, strict=True)
+        )
+        + "<discussionthreadinginfo /></page>"
+    )
+
+
+@pytest.mark.parametrize("block_bytes", [7, 100, 1 << 20])
+def test_the_newest_revision_of_a_page_is_taken(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr("bert_horovod.corpus.reading.sources.BLOCK_BYTES", block_bytes)
+    old, new = "2010-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
+    pages = [
+        history("Rising", (old, 1, "a"), (new, 2, "b")),
+        history("Falling", (new, 2, "b"), (old, 1, "a")),
+        history("Later number", (old, 9, "a"), (new, 2, "b"), (old, 11, "c")),
+        history("One time", (new, 10, "b"), (new, 9, "a")),
+        history("No times", ("", 10, "b"), ("", 9, "a")),
+        history("One", (old, 1, "b")),
+        history("Empty in the end", (old, 1, "a"), (new, 2, "")).replace("<text></text>", '<text bytes="0" />'),
+    ]
+    titled_texts, passed_over = articles(write(tmp_path / "a.xml", dump(*pages)))
+    assert [text for _, text in titled_texts] == ["b"] * 6 + [""]
+    assert passed_over == {"older revisions of articles": 7}
+
+
+def test_a_page_with_an_endless_history_takes_the_memory_of_two_revisions(tmp_path, monkeypatch):
+    path = tmp_path / "a.xml.gz"
+    revision = f"<revision><timestamp>{{}}</timestamp><text>{PROSE * 1000}</text></revision>".replace("&", "&amp;")
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write((HEAD + "<page><title>All</title><ns>0</ns>").encode())
+        for i in range(400):
+            file.write(revision.format(f"20{i:03}").encode())
+        file.write(b"</page>" + TAIL.encode())
+    monkeypatch.setattr("bert_horovod.corpus.reading.wikipedia.MAXIMUM_PAGE_BYTES", 5 << 20)
+    tracemalloc.start()
+    [(title, _)], passed_over = articles(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert title == "All"
+    assert passed_over == {"older revisions of articles": 399}
+    assert peak < 10e6
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("38-kowiki.xml", "백두산은 한국에서 가장 높은 산이다. 높이는 2744 미터이다."),
+        ("38-dewiki.xml", "Berlin ist die Hauptstadt und die größte Stadt des Landes. Die Spree fließt hindurch."),
+        ("38b-dewiki.xml", "Berlin ist die Hauptstadt des Landes und liegt an der Spree.\nParis est la capitale."),
+        ("43-history.xml", "Newest version of this page is complete and good."),
+    ],
+)
+def test_reported_dumps_give_their_prose_alone(shared_data, file, text):
+    [source] = find_sources([str(shared_data / "cases" / file)])
+    with SourceReader(source) as reader:
+        assert "\n".join(section.text for section in read_sections(reader, "file")) == text
+
+
+def test_names_in_siteinfo_hold_for_every_part_of_a_dump(tmp_path):
+    site = HEAD.replace("</namespaces>", '<namespace key="6">Qqq</namespace></namespaces>')
+    body = "".join(page(f"P{i}", f"[[Qqq:a|Caption.]]Text {i}.") for i in range(50))
+    path = write(tmp_path / "a.xml", (site + body + TAIL).encode())
+    [source] = find_sources([str(path)])
+    texts = []
+    for piece in split_source(source, "file", 4000):
+        with piece_reader(piece) as reader:
+            texts += [section.text for section in read_sections(reader, "file")]
+    assert texts == [f"Text {i}." for i in range(50)]
 
 
 def test_a_truncated_compressed_dump_is_refused(tmp_path):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bert_horovod.corpus.reading.wikitext import plain_text
+from bert_horovod.corpus.reading.wiki_names import WikiNames
+from bert_horovod.corpus.reading.wikitext import MARKUP_LEFT, plain_text
 
 
 @pytest.mark.parametrize(
@@ -45,9 +46,9 @@ from bert_horovod.corpus.reading.wikitext import plain_text
     ],
 )  # fmt: skip
 def test_each_rule(wikitext, paragraphs):
-    computed, dropped = plain_text(wikitext)
+    computed, removed = plain_text(wikitext)
     assert computed == paragraphs
-    assert dropped == wikitext.count("<nowiki>[[")
+    assert removed[MARKUP_LEFT] == wikitext.count("<nowiki>[[")
 
 
 @pytest.mark.parametrize(
@@ -73,11 +74,71 @@ def test_each_rule(wikitext, paragraphs):
     ],
 )
 def test_a_paragraph_that_still_holds_markup_is_left_out_and_counted(bad):
-    assert plain_text(f"One.\n\n{bad}\n\nTwo.") == (["One.", "Two."], 1)
+    paragraphs, removed = plain_text(f"One.\n\n{bad}\n\nTwo.")
+    assert (paragraphs, removed[MARKUP_LEFT]) == (["One.", "Two."], 1)
 
 
 def test_an_unclosed_template_or_table_does_not_swallow_what_is_whole():
-    assert plain_text("A {{b.\n\nC {{d}} e.\n\n{|\n| f\n\nG [[File:h|{{i}}]] j.") == (["C e.", "G j."], 3)
+    paragraphs, removed = plain_text("A {{b.\n\nC {{d}} e.\n\n{|\n| f\n\nG [[File:h|{{i}}]] j.")
+    assert (paragraphs, removed[MARKUP_LEFT]) == (["C e.", "G j."], 3)
+
+
+def test_what_is_removed_is_counted_once_by_its_kind():
+    paragraphs, removed = plain_text(
+        "{{a|{{b}}[[File:c.jpg]]}}One.<ref>{{cite}}</ref> [[File:d.jpg|thumb|A [[e]] {{f}}.]]\n"
+        "<math>x</math><!-- no --><nowiki>''</nowiki>\n{|\n| {{g}}\n|}\n[[Category:H]][[Category:I]] [[de:J]]\n"
+        "== See also ==\n=== K ===\n[[L]] __NOTOC__\n== __init__ ==\nThe __init__ method."
+    )
+    assert paragraphs == ["One. ''", "The __init__ method."]
+    assert removed == {
+        "templates": 1,
+        "references": 1,
+        "links to files, with their captions": 1,
+        "formulas, galleries and the like": 1,
+        "tables": 1,
+        "links to categories": 2,
+        "links to other languages": 1,
+        "sections without prose (references, links, ...)": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "paragraph"),
+    [
+        ("[[Stó:lō]] and [[re:publica]] and [[Star Trek: Picard]].", "Stó:lō and re:publica and Star Trek: Picard."),
+        ("[[2001: A Space Odyssey|The film]], [[:Category:X|this]].", "The film, this."),
+        ("[[It: Chapter Two]], [[:fr:Mot|mot]], [[wikt:word|word]].", "It: Chapter Two, mot, word."),
+        ("[[abc:de]] is [[x: Y.2]][[be-x-old:A]][[als:B]].", "abc:de is x: Y.2."),
+    ],
+)
+def test_a_title_with_a_colon_that_is_no_namespace_is_words(text, paragraph):
+    assert plain_text(text)[0] == [paragraph]
+
+
+@pytest.mark.parametrize(
+    ("file", "category"),
+    [
+        ("Tiedosto", "Luokka"),
+        ("ملف", "تصنيف"),
+        ("Soubor", "Kategorie"),
+        ("Dosya", "Kategori"),
+        ("Tập tin", "Thể loại"),
+        ("پرونده", "رده"),
+        ("Файл", "Категорія"),
+        ("파일", "분류"),
+        ("Qqq file", "Qqq category"),
+    ],
+)
+def test_files_and_categories_are_known_by_the_names_of_the_dump_the_english_and_older_ones(file, category):
+    names = WikiNames({"-2": "Medium", "6": file, "14": category, "0": ""})
+    mark = "\u200f"
+    for own_file in (file, file.lower(), file.replace(" ", "_"), mark + file + " ", "File", "Image", "Medium", "Kuva"):
+        text = f"[[{own_file}:A b.jpg|mini|In [[c]].]]\nText.\n[[{category.replace(' ', '_')}:D|e]]\n[[Category:F]]"
+        paragraphs, removed = plain_text(text, names)
+        assert paragraphs == ["Text."]
+        assert removed == {"links to files, with their captions": 1, "links to categories": 2}
+    assert plain_text("[[Unnamed alias:a.svg|x|Caption.]]Text.", names)[0] == ["Text."]
+    assert plain_text(f"A.\n\nSee [[:{category}:B]].", names) == (["A."], {MARKUP_LEFT: 1})
 
 
 @pytest.mark.timeout(120)  # it takes a second; when it grows with the square of the text, minutes

@@ -1,0 +1,117 @@
+"""Mistakes in paths and columns are told before TensorFlow is imported, which takes seconds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.horovod_runs import PATIENCE_S, clean_environment
+from tests.toys import write_toy_store
+
+TEXT = "text,label\ngood,1\nbad,0\n"
+OWN = ["finetune", "--task", "classification", "--checkpoint", "model", "--output_dir", "out", "--train_file"]
+PREPARE = ["prepare", "--output_dir", "out", "--vocab"]
+PRETRAIN = ["pretrain", "--recipe", "quickstart", "--output_dir", "out", "--data_dir"]
+SQUAD = ["finetune", "--task", "squad", "--checkpoint", "model", "--output_dir", "out", "--data_dir"]
+GLUE = ["finetune", "--task", "sst2", "--output_dir", "out", "--checkpoint"]
+PREDICT = ["predict", "--checkpoint", "model", "--input"]
+
+CASES = [
+    ([*PREPARE, "model", "--input", "none.txt"], "--input none.txt: no such file"),
+    ([*PREPARE, "none", "--input", "a.txt"], "none: No such file"),
+    ([*PREPARE, "vocab.txt", "--input", "a.jsonl"], 'no field "text", its fields are'),
+    ([*PREPARE, "vocab.txt", "--input", "a.parquet"], "no column 'text'; expected a column of text: --text_field"),
+    ([*PRETRAIN, "none"], "none is not a token store"),
+    (
+        ["pretrain", "--recipe", "none.toml", "--data_dir", "store", "--output_dir", "out"],
+        "cannot read the recipe none",
+    ),
+    ([*PRETRAIN, "store", "--init_checkpoint", "none"], "--init_checkpoint: there is none at none"),
+    ([*PRETRAIN, "store", "--output_dir", "a.txt"], "--output_dir a.txt is a file"),
+    ([*PRETRAIN, "store", "--tuned", "none.toml"], "none.toml"),
+    ([*OWN, "none.csv", "--dev_file", "a.csv"], "cannot read none.csv"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--text_columns", "body"], "no column 'body', its columns are"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--label_column", "stars"], "no column 'stars', its columns are"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--checkpoint", "none"], "--checkpoint: there is none at none"),
+    ([*OWN, "a.csv", "--dev_file", "a.csv", "--checkpoint", "a.csv"], "--checkpoint: there is none at a.csv"),
+    ([*GLUE, "model", "--data_dir", "none"], "--data_dir none has no train.tsv"),
+    ([*SQUAD, "none"], "--data_dir none has no train-v1.1.json"),
+    ([*SQUAD, ".", "--train_file", "none.json"], "--train_file none.json: there is no such file"),
+    (["probe", "none", "--task", "sst2", "--data_dir", "."], "none/checkpoints has no checkpoint"),
+    (["probe", "pretrained", "--task", "sst2", "--data_dir", "none"], "--data_dir none has no train.tsv"),
+    ([*PREDICT, "none.csv", "--output", "o.csv"], "cannot read none.csv"),
+    ([*PREDICT, "a.csv", "--output", "o.csv"], "no column 'sentence', its columns are"),
+    ([*PREDICT, "a.csv", "--output", "o.csv", "--text_columns", "body"], "no column 'body', its columns are"),
+    ([*PREDICT, "a.csv", "--output", "o.xlsx"], "no table is written as .xlsx"),
+    ([*PREDICT, "a.csv", "--output", "none/o.csv"], "--output none/o.csv: there is no directory none"),
+    (["predict", "--checkpoint", "none", "--input", "-"], "--checkpoint: there is none at none"),
+    (["fill-mask", "--checkpoint", "none", "[MASK]"], "--checkpoint: there is none at none"),
+    (["fill-mask", "--checkpoint", "run", "[MASK]"], "--checkpoint: run is a run without a checkpoint yet"),
+    (["evaluate", "--checkpoint", "model", "--data_dir", "none"], "none is not a token store"),
+    (["evaluate", "--checkpoint", "none", "--data_dir", "store"], "--checkpoint: there is none at none"),
+    (["export", "--checkpoint", "none", "--output", "o", "--format", "onnx"], "--checkpoint: there is none at none"),
+    (["import", "none", "o"], "there is none at none"),
+    (["tune", "--recipe", "none.toml", "--data_dir", "store"], "cannot read the recipe none.toml"),
+    (["tune", "--recipe", "quickstart", "--data_dir", "none"], "none is not a token store"),
+    (["score", "--task", "sst2", "--predictions", "none.tsv", "--dev_file", "none.tsv"], "none.tsv"),
+    (["inspect", "--data_dir", "none"], "none is not a token store"),
+    (["verify", "--data_dir", "none"], "none is not a token store"),
+    (["vocab", "--input", "none.txt", "--output", "v.txt"], "--input none.txt: no such file"),
+    (["bench", "throughput", "--recipe", "quickstart", "--data_dir", "none"], "none is not a token store"),
+    (["bench", "memory", "--recipe", "none.toml", "--limit", "1GiB"], "cannot read the recipe none.toml"),
+    (["bench", "compute", "--recipe", "none.toml"], "cannot read the recipe none.toml"),
+    (["resume", "none"], "none does not tell how it was started"),
+    (["status", "none"], "none"),
+    (["report", "none", "--output", "r.html"], "none"),
+]
+PROGRAM = """
+import contextlib, io, json, sys, time
+from bert_horovod.__main__ import dispatch, parse
+for words, message in json.load(sys.stdin):
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        code = dispatch(parse(["bert-horovod", *words]))
+    late = "tensorflow" in sys.modules
+    print(json.dumps([words, code, message in errors.getvalue(), late, errors.getvalue()]))
+    if late:
+        break
+"""
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    write_toy_store(tmp_path / "store")
+    (tmp_path / "a.txt").write_text("A cat.")
+    (tmp_path / "a.csv").write_text(TEXT)
+    (tmp_path / "a.jsonl").write_text('{"body": "A cat."}\n')
+    parquet.write_table(pyarrow.table({"body": ["A cat."]}), tmp_path / "a.parquet")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\ncat\n.\n")
+    (tmp_path / "model").mkdir()
+    config = {"architectures": ["BertForSequenceClassification"], "text_columns": ["sentence"]}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "pretrained" / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    return tmp_path
+
+
+def test_mistakes_in_paths_and_columns_are_told_without_tensorflow(files):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(CASES),
+        capture_output=True,
+        text=True,
+        cwd=files,
+        env=clean_environment(),
+        timeout=PATIENCE_S,
+    )
+    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[[")]
+    wrong = [result for result in results if not (result[1] in (1, 2) and result[2]) or result[3]]
+    assert not wrong, "\n".join(map(str, wrong))
+    assert len(results) == len(CASES), done.stderr
+    assert not (files / "out").exists() or not any((files / "out").iterdir())
