@@ -1,6 +1,6 @@
 """Run ranks under horovodrun or mpirun, and handle their signals, output, exit code and last lines."""
 
-import ctypes
+import functools
 import importlib.util
 import os
 import re
@@ -21,6 +21,7 @@ from bert_horovod.cluster.launching.leftovers import ATTEMPT, kill_here
 from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
 from bert_horovod.collectives.launched import RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
 from bert_horovod.runtime.stopping import STOP_SIGNALS, heeded, is_same_request
 
@@ -44,8 +45,6 @@ _FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|rese
 _KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
 _NOT_EXPORTED = re.compile(r".*CUDA_VISIBLE_DEVICES")  # valid on this host only; horovodrun does not pass it on either
 _TERMINATED = 128 + signal.SIGTERM  # the launcher ended the rank, after another rank's end
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class _Ranks:
                 errors="replace",
                 env=for_mpirun(os.environ) | environment if self.plan.mpi else environment,
                 start_new_session=True,  # so that Ctrl-C reaches this process alone
-                preexec_fn=_bind_to_launcher,
+                preexec_fn=functools.partial(_bind_to_launcher, os.getpid()),
             )
             for number in heeded():
                 signal.signal(number, self._on_signal)
@@ -297,9 +296,9 @@ def _ends(messages: str) -> dict[int, int]:
     return ended
 
 
-def _bind_to_launcher() -> None:
+def _bind_to_launcher(launcher: int) -> None:
     """Between fork and exec: let the child die with this process, and ignore signals that a scheduler sends to all."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent(launcher)
     # SIG_IGN protects horovodrun's shells, which clear the mask; the mask protects mpirun, which sets handlers.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
