@@ -22,9 +22,9 @@ def run(arguments: argparse.Namespace) -> None:
     require_least("--top", arguments.top)
     import_tensorflow()
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
-    from bert_horovod.runs.checkpoint import find_checkpoint
+    from bert_horovod.runs.checkpoint import read_checkpoint
 
-    predictor = MaskedTokenPredictor(find_checkpoint(arguments.checkpoint))
+    predictor = read_checkpoint(arguments.checkpoint, MaskedTokenPredictor)
     for text, places in zip(arguments.texts, predictor.guess(arguments.texts, arguments.top), strict=True):
         print(text)
         for guesses in places:
