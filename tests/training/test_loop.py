@@ -8,6 +8,7 @@ import pytest
 
 from bert_horovod.batches.rows import Rows, StoreDataset
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.runs.status_files import read_sign
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
 from bert_horovod.training.run import FIRST_STEP_S
@@ -61,6 +62,27 @@ def test_a_skipped_step_uses_up_its_rows_and_its_place_in_the_schedule(store, tm
 def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_path):
     with pytest.raises(UserError, match=r"step 3: 3 updates in a row .* not finite .* learning_rate"):
         train(store, tmp_path, numerics={"precision": "float16", "initial_loss_scale": 2.0**40, "max_skipped_steps": 3})
+    sign = read_sign(tmp_path)
+    assert sign.ended == "ended by an error"
+    assert "The same command would diverge again" in sign.error
+    assert not sign.again
+
+
+def test_the_sign_of_life_is_never_behind_the_newest_checkpoint_also_when_a_run_is_resumed(store, tmp_path):
+    signs: dict[str, int] = {}
+
+    class Reading(Hook):
+        def begin(self, number: int) -> None:
+            signs[f"begin {number}"] = read_sign(tmp_path).step
+
+        def doing(self, what: str, more_s: float = 0) -> None:
+            signs.setdefault(what, read_sign(tmp_path).step)
+
+    recipe = toy_recipe(execution={"micro_batch": 8, "checkpoint_steps": 2})
+    train_recipe(recipe, store, tmp_path, max_steps=4)
+    train_recipe(recipe, store, tmp_path, max_steps=7, hooks=(Reading,))
+    assert signs["loading the state"] == 4
+    assert (signs["begin 5"], signs["begin 7"]) == (4, 6)
 
 
 def test_nothing_is_traced_after_the_first_step(store, tmp_path):
