@@ -264,8 +264,14 @@ class _Ranks:
         if code == UserError.exit_code:  # the rank's last lines explain it
             return code
         hosts = [host for host, slots in self.plan.hosts.items() for _ in range(slots)]
-        say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code)}")
+        say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code, self._by_ssh(hosts[rank], code))}")
         return 1
+
+    def _by_ssh(self, host: str, code: int) -> bool:
+        """Whether a killed rank's code is that of horovodrun's ssh client for another host."""
+        from bert_horovod.cluster.doctor.ask import is_here
+
+        return code == 128 + signal.SIGKILL and not self.plan.mpi and not is_here(host)
 
     def _first(self, ended: dict[int, int]) -> int:
         """The rank that failed first; the others ended because of it.
@@ -305,9 +311,17 @@ def _bind_to_launcher(launcher: int) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def _how(code: int) -> str:
-    """Describe an exit code: for signal n a shell gives 128 + n, subprocess gives -n."""
+def _how(code: int, ssh: bool = False) -> str:
+    """Describe an exit code: for signal n a shell gives 128 + n, subprocess gives -n.
+
+    `ssh`: the code is that of an ssh client on this host, which passes on that of the rank unless it is killed itself.
+    """
     number = -code if code < 0 else code - 128
+    if number == signal.SIGKILL and ssh:
+        return (
+            "SIGKILL of the ssh client on this host, or of the rank: by hand, or by the kernel if a host's memory was "
+            "full (see dmesg on both)"
+        )
     if number == signal.SIGKILL:
         return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
     if number in set(signal.Signals):
