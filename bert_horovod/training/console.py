@@ -45,7 +45,7 @@ class Console:
         if not self._has_bar:
             return
         if self._bar is None:
-            self._bar = tqdm(total=self._total, initial=step, leave=False, ncols=0, bar_format="")
+            self._bar = tqdm(total=self._total, initial=step, leave=False, bar_format=" ")
             lasting_log.begin_of_line = b"\r\x1b[K"  # its warnings take the bar's place
         self._draw(step)
 
@@ -89,7 +89,7 @@ class Console:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns
         except (OSError, ValueError):
             columns = 0
-        bar.ncols = (columns or 80) - 1  # a terminal may wrap a line that fills it
+        bar.ncols = (columns or 80) - 3  # room for ^C: a bar that wraps would not be cleared
         position, left = f"step {step}/{self._total}", self._left(step)
         room = bar.ncols - len(position) - len(" || ") - _BAR_COLUMNS
         kept: list[str] = []
