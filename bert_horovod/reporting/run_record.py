@@ -53,7 +53,7 @@ def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
         "summary": [*_summary(recipe, read, clock, cluster), *_place(directory)],
         "curves": _thinned(curves),
         "points": _columns([line for line in lines if _is_evaluation(line)], clock),
-        "bands": _bands(recipe, clock),
+        "bands": _bands(recipe, _store(directory), clock),
         "pauses": clock.pauses,
         "incidents": [{"step": line["step"], "text": str(line["incident"])} for line in lines if "incident" in line],
         "recipe": _flat(recipe_to_table(recipe)),
@@ -132,10 +132,18 @@ def _columns(lines: list[dict[str, Any]], clock: _Clock) -> dict[str, list[Any]]
     return columns
 
 
-def _bands(recipe: Recipe, clock: _Clock) -> list[dict[str, Any]]:
+def _store(directory: Path) -> str:
+    """The hash of the run's token store; "" if run.json does not tell."""
+    try:
+        return str(read_json(directory / "run.json", inside=directory)["store"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def _bands(recipe: Recipe, store: str, clock: _Clock) -> list[dict[str, Any]]:
     """Bands in which a metric is expected, from the reference curves of such runs, up to this run's last step."""
     bands = []
-    for reference in references_of(recipe):
+    for reference in references_of(recipe, store):
         window, last = reference.window, clock.last_step
         end = min(last, len(reference.means) * window)
         if end:
