@@ -203,7 +203,11 @@ def _summary(recipe: Recipe, read: Lines, clock: _Clock, cluster: Cluster | None
     rows.append(["tokens", f"{tokens:,.0f}"])
     for name, metric, text in (
         ("tokens a second", "tokens_per_s", "{:,.0f}"),
-        ("share of the peak", "flops_share", "{:.1%}"),
+        (
+            "share of the peak",
+            "flops_share",
+            "{:.1%}" + ", which was measured too low" * ((last.get("flops_share") or 0) > 1),
+        ),
         ("skipped steps", "skipped_steps", "{:,}"),
     ):
         if last.get(metric) is not None:

@@ -41,6 +41,18 @@ def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, 
         assert 0 < line["flops_share"] < 1
 
 
+def test_a_peak_that_was_measured_too_low_is_raised_to_what_the_run_reaches(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bert_horovod.training.run.print_start", lambda *_: 1.0)
+    train(store, tmp_path, max_steps=3, execution={"micro_batch": 8, "log_steps": 1})
+    lines = metrics(tmp_path)
+    assert lines[0]["flops_share"] == 1.0
+    reached = 1.0
+    for line in lines:
+        reached = max(reached, line["flops_per_s"])
+        assert line["flops_share"] == pytest.approx(line["flops_per_s"] / reached)
+    assert "the peak of matrix products is at least " in capsys.readouterr().out
+
+
 def test_an_overflow_skips_the_update_and_lowers_the_loss_scale(store, tmp_path):
     train(store, tmp_path, max_steps=6, numerics={"precision": "float16", "initial_loss_scale": 2.0**40})
     lines, progress = metrics(tmp_path), training_state(tmp_path)["progress"]
