@@ -1,9 +1,19 @@
 """The command line: `bert-horovod COMMAND ...`, one small module of `bert_horovod.commands` per command."""
 
+# ruff: noqa: E402 (Ctrl-C is handled before anything else is imported)
+
+from contextlib import ExitStack
+
+from bert_horovod.runtime.interrupt import interrupt_ends_at_once
+
+_importing = ExitStack()
+_importing.enter_context(interrupt_ends_at_once())
+
 import argparse
 import os
 import signal
 import sys
+from functools import partial
 
 from absl import app
 
@@ -13,6 +23,8 @@ from bert_horovod.commands.shared.parser import Parser, add_commands
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
 from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.storage.mapped import explain_bus_errors
+
+_importing.close()
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -52,7 +64,8 @@ def dispatch(arguments: argparse.Namespace) -> int:
         return 128 + signal.SIGINT
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(starting: ExitStack, arguments: argparse.Namespace) -> int:
+    starting.close()
     explain_bus_errors()  # not before absl, which has taken SIGBUS for a traceback
     return dispatch(arguments)
 
@@ -74,12 +87,14 @@ def _open_closed_streams() -> None:
 
 def main() -> None:
     """The `bert-horovod` command."""
+    starting = ExitStack()
+    starting.enter_context(interrupt_ends_at_once())  # until the command line is parsed, which imports all commands
     keep_freed_memory()  # before end_with_launcher starts a thread
     end_with_launcher()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # names may have bytes and characters that it cannot write
-    app.run(_run, flags_parser=parse)
+    app.run(partial(_run, starting), flags_parser=parse)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def printable_line(text: str) -> str:
+    """The same for text within a line: line ends are escapes too."""
+    return printable(text).replace("\n", "\\n")
+
+
 def unreadable(error: OSError | ValueError, path: object) -> UserError | RunError | None:
     """The error for a file that cannot be read though its content may be whole; None if its content is at fault."""
     number = getattr(error, "errno", None)

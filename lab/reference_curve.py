@@ -20,6 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.commands.shared.flags import add_overrides
+from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.finetuning.sweep import variants
 from bert_horovod.recipe.loading import load_recipe
@@ -95,6 +96,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--window", type=int, default=100, metavar="STEPS", help="a multiple of 10 (default: 100)")
     parser.add_argument("--max_steps", type=int, metavar="N", help="most steps of each run (default: all)")
+    parser.add_argument("--this_store", action="store_true", help="the band is for runs on this token store alone")
     add_overrides(parser)
     arguments = parser.parse_args()
     try:
@@ -119,6 +121,7 @@ def main() -> int:
             "window": arguments.window,
             **band(np.stack([each[:shortest] for each in curves])),
             "settings": curve_settings(recipe),
+            "stores": [open_store(arguments.data_dir).hash] if arguments.this_store else [],
         }
     except ReportedError as error:
         print(f"error: {error}", file=sys.stderr)

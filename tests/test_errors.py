@@ -27,7 +27,7 @@ from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Numerics
 from bert_horovod.runs.checkpoint import load_newest, path_of
-from bert_horovod.runs.directory import Followed, claim, not_where_it_was
+from bert_horovod.runs.directory import Followed, Start, claim, not_where_it_was
 from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
@@ -103,6 +103,12 @@ def _second_run(place: Path) -> None:
         claim(place / "run", toy_recipe(), "ab" * 32, patience_s=0.1)
     finally:
         os.close(held)
+
+
+def _another_start(place: Path) -> None:
+    one, other = (Start("--checkpoint", f"/models/{number}", str(number) * 64) for number in (1, 2))
+    os.close(claim(place / "run", toy_recipe(), "ab" * 32, start=one))
+    claim(place / "run", toy_recipe(), "ab" * 32, start=other)
 
 
 def _divergence(place: Path) -> None:
@@ -190,6 +196,7 @@ CAUSES: dict[str, Callable[[Path], None]] = {
     "a wrong hostfile": _hostfile,
     "a directory that is not there": _absent,
     "a second run on the same": _second_run,
+    "a run is resumed with another": _another_start,
     "the run diverges": _divergence,
     "no checkpoint could be written": _checkpoint_not_written,
     "the disk is full where something else": _full_disk,

@@ -101,15 +101,21 @@ def evaluate(
     from bert_horovod.corpus.store import verify
     from bert_horovod.inference.masked_tokens import read_masked_model
     from bert_horovod.model.policy import ComputePolicy
-    from bert_horovod.runs.checkpoint import find_checkpoint, recorded_length, recorded_pair
+    from bert_horovod.runs.checkpoint import read_checkpoint, recorded_length, recorded_pair
     from bert_horovod.tasks.pretraining import Pretraining
     from bert_horovod.training.hooks.evaluation import Evaluator
 
     store = verify(data_dir)  # otherwise a damaged byte would change the loss
-    directory = find_checkpoint(checkpoint)
-    pretrained = read_masked_model(directory)
+    directory, pretrained, lengths, pair = read_checkpoint(
+        checkpoint,
+        lambda directory: (
+            directory,
+            read_masked_model(directory),
+            {"flag": sequence_length, "checkpoint": recorded_length(directory), "default": DEFAULT_LENGTH},
+            recorded_pair(directory),
+        ),
+    )
     _refuse_another_vocabulary(directory, pretrained, store)
-    lengths = {"flag": sequence_length, "checkpoint": recorded_length(directory), "default": DEFAULT_LENGTH}
     length_from, sequence_length = next((known, length) for known, length in lengths.items() if length is not None)
     if not 8 <= sequence_length <= pretrained.model.max_position_embeddings:
         raise UserError(
@@ -117,7 +123,7 @@ def evaluate(
             f"the positions of {directory}"
         )
     unigrams = unigram_cross_entropy(store)
-    pair = (recorded_pair(directory) or "next_sentence") if pretrained.pairs else "none"
+    pair = (pair or "next_sentence") if pretrained.pairs else "none"
     recipe = Recipe(objective=Objective(pair=pair), phase=(Phase(sequence_length=sequence_length),))
     held_out = open_rows(store, recipe, 0, "held_out", index_dir)
     task = Pretraining(pretrained.pairs, recipe.objective.pair_name)

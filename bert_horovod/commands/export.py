@@ -51,15 +51,14 @@ def run(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from bert_horovod.interchange.exporting import export
-    from bert_horovod.runs.checkpoint import find_checkpoint
+    from bert_horovod.runs.checkpoint import read_checkpoint
 
     tf.config.set_visible_devices([], "GPU")
-    exported = export(
-        find_checkpoint(arguments.checkpoint),
-        arguments.output,
-        arguments.format,
-        arguments.architecture,
-        arguments.with_tokenizer,
+    exported = read_checkpoint(
+        arguments.checkpoint,
+        lambda directory: export(
+            directory, arguments.output, arguments.format, arguments.architecture, arguments.with_tokenizer
+        ),
     )
     print(
         f"read        {exported.origin}\n"

@@ -24,10 +24,10 @@ def run(arguments: argparse.Namespace) -> None:
     require_checkpoint(arguments.checkpoint)
     import_tensorflow()
     from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
-    from bert_horovod.runs.checkpoint import find_checkpoint
+    from bert_horovod.runs.checkpoint import read_checkpoint
 
     texts = list(map(whole_text, arguments.texts))
-    predictor = MaskedTokenPredictor(find_checkpoint(arguments.checkpoint))
+    predictor = read_checkpoint(arguments.checkpoint, MaskedTokenPredictor)
     for text, places in zip(texts, predictor.guess(texts, arguments.top), strict=True):
         print(text)
         for guesses in places:

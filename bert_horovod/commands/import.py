@@ -40,13 +40,17 @@ def run(arguments: argparse.Namespace) -> None:
     """Read, write and print a summary."""
     require_checkpoint(arguments.checkpoint, "CHECKPOINT")
     import_tensorflow()
+    from bert_horovod.runs.checkpoint import read_checkpoint
+
+    read_checkpoint(arguments.checkpoint, lambda path: _import(path, arguments), "CHECKPOINT")
+
+
+def _import(path: Path, arguments: argparse.Namespace) -> None:
     from bert_horovod.interchange.huggingface import write_directory
     from bert_horovod.interchange.pretrained import describe, read_pretrained, read_tokenizer
     from bert_horovod.interchange.suitability import require_vocabulary
-    from bert_horovod.runs.checkpoint import find_checkpoint
     from bert_horovod.storage.writing import new_directory
 
-    path = find_checkpoint(arguments.checkpoint, "CHECKPOINT")
     contents = describe(path)
     architecture = contents.architectures[0]
     tokenizer = read_tokenizer(path)

@@ -135,10 +135,9 @@ def _tokenizer(vocab: str, cased: bool) -> tuple[Path, list[str], "TokenizerSett
     import_tensorflow()
     from bert_horovod.interchange.pretrained import read_tokenizer
     from bert_horovod.interchange.suitability import require_vocabulary
-    from bert_horovod.runs.checkpoint import find_checkpoint
+    from bert_horovod.runs.checkpoint import read_checkpoint
 
-    path = find_checkpoint(path, "--vocab")
-    tokenizer = read_tokenizer(path)
+    path, tokenizer = read_checkpoint(path, lambda path: (path, read_tokenizer(path)), "--vocab")
     mend = f"bert-horovod import {vocab} DIR {'--cased' if cased else '--cased (or --uncased)'}, then --vocab DIR"
     if tokenizer.reason is None and not cased:
         raise UserError(f"--vocab {vocab}: nothing tells whether text is to be lower-cased for it; {mend}")

@@ -7,6 +7,7 @@ To stop:         touch O/stop      (every rank saves at the same step)
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,7 @@ def _look(arguments: argparse.Namespace) -> None:
 
 def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
     from bert_horovod.corpus.store import open_store, verify
-    from bert_horovod.runs.checkpoint import find_checkpoint
+    from bert_horovod.runs.checkpoint import find_checkpoint, read_checkpoint
     from bert_horovod.training.hooks.epochs import EpochHook
     from bert_horovod.training.job import pretraining_job
     from bert_horovod.training.start import check_recipe, load_initial
@@ -71,8 +72,8 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
             f"execution.probe = {recipe.execution.probe!r} and --probe_dir {arguments.probe_dir or 'missing'}: "
             "expected both, a task and its files, or neither"
         )
-    if start and launched.rank == 0:  # rank 0 sends its parameters to the others
-        start = find_checkpoint(start, "--init_checkpoint")
+    if start and launched.rank == 0:
+        find_checkpoint(start, "--init_checkpoint")  # a wrong path is told before the store is read
     # One process on each host verifies the host's copy, because training would use a damaged byte.
     store = (verify if launched.local_rank == 0 else open_store)(arguments.data_dir)
     check_recipe(recipe, store, launched.size, padded=arguments.init_checkpoint is not None)
@@ -85,8 +86,13 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
         hooks=(EpochHook, *_probe(recipe.execution.probe, arguments.probe_dir)),
         **options,
     )
-    if job.init_checkpoint and launched.rank == 0:
-        load_initial(job.init_checkpoint, recipe.in_phase(recipe.phase[0]).model, job.task, job.dataset)
+    if start and launched.rank == 0:  # rank 0 sends its parameters to the others
+
+        def check(directory: Path) -> Path:
+            load_initial(directory, recipe.in_phase(recipe.phase[0]).model, job.task, job.dataset)
+            return directory
+
+        job = replace(job, init_checkpoint=read_checkpoint(start, check, "--init_checkpoint"))
     return job
 
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import UserError, printable_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
             f"{arguments.RUN} was started in {command.directory}, which cannot be entered ({error.strerror}); run its "
             f"command where its files are: {shown}"
         ) from error
-    print(f"in {command.directory}: {shown}", file=sys.stderr, flush=True)
+    print(printable_line(f"in {command.directory}: {shown}"), file=sys.stderr, flush=True)
     # The recorded directory may hold modules of others, and `-m` alone would let Python import these first.
     program = "import sys; sys.path[:] = filter(None, sys.path); from bert_horovod.__main__ import main; main()"
     words = [sys.executable, "-c", program, *command.words]

@@ -7,6 +7,15 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_horovod.errors import printable_line
+from bert_horovod.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bert_horovod.reporting.run_status import RunStatus
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,39 +27,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the run's directory and print the status."""
     from bert_horovod.reporting.run_status import run_status
-    from bert_horovod.training.console import duration
 
     status = run_status(arguments.RUN)
     if arguments.json:
         print(json.dumps(dataclasses.asdict(status), indent=1))
         return
+    for line in _lines(status, arguments.RUN):
+        print(printable_line(line))  # names and messages are of the run's files, which anybody may have written
+
+
+def _lines(status: "RunStatus", run: Path) -> "Iterator[str]":
+    """The status for people."""
+    from bert_horovod.training.console import duration
+
     sign = status.sign
-    advice = f"go on with: bert-horovod resume {arguments.RUN}"
+    advice = f"go on with: bert-horovod resume {run}"
     if sign is None:
-        print(f"{arguments.RUN}: it has left no sign of life; {advice}")
+        yield f"{run}: it has left no sign of life; {advice}"
     else:
         place = f"on {sign.host} with {sign.ranks} rank{'s' * (sign.ranks > 1)}"
         ago = duration(status.sign_age_s)
         begun = f"{duration(sign.time - sign.started)} after its start"
-        print(
-            f"{arguments.RUN}: "
-            + {
-                "running": f"running {place}, for {duration(sign.time - sign.started)}",
-                "silent": f"no sign of life for {ago}: stopped, dead or cut off; it was running {place}",
-                "dead": f"not running: its process {place} ended without a word (killed?), at most {ago} ago; {advice}",
-                "finished": f"finished {ago} ago, {place}, {begun}",
-            }.get(status.state, f"{status.state}, {ago} ago, {place}, {begun}; {advice}")
-        )
+        after = "; ".join(filter(None, (sign.error, advice if sign.again else "")))
+        known = {
+            "running": f"running {place}, for {duration(sign.time - sign.started)}",
+            "silent": f"no sign of life for {ago}: stopped, dead or cut off; it was running {place}",
+            "dead": f"not running: its process {place} ended without a word (killed?), at most {ago} ago; {advice}",
+            "finished": f"finished {ago} ago, {place}, {begun}",
+        }
+        yield f"{run}: " + known.get(status.state, f"{status.state}, {ago} ago, {place}, {begun}; {after}")
     if status.step is not None:
         last = f" of {sign.last_step}" if sign else ""
-        loss = f", loss {status.loss:.4f}" if status.loss is not None else ""
+        loss = f", loss {status.loss:.4f}" if status.loss is not None else ", loss not finite" * status.diverged
         time_left = f", about {duration(status.left_s)} left" if status.left_s else ""
-        print(f"step {status.step}{last}{loss}{time_left}")
+        yield f"step {status.step}{last}{loss}{time_left}"
     if sign is not None and not sign.ended:
         when = "doing" if status.state == "running" else "its last doing"
-        print(f"{when}: {sign.doing}, for {duration(sign.time - sign.doing_since)}")
-        print("".join(f"  {line}\n" for line in sign.waits), end="")
+        yield f"{when}: {sign.doing}, for {duration(sign.time - sign.doing_since)}"
+        yield from (f"  {line}" for line in sign.waits)
     if status.last_checkpoint:
-        print(f"last checkpoint: {status.last_checkpoint}, {duration(status.checkpoint_age_s)} ago")
+        yield f"last checkpoint: {status.last_checkpoint}, {duration(status.checkpoint_age_s)} ago"
     else:
-        print("no checkpoint yet")
+        yield "no checkpoint yet"
+    if status.unreadable_lines:
+        yield f"metrics.jsonl: {counted(status.unreadable_lines, 'line')} of the newest could not be read"

@@ -26,7 +26,8 @@ class UpdateInputs(NamedTuple):
 class Update(NamedTuple):
     """The report of one update, as tensors; equal on all ranks, except for the times."""
 
-    gradient_norm: tf.Tensor  # float32 scalar: global L2 norm before clipping, but after clipping of buckets
+    # float32 scalar: global L2 norm before clipping, but after clipping of buckets; see Exchange.norm_metric
+    gradient_norm: tf.Tensor
     finite: tf.Tensor  # bool scalar; False: nothing was updated
     rows: tf.Tensor  # int32 scalar: looked-up rows that were sent apart from the buckets; see bytes_reduced
     ready_s: tf.Tensor  # float64 [all-reduces]: time at which each one's input existed, in seconds since the epoch
@@ -45,6 +46,8 @@ class Exchange:
 
     overlaps = False  # whether its buckets are sent during backward; only then is a measured plan useful
     rows_alone = False  # whether its plan may send the sparse embedding gradient apart from the dense part
+    # Metric that the next update's `gradient_norm` is: "exchange_norm" if it is of something else than the gradient.
+    norm_metric: str = "gradient_norm"
     plan: BucketPlan
     _world: World
 

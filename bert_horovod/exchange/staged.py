@@ -147,7 +147,12 @@ class StagedExchange(Exchange):
             slot = self._state.slots["v"]
             sums = [tf.reduce_sum([tf.reduce_sum(slot[name]) for name in bucket]) for bucket in self.plan.buckets]
             self._v_sums.assign(tf.stack(sums))
-        self._branch.assign(int(self._stages.frozen))
+        self._choose(int(self._stages.frozen))
+
+    def _choose(self, branch: int) -> None:
+        """Set the branch of the next step; branch 0 is the dense one."""
+        self._branch.assign(branch)
+        self.norm_metric = "exchange_norm" if branch else "gradient_norm"
 
     def _freeze(self) -> None:
         for slot, correction in self._corrections().items():

@@ -120,9 +120,9 @@ class ZeroOneAdam(StagedExchange):
         super()._take_up_stage(step)
         self._next = step
         if self._stages.frozen:
-            self._branch.assign(_LOCAL)
+            self._choose(_LOCAL)
         else:
-            self._branch.assign(_DENSE if self._learns(step) else _SIGNS)
+            self._choose(_DENSE if self._learns(step) else _SIGNS)
 
     def _freeze(self) -> None:
         super()._freeze()

@@ -12,7 +12,7 @@ from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
-from bert_horovod.runs.checkpoint import find_checkpoint
+from bert_horovod.runs.checkpoint import read_checkpoint
 
 # Settings that may differ from the checkpoint's.
 _MAY_DIFFER = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -26,8 +26,7 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
     Raises:
         ReportedError: `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
     """
-    directory = find_checkpoint(checkpoint)
-    pretrained = read_pretrained(directory)
+    directory, pretrained = read_checkpoint(checkpoint, lambda directory: (directory, read_pretrained(directory)))
     require_vocabulary(directory, pretrained.vocabulary)
     return directory, pretrained
 

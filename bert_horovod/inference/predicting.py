@@ -9,7 +9,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.inference.span_predictor import SpanPredictor
 from bert_horovod.inference.text_predictor import TextPredictor
 from bert_horovod.interchange.pretrained import read_configuration
-from bert_horovod.runs.checkpoint import find_checkpoint
+from bert_horovod.runs.checkpoint import read_checkpoint
 from bert_horovod.storage.reading import shown
 from bert_horovod.tasks.span import ARCHITECTURE as SPAN_HEAD
 from bert_horovod.tasks.text_head import ARCHITECTURE as TEXT_HEAD
@@ -49,7 +49,10 @@ def open_predictor(checkpoint: Path, options: Options) -> Predictor:
     Raises:
         ReportedError: `checkpoint` is not a checkpoint, is damaged, or is of a kind without a predictor.
     """
-    directory = find_checkpoint(checkpoint)
+    return read_checkpoint(checkpoint, lambda directory: _predictor(directory, options))
+
+
+def _predictor(directory: Path, options: Options) -> Predictor:
     kinds = read_configuration(directory).get("architectures")
     kind = kinds[0] if isinstance(kinds, list) and kinds else None
     of_bert = str(kind).replace("Albert", "Bert", 1)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_horovod.errors import RunError
-from bert_horovod.runtime.children import python_settings
+from bert_horovod.runtime.children import end_with_parent, python_settings
 
 ONNX_FILE = "model.onnx"
 TOLERANCE = 1e-5  # largest difference, relative to the largest value of an output (or to 1, if that is smaller)
@@ -122,4 +122,5 @@ def main(directory: str, inputs: str, outputs: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent(os.getppid())
     main(*sys.argv[1:])

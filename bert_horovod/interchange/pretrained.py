@@ -1,14 +1,16 @@
 """Opens checkpoints of any format with one function: Hugging Face directories and Google's TF1 checkpoints."""
 
+import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.interchange import google, tokenizer_files
 from bert_horovod.interchange.architectures import Architecture
 from bert_horovod.interchange.huggingface import Pretrained, describe_directory, read_directory, read_model
-from bert_horovod.interchange.safetensors_file import INDEX_FILE, WEIGHTS_FILE
+from bert_horovod.interchange.safetensors_file import INDEX_FILE, WEIGHTS_FILE, weight_files
 from bert_horovod.interchange.tokenizer_files import TokenizerFound, read_json
 from bert_horovod.recipe.sections import Model
+from bert_horovod.storage.reading import hash_file
 from bert_horovod.tasks.base import Task
 
 FORMATS = "a Hugging Face directory of BERT or ALBERT, a TF1 checkpoint of Google's"
@@ -71,6 +73,18 @@ def read_tokenizer(path: Path) -> TokenizerFound:
     if prefix := _google_prefix(path):
         return google.read_tokenizer(prefix)
     return tokenizer_files.read_tokenizer(path, read_model(path / "config.json").vocab_size)
+
+
+def weights_hash(path: Path) -> str:
+    """SHA-256 of a checkpoint's weights, in hexadecimal: of its one file, or of the hashes of several files.
+
+    Of a TF1 checkpoint it is that of the index, which has a checksum of each variable. Raises ReportedError as
+    read_pretrained does, and OSError.
+    """
+    if prefix := _google_prefix(path):
+        return hash_file(prefix.with_name(f"{prefix.name}.index"))
+    hashes = [hash_file(file) for file in weight_files(path)]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
 def _google_prefix(path: Path) -> Path | None:

@@ -59,6 +59,11 @@ def as_float32(mapped: np.ndarray) -> np.ndarray:
         return mapped.astype(np.float32)
 
 
+def weight_files(directory: Path) -> list[Path]:
+    """The files that `map_weights` reads; raises its errors for missing ones."""
+    return [path for path, _ in _files(directory)]
+
+
 def _files(directory: Path) -> list[tuple[Path, Callable[[Path], dict[str, np.ndarray]]]]:
     """The weight files, each with the function that maps it: safetensors if present, else PyTorch's."""
     for whole, index, mapper in (

@@ -1,6 +1,7 @@
-"""A command of this program in processes of its own, which end when it ends or this process does."""
+"""A command of this program in processes of its own, which end when it ends or this process does, even by SIGKILL."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bert_horovod.runtime.children import python_settings
+from bert_horovod.runtime.children import end_with_parent, python_settings
 
 _ENDING_S = 20  # time for a launcher to end its ranks
 
@@ -36,6 +37,7 @@ def run_command(words: Sequence[str], limit_s: float | None = None) -> Ended:
             stderr=errors,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | python_settings(),
             start_new_session=True,  # Ctrl-C reaches this process only; it ends the child
+            preexec_fn=functools.partial(end_with_parent, os.getpid()),
         )
         late = False
         try:

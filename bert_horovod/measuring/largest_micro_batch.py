@@ -20,7 +20,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.allocator import keep_freed_memory
-from bert_horovod.runtime.children import python_settings
+from bert_horovod.runtime.children import end_with_parent, python_settings
 
 STEPS = 2  # optimizer steps; the first creates slots and accumulators, the second runs beside them
 MARGIN = 1.1  # on a CPU a try is ended when its resident memory exceeds the limit times this
@@ -216,5 +216,6 @@ def _child() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent(os.getppid())
     keep_freed_memory()  # as a rank does
     _child()

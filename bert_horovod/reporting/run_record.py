@@ -13,13 +13,14 @@ from bert_horovod.errors import UserError, file_error
 from bert_horovod.recipe.loading import load_recipe, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.reporting.run_status import newest_checkpoint
+from bert_horovod.reporting.time_left import seconds_left
+from bert_horovod.runs.metrics_lines import Lines, read_lines
 from bert_horovod.runs.reference_curves import Bounds, references_of
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.runs.step_metrics import StepMetrics
-from bert_horovod.storage.reading import open_regular, read_json
+from bert_horovod.storage.reading import read_json
 
 MOST_POINTS = 1500  # of a curve; longer ones are thinned
-_MOST_BYTES = 1 << 30  # of metrics.jsonl
 _PAUSE_S = 60  # a pause: the time between two lines exceeds that of their steps by more than this
 _NEITHER = ("step", "phase", "epoch", "time")  # columns that are not drawn as curves
 _HELD_OUT, _PROBE = "held_out_", "probe_"
@@ -43,16 +44,16 @@ def read_run(directory: Path, cluster: Cluster | None = None) -> dict[str, Any]:
     if not (directory / "run.json").is_file():
         raise UserError(f"{directory} is not a run's directory: it has no run.json; expected an --output_dir")
     recipe = load_recipe(directory / "recipe.toml")
-    lines = _lines(directory / "metrics.jsonl")
-    steps = [line for line in lines if "loss" in line]
+    read = _read(directory / "metrics.jsonl")
+    lines, steps = read.lines, read.steps
     clock = _Clock(steps)
     curves = _columns(steps, clock)
     return {
         "directory": str(directory),
-        "summary": [*_summary(recipe, steps, clock, lines, cluster), *_place(directory)],
+        "summary": [*_summary(recipe, read, clock, cluster), *_place(directory)],
         "curves": _thinned(curves),
         "points": _columns([line for line in lines if _is_evaluation(line)], clock),
-        "bands": _bands(recipe, clock),
+        "bands": _bands(recipe, _store(directory), clock),
         "pauses": clock.pauses,
         "incidents": [{"step": line["step"], "text": str(line["incident"])} for line in lines if "incident" in line],
         "recipe": _flat(recipe_to_table(recipe)),
@@ -79,9 +80,11 @@ class _Clock:
         for line in steps:
             step, hours, tokens = self._at[-1]
             seconds = line["step_s"] * (line["step"] - step)
-            if before and (gap_s := line["time"] - before["time"] - seconds) > _PAUSE_S:
+            times = line.get("time"), before.get("time")
+            if None not in times and (gap_s := times[0] - times[1] - seconds) > _PAUSE_S:
                 self.pauses.append({"step": line["step"], "hours": hours, "seconds": gap_s})
-            self._at.append((line["step"], hours + seconds / 3600, tokens + line["tokens_per_s"] * seconds))
+            tokens += (line.get("tokens_per_s") or 0.0) * seconds
+            self._at.append((line["step"], hours + seconds / 3600, tokens))
             before = line
 
     def at(self, step: int) -> tuple[float, float]:
@@ -103,23 +106,14 @@ class _Clock:
         return self._at[-1][1:]
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of metrics.jsonl; a last line that is being written is left out."""
-    objects = []
+def _read(path: Path) -> Lines:
+    """The lines of metrics.jsonl; none if the file is missing."""
     try:
-        with open_regular(path) as file:
-            for line in file.read(_MOST_BYTES).splitlines():
-                try:
-                    line_object = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(line_object, dict) and isinstance(line_object.get("step"), int):
-                    objects.append(line_object)
+        return read_lines(path)
     except FileNotFoundError:
-        return []
+        return Lines([], 0)
     except OSError as error:
         raise file_error(error, f"cannot read {path}: {error.strerror}") from error
-    return objects
 
 
 def _is_evaluation(line: dict[str, Any]) -> bool:
@@ -138,10 +132,18 @@ def _columns(lines: list[dict[str, Any]], clock: _Clock) -> dict[str, list[Any]]
     return columns
 
 
-def _bands(recipe: Recipe, clock: _Clock) -> list[dict[str, Any]]:
+def _store(directory: Path) -> str:
+    """The hash of the run's token store; "" if run.json does not tell."""
+    try:
+        return str(read_json(directory / "run.json", inside=directory)["store"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def _bands(recipe: Recipe, store: str, clock: _Clock) -> list[dict[str, Any]]:
     """Bands in which a metric is expected, from the reference curves of such runs, up to this run's last step."""
     bands = []
-    for reference in references_of(recipe):
+    for reference in references_of(recipe, store):
         window, last = reference.window, clock.last_step
         end = min(last, len(reference.means) * window)
         if end:
@@ -176,38 +178,46 @@ def _thinned(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {name: [mean(column[i : i + width]) for i in range(0, count, width)] for name, column in columns.items()}
 
 
-def _summary(
-    recipe: Recipe, steps: list[dict[str, Any]], clock: _Clock, lines: list[dict[str, Any]], cluster: Cluster | None
-) -> list[list[str]]:
+def _summary(recipe: Recipe, read: Lines, clock: _Clock, cluster: Cluster | None) -> list[list[str]]:
     """Names and values for people, the most important first."""
-    total = recipe.total_steps
+    total, steps = recipe.total_steps, read.steps
+    unreadable = [["unreadable lines", f"{read.unreadable:,} of metrics.jsonl"]] if read.unreadable else []
     if not steps:
-        return [["step", f"0 of {total:,}"]]
+        return [["step", f"0 of {total:,}"], *unreadable]
     last, (hours, tokens) = steps[-1], clock.end
-    age_s = time.time() - last["time"]
-    left_h = (total - last["step"]) * last["step_s"] / 3600
-    rows = [["step", f"{last['step']:,} of {total:,}"], ["loss", f"{last['loss']:.4f}"]]
-    for line in reversed(lines):
+    left_s = seconds_left(recipe, steps, last["step"], total)
+    rows = [["step", f"{last['step']:,} of {total:,}"], ["loss", _figure(last["loss"])]]
+    for line in reversed(read.lines):
         if _is_evaluation(line):
             rows += [
-                [name.replace("_", " "), f"{figure:.4f}"]
+                [name.replace("_", " "), _figure(figure)]
                 for name, figure in line.items()
-                if name.startswith((_HELD_OUT, _PROBE)) and isinstance(figure, float)
+                if name.startswith((_HELD_OUT, _PROBE))
             ]
             break
     rows += [["hours of training", f"{hours:,.2f}"]]
-    if left_h:
-        rows += [["hours left", f"{left_h:,.2f}"], ["last line", f"{_span(age_s)} ago"]]
-    rows += [["tokens", f"{tokens:,.0f}"], ["tokens a second", f"{last['tokens_per_s']:,.0f}"]]
-    if last.get("flops_share"):
-        rows.append(["share of the peak", f"{last['flops_share']:.1%}"])
-    rows += [
-        ["memory of rank 0", f"{last['memory_bytes'] / 2**30:,.2f} GiB"],
-        ["skipped steps", f"{last['skipped_steps']:,}"],
-        ["pauses", f"{len(clock.pauses)}, {_span(sum(pause['seconds'] for pause in clock.pauses))}"],
-    ]
+    if left_s:
+        rows.append(["hours left", f"{left_s / 3600:,.2f}"])
+    if last["step"] < total and last.get("time") is not None:
+        rows.append(["last line", f"{_span(time.time() - last['time'])} ago"])
+    rows.append(["tokens", f"{tokens:,.0f}"])
+    for name, metric, text in (
+        ("tokens a second", "tokens_per_s", "{:,.0f}"),
+        (
+            "share of the peak",
+            "flops_share",
+            "{:.1%}" + ", which was measured too low" * ((last.get("flops_share") or 0) > 1),
+        ),
+        ("skipped steps", "skipped_steps", "{:,}"),
+    ):
+        if last.get(metric) is not None:
+            rows.append([name, text.format(last[metric])])
+    if last.get("memory_bytes") is not None:
+        rows.append(["memory of rank 0", f"{last['memory_bytes'] / 2**30:,.2f} GiB"])
+    rows += [["pauses", f"{len(clock.pauses)}, {_span(sum(pause['seconds'] for pause in clock.pauses))}"], *unreadable]
     if cluster is not None:
-        for words, when_h in (("so far", hours), ("at the end", hours + left_h)):
+        ends = [("so far", hours)] + ([] if left_s is None else [("at the end", hours + left_s / 3600)])
+        for words, when_h in ends:
             costs = bill(cluster.costs, when_h / 24, cluster.ranks)
             rows.append([f"device-hours {words}", f"{costs.device_hours:,.1f}"])
             if costs.price is not None:
@@ -226,6 +236,10 @@ def _place(directory: Path) -> list[list[str]]:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             rows.append(["version", str(read_json(checkpoint / "training" / "state.json")["version"])])
     return rows
+
+
+def _figure(figure: float | None) -> str:
+    return "not finite" if figure is None else f"{figure:.4f}"
 
 
 def _span(seconds: float) -> str:

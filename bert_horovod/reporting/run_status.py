@@ -1,6 +1,6 @@
 """The status of a run, read from its directory alone, on any host that sees the directory."""
 
-import json
+import contextlib
 import re
 import time
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from typing import Any
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.recipe.loading import load_recipe
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.reporting.time_left import seconds_left
+from bert_horovod.runs.metrics_lines import Lines, read_lines
 from bert_horovod.runs.status_files import Sign, read_sign
-from bert_horovod.storage.reading import open_regular
 
 _TAIL_BYTES = 1 << 18  # read from the end of metrics.jsonl: more than its last lines
 
@@ -23,8 +23,10 @@ class RunStatus:
     state: str  # "running", "silent", "dead", "unknown" or how it ended
     sign: Sign | None
     sign_age_s: float | None
-    step: int | None  # of the newest line of metrics
-    loss: float | None  # nats, at that step
+    step: int | None  # by the newest of sign, line of metrics and checkpoint
+    loss: float | None  # nats, of the newest line of metrics; None: not finite, or there is none
+    diverged: bool  # whether that loss is not finite
+    unreadable_lines: int  # among the newest lines of metrics
     last_checkpoint: str | None
     checkpoint_age_s: float | None
     left_s: float | None  # until the last step
@@ -34,20 +36,34 @@ def run_status(run: Path) -> RunStatus:
     """Read the status of a run and change nothing; raises UserError if the directory is not a run's."""
     if not (run / "run.json").is_file():
         raise UserError(f"{run} is not a run's directory: it has no run.json; expected what was given as --output_dir")
-    sign, metrics, now = read_sign(run), _last_metrics(run), time.time()
-    saved = newest_checkpoint(run)
-    step = metrics.get("step") if sign is None else sign.step
+    sign, read, now = read_sign(run), _newest_lines(run), time.time()
+    saved, saved_s = _newest_saved(run)
+    newest = read.steps[-1] if read.steps else {}
+    step = _step(sign, newest, saved, saved_s)
     running = _state(sign)
     return RunStatus(
         running,
         sign,
         now - sign.time if sign else None,
         step,
-        metrics.get("loss"),
+        newest.get("loss"),
+        bool(newest) and newest["loss"] is None,
+        read.unreadable,
         str(saved) if saved else None,
-        now - saved.stat().st_mtime if saved else None,
-        _time_left(run, step, sign, metrics) if running == "running" else None,
+        now - saved_s if saved else None,
+        _time_left(run, step, sign, read) if running == "running" else None,
     )
+
+
+def _step(sign: Sign | None, newest: dict[str, Any], saved: Path | None, saved_s: float) -> int | None:
+    """The run's step; what is newer than its sign may tell of a later one."""
+    since_s = sign.time if sign else 0.0
+    steps = [sign.step] if sign else []
+    if newest and (sign is None or (newest.get("time") or 0.0) > since_s):
+        steps.append(newest["step"])
+    if saved is not None and saved_s > since_s:
+        steps.append(_step_of(saved))
+    return max(steps, default=None)
 
 
 def _state(sign: Sign | None) -> str:
@@ -60,55 +76,41 @@ def _state(sign: Sign | None) -> str:
     return "running" if sign.is_young() else "silent"
 
 
-def _last_metrics(run: Path) -> dict[str, Any]:
-    """The newest line of metrics.jsonl that tells of a training step; empty if there is none."""
+def _newest_lines(run: Path) -> Lines:
+    """The newest lines of metrics.jsonl; none if it cannot be read."""
     try:
-        with open_regular(run / "metrics.jsonl") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+        return read_lines(run / "metrics.jsonl", _TAIL_BYTES)
     except OSError:
-        return {}
-    for line in reversed(lines):
-        try:
-            metrics = json.loads(line)
-        except ValueError:  # the first line, cut because only the tail is read, or the last, still being written
-            continue
-        if isinstance(metrics, dict) and "loss" in metrics and "step_s" in metrics:
-            return metrics
-    return {}
+        return Lines([], 0)
 
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The checkpoint with the largest step in its name, complete or not; None: there is none."""
-    checkpoints = [path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
-    return max(checkpoints, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    return next(iter(_checkpoints(run)), None)
 
 
-def _time_left(run: Path, step: int | None, sign: Sign | None, metrics: dict[str, Any]) -> float | None:
-    """Seconds of the steps that are left, at the last measured pace; steps of other phases scale with their tokens."""
-    pace = metrics.get("step_s")
-    if sign is None or step is None or not isinstance(pace, int | float):
+def _newest_saved(run: Path) -> tuple[Path | None, float]:
+    """The newest checkpoint, and when it was saved, in seconds since the epoch."""
+    for path in _checkpoints(run):
+        with contextlib.suppress(FileNotFoundError):  # the run has removed it in this moment
+            return path, path.stat().st_mtime
+    return None, 0.0
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    """All checkpoints, newest first."""
+    names = (path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-[0-9]{1,18}", path.name))
+    return sorted(names, key=_step_of, reverse=True)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def _time_left(run: Path, step: int | None, sign: Sign | None, read: Lines) -> float | None:
+    if sign is None or step is None:
         return None
     try:
-        recipe = load_recipe(run / "recipe.toml")
+        return seconds_left(load_recipe(run / "recipe.toml"), read.steps, step, sign.last_step)
     except ReportedError:
         return None
-    measured = _phase_of(recipe, int(metrics["step"]))
-    seconds, begin = 0.0, 0
-    for phase in recipe.phase:
-        first, last = max(begin, step), min(begin + phase.steps, sign.last_step)
-        tokens = phase.global_batch * phase.sequence_length
-        share = tokens / (recipe.phase[measured].global_batch * recipe.phase[measured].sequence_length)
-        seconds += max(0, last - first) * pace * share
-        begin += phase.steps
-    return seconds
-
-
-def _phase_of(recipe: Recipe, step: int) -> int:
-    """The number of the phase that has this step; steps count from 1, phases from 0."""
-    end = 0
-    for number, phase in enumerate(recipe.phase):
-        end += phase.steps
-        if step <= end:
-            return number
-    return len(recipe.phase) - 1

@@ -1,6 +1,11 @@
 """Serve the page of a running run, to browsers on this host only."""
 
+import contextlib
 import json
+import re
+import socket
+import sys
+import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +15,11 @@ from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.reporting.page import page
 
 _HOST = "127.0.0.1"
+# Names by which this host's own browser asks. Any other name is a foreign page's, made to lead here (DNS rebinding).
+_OWN_NAMES = re.compile(rf"(localhost|127\.0\.0\.1|\[::1\]|{re.escape(_HOST)})(:[0-9]{{1,5}})?", re.IGNORECASE)
+CONNECTIONS = 32  # at once; a new one then ends the oldest
+SILENCE_S = 10.0  # that a client may keep its connection without a word
+LONGEST_S = 60.0  # of a connection, however slowly its client speaks or reads
 
 
 def serve(content: Callable[[], dict[str, Any]], port: int = 0) -> None:
@@ -23,34 +33,8 @@ def serve(content: Callable[[], dict[str, Any]], port: int = 0) -> None:
         UserError: the port is taken, or `content` cannot be made at the start.
     """
     content()
-
-    class Handler(BaseHTTPRequestHandler):
-        """Answers requests for the page and for its new data."""
-
-        def do_GET(self) -> None:
-            try:
-                if self.path == "/":
-                    self._answer(HTTPStatus.OK, "text/html", page(content()))
-                elif self.path == "/report.json":
-                    self._answer(HTTPStatus.OK, "application/json", json.dumps(content(), allow_nan=False))
-                else:
-                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", "expected / or /report.json")
-            except ReportedError as error:
-                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error))
-
-        def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
-            body = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *ignored: object) -> None:
-            """Log nothing, because the page asks every 5 seconds."""
-
     try:
-        server = ThreadingHTTPServer((_HOST, port), Handler)
+        server = PageServer(content, port)
     except OSError as error:
         raise UserError(f"--port {port}: {error.strerror}; give another one") from error
     with server:
@@ -59,3 +43,86 @@ def serve(content: Callable[[], dict[str, Any]], port: int = 0) -> None:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
+
+
+class PageServer(ThreadingHTTPServer):
+    """Answers requests of browsers on this host; arguments as in `serve`. Raises OSError if the port is taken."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, content: Callable[[], dict[str, Any]], port: int) -> None:
+        self.content = content
+        self._open: dict[socket.socket, threading.Timer] = {}  # by age
+        self._changing, self._free = threading.Lock(), threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__((_HOST, port), _Handler)
+
+    def process_request(self, request: socket.socket, client_address: Any) -> None:
+        """Answer in a thread; if all are busy, end the oldest connection first."""
+        if not self._free.acquire(blocking=False):
+            with self._changing:
+                oldest = next(iter(self._open), None)
+            if oldest is not None:
+                _cut(oldest)
+            if not self._free.acquire(timeout=1.0):
+                super().shutdown_request(request)
+                return
+        timer = threading.Timer(LONGEST_S, _cut, [request])
+        timer.daemon = True
+        with self._changing:
+            self._open[request] = timer
+        timer.start()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: socket.socket) -> None:
+        with self._changing:
+            timer = self._open.pop(request, None)
+        if timer is not None:
+            timer.cancel()
+            self._free.release()
+        super().shutdown_request(request)
+
+    def handle_error(self, request: socket.socket, client_address: Any) -> None:
+        """Say nothing of a client that has left, or was too slow."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers requests for the page and for its new data."""
+
+    timeout = SILENCE_S
+    server: PageServer
+
+    def do_GET(self) -> None:
+        names = self.headers.get_all("Host", [])
+        if len(names) != 1 or not _OWN_NAMES.fullmatch(names[0].strip()):
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", f"expected the Host localhost, {_HOST} or [::1]")
+            return
+        try:
+            if self.path == "/":
+                answer = HTTPStatus.OK, "text/html", page(self.server.content())
+            elif self.path == "/report.json":
+                answer = HTTPStatus.OK, "application/json", json.dumps(self.server.content(), allow_nan=False)
+            else:
+                answer = HTTPStatus.NOT_FOUND, "text/plain", "expected / or /report.json"
+        except (ReportedError, OSError) as error:
+            answer = HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error)
+        self._answer(*answer)
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode(errors="replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *ignored: object) -> None:
+        """Log nothing, because the page asks every 5 seconds."""
+
+
+def _cut(connection: socket.socket) -> None:
+    """End a connection whose thread waits for its client."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

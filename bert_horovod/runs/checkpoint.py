@@ -15,13 +15,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bert_horovod.errors import DamagedData, ReportedError, RunError, UserError, unreadable
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.interchange.pretrained import FORMATS, is_pretrained
+from bert_horovod.interchange.pretrained import FORMATS, is_pretrained, weights_hash
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, map_file
 from bert_horovod.model.parameters import trained_shapes
 from bert_horovod.optimizers.base import slot_shapes
@@ -38,6 +38,7 @@ HASHES = "training/hashes.json"
 STATE = "training/state.json"
 OPTIMIZER = "training/optimizer.safetensors"
 FILES = ("config.json", WEIGHTS_FILE, "vocab.txt", "tokenizer_config.json", OPTIMIZER, STATE)  # in every checkpoint
+Read = TypeVar("Read")
 _NAME = re.compile(r"step-([0-9]{8,18})")
 _OTHER_FILE = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")  # a path inside the checkpoint, without ".."
 
@@ -130,18 +131,52 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
     raise UserError(f"{flag}: {problem}; expected {FORMATS}, or the output_dir of a run")
 
 
+def read_checkpoint(path: Path, read: Callable[[Path], Read], flag: str = "--checkpoint") -> Read:
+    """What `read` makes of the checkpoint that a flag's path means: read(find_checkpoint(path, flag)).
+
+    If a run removes its checkpoint while it is read, the run's next newest one is read.
+
+    Raises the errors of find_checkpoint and `read`.
+    """
+    while True:
+        directory = find_checkpoint(path, flag)
+        try:
+            return read(directory)
+        except (OSError, ReportedError) as error:
+            if not _is_removed(directory):
+                raise
+            if directory == path:
+                raise UserError(f"{flag} {path} was removed while it was read; give another checkpoint") from error
+
+
+def weights_of(directory: Path) -> str:
+    """SHA-256 of a checkpoint's weights, as weights_hash; of a run's checkpoint it is read, not computed."""
+    try:
+        return str(read_json(directory / HASHES, inside=directory)[WEIGHTS_FILE])
+    except (OSError, ValueError, LookupError, TypeError):
+        return weights_hash(directory)
+
+
+def _is_removed(directory: Path) -> bool:
+    """Whether a run's checkpoint is there no longer: a run renames it before it deletes its files."""
+    return step_of(directory.name) is not None and not directory.exists()
+
+
 def _whole(output_dir: Path) -> Iterator[Path]:
     """The checkpoints whose files match their hashes, newest first; prints the names of the others."""
-    for path in reversed(paths(output_dir)):
+    seen: set[Path] = set()
+    while remaining := [path for path in paths(output_dir) if path not in seen]:
+        path = remaining[-1]  # listed anew each time: the run may save, and remove what is read here
+        seen.add(path)
         try:
             damaged = _damaged_files(path)
         except RunError as error:  # an error of the disk, which the user may not be able to repair
             print(f"bert-horovod: {error}. Taking the checkpoint before {path.name}", file=sys.stderr)
             continue
-        if damaged:
-            _say_damaged(path, damaged)
-        else:
+        if not damaged:
             yield path
+        elif not _is_removed(path):
+            _say_damaged(path, damaged)
 
 
 def _say_damaged(path: Path, damage: list[str]) -> None:

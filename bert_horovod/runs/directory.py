@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import DamagedData, UserError, file_error, unreadable
+from bert_horovod.errors import DamagedData, RunError, UserError, file_error, unreadable
 from bert_horovod.recipe.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.checkpoint import paths, recorded_recipe
@@ -39,32 +39,39 @@ CONTENTS = (
 
 
 @dataclass(frozen=True)
+class Start:
+    """What a run is started from; without values, fresh parameters."""
+
+    flag: str = ""  # that named the checkpoint
+    checkpoint: str = ""  # its path
+    weights: str = ""  # SHA-256; see runs.checkpoint.weights_of
+
+    def __str__(self) -> str:
+        return f"{self.flag} {self.checkpoint} (weights {self.weights[:12]})" if self.weights else "fresh parameters"
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """The content of run.json: the run that the directory belongs to."""
 
     store: str  # SHA-256 of the data (of a token store: of its manifest)
+    start: Start | None = None  # None: the program that made the run did not record it
     format: int = FORMAT
 
 
-def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float = LOCK_PATIENCE_S) -> int:
+def claim(
+    output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float = LOCK_PATIENCE_S, start: Start = Start()
+) -> int:
     """Lock the directory for this run, new or resumed; rank 0 only. Returns the lock's descriptor, to be kept open.
 
     Waits `patience_s` seconds for ranks of an earlier run to end.
 
     Raises UserError if another process writes to the directory, if it holds other things, or if it belongs to another
-    recipe or store; DamagedData if run.json is damaged; the error of file_error if the disk cannot be written.
+    recipe, store or start; DamagedData if run.json is damaged; the error of file_error if the disk cannot be written.
     """
     if output_dir.exists() and not output_dir.is_dir():
         raise UserError(f"--output_dir {output_dir} is a file; give a directory")
-    ours = (output_dir / "run.json").is_file()
-    foreign = _other_things(output_dir, CONTENTS if ours else (".lock", "recipe.toml"))
-    if foreign:
-        raise UserError(
-            f"--output_dir {output_dir} holds other things ({', '.join(foreign)[:200]}); "
-            "give a new directory, or one of an earlier run"
-        )
-    if ours:
-        _refuse_another_run(output_dir, recipe, store_hash)
+    _refuse_other_things(output_dir)  # before the lock, which is a file, comes into a directory of others
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         held = lock(
@@ -73,16 +80,29 @@ def claim(output_dir: Path, recipe: Recipe, store_hash: str, patience_s: float =
             f"making the file {output_dir / 'stop'}, or give another directory",
             patience_s,
         )
-        if ours:
-            (output_dir / "stop").unlink(missing_ok=True)
-            remove_waiting(output_dir / "checkpoints")
     except OSError as error:
-        raise file_error(
-            error, f"cannot write to --output_dir {output_dir}: {error.filename or output_dir}: {error.strerror}"
-        ) from error
-    write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
-    write_atomically(output_dir / "run.json", json.dumps(asdict(RunRecord(store_hash)), indent=1) + "\n")
+        raise _cannot_write(output_dir, error) from error
+    try:
+        _take(output_dir, recipe, RunRecord(store_hash, start))
+    except BaseException as error:
+        os.close(held)
+        if isinstance(error, OSError):
+            raise _cannot_write(output_dir, error) from error
+        raise
     return held
+
+
+def _take(output_dir: Path, recipe: Recipe, run: RunRecord) -> None:
+    """Make the locked directory that of `run`; raises UserError and DamagedData as `claim`, and OSError."""
+    _refuse_other_things(output_dir)  # once more: the process that held the lock before may have made them
+    ours = (output_dir / "run.json").is_file()
+    if ours:
+        _refuse_another_run(output_dir, recipe, run)
+        (output_dir / "stop").unlink(missing_ok=True)
+        remove_waiting(output_dir / "checkpoints")
+    write_atomically(output_dir / "recipe.toml", recipe_to_toml(recipe))
+    if not ours:
+        write_atomically(output_dir / "run.json", json.dumps(asdict(run), indent=1) + "\n")
 
 
 def give_up(output_dir: Path) -> None:
@@ -167,13 +187,26 @@ def stop_requested(output_dir: Path) -> bool:
     return (output_dir / "stop").exists()
 
 
-def _other_things(output_dir: Path, known: tuple[str, ...]) -> list[str]:
-    if not output_dir.is_dir():
-        return []
-    return sorted(
+def _refuse_other_things(output_dir: Path) -> None:
+    entries = sorted(output_dir.iterdir()) if output_dir.is_dir() else []
+    # Looked for after the listing: a run that begins in this moment writes run.json before all but these two.
+    ours = (output_dir / "run.json").is_file()
+    known = CONTENTS if ours else (".lock", "recipe.toml")
+    foreign = [
         path.name
-        for path in output_dir.iterdir()
+        for path in entries
         if not (path.name in known and _is_as_we_make_it(path)) and not _OF_COMMANDS.fullmatch(path.name)
+    ]
+    if foreign:
+        raise UserError(
+            f"--output_dir {output_dir} holds other things ({', '.join(foreign)[:200]}); "
+            "give a new directory, or one of an earlier run"
+        )
+
+
+def _cannot_write(output_dir: Path, error: OSError) -> UserError | RunError:
+    return file_error(
+        error, f"cannot write to --output_dir {output_dir}: {error.filename or output_dir}: {error.strerror}"
     )
 
 
@@ -184,11 +217,12 @@ def _is_as_we_make_it(path: Path) -> bool:
     return path.name == "stop" or (path.is_file() and not path.is_symlink())
 
 
-def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> None:
+def _refuse_another_run(output_dir: Path, recipe: Recipe, now: RunRecord) -> None:
     try:
         content = read_json(output_dir / "run.json", inside=output_dir)
         check_type(content, RunRecord, "it")
         run = RunRecord(**content)
+        start = Start(**content["start"]) if run.start else None
     except (OSError, ValueError, TypeError) as error:
         raise unreadable(error, output_dir / "run.json") or DamagedData(
             f"{output_dir / 'run.json'} is damaged ({getattr(error, 'strerror', error)}); "
@@ -198,10 +232,10 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> No
         raise UserError(
             f"{output_dir} is a run of format {run.format}, this program writes format {FORMAT}; give a new directory"
         )
-    if run.store != store_hash:
+    if run.store != now.store:
         raise UserError(
             f"--output_dir {output_dir} belongs to a run on other data (hash {run.store[:12]}, "
-            f"this one is {store_hash[:12]}); resume with that --data_dir, or give a new directory"
+            f"this one is {now.store[:12]}); resume with that --data_dir, or give a new directory"
         )
     recipe_before = _recipe_of_run(output_dir)
     changed = differences(recipe_before, recipe) if recipe_before else []
@@ -210,3 +244,20 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, store_hash: str) -> No
             f"--output_dir {output_dir} belongs to a run with another recipe: {'; '.join(changed)}. "
             "Only [execution] may change on resume; change it back, or give a new directory"
         )
+    if start is not None:
+        _refuse_another_start(output_dir, start, now.start)
+
+
+def _refuse_another_start(output_dir: Path, start: Start, now: Start) -> None:
+    """Refuse another checkpoint than that which the run was started from.
+
+    A run that has checkpoints goes on from its own: it needs the other one no longer, and one of its own names itself.
+    """
+    own = now.checkpoint and Path(now.checkpoint).resolve().is_relative_to(output_dir.resolve())
+    if start.weights == now.weights or own or (not now.weights and paths(output_dir)):
+        return
+    again = f"give {start.flag} {start.checkpoint} again" if start.weights else f"leave {now.flag} out"
+    raise UserError(
+        f"--output_dir {output_dir} belongs to a run that was started from {start}, not from {now}; {again}, or give a "
+        "new directory"
+    )

@@ -2,7 +2,8 @@
 
 Each file of references/ is about one recipe. It has a band of losses of several seeds for each window of steps, as
 measured by lab/reference_curve.py, or marks: values at the end of training, of others or of a run of ours. A
-file is used for a run that has the file's settings; a band is used only if all other settings of the run are defaults.
+file is used for a run that has the file's settings; a band is used only if all other settings of the run are defaults,
+and, if the file names token stores, for runs on one of these: a small text has a curve of its own.
 data.seed, [numerics] and [execution] may differ: a number format with which the loss leaves the band is a fault to be
 reported.
 
@@ -61,6 +62,7 @@ class Reference:
     spreads: tuple[float, ...] = ()
     noises: tuple[float, ...] = ()
     marks: tuple[Mark, ...] = ()
+    stores: tuple[str, ...] = ()  # hashes of the token stores whose text the runs learned; (): any text
 
     def bounds(self, window: int, losses: int | None = None) -> Bounds | None:
         """The band for the mean of `losses` losses of a window (None: of all its steps); None if there is no band."""
@@ -98,8 +100,8 @@ class Reference:
         )
 
 
-def references_of(recipe: Recipe) -> list[Reference]:
-    """The references for a recipe's runs: at most one with a band, and any number with marks."""
+def references_of(recipe: Recipe, store: str) -> list[Reference]:
+    """The references for a recipe's runs on a store of this hash: at most one with a band, any number with marks."""
     settings = curve_settings(recipe)
     chosen = dict(settings.items() - curve_settings(Recipe(phase=(Phase(),) * len(recipe.phase))).items())
     references = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]
@@ -107,6 +109,7 @@ def references_of(recipe: Recipe) -> list[Reference]:
         reference
         for reference in references
         if reference.settings.items() <= settings.items()
+        and (not reference.stores or store in reference.stores)
         and (not reference.means or chosen.keys() <= reference.settings.keys())
     ]
 
@@ -134,7 +137,7 @@ def read_reference(path: Path) -> Reference:
     """Read a file of references/."""
     contents = json.loads(path.read_text(encoding="utf-8"))
     contents["marks"] = tuple(Mark(**mark) for mark in contents.get("marks", ()))
-    for name in ("means", "spreads", "noises"):
+    for name in ("means", "spreads", "noises", "stores"):
         contents[name] = tuple(contents.get(name, ()))
     return Reference(**contents)
 

@@ -34,6 +34,8 @@ class Sign:
     ranks: int
     waits: list[str] = field(default_factory=list)  # which rank waits for which, if an activity takes long
     ended: str = ""  # how the run ended; empty: it still runs
+    error: str = ""  # the message of the error that ended it
+    again: bool = True  # whether the same command may succeed after that error
     host: str = field(default_factory=socket.gethostname)
     process: str = field(default_factory=lambda: process_identity(os.getpid()))
 

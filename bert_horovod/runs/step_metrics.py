@@ -21,7 +21,10 @@ class StepMetrics:
     epoch: int = _metric("from 0")
     loss: float = _metric("nats")
     learning_rate: float = _metric("")
-    gradient_norm: float = _metric("before clipping")
+    gradient_norm: float | None = _metric("before clipping; null: this step's exchange does not know it")
+    exchange_norm: float | None = _metric(
+        "of what the exchange knows instead: the sums that it sent, or the ranks' mean; null: gradient_norm is known"
+    )
     loss_scale: float = _metric("of the next step; 1 without one")
     skipped_steps: int = _metric("updates skipped so far")
     rows_per_s: float = _metric("rows a second, all ranks")

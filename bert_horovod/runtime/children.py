@@ -1,11 +1,16 @@
 """Let Python run this checkout in child processes and on other hosts; imports the standard library alone."""
 
+import ctypes
 import hashlib
 import importlib.metadata
 import os
+import signal
+import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # opened here, because end_with_parent may run between fork and exec
 
 
 def python_settings() -> dict[str, str]:
@@ -17,6 +22,17 @@ def python_settings() -> dict[str, str]:
     """
     paths = [str(PROJECT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONSAFEPATH": "1"}
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when process `parent` ends, even by SIGKILL; call it in the child of `parent`.
+
+    It is the end of the parent's thread that started the child: let that thread live as long as the child.
+    """
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # the parent ended before the line above
+            os._exit(1)
 
 
 def installed_version(package: str) -> str | None:

@@ -5,6 +5,7 @@ import os
 import sys
 
 PROGRAM = "bert-horovod: "  # begins each line that is a message and not a result
+begin_of_line = b""  # written before a warning; while a progress bar is shown: what takes it off
 
 
 class _Lasting(io.FileIO):
@@ -51,6 +52,6 @@ def outlive_log() -> None:
 def warn(text: str) -> None:
     """Write a line to standard error; safe in threads and in signal handlers. Does nothing if the write fails."""
     try:
-        os.write(2, f"{PROGRAM}{text.rstrip()}\n".encode())
+        os.write(2, begin_of_line + f"{PROGRAM}{text.rstrip()}\n".encode())
     except OSError:
         return

@@ -6,6 +6,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from bert_horovod.runtime.interrupt import interrupt_ends_at_once
+
 
 def import_tensorflow() -> None:
     """Import TensorFlow, and hold back its native messages about absent GPUs, registered plugins and CPU features.
@@ -13,20 +15,23 @@ def import_tensorflow() -> None:
     Each rank would print them. If the import fails, they are shown.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with native_messages_held_back():
+    with native_messages_held_back() as standard_error, interrupt_ends_at_once(standard_error):
         import tensorflow  # noqa: F401
 
 
 @contextlib.contextmanager
-def native_messages_held_back() -> Iterator[None]:
-    """Hold back all writes to standard error, those of native libraries too; show them if there is an exception."""
+def native_messages_held_back() -> Iterator[int]:
+    """Hold back all writes to standard error, those of native libraries too; show them if there is an error.
+
+    Yields a descriptor of standard error itself.
+    """
     sys.stderr.flush()
     standard_error = os.dup(2)
     with tempfile.TemporaryFile() as messages:
         os.dup2(messages.fileno(), 2)
         try:
-            yield
-        except BaseException:
+            yield standard_error
+        except Exception:
             messages.seek(0)
             os.write(standard_error, messages.read())
             raise

@@ -51,18 +51,26 @@ HOOKS: tuple[Callable[[Run], Hook], ...] = (
 def train(job: Job, world: World) -> None:
     """Train until the recipe's end, `max_steps`, or a request to stop; resumes the run in output_dir, if any."""
     with contextlib.closing(Run(job, world, HOOKS)) as run:
-        while True:
-            try:
-                _train_phases(run)
-                break
-            except Diverged as error:
-                roll_back(run, error)
-        _require_directory(run)
-        # Reversed: checkpoints finish first, then the watchdog ends, because rank 0 may wait long for disk space.
-        for hook in reversed(run.hooks):
-            hook.finish()
-        run.summarise()
+        try:
+            _train_to_end(run)
+        except BaseException as error:
+            run.failure = error
+            raise
     world.barrier()  # no rank leaves while rank 0 still writes
+
+
+def _train_to_end(run: Run) -> None:
+    while True:
+        try:
+            _train_phases(run)
+            break
+        except Diverged as error:
+            roll_back(run, error)
+    _require_directory(run)
+    # Reversed: checkpoints finish first, then the watchdog ends, because rank 0 may wait long for disk space.
+    for hook in reversed(run.hooks):
+        hook.finish()
+    run.summarise()
 
 
 def _train_phases(run: Run) -> None:

@@ -104,14 +104,22 @@ def gpu_advice(precision: str, capability: tuple[int, int] | None) -> str | None
 
 
 def cpu_advice(precision: str, flags: set[str]) -> str | None:
-    """Advice for a CPU with these instruction flags, named as in /proc/cpuinfo; None if the flags are unknown."""
-    needed = {"bfloat16": {"avx512_bf16", "amx_bf16"}, "float16": {"avx512_fp16", "amx_fp16"}}
-    if not flags or precision == "float32" or needed[precision] & flags:
+    """Advice for a CPU with these instruction flags, named as in /proc/cpuinfo; empty: they are unknown.
+
+    TensorFlow uses a CPU's instructions for bfloat16. In float16 it is slow on every CPU.
+    """
+    needed = {"avx512_bf16", "amx_bf16"}
+    better = "bfloat16" if needed & flags else "float32"
+    if precision == "float16":
+        return (
+            f"numerics.precision = float16: TensorFlow computes it on a CPU without the CPU's instructions, up to a "
+            f"hundred times slower; {better} is faster: --set numerics.precision={better}"
+        )
+    if not flags or precision == "float32" or needed & flags:
         return None
-    better = "bfloat16" if needed["bfloat16"] & flags else "float32"
     return (
-        f"numerics.precision = {precision}: this CPU has no instructions for it "
-        f"({' or '.join(sorted(needed[precision]))}); {better} is faster: --set numerics.precision={better}"
+        f"numerics.precision = {precision}: this CPU has no instructions for it ({' or '.join(sorted(needed))}); "
+        f"{better} is faster: --set numerics.precision={better}"
     )
 
 

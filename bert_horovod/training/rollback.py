@@ -21,6 +21,7 @@ def roll_back(run: Run, error: Diverged) -> None:
     diverged = run.state.progress
     for hook in run.hooks:
         hook.settle()
+    run.console.clear()  # a damaged checkpoint is told on standard error
     run.load()
     progress = run.state.progress
     step, count = run.rollbacks

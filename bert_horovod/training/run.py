@@ -60,6 +60,7 @@ class Run:
         self.phase: OpenPhase | None = None
         self.journal: Journal | None = None  # on rank 0 only
         self.peak_flops_per_s: float | None = None  # of all ranks together; on rank 0 only
+        self.failure: BaseException | None = None  # the error that ends the run
         self.held_out: dict[str, float] = {}  # means of the last evaluation
         self.rollbacks = (-1, 0)  # step of the last rollback's checkpoint, and the number of rollbacks to it
         self.directory: Followed | None = None  # the output directory; on rank 0 only
@@ -76,7 +77,8 @@ class Run:
             require_same_data(job.dataset, world)
             self.load()
             self._open()
-        except BaseException:
+        except BaseException as error:
+            self.failure = error
             self.close()
             raise
 

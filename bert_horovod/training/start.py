@@ -12,7 +12,7 @@ from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store
 from bert_horovod.costs.derived import derive
-from bert_horovod.errors import RunError, UserError
+from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.model.parameters import initial_values, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers, slot_shapes
@@ -125,7 +125,15 @@ def first_state(job: Job, world: World) -> tuple[TrainingState, Path | None]:
     if newest is None:
         parameters = initial_values(shapes, model.initializer_range, recipe.data.seed)
         if job.init_checkpoint and world.rank == 0:
-            parameters |= load_initial(job.init_checkpoint, model, job.task, job.dataset)
+            try:
+                parameters |= load_initial(job.init_checkpoint, model, job.task, job.dataset)
+            except ReportedError as error:
+                if job.init_checkpoint.exists() or not job.init_checkpoint.name.startswith("step-"):
+                    raise
+                raise RunError(
+                    f"the checkpoint {job.init_checkpoint} was removed, by the run that made it, before this run had "
+                    "started from it; run the same command again"
+                ) from error
     trained = trained_shapes(shapes, model, phase.trained_layers)
     state = TrainingState(
         newest.parameters if newest else parameters,

@@ -15,7 +15,7 @@ from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
-from bert_horovod.runs.directory import claim
+from bert_horovod.runs.directory import Start, claim
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_ranks
 from tests.toys import SMALL_VOCABULARY, toy_recipe, toy_recipe_table, write_toy_store
@@ -125,6 +125,19 @@ def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp
         "--init_checkpoint",
         str(tmp_path / "model"),
     )
+
+
+def test_a_begun_run_is_not_started_from_another_checkpoint(files, tmp_path):
+    model = toy_recipe().model
+    values = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
+    write_directory(tmp_path / "model", model, Pretraining(True), values, list(SMALL_VOCABULARY), lowercase=True)
+    start = Start("--init_checkpoint", "/models/one", "1" * 64)
+    os.close(claim(files["output_dir"], toy_recipe(), open_store(files["data_dir"]).hash, start=start))
+    (files["output_dir"] / "checkpoints" / "step-00000002").mkdir(parents=True)
+    message = (
+        r"was started from --init_checkpoint /models/one \(weights 1{12}\), not from --init_checkpoint .*/model \("
+    )
+    refuse(files, message, "--init_checkpoint", str(tmp_path / "model"))
 
 
 def test_a_second_run_on_the_same_directory_is_refused(files):

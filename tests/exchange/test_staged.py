@@ -43,6 +43,15 @@ def test_a_run_resumed_in_either_stage_equals_an_uninterrupted_one(method, store
 
 
 @pytest.mark.slow
+def test_the_norm_of_another_thing_than_the_gradient_is_another_metric(store, tmp_path):
+    execution = {"xla": "off", "log_steps": 1}
+    exchange = {"method": "onebit_adam", "dense": 0.5}
+    run = train(store, tmp_path, phase={"steps": 4, "warmup": 0.0}, exchange=exchange, execution=execution)
+    known = [[name for name in ("gradient_norm", "exchange_norm") if line[name] is not None] for line in metrics(run)]
+    assert known == [["gradient_norm"]] * 2 + [["exchange_norm"]] * 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_micro_batches_make_no_difference_in_any_stage(method, store, tmp_path):
     runs = [train(store, tmp_path / str(rows), execution={"micro_batch": rows}, **METHODS[method]) for rows in (32, 8)]
@@ -58,6 +67,8 @@ def test_two_ranks_learn_and_agree_after_every_step(two_ranks, store, tmp_path):
     lines = metrics(tmp_path)
     assert np.mean(losses(tmp_path)[-5:]) < np.mean(losses(tmp_path)[:5])
     assert lines[-2]["wire_bytes"] < lines[0]["wire_bytes"] / 10
+    assert [line["wire_bytes"] for line in lines[:8]] == [lines[0]["wire_bytes"]] * 8  # v is frozen after step 8
+    assert lines[8]["wire_bytes"] < lines[0]["wire_bytes"] / 10
 
 
 def two_phases(method: str) -> dict:
@@ -122,6 +133,18 @@ def test_after_a_loss_jump_v_learns_again(method):
     np.testing.assert_array_equal(v[12], v[14])
     assert (v[20] != v[18]).any()
     np.testing.assert_array_equal(v[26], v[29])
+
+
+@pytest.mark.parametrize("method", ["onebit_adam", "zero_one_adam"])
+def test_an_exchange_says_before_a_step_whether_its_norm_is_the_gradients(method):
+    toy, names = Toy(World(), moments_recipe(method)), []
+    for step in range(1, 16):
+        names.append(toy.exchange.norm_metric)
+        toy.step(step)
+    assert names[0] == "gradient_norm"
+    assert names[12:] == ["exchange_norm"] * 3  # v is frozen after step 12
+    if method == "onebit_adam":
+        assert names[:12] == ["gradient_norm"] * 12
 
 
 @pytest.mark.parametrize(("form", "is_limited"), [("normalized", True), ("momentum", True), ("published", False)])

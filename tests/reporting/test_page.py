@@ -104,6 +104,29 @@ def test_all_is_drawn_and_nothing_is_cut(browser, report, width, scheme):
 
 
 @browser_is_there
+def test_bytes_of_a_short_dense_stage_are_drawn_whole_and_what_is_cut_is_said(browser, tmp_path):
+    run = write_run(tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    before, dense, compressed = (f'"bytes_reduced": {number}' for number in (1e6, 1.4e6, 6e4))
+    changed = [line.replace(before, dense if i < 2 else compressed) for i, line in enumerate(lines)]
+    (run / "metrics.jsonl").write_text("\n".join(changed) + "\n", encoding="utf-8")
+    text = page(content([read_run(run) | {"name": "run"}], schema()))
+    (tmp_path / "report.html").write_text(text, encoding="utf-8")
+    tab = browser.new_page()
+    tab.goto((tmp_path / "report.html").as_uri())
+    marks = tab.locator("figure[data-metric=bytes_reduced] svg text").all_text_contents()
+    assert "1M" in marks
+    tops = tab.eval_on_selector_all(
+        "figure[data-metric=bytes_reduced] polyline",
+        "all => all.flatMap(each => [...each.points].map(point => point.y))",
+    )
+    assert max(tops) - min(tops) == pytest.approx((220 - 30 - 8), abs=1)  # from the lowest value to the highest
+    assert "upper edge" not in tab.inner_text("figure[data-metric=bytes_reduced] figcaption")
+    assert "values up to 30 are at the upper edge" in tab.inner_text("figure[data-metric=step_s] figcaption")
+    tab.close()
+
+
+@browser_is_there
 def test_a_watched_page_follows_its_run(browser, tmp_path):
     run = write_run(tmp_path / "run", steps=20)
     words = [sys.executable, "-m", "bert_horovod", "report", str(run), "--watch"]

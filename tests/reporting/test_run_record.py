@@ -9,9 +9,11 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.costs.clusters import read_cluster
 from bert_horovod.errors import UserError
+from bert_horovod.reporting.page import content, page
 from bert_horovod.reporting.run_record import MOST_POINTS, names_of, read_run, schema
 from bert_horovod.runs import reference_curves
 from bert_horovod.runs.reference_curves import curve_settings
+from tests.reporting.test_run_status import HOSTILE
 from tests.reporting.toy_record import write_run
 from tests.toys import toy_recipe
 
@@ -77,6 +79,27 @@ def test_a_run_that_has_not_begun_has_no_curves(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "metrics.jsonl").unlink()
     assert read_run(run)["summary"] == [["step", "0 of 100"]]
+
+
+def test_a_last_loss_that_is_not_finite_and_lines_that_no_run_writes_are_told(tmp_path):
+    run = write_run(tmp_path / "run")
+    with open(run / "metrics.jsonl", "a", encoding="utf-8", errors="surrogateescape") as file:
+        file.write("\n" + "\n".join(HOSTILE) + '\n{"step": 100, "loss": null, "step_s": 0.5, "time": null}\n')
+        file.write('{"step": 100, "held_out_mlm_loss": null}\n')
+    record = read_run(run)
+    summary = dict(record["summary"])
+    assert summary["loss"] == summary["held out mlm loss"] == "not finite"
+    assert summary["unreadable lines"] == f"{len(HOSTILE) + 1} of metrics.jsonl"  # and the one that was cut short
+    page(content([record | {"name": "run"}], schema()))
+
+
+def test_before_the_second_line_nothing_is_said_of_the_time_that_is_left(tmp_path):
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text('[hosts]\ncount = 2\n[device]\nname = "T4"\n[between]\nrate = "10Gb/s"\n', encoding="utf-8")
+    summary = dict(read_run(write_run(tmp_path / "run", steps=1), read_cluster(cluster))["summary"])
+    assert "hours left" not in summary
+    assert "device-hours so far" in summary
+    assert "device-hours at the end" not in summary
 
 
 def test_names_tell_runs_apart():

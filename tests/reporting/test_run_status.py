@@ -83,6 +83,81 @@ def test_how_a_run_ended_is_told(run, sign, capsys, ended):
     assert run_status(run).left_s is None
 
 
+def test_a_run_that_would_fail_again_is_told_with_its_error_and_without_advice_to_resume(run, sign, capsys):
+    error = "step 8: the loss is 1e+09. The same command would diverge again"
+    dataclasses.replace(sign, ended="ended by an error", error=error, again=False).write(run)
+    text = said(run, capsys)
+    assert error in text
+    assert "resume" not in text
+    dataclasses.replace(sign, ended="ended by an error", error="the disk is full").write(run)
+    assert f"; the disk is full; go on with: bert-horovod resume {run}\n" in said(run, capsys)
+
+
+def test_what_the_files_say_cannot_steer_the_terminal(run, sign, capsys):
+    evil = "node\x1b]0;owned\x07\x1b[2J\nforged line\u202e"
+    for ended in ("", evil):
+        dataclasses.replace(sign, host=evil, doing=evil, waits=[evil], ended=ended, error=evil).write(run)
+        text = said(run, capsys)
+        assert not any(c in text for c in "\x1b\x07\u202e")
+        assert "\nforged" not in text
+        assert "node\\x1b]0;owned" in text
+
+
+def test_a_step_is_not_older_than_what_came_after_the_sign(run, sign):
+    old = dataclasses.replace(sign, time=time.time() - 9)
+    old.write(run)
+    (run / "checkpoints" / "step-00000012").mkdir()
+    assert run_status(run).step == 12
+    with open(run / "metrics.jsonl", "w", encoding="utf-8") as file:
+        file.write(json.dumps({"step": 14, "loss": 3.0, "step_s": 1.0, "time": time.time()}) + "\n")
+    assert run_status(run).step == 14
+    sign.write(run)
+    (run / "checkpoints" / "step-00000012").rename(run / "checkpoints" / "step-00000020")  # damaged, from before
+    os.utime(run / "checkpoints" / "step-00000020", (time.time() - 99,) * 2)
+    (run / "metrics.jsonl").write_text("")
+    assert run_status(run).step == 8
+
+
+def test_the_first_step_which_compiles_gives_no_estimate(run):
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 9.0, "step_s": 600.0}\n')
+    assert run_status(run).left_s is None
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 3, "loss": 9.0, "step_s": 2.0}\n')
+    assert run_status(run).left_s == pytest.approx(29)
+
+
+HOSTILE = (
+    "[" * 100_000,
+    '{"step": 7, "loss": "low", "step_s": 1.0}',
+    '{"step": 7, "loss": Infinity, "step_s": 1.0}',
+    '{"step": 7, "loss": 1e999, "step_s": 1.0}',
+    '{"step": 7, "loss": 4.0}',
+    '{"step": 7, "loss": 4.0, "step_s": null}',
+    '{"step": 7, "loss": 4.0, "step_s": -1.0}',
+    '{"step": 7, "loss": 4.0, "step_s": 1.0, "x": [1]}',
+    '{"step": 7, "loss": 4.0, "step_s": 1' + "0" * 400 + "}",
+    '{"step": "7", "loss": 4.0, "step_s": 1.0}',
+    '{"step": -7, "loss": 4.0, "step_s": 1.0}',
+    '{"step": true, "incident": 3}',
+    "null",
+    "\udcff",
+)
+
+
+def test_lines_that_no_run_writes_are_skipped_and_counted(run, capsys):
+    lines = [json.dumps({"step": 5, "loss": 3.25, "step_s": 2.0}), *HOSTILE, ""]
+    (run / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
+    status = run_status(run)
+    assert (status.loss, status.left_s) == (3.25, pytest.approx(29))
+    assert status.unreadable_lines == len(HOSTILE)
+    assert f"metrics.jsonl: {len(HOSTILE)} lines of the newest could not be read\n" in said(run, capsys)
+
+
+def test_a_loss_that_is_not_finite_is_told(run, capsys):
+    (run / "metrics.jsonl").write_text('{"step": 8, "loss": null, "step_s": 2.0}\n')
+    assert "step 8 of 30, loss not finite" in said(run, capsys)
+
+
 def test_a_run_without_signs_metrics_or_checkpoints_is_described_as_far_as_it_goes(tmp_path, capsys):
     (tmp_path / "run.json").write_text("{}")
     assert "it has left no sign of life" in said(tmp_path, capsys)

@@ -9,11 +9,23 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_horovod.errors import DamagedData
+from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.interchange.pretrained import read_pretrained, weights_hash
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
-from bert_horovod.runs.checkpoint import load_newest, path_of, paths, recorded_length, recorded_pair, step_of
+from bert_horovod.runs import checkpoint
+from bert_horovod.runs.checkpoint import (
+    HASHES,
+    load_newest,
+    path_of,
+    paths,
+    read_checkpoint,
+    recorded_length,
+    recorded_pair,
+    step_of,
+    weights_of,
+)
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
@@ -221,6 +233,54 @@ def test_any_flipped_byte_of_the_hashes_is_found(saved):
         assert load_newest(saved, TASK).progress.step == 10
         flip(path, place)
     assert load_newest(saved, TASK).progress.step == 20
+
+
+def test_a_checkpoint_that_its_run_removes_while_it_is_read_gives_way_to_the_next_newest(saved, capsys):
+    read: list[str] = []
+
+    def read_slowly(directory: Path) -> dict[str, np.ndarray]:
+        read.append(directory.name)
+        if len(read) == 1:
+            shutil.rmtree(directory)
+        return read_pretrained(directory).parameters
+
+    newest, before = paths(saved)[-1].name, paths(saved)[-2].name
+    assert read_checkpoint(saved, read_slowly).keys() == pretraining_shapes(RECIPE.model, True).keys()
+    assert read == [newest, before]
+    assert "damaged" not in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_is_removed_while_its_hashes_are_compared_is_not_called_damaged(saved, monkeypatch, capsys):
+    newest, before = paths(saved)[-1], paths(saved)[-2]
+    damaged_files = checkpoint._damaged_files
+
+    def prune_first(path: Path) -> list[str]:
+        if path == newest:
+            shutil.rmtree(newest)
+        return damaged_files(path)
+
+    monkeypatch.setattr(checkpoint, "_damaged_files", prune_first)
+    assert read_checkpoint(saved, lambda directory: directory) == before
+    assert capsys.readouterr().err == ""
+
+
+def test_a_checkpoint_that_was_named_itself_and_is_removed_is_told(saved):
+    named = paths(saved)[-1]
+
+    def remove(directory: Path) -> None:
+        shutil.rmtree(directory)
+        read_pretrained(directory)
+
+    with pytest.raises(UserError, match=f"--checkpoint {named} was removed while it was read; give another"):
+        read_checkpoint(named, remove)
+
+
+def test_weights_have_one_hash_with_and_without_the_runs_own_record(saved):
+    newest = paths(saved)[-1]
+    recorded = weights_of(newest)
+    assert recorded == weights_hash(newest) != weights_of(paths(saved)[-2])
+    (newest / HASHES).unlink()
+    assert weights_of(newest) == recorded
 
 
 def test_a_checkpoint_tells_the_pair_and_the_sequence_length_of_the_phase_that_it_was_saved_in(tmp_path, states, store):

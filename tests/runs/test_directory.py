@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from bert_horovod.errors import DamagedData, RunError, UserError
-from bert_horovod.recipe.loading import load_recipe
-from bert_horovod.runs.directory import claim, stop_requested
-from bert_horovod.storage.writing import write_atomically
+from bert_horovod.recipe.loading import load_recipe, recipe_to_toml
+from bert_horovod.runs.directory import Start, claim, stop_requested
+from bert_horovod.storage.writing import lock, write_atomically
 from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toy_runs import pretrain_arguments
@@ -21,6 +21,7 @@ from tests.toys import toy_recipe
 
 RECIPE = toy_recipe()
 STORE = "ab" * 32
+FRESH = Start()
 CLAIM = """
 import sys
 from pathlib import Path
@@ -36,15 +37,15 @@ except UserError as error:
 """
 
 
-def claim_and_leave(directory, recipe=RECIPE, store=STORE) -> None:
-    os.close(claim(directory, recipe, store, patience_s=0.1))
+def claim_and_leave(directory, recipe=RECIPE, store=STORE, start=FRESH) -> None:
+    os.close(claim(directory, recipe, store, 0.1, start))
 
 
-def refusal(directory, recipe=RECIPE, store=STORE, error: type[Exception] = UserError) -> str:
+def refusal(directory, recipe=RECIPE, store=STORE, start=FRESH, error: type[Exception] = UserError) -> str:
     """Why the directory is refused; it stays as it was."""
     before = contents(directory)
     with pytest.raises(error) as caught:
-        claim_and_leave(directory, recipe, store)
+        claim_and_leave(directory, recipe, store, start)
     assert contents(directory) == before
     assert str(directory) in str(caught.value)
     return str(caught.value)
@@ -67,7 +68,11 @@ def test_a_new_directory_is_made_with_recipe_and_run(tmp_path):
     directory = tmp_path / "deep" / "run"
     claim_and_leave(directory)
     assert load_recipe(directory / "recipe.toml") == RECIPE
-    assert json.loads((directory / "run.json").read_text()) == {"store": STORE, "format": 1}
+    assert json.loads((directory / "run.json").read_text()) == {
+        "store": STORE,
+        "start": {"flag": "", "checkpoint": "", "weights": ""},
+        "format": 1,
+    }
 
 
 def test_an_empty_directory_is_taken(tmp_path):
@@ -131,7 +136,79 @@ def test_another_store_is_refused_by_both_hashes(earlier):
     assert "cdcdcdcdcdcd" in text
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"store": 3}', '{"store": "x", "hue": 1}', "\xff"])
+ONE, OTHER = Start("--checkpoint", "/models/one", "1" * 64), Start("--checkpoint", "/models/other", "2" * 64)
+
+
+@pytest.fixture
+def started(tmp_path):
+    """The directory of a run that was started from ONE and has saved a checkpoint."""
+    directory = tmp_path / "started"
+    claim_and_leave(directory, start=ONE)
+    (directory / "checkpoints" / "step-00000003").mkdir(parents=True)
+    return directory
+
+
+def test_a_run_that_was_started_from_another_checkpoint_is_refused_by_both_names(started):
+    assert refusal(started, start=OTHER) == (
+        f"--output_dir {started} belongs to a run that was started from --checkpoint /models/one (weights "
+        "111111111111), not from --checkpoint /models/other (weights 222222222222); give --checkpoint /models/one "
+        "again, or give a new directory"
+    )
+
+
+def test_the_same_weights_by_another_path_resume(started):
+    claim_and_leave(started, start=dataclasses.replace(ONE, checkpoint="/elsewhere/one"))
+    assert json.loads((started / "run.json").read_text())["start"] == dataclasses.asdict(ONE)
+
+
+def test_a_run_with_a_checkpoint_of_its_own_resumes_without_the_first_one_and_from_its_own(started):
+    claim_and_leave(started)
+    own = started / "checkpoints" / "step-00000003"
+    claim_and_leave(started, start=dataclasses.replace(OTHER, checkpoint=str(own)))
+    assert "give --checkpoint /models/one again" in refusal(started, start=OTHER)  # what it was started from is kept
+
+
+def test_a_run_without_a_checkpoint_of_its_own_needs_the_first_one_again(tmp_path):
+    claim_and_leave(tmp_path / "run", start=ONE)
+    text = refusal(tmp_path / "run")
+    assert "not from fresh parameters; give --checkpoint /models/one again" in text
+    claim_and_leave(tmp_path / "run", start=ONE)
+
+
+def test_a_run_from_fresh_parameters_takes_no_checkpoint_later(earlier):
+    given = dataclasses.replace(ONE, flag="--init_checkpoint")
+    text = refusal(earlier, start=given)
+    assert "was started from fresh parameters, not from --init_checkpoint /models/one (weights 111111111111)" in text
+    assert "leave --init_checkpoint out" in text
+
+
+def test_an_earlier_run_whose_start_was_not_recorded_resumes(earlier):
+    (earlier / "run.json").write_text(json.dumps({"store": STORE, "format": 1}))
+    claim_and_leave(earlier, start=ONE)
+    claim_and_leave(earlier, start=OTHER)
+
+
+def test_a_run_that_began_while_this_one_waited_for_the_lock_is_found(tmp_path):
+    """Both found an empty directory; the checks count that are made under the lock."""
+    held = lock(tmp_path / ".lock", "", 0)
+
+    def other_run() -> None:
+        for name, text in (("recipe.toml", recipe_to_toml(RECIPE)), ("run.json", json.dumps({"store": "cd" * 32}))):
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        os.close(held)
+
+    timer = threading.Timer(0.5, other_run)
+    timer.start()
+    with pytest.raises(UserError, match="belongs to a run on other data"):
+        claim(tmp_path, RECIPE, STORE, patience_s=30)
+    timer.join()
+    assert json.loads((tmp_path / "run.json").read_text()) == {"store": "cd" * 32}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", "{}", '{"store": 3}', '{"store": "x", "hue": 1}', '{"store": "x", "start": 1}', "\xff"],
+)
 def test_a_damaged_run_json_is_refused(earlier, content):
     (earlier / "run.json").write_text(content, encoding="latin-1")
     assert "run.json is damaged" in refusal(earlier, error=DamagedData)

@@ -66,12 +66,27 @@ def test_marks_are_about_runs_with_their_settings_and_bands_about_runs_without_o
     write("band of a part", {"model.hidden_size": width}, **band)
     write("marks", {"model.hidden_size": width})
     write("wide", {"model.hidden_size": 12345})
-    assert [each.name for each in references_of(recipe)] == ["band", "marks"]
+    assert [each.name for each in references_of(recipe, "")] == ["band", "marks"]
     # A setting that was not there when the file was written counts if it is not its default.
     older = {key: value for key, value in curve_settings(recipe).items() if key != "objective.ngram"}
     write("band", older, **band)
-    assert [each.name for each in references_of(recipe)] == ["band", "marks"]
-    assert [each.name for each in references_of(toy_recipe(objective={"ngram": 3}))] == ["marks"]
+    assert [each.name for each in references_of(recipe, "")] == ["band", "marks"]
+    assert [each.name for each in references_of(toy_recipe(objective={"ngram": 3}), "")] == ["marks"]
+
+
+def test_a_band_of_one_store_is_not_about_other_text(monkeypatch, tmp_path):
+    monkeypatch.setattr(reference_curves, "DIRECTORY", tmp_path)
+    about = {"name": "small", "runs": "", "command": "", "settings": curve_settings(toy_recipe()), "stores": ["ab"]}
+    (tmp_path / "small.json").write_text(json.dumps(about), encoding="utf-8")
+    assert [each.name for each in references_of(toy_recipe(), "ab")] == ["small"]
+    assert references_of(toy_recipe(), "cd") == references_of(toy_recipe(), "") == []
+
+
+def test_the_quickstarts_band_is_of_its_own_store_alone():
+    recipe = load_recipe(PROJECT / "run" / "recipes" / "quickstart.toml")
+    (store,) = read_reference(DIRECTORY / "quickstart.json").stores
+    assert [each.name for each in references_of(recipe, store)] == ["quickstart"]
+    assert references_of(recipe, "ab" * 32) == []
 
 
 def test_the_seed_and_number_formats_and_how_the_work_is_done_do_not_count():

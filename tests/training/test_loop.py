@@ -8,6 +8,7 @@ import pytest
 
 from bert_horovod.batches.rows import Rows, StoreDataset
 from bert_horovod.errors import DamagedData, UserError
+from bert_horovod.runs.status_files import read_sign
 from bert_horovod.training import loop
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.hooks.epochs import MANY_EPOCHS, EpochHook
@@ -41,6 +42,18 @@ def test_the_start_says_the_peak_and_each_line_the_share_of_it(store, tmp_path, 
         assert 0 < line["flops_share"] < 1
 
 
+def test_a_peak_that_was_measured_too_low_is_raised_to_what_the_run_reaches(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bert_horovod.training.run.print_start", lambda *_: 1.0)
+    train(store, tmp_path, max_steps=3, execution={"micro_batch": 8, "log_steps": 1})
+    lines = metrics(tmp_path)
+    assert lines[0]["flops_share"] == 1.0
+    reached = 1.0
+    for line in lines:
+        reached = max(reached, line["flops_per_s"])
+        assert line["flops_share"] == pytest.approx(line["flops_per_s"] / reached)
+    assert "the peak of matrix products is at least " in capsys.readouterr().out
+
+
 def test_an_overflow_skips_the_update_and_lowers_the_loss_scale(store, tmp_path):
     train(store, tmp_path, max_steps=6, numerics={"precision": "float16", "initial_loss_scale": 2.0**40})
     lines, progress = metrics(tmp_path), training_state(tmp_path)["progress"]
@@ -62,6 +75,27 @@ def test_a_skipped_step_uses_up_its_rows_and_its_place_in_the_schedule(store, tm
 def test_many_skipped_steps_in_a_row_stop_the_run_with_a_diagnosis(store, tmp_path):
     with pytest.raises(UserError, match=r"step 3: 3 updates in a row .* not finite .* learning_rate"):
         train(store, tmp_path, numerics={"precision": "float16", "initial_loss_scale": 2.0**40, "max_skipped_steps": 3})
+    sign = read_sign(tmp_path)
+    assert sign.ended == "ended by an error"
+    assert "The same command would diverge again" in sign.error
+    assert not sign.again
+
+
+def test_the_sign_of_life_is_never_behind_the_newest_checkpoint_also_when_a_run_is_resumed(store, tmp_path):
+    signs: dict[str, int] = {}
+
+    class Reading(Hook):
+        def begin(self, number: int) -> None:
+            signs[f"begin {number}"] = read_sign(tmp_path).step
+
+        def doing(self, what: str, more_s: float = 0) -> None:
+            signs.setdefault(what, read_sign(tmp_path).step)
+
+    recipe = toy_recipe(execution={"micro_batch": 8, "checkpoint_steps": 2})
+    train_recipe(recipe, store, tmp_path, max_steps=4)
+    train_recipe(recipe, store, tmp_path, max_steps=7, hooks=(Reading,))
+    assert signs["loading the state"] == 4
+    assert (signs["begin 5"], signs["begin 7"]) == (4, 6)
 
 
 def test_nothing_is_traced_after_the_first_step(store, tmp_path):

@@ -131,7 +131,9 @@ def test_a_gpus_advice_goes_by_its_compute_capability(precision, capability, adv
         ("bfloat16", OLD, "float32"),
         ("float16", OLD, "float32"),
         ("float16", AMD, "bfloat16"),
-        ("float16", AMD | {"avx512_fp16"}, None),
+        ("float16", AMD | {"avx512_fp16"}, "bfloat16"),
+        ("float16", OLD | {"avx512_fp16", "amx_fp16"}, "float32"),
+        ("float16", set(), "float32"),
         ("bfloat16", set(), None),  # another kind of CPU, of which this file says nothing
     ],
 )

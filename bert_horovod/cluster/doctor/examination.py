@@ -1,6 +1,7 @@
 """Examine the hosts of a run before the run: all checks, each after those that it depends on."""
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -20,6 +21,7 @@ from bert_horovod.cluster.doctor.checks import FAILED, Check
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.rank_variables import for_ranks
+from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.versions import tested_versions
 
 THIS_HOST = "localhost"
@@ -145,7 +147,13 @@ def _run(command: list[str], environment: dict[str, str]) -> tuple[str, bool]:
     one SIGTERM, and the launcher ends its ranks.
     """
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=functools.partial(end_with_parent, os.getpid()),
     ) as process:
         try:
             return process.communicate(timeout=LIMIT_S)[0], False

@@ -1,6 +1,6 @@
 """Run ranks under horovodrun or mpirun, and handle their signals, output, exit code and last lines."""
 
-import ctypes
+import functools
 import importlib.util
 import os
 import re
@@ -21,6 +21,7 @@ from bert_horovod.cluster.launching.leftovers import ATTEMPT, kill_here
 from bert_horovod.cluster.launching.rank_variables import for_mpirun, for_ranks
 from bert_horovod.collectives.launched import RANKS_MAY_LIVE
 from bert_horovod.errors import UserError
+from bert_horovod.runtime.children import end_with_parent
 from bert_horovod.runtime.lasting_log import PROGRAM, warn
 from bert_horovod.runtime.stopping import STOP_SIGNALS, heeded, is_same_request
 
@@ -44,8 +45,6 @@ _FOLLOWED = re.compile(r"Horovod has been shut down|gloo.*(?:closed by peer|rese
 _KEEPALIVE = {"time": "10", "intvl": "5", "probes": "4"}
 _NOT_EXPORTED = re.compile(r".*CUDA_VISIBLE_DEVICES")  # valid on this host only; horovodrun does not pass it on either
 _TERMINATED = 128 + signal.SIGTERM  # the launcher ended the rank, after another rank's end
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class _Ranks:
                 errors="replace",
                 env=for_mpirun(os.environ) | environment if self.plan.mpi else environment,
                 start_new_session=True,  # so that Ctrl-C reaches this process alone
-                preexec_fn=_bind_to_launcher,
+                preexec_fn=functools.partial(_bind_to_launcher, os.getpid()),
             )
             for number in heeded():
                 signal.signal(number, self._on_signal)
@@ -265,8 +264,14 @@ class _Ranks:
         if code == UserError.exit_code:  # the rank's last lines explain it
             return code
         hosts = [host for host, slots in self.plan.hosts.items() for _ in range(slots)]
-        say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code)}")
+        say(f"error: rank {rank} on {hosts[rank]} ended first, with {_how(code, self._by_ssh(hosts[rank], code))}")
         return 1
+
+    def _by_ssh(self, host: str, code: int) -> bool:
+        """Whether a killed rank's code is that of horovodrun's ssh client for another host."""
+        from bert_horovod.cluster.doctor.ask import is_here
+
+        return code == 128 + signal.SIGKILL and not self.plan.mpi and not is_here(host)
 
     def _first(self, ended: dict[int, int]) -> int:
         """The rank that failed first; the others ended because of it.
@@ -297,18 +302,26 @@ def _ends(messages: str) -> dict[int, int]:
     return ended
 
 
-def _bind_to_launcher() -> None:
+def _bind_to_launcher(launcher: int) -> None:
     """Between fork and exec: let the child die with this process, and ignore signals that a scheduler sends to all."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent(launcher)
     # SIG_IGN protects horovodrun's shells, which clear the mask; the mask protects mpirun, which sets handlers.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def _how(code: int) -> str:
-    """Describe an exit code: for signal n a shell gives 128 + n, subprocess gives -n."""
+def _how(code: int, ssh: bool = False) -> str:
+    """Describe an exit code: for signal n a shell gives 128 + n, subprocess gives -n.
+
+    `ssh`: the code is that of an ssh client on this host, which passes on that of the rank unless it is killed itself.
+    """
     number = -code if code < 0 else code - 128
+    if number == signal.SIGKILL and ssh:
+        return (
+            "SIGKILL of the ssh client on this host, or of the rank: by hand, or by the kernel if a host's memory was "
+            "full (see dmesg on both)"
+        )
     if number == signal.SIGKILL:
         return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
     if number in set(signal.Signals):

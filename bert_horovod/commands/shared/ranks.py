@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
 from bert_horovod.corpus.reading.finding import writable
-from bert_horovod.errors import ReportedError, RunError, UserError
+from bert_horovod.errors import ReportedError, RunError, UserError, file_error
 from bert_horovod.recipe.tuned import tuned_overrides
 from bert_horovod.runtime.lasting_log import outlive_log
 from bert_horovod.runtime.quiet import import_tensorflow
@@ -21,6 +21,7 @@ from bert_horovod.runtime.quiet import import_tensorflow
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch
     from bert_horovod.collectives.world import World
+    from bert_horovod.runs.directory import Start
     from bert_horovod.training.job import Job
 
 _PATIENCE_S = 10  # a rank waits so long before its error message, so that another rank's message comes first
@@ -58,7 +59,7 @@ def train_as_rank(
     Args:
         arguments: of `add_run`, and those that make_jobs reads.
         make_jobs: called as make_jobs(arguments, launched, **options), where `options` are fields of Job; finds a
-            user's mistakes, because no rank waits for another yet. All jobs have the same [execution].
+            user's mistakes, because no rank waits for another yet. All jobs have the same [execution] and checkpoint.
         train_jobs: trains the jobs; None: there is one job, and training.loop.train trains it.
         look: finds mistakes in paths and columns before TensorFlow is imported, which takes seconds.
     """
@@ -111,6 +112,20 @@ def _look(arguments: argparse.Namespace) -> None:
     arguments.overrides = [*tuned_overrides(arguments.tuned), *arguments.overrides]
 
 
+def _start(arguments: argparse.Namespace, checkpoint: Path | None) -> "Start":
+    """What run.json records of the checkpoint to start from."""
+    from bert_horovod.runs.checkpoint import weights_of
+    from bert_horovod.runs.directory import Start
+
+    if checkpoint is None:
+        return Start()
+    flag = "--init_checkpoint" if "init_checkpoint" in arguments else "--checkpoint"
+    try:
+        return Start(flag, os.path.abspath(checkpoint), weights_of(checkpoint))
+    except OSError as error:
+        raise file_error(error, f"{flag} {checkpoint}: {error.filename}: {error.strerror}") from error
+
+
 def _train(
     arguments: argparse.Namespace,
     launched: "Launch",
@@ -141,7 +156,8 @@ def _train(
             print(f"bert-horovod: warning: {variable} in the environment: expected a number", file=sys.stderr)
         # A rank of an earlier attempt, on a host that is cut off, ends by its watchdog after stall_s: wait so long.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
-        claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s) for job in jobs]
+        start = _start(arguments, jobs[0].init_checkpoint)
+        claimed = [claim(job.output_dir, job.recipe, job.dataset.hash, patience_s, start) for job in jobs]
         for job in jobs:
             record_command(job.output_dir, arguments.words, launched.launcher, launched.size)
     announce(jobs, launched)

@@ -1,11 +1,9 @@
 """Runs a store's jobs in this process, in several processes on this machine, or in the ranks that mpirun started."""
 
-import ctypes
 import functools
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -15,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import RunError, UserError
+from bert_horovod.runtime.children import end_with_parent
 
 _REPORT_EVERY_S = 1.0
-_PR_SET_PDEATHSIG = 1
 
 Report = Callable[[int, int], None]
 Work = Callable[[Any, Report], Any]  # takes a job and a function that reports progress as two rising numbers
@@ -105,10 +103,7 @@ def mpi_pool(size: int) -> Iterator[Executor | None]:
 
 def _begin_worker(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before the line above
-            os._exit(1)
+    end_with_parent(parent)
 
 
 def _work(work: Work, job: Any, word: Path) -> Any:

@@ -14,6 +14,7 @@ from bert_horovod.training.hooks.base import Hook, StepEvent
 
 MEAN_DECAY = 0.95  # decay of the moving mean of losses
 _SHOWN = 5  # micro-batches of a step that are reported as not finite, at most
+_OTHER_PRECISION = ", or set numerics.precision to bfloat16 or float32"  # of float16
 SETTLED = 20  # updates before losses are compared with the moving mean: early losses may rise
 
 
@@ -62,8 +63,26 @@ class DivergenceHook(Hook):
         recipe = run.job.output_dir / "recipe.toml"
         flags = f"--data_dir {run.job.dataset.path} --recipe {recipe} --phase {phase.number}"
         texts = [bad_batch.describe(flags) for bad_batch in bad[:_SHOWN]]
-        for text in texts or ["what ranks computed is finite, but its sum over ranks, or the float16 wire, overflowed"]:
+        overflow = overflow_of_sums(run.recipe.numerics.wire, run.world.size, phase.micro_batches)
+        for text in texts or [overflow]:
             run.journal.incident(event.step, f"step {event.step}: update skipped: {text}")
+
+
+def overflow_of_sums(wire: str, ranks: int, micro_batches: int) -> str:
+    """What may not be finite if each micro-batch's gradient is.
+
+    Args:
+        wire: numerics.wire; one rank sends nothing.
+        ranks: of the run.
+        micro_batches: of a step on each rank.
+    """
+    causes = [
+        *(["their sum over micro-batches"] if micro_batches > 1 else []),
+        *(["their sum over ranks"] if ranks > 1 else []),
+        *([f"the {wire} wire"] if ranks > 1 and wire != "float32" else []),
+        "their norm in float32",
+    ]
+    return f"each micro-batch's gradients are finite, but too large: {' or '.join(causes)} overflowed"
 
 
 def check(progress: Progress, numerics: Numerics, loss: float, finite: bool, loss_scale: float) -> None:
@@ -80,15 +99,16 @@ def check(progress: Progress, numerics: Numerics, loss: float, finite: bool, los
         Diverged: many updates in a row were skipped, the loss scale cannot fall further, or the loss has jumped.
     """
     if progress.skipped_in_a_row >= numerics.max_skipped_steps:
+        half = numerics.precision == "float16"
+        scale, other = (f" (loss scale {progress.loss_scale:g})", _OTHER_PRECISION) if half else ("", "")
         raise Diverged(
-            f"step {progress.step}: {progress.skipped_in_a_row} updates in a row had gradients that are not finite "
-            f"(loss scale {progress.loss_scale:g}); expected none or few. Lower phase learning_rate, "
-            "or set numerics.precision to bfloat16 or float32"
+            f"step {progress.step}: {progress.skipped_in_a_row} updates in a row had gradients that are not finite"
+            f"{scale}; expected none or few. Lower phase learning_rate{other}, or lengthen its warmup"
         )
     if not finite and numerics.precision == "float16" and loss_scale <= 1:
         raise Diverged(
             f"step {progress.step}: the loss scale has fallen to 1 and gradients still overflow float16; expected it "
-            "to settle far above. Lower phase learning_rate, or set numerics.precision to bfloat16 or float32"
+            f"to settle far above. Lower phase learning_rate{_OTHER_PRECISION}"
         )
     if not finite:
         return

@@ -11,7 +11,9 @@ class ExpectedLossHook(Hook):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         references = (
-            [reference for reference in references_of(run.recipe) if reference.means] if run.world.rank == 0 else []
+            [reference for reference in references_of(run.recipe, run.job.dataset.hash) if reference.means]
+            if run.world.rank == 0
+            else []
         )
         self._reference = references[0] if references else None
         self._losses: list[float] = []

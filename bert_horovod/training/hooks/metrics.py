@@ -6,8 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_horovod.costs.gpus import TERA
 from bert_horovod.runs.step_metrics import StepMetrics
-from bert_horovod.runtime.devices import peak_memory_bytes
+from bert_horovod.runtime.devices import has_gpu, peak_memory_bytes
 from bert_horovod.training.console import duration
 from bert_horovod.training.hooks.base import Hook, StepEvent
 
@@ -68,7 +69,13 @@ class MetricsHook(Hook):
             self._interval.saving_s += now - self._beside_since
         self._beside_since = now if what.startswith(_BESIDE) and self.run.phase else None
 
+    def begin(self, step: int) -> None:
+        if self._is_due(step):  # before the step, because the exchange may be in another stage after it
+            exchange = self.run.exchange
+            self._stages[step] = exchange.norm_metric, exchange.bytes_reduced(), exchange.wire_bytes()
+
     def phase(self) -> None:
+        self._stages: dict[int, tuple[str, float, float]] = {}  # by step: the norm's metric, and bytes without rows
         self._interval = Interval()
         self._started: float | None = time.monotonic()
 
@@ -80,8 +87,7 @@ class MetricsHook(Hook):
         wait_s = result.times.reduce_wait_s if result.times else None
         self._interval.add(run.phase.settings.global_batch, event.waited_s, wait_s, event.batch.tokens)
         run.console.advance(event.step)
-        due = event.step % run.recipe.execution.log_steps == 0
-        if not (due or event.step in (1, run.phase.end)):
+        if not self._is_due(event.step):
             return
         run.doing("writing metrics")
         interval, self._interval = self._interval, Interval()
@@ -89,19 +95,20 @@ class MetricsHook(Hook):
             tokens = run.world.all_reduce(tf.constant(interval.tokens, tf.float64), "tokens").numpy()
         if run.journal is None:
             return
-        progress, position = run.state.progress, run.position()
+        progress, position, exchange = run.state.progress, run.position(), run.exchange
+        norm_metric, reduced, sent = self._stages.pop(event.step)
         metrics = StepMetrics(
             step=progress.step,
             phase=position["phase"],
             epoch=position["epoch"],
             loss=event.loss,
             learning_rate=event.learning_rate,
-            gradient_norm=result.gradient_norm,
+            **{"gradient_norm": None, "exchange_norm": None} | {norm_metric: result.gradient_norm},
             loss_scale=progress.loss_scale,
             skipped_steps=progress.skipped_steps,
-            **interval.rates(float(tokens), run.phase.flops_per_row, run.peak_flops_per_s),
-            bytes_reduced=run.exchange.bytes_reduced(result.rows),
-            wire_bytes=run.exchange.wire_bytes(result.rows),
+            **self._rates(interval, float(tokens)),
+            bytes_reduced=reduced + exchange.bytes_reduced(result.rows) - exchange.bytes_reduced(),
+            wire_bytes=sent + exchange.wire_bytes(result.rows) - exchange.wire_bytes(),
             memory_bytes=peak_memory_bytes(),
             time=time.time(),
         )
@@ -119,6 +126,20 @@ class MetricsHook(Hook):
         figures |= {name: f"{metric:.3f}" for name, metric in of_task.items() if name.endswith("accuracy")}
         first = [f"{name} {metric}" for name, metric in list(figures.items())[:2]]
         run.console.show(event.step, "  ".join([*first, f"{metrics.rows_per_s:.1f} rows/s"]))
+
+    def _is_due(self, step: int) -> bool:
+        return step % self.run.recipe.execution.log_steps == 0 or step in (1, self.run.phase.end)
+
+    def _rates(self, interval: Interval, tokens: float) -> dict[str, float | None]:
+        run = self.run
+        rates = interval.rates(tokens, run.phase.flops_per_row, run.peak_flops_per_s)
+        if (rates["flops_share"] or 0) > 1 and not has_gpu():  # a CPU's peak was measured, maybe beside other work
+            run.peak_flops_per_s, rates["flops_share"] = rates["flops_per_s"], 1.0
+            run.say(
+                f"the peak of matrix products is at least {run.peak_flops_per_s / TERA:.3g} TFLOP/s over all ranks, "
+                "which they reach now: other work slowed the measurement at the start"
+            )
+        return rates
 
     def rolled_back(self) -> None:
         step = self.run.state.progress.step

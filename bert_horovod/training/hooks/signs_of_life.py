@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 from bert_horovod.collectives.rendezvous import RendezvousBoard
+from bert_horovod.errors import UserError
+from bert_horovod.runs.checkpoint import paths, step_of
 from bert_horovod.runs.status_files import BEAT_S, Sign
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.hooks.watchdog import Status, explain
@@ -20,6 +22,9 @@ class SignHook(Hook):
         self._started = time.time()
         self._doing = ("starting", self._started)
         self._ended = ""
+        self._writing = threading.Lock()
+        # Before the state is loaded: the step from which the run will go on, unless that checkpoint is damaged.
+        self._begins_at = max((step_of(path.name) for path in paths(run.job.output_dir)), default=0)
         self._answers: dict[int, Any] = {}  # each other rank's status at the last beat
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -31,6 +36,8 @@ class SignHook(Hook):
 
     def doing(self, what: str, more_s: float = 0) -> None:
         self._doing = (what, time.time())
+        if what == "saving" and self._thread is not None:  # so that no checkpoint is of a later step than the sign
+            self._write()
 
     def finish(self) -> None:
         done = self.run.state.progress.step >= self.run.last_step
@@ -48,12 +55,17 @@ class SignHook(Hook):
             self._write()
 
     def _write(self) -> None:
+        with self._writing:  # the thread and the loop write the same file
+            self._write_alone()
+
+    def _write_alone(self) -> None:
         run, (doing, since) = self.run, self._doing
         state = getattr(run, "state", None)  # none until it is loaded
-        step, now = state.progress.step if state else 0, time.time()
+        step, now = state.progress.step if state else self._begins_at, time.time()
         waits = [] if self._ended or now - since < BEAT_S else self._waits(doing, step)
         last_step, started = run.last_step, self._started
-        sign = Sign(step, last_step, doing, since, started, now, run.world.size, waits, self._ended)
+        error, again = str(run.failure or ""), not isinstance(run.failure, UserError)
+        sign = Sign(step, last_step, doing, since, started, now, run.world.size, waits, self._ended, error, again)
         directory = run.directory.now() if run.directory is not None else run.job.output_dir
         if directory is not None:
             sign.write(directory)

@@ -189,8 +189,8 @@ def test_what_the_user_says_of_the_network_reaches_the_starter():
     assert "CUDA_VISIBLE_DEVICES" not in words
 
 
-def take(lines: list[str]) -> _Ranks:
-    ranks = _Ranks(LaunchPlan(100, {"a": 64, "b": 64}, ["verify"], None), "id")
+def take(lines: list[str], hosts: dict[str, int] | None = None) -> _Ranks:
+    ranks = _Ranks(LaunchPlan(100, hosts or {"a": 64, "b": 64}, ["verify"], None), "id")
     for line in lines:
         ranks._take(line)
     return ranks
@@ -229,6 +229,15 @@ def test_the_first_to_end_is_blamed_however_many_follow(capfd, line, message):
     errors = capfd.readouterr().err
     assert message in errors
     assert ("its last words" in errors) == ("rank 70" in message)
+
+
+def test_a_killed_ssh_client_is_not_taken_for_a_host_whose_memory_was_full(capfd):
+    for host, cause in (
+        ("elsewhere.invalid", "SIGKILL of the ssh client on this host, or of the rank: by hand, or by the kernel if a"),
+        ("127.0.0.1", "SIGKILL: by hand, or by the kernel if the host's memory was full"),
+    ):
+        take(["Process 0 exit with status code 137.\n"], {host: 1})._explain(1)
+        assert f"rank 0 on {host} ended first, with {cause}" in capfd.readouterr().err
 
 
 SHUT_DOWN = "[0]<stderr>:Traceback (most recent call last):\n[0]<stderr>:UnknownError: Horovod has been shut down.\n"

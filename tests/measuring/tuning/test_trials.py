@@ -1,6 +1,12 @@
 """Trials in processes of their own, and what is kept of them."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +17,7 @@ from bert_horovod.measuring.tuning.search import Found
 from bert_horovod.measuring.tuning.trials import FAILED, TIME_IS_UP, Trial, run_trial, still_holds
 from bert_horovod.recipe.loading import recipe_to_toml
 from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
+from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toys import toy_recipe
 
 SETTINGS = {"micro_batch": 8, "xla": "off"}
@@ -75,6 +82,24 @@ def test_an_end_of_any_kind_is_an_answer(monkeypatch, tmp_path, program, failure
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(child_command, "python_settings", lambda: {"PYTHONPATH": str(tmp_path)})
     assert run_trial(["bench"], 1 if failure == TIME_IS_UP else 100).failure == failure
+
+
+def test_a_kill_of_this_process_ends_its_child_too(tmp_path):
+    (tmp_path / "run").mkdir()
+    for name, text in (("run.json", "{}"), ("recipe.toml", recipe_to_toml(toy_recipe()))):
+        (tmp_path / "run" / name).write_text(text, encoding="utf-8")
+    lasting = ["report", str(tmp_path / "run"), "--watch"]
+    program = f"from bert_horovod.measuring.child_command import run_command; run_command({lasting!r})"
+    with subprocess.Popen([sys.executable, "-c", program], env=clean_environment()) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        end = time.monotonic() + PATIENCE_S
+        while not (child := children.read_text().strip()):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+    while Path(f"/proc/{child}").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_what_took_too_long_is_tried_again_with_more_time():

@@ -13,7 +13,7 @@ from bert_horovod.recipe.sections import Numerics, Phase
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
 from bert_horovod.training import rollback
-from bert_horovod.training.hooks.divergence import MEAN_DECAY, SETTLED, Diverged, check, pass_over
+from bert_horovod.training.hooks.divergence import MEAN_DECAY, SETTLED, Diverged, check, overflow_of_sums, pass_over
 from tests.toy_runs import logged, metrics, training_state
 from tests.toys import toy_recipe
 from tests.training.faulty_ranks import train_with_fault
@@ -40,6 +40,36 @@ def faulty(store, two_ranks, tmp_path):
 
 def incidents(output_dir: Path) -> list[dict]:
     return [line for line in logged(output_dir) if "incident" in line]
+
+
+@pytest.mark.parametrize(
+    ("wire", "ranks", "micro_batches", "causes"),
+    [
+        ("float32", 1, 1, "their norm in float32"),
+        ("float16", 1, 1, "their norm in float32"),
+        ("float32", 1, 4, "their sum over micro-batches or their norm in float32"),
+        ("float32", 2, 1, "their sum over ranks or their norm in float32"),
+        ("float16", 2, 1, "their sum over ranks or the float16 wire or their norm in float32"),
+        (
+            "int8",
+            2,
+            2,
+            "their sum over micro-batches or their sum over ranks or the int8 wire or their norm in float32",
+        ),
+    ],
+)
+def test_what_overflowed_is_something_that_the_run_has(wire, ranks, micro_batches, causes):
+    assert overflow_of_sums(wire, ranks, micro_batches) == (
+        f"each micro-batch's gradients are finite, but too large: {causes} overflowed"
+    )
+
+
+@pytest.mark.parametrize(("precision", "advised"), [("float32", False), ("bfloat16", False), ("float16", True)])
+def test_another_precision_is_advised_only_where_it_holds_larger_numbers(precision, advised):
+    progress = Progress(step=7, skipped_in_a_row=7, loss_scale=256.0 if advised else 1.0)
+    with pytest.raises(Diverged, match="step 7: 7 updates in a row had gradients that are not finite") as caught:
+        check(progress, Numerics(precision=precision, max_skipped_steps=7), 4.0, False, 512.0)
+    assert ("numerics.precision" in str(caught.value)) == ("loss scale 256" in str(caught.value)) == advised
 
 
 def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(faulty, store, capsys):
