@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.corpus.reading.tokenizer_settings import Added, TokenizerSettings, token_ids
-from bert_horovod.corpus.reading.vocabulary import read_lines, require_short_tokens, require_special_tokens
+from bert_horovod.corpus.reading.vocabulary import read_lines, require_special_tokens, require_tokens
 from bert_horovod.errors import DamagedData, UserError, file_error
 from bert_horovod.interchange.tokenizer_json import read_tokenizer_json
 from bert_horovod.storage import reading
@@ -201,7 +201,7 @@ def _added(
         source = directory / "tokenizer_config.json"
         listed = {_id(int(number)): token for number, token in settings["added_tokens_decoder"].items()}
         contents = {_string(token["content"]) for token in listed.values()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedData(f"{source} or its added tokens are damaged: {shown(error)}") from error
     for token in others.values():
         if token["content"] not in contents:
@@ -217,14 +217,14 @@ def _named(settings: dict[str, Any], special: dict[str, Any]) -> Iterator[tuple[
     for values in (settings, special):
         for key, value in values.items():
             if key in ("additional_special_tokens", "extra_special_tokens"):
-                tokens = list(value.values()) if isinstance(value, dict) else value or []
+                tokens = list(value.values()) if isinstance(value, dict) else [] if value is None else value
             elif key.endswith("_token") and key not in SPECIAL_TOKENS and isinstance(value, str | dict):
                 tokens = [value]
             else:
                 continue
-            for token in tokens:
-                if not isinstance(content := _content(token), str):
-                    raise DamagedData(f"tokenizer_config.json is damaged: {key} is {shown(value)}: expected tokens")
+            if not isinstance(tokens, list) or not all(isinstance(_content(token), str) for token in tokens):
+                raise DamagedData(f"tokenizer_config.json is damaged: {key} is {shown(value)}: expected tokens")
+            for content in map(_content, tokens):
                 yield None, {"content": content, "special": True}
 
 
@@ -266,7 +266,7 @@ def _check_vocabulary(vocabulary: list[str], source: Path, vocab_size: int, conf
             f"{source} has {len(vocabulary)} tokens, but {config} has vocab_size = {vocab_size}: expected the "
             "vocabulary that the model was trained with"
         )
-    require_short_tokens(vocabulary, str(source))
+    require_tokens(vocabulary, str(source), "id")
     require_special_tokens(vocabulary, str(source))
 
 

@@ -51,7 +51,7 @@ def read_tokenizer_json(path: Path, content: dict[str, Any], vocab_size: int) ->
         if kind != "WordPiece":
             raise UserError(f"{path}: its model is {shown(kind)}: expected 'WordPiece', as BERT's")
         for part, expected in _PARTS.items():
-            theirs = content.get(part, {}) or {"type": None}  # null: the tokenizer lacks the part
+            theirs = {"type": None} if content.get(part, {}) is None else content.get(part, {})
             for key, value in expected.items():
                 if theirs.get(key, value) != value:
                     raise UserError(
@@ -77,7 +77,7 @@ def read_tokenizer_json(path: Path, content: dict[str, Any], vocab_size: int) ->
         for number, listed in added.items():
             if type(number) is not int or type(listed["content"]) is not str or not listed["content"]:
                 raise TypeError(f"expected an added token, found {shown(listed)}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
         raise DamagedData(f"{path} or its added tokens are damaged: {shown(error)}") from error
     normalizer = content.get("normalizer") or {}
     flags = {name: normalizer[key] for key, name in _FLAGS.items() if key in normalizer}

@@ -203,6 +203,11 @@ REFUSED = {
     "has 41 tokens, but config.json has vocab_size = 40": {
         "vocabulary": [*SPECIAL, *(f"w{number}" for number in range(36))]
     },
+    "normalizer.type = None": {"tokenizer": tokenizer_json() | {"normalizer": None}},
+    "additional_special_tokens is 5: expected tokens": {"settings": {"additional_special_tokens": 5}},
+    "tokenizer.json, id 5: 'a\\n' has blanks around it or a line break": {
+        "tokenizer": tokenizer_json([*SPECIAL, "a\n"])
+    },
     "has no [MASK]": {"vocabulary": VOCABULARY[:4]},
     "line 6: 'a ' has blanks around it": {"vocabulary": [*SPECIAL, "a "]},
     "line 6: 'a\\xa0' has blanks around it": {"vocabulary": [*SPECIAL, "a\u00a0"]},

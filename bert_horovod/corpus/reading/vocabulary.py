@@ -62,23 +62,28 @@ def read_lines(path: str | Path) -> list[str]:
     # Not str.splitlines: Google's Chinese vocabulary has U+2028 as a token.
     lines = text.removeprefix("\ufeff").removesuffix("\n").split("\n")
     lines = [line if line.strip(" \t") else "" for line in lines]
-    for number, token in enumerate(lines, 1):
-        piece = token.removeprefix("##")
-        if piece.strip() and (token != token.strip() or piece != piece.strip()):
-            raise UserError(
-                f"the vocabulary {path}, line {number}: {shown(token)} has blanks around it; expected one token a line "
-                "and nothing else: remove them (sed 's/[ \\t]*$//')"
-            )
-    require_short_tokens(lines, f"the vocabulary {path}")
+    require_tokens(lines, f"the vocabulary {path}", "line")
     return lines
 
 
-def require_short_tokens(tokens: list[str], source: str) -> None:
-    """Raise UserError if a token is longer than the tokenizer takes; `source` names the vocabulary in the message."""
-    for number, token in enumerate(tokens, 1):
+def require_tokens(tokens: list[str], source: str, place: str) -> None:
+    """Raise UserError unless a line of a vocab.txt can hold each token, and the tokenizer takes it.
+
+    Args:
+        tokens: by id.
+        source: names the vocabulary in the message.
+        place: "line", counted from 1, or "id".
+    """
+    for number, token in enumerate(tokens, 1 if place == "line" else 0):
+        piece = token.removeprefix("##")
+        if (piece.strip() and (token != token.strip() or piece != piece.strip())) or "\n" in token or "\r" in token:
+            raise UserError(
+                f"{source}, {place} {number}: {shown(token)} has blanks around it or a line break; expected one token "
+                "a line and nothing else: remove them (in a vocab.txt with sed 's/[ \\t]*$//')"
+            )
         if len(token.encode()) > _MAXIMUM_TOKEN_BYTES:
             raise UserError(
-                f"{source}, line {number}: a token of {len(token.encode()):,} bytes, {token[:20]!r}...; "
+                f"{source}, {place} {number}: a token of {len(token.encode()):,} bytes, {token[:20]!r}...; "
                 f"expected at most {_MAXIMUM_TOKEN_BYTES}: is it a vocabulary?"
             )
 

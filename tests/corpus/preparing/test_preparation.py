@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.preparing import preparation as prepare_module
-from bert_horovod.corpus.preparing.preparation import summary
+from bert_horovod.corpus.preparing.preparation import prepare, summary
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
-from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, Added, TokenizerSettings
 from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import hash_shard, open_store, shard_problem, verify, write_manifest
 from bert_horovod.errors import DamagedData, RunError, UserError
@@ -344,3 +344,14 @@ def test_a_store_that_a_run_has_used_is_still_ours(make_store, text):
     (store.path / "index" / "0123").mkdir(parents=True)
     assert make_store(text).path == store.path
     assert (store.path / "index" / "0123").is_dir()
+
+
+def test_the_store_remembers_how_text_was_cut(tmp_path, text, vocabulary):
+    settings = TokenizerSettings(True, strip_accents=False, chinese_apart=False, added=(Added("cat", True),))
+    made = prepare([str(text)], vocabulary, tmp_path / "store", tokenizer_settings=settings)
+    store = open_store(made.path)
+    assert store.tokenizer_settings == settings
+    ids, _ = Tokenizer(store.vocabulary, settings)(["The cat sat."])
+    assert ids.tolist() == np.asarray(store.shards[0].tokens[: len(ids)]).tolist()
+    with pytest.raises(UserError, match="strip_accents: False -> None"):
+        prepare([str(text)], vocabulary, tmp_path / "store")
