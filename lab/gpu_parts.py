@@ -35,7 +35,6 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 DOCUMENTS, SENTENCES = 400, 200  # of a made store: 2 million tokens
 HELD_OUT_EVERY = 20  # sections
 LONGEST = 50  # tokens of a sentence: 25 on average, as in books
-EXACT = {"TF_DETERMINISTIC_OPS": "1"}  # what an exact resume on a GPU needs: docs/gpu.md
 COMPARED = ("model.safetensors", "training/optimizer.safetensors")
 
 
@@ -127,7 +126,7 @@ def _pretrain(directory: Path, store: str, output_dir: Path, *more: str) -> None
     ]
     words += ["--index_dir", str(directory / "index"), *more]
     command = [sys.executable, "-m", "bert_horovod", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | EXACT, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunError("pretrain: " + "\n  ".join(done.stderr.strip().splitlines()[-3:]))
 

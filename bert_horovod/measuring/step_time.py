@@ -61,6 +61,10 @@ class TimedStep:
         self._synthetic.run()
         return time.perf_counter() - started
 
+    def seconds(self, steps: int) -> list[float]:
+        """Seconds of so many steps in a row; see SyntheticStep."""
+        return self._synthetic.seconds(steps)
+
     def forward_backward(self) -> float:
         """The seconds of a micro-batch's forward and backward pass, up to its gradients."""
         inputs, batch = self._synthetic.inputs(), self._synthetic.batches[0]
@@ -86,7 +90,7 @@ def measure(step: TimedStep, steps: int) -> dict[str, Any]:
     """
     recipe = step.recipe
     first = step.warm_up()
-    seconds = statistics.median(step.run() for _ in range(steps))
+    seconds = statistics.median(step.seconds(steps))
     memory = peak_memory_bytes()
     for _ in range(WARM_UP):
         step.forward_backward()
@@ -114,9 +118,13 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     recipe = recipe_from_table(request["recipe"])
     use_devices(0, 1, recipe.execution.threads)
-    run = partial(step_seconds, recipe) if request.get("products") else TimedStep(recipe).run
+    seconds = partial(_products_seconds, recipe) if request.get("products") else TimedStep(recipe).seconds
     for line in sys.stdin:
-        print(json.dumps([run() for _ in range(int(line))]), flush=True)
+        print(json.dumps(seconds(int(line))), flush=True)
+
+
+def _products_seconds(recipe: Recipe, times: int) -> list[float]:
+    return [step_seconds(recipe) for _ in range(times)]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Steps without data: full rows of random tokens, and a training step on them."""
 
 import math
+import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,11 @@ from bert_horovod.model.parameters import initial_values, pretraining_shapes, tr
 from bert_horovod.optimizers.base import slot_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
 from bert_horovod.runs.state import Progress, TrainingState
+from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.inputs import step_inputs
 from bert_horovod.training.step import TrainStep, build_step
-from bert_horovod.training.step_results import StepResult
+from bert_horovod.training.step_results import StartedStep, StepResult
 from bert_horovod.training.transfer import StepInputs, as_arrays
 
 _LEARNING_RATE = 1e-4
@@ -58,9 +61,33 @@ class SyntheticStep:
 
     def run(self, with_times: bool = False) -> StepResult:
         """Do one optimizer step, to its end, and count it."""
+        return self._end(self._start(with_times))
+
+    def seconds(self, steps: int) -> list[float]:
+        """Seconds of so many steps in a row, each from the end of the one before it.
+
+        On a GPU each is enqueued before the result of the one before is read, as in a run.
+        """
+        ahead = has_gpu() and not self.step.exchange.works_after_steps
+        started: StartedStep | None = self._start() if ahead and steps else None
+        ends = [time.perf_counter()]
+        for step in range(steps):
+            if not ahead:
+                self.run()
+            else:
+                following = self._start() if step + 1 < steps else None
+                self._end(started)
+                started = following
+            ends.append(time.perf_counter())
+        return [end - begin for begin, end in pairwise(ends)]
+
+    def _start(self, with_times: bool = False) -> StartedStep:
         rows = self.recipe.execution.micro_batch
         first_rows = [rows * k for k in range(len(self.batches))]
-        result = self.step.run(self.batches, first_rows, self.inputs(), with_times)
+        return self.step.start(self.batches, first_rows, self.inputs(), with_times)
+
+    def _end(self, started: StartedStep) -> StepResult:
+        result = started.result()
         self.state.progress.count(result.finite, self.recipe.numerics)
         self.step.exchange.after_step(self.state.progress.step, 0.0)
         return result

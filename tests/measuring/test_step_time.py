@@ -10,7 +10,7 @@ import pytest
 
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.products import VOCABULARY
-from bert_horovod.measuring import matrix
+from bert_horovod.measuring import matrix, synthetic
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
 from bert_horovod.measuring.step_time import WARM_UP, TimedStep
 from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
@@ -33,6 +33,17 @@ def test_the_step_trains():
     after = step.state.parameters
     changed = [name for name, value in before.items() if (value != after[name].numpy()).any()]
     assert len(changed) == len(before)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_steps_in_a_row_are_all_done_and_counted(monkeypatch, gpu):
+    monkeypatch.setattr(synthetic, "has_gpu", lambda: gpu)
+    step = TimedStep(toy())
+    seconds = step.seconds(3)
+    assert len(seconds) == 3
+    assert min(seconds) > 0
+    assert step.state.progress.step == step.state.progress.updates == 3
+    assert step.seconds(0) == []
 
 
 def test_forward_and_backward_alone_change_no_parameter():
