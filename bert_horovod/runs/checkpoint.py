@@ -118,6 +118,8 @@ def find_checkpoint(path: Path, flag: str = "--checkpoint") -> Path:
         if (path / HASHES).is_file():
             # A copy may lack training/, which only a resumed run reads.
             damaged = [name for name in _damaged_files(path) if not name.startswith("training/")]
+            if damaged and _is_removed(path):
+                raise _removed(path, flag)
             if damaged:
                 raise DamagedData(f"{flag} {path} is damaged: {', '.join(damaged)}; take another checkpoint")
         return path
@@ -146,7 +148,7 @@ def read_checkpoint(path: Path, read: Callable[[Path], Read], flag: str = "--che
             if not _is_removed(directory):
                 raise
             if directory == path:
-                raise UserError(f"{flag} {path} was removed while it was read; give another checkpoint") from error
+                raise _removed(path, flag) from error
 
 
 def weights_of(directory: Path) -> str:
@@ -155,6 +157,10 @@ def weights_of(directory: Path) -> str:
         return str(read_json(directory / HASHES, inside=directory)[WEIGHTS_FILE])
     except (OSError, ValueError, LookupError, TypeError):
         return weights_hash(directory)
+
+
+def _removed(path: Path, flag: str) -> UserError:
+    return UserError(f"{flag} {path} was removed while it was read; give another checkpoint")
 
 
 def _is_removed(directory: Path) -> bool:

@@ -8,13 +8,14 @@ import pytest
 from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings
 from bert_horovod.corpus.store import Store
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.start import check_recipe, load_initial
+from tests.toy_runs import train_recipe
 from tests.toys import toy_recipe, toy_recipe_table, write_toy_store
 
 RECIPE = toy_recipe()
@@ -186,3 +187,9 @@ def test_dropout_may_differ_from_that_of_the_model_to_start_from(tmp_path, store
 def test_a_directory_that_is_no_bert_is_refused(tmp_path, store):
     with pytest.raises(UserError, match=r"no config\.json"):
         load(tmp_path, RECIPE, store)
+
+
+def test_a_start_from_a_checkpoint_that_its_run_has_removed_is_told_as_such(store, tmp_path):
+    gone = tmp_path / "other" / "checkpoints" / "step-00000004"
+    with pytest.raises(RunError, match=f"the checkpoint {gone} was removed, by the run that made it, before this run"):
+        train_recipe(toy_recipe(), store, tmp_path / "run", init_checkpoint=gone)
