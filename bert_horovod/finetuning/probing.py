@@ -60,9 +60,13 @@ class ProbeHook(Hook):
         super().__init__(run)
         self._data = data
 
+    def wants_state(self, step: int) -> bool:
+        every = self.run.recipe.execution.evaluate_steps
+        return bool(every and step % every == 0) or step == self.run.phase.end
+
     def step(self, event: StepEvent) -> None:
-        run, every = self.run, self.run.recipe.execution.evaluate_steps
-        if not ((every and event.step % every == 0) or event.step == run.phase.end):
+        run = self.run
+        if not self.wants_state(event.step):
             return
         run.doing("probing", _PATIENCE_S)
         try:
