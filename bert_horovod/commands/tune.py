@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
     for phase in recipe.phase:
         derive(recipe, phase, machine.world_size)  # refuses a batch that the ranks cannot share, before anything runs
     store = open_store(arguments.data_dir)
-    check_vocabulary(recipe, store, padded=True)
+    check_vocabulary(recipe, store)
     question = Question(
         recipe=recipe,
         recipe_file=arguments.recipe,
