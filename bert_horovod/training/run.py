@@ -154,6 +154,11 @@ class Run:
         """Whether a checkpoint is due after this step."""
         return step % self.recipe.execution.checkpoint_steps == 0 or step == self.phase.end
 
+    def evaluation_due(self, step: int) -> bool:
+        """Whether the model is evaluated after this step."""
+        every = self.recipe.execution.evaluate_steps
+        return bool(every and step % every == 0) or step == self.phase.end
+
     def must_stop(self) -> bool:
         """Whether this rank was asked to stop, or must stop because of stop_at or a moved output directory."""
         late = self.job.stop_at is not None and time.time() >= self.job.stop_at

@@ -88,8 +88,7 @@ class EvaluationHook(Hook):
         )
 
     def wants_state(self, step: int) -> bool:
-        every = self.run.recipe.execution.evaluate_steps
-        return bool(every and step % every == 0) or step == self.run.phase.end
+        return self.run.evaluation_due(step)
 
     def step(self, event: StepEvent) -> None:
         run = self.run
