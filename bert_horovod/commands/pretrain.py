@@ -6,6 +6,7 @@ To stop:         touch O/stop      (every rank saves at the same step)
 """
 
 import argparse
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_checkpoint
 from bert_horovod.commands.shared.flags import RECIPE
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
-from bert_horovod.errors import UserError
+from bert_horovod.errors import DamagedData, UserError
 from bert_horovod.recipe.loading import load_recipe
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def _look(arguments: argparse.Namespace) -> None:
     from bert_horovod.finetuning.glue import TASKS
 
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    open_store(arguments.data_dir)
+    with contextlib.suppress(DamagedData):  # told later, with all damaged shards
+        open_store(arguments.data_dir)
     if arguments.init_checkpoint:
         require_checkpoint(arguments.init_checkpoint, "--init_checkpoint")
     if recipe.execution.probe and arguments.probe_dir:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
+from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED
 from bert_horovod.inference.masked_tokens import MaskedTokenPredictor
 from bert_horovod.interchange.huggingface import write_directory
@@ -83,7 +84,4 @@ def test_a_checkpoint_without_vocabulary_is_refused(toys, capsys):
 
 def test_there_must_be_a_checkpoint(tmp_path, capsys):
     assert command(tmp_path / "none", "The [MASK] sat.") == 2
-    assert (
-        "expected a Hugging Face directory of BERT or ALBERT, a TF1 checkpoint of Google's, or the output_dir of a run"
-        in capsys.readouterr().err
-    )
+    assert f"--checkpoint: there is none at {tmp_path / 'none'}; expected {CHECKPOINT}" in capsys.readouterr().err

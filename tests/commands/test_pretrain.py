@@ -130,7 +130,7 @@ def test_a_start_from_a_checkpoint_with_another_vocabulary_is_refused(files, tmp
 def test_a_begun_run_is_not_started_from_another_checkpoint(files, tmp_path):
     model = toy_recipe().model
     values = initial_values(pretraining_shapes(model, True), model.initializer_range, 0)
-    write_directory(tmp_path / "model", model, Pretraining(True), values, list(SMALL_VOCABULARY), lowercase=True)
+    write_directory(tmp_path / "model", model, Pretraining(True), values, list(SMALL_VOCABULARY), UNCASED)
     start = Start("--init_checkpoint", "/models/one", "1" * 64)
     os.close(claim(files["output_dir"], toy_recipe(), open_store(files["data_dir"]).hash, start=start))
     (files["output_dir"] / "checkpoints" / "step-00000002").mkdir(parents=True)

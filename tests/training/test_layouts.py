@@ -112,6 +112,7 @@ def test_a_metrics_line_has_every_field(whole):
         "phase",
         "epoch",
         *OWN_VALUES,
+        "exchange_norm",
         "learning_rate",
         "loss_scale",
         "skipped_steps",

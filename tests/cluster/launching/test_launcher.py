@@ -123,7 +123,8 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_p
     with start("--set", "phase.0.learning_rate=-1", launch_flags=[*controller, "--restarts", "1"]) as run:
         code, output, errors = run.end()
     assert (code, output) == (2, "")
-    assert errors == "bert-horovod: error: phase.0.learning_rate = -1: expected more than 0 and at most 10000.0\n"
+    wrong = "phase.0.learning_rate = -1: expected more than 0 and at most 10000.0"
+    assert errors == f"bert-horovod: error: the recipe {tmp_path / 'recipe.toml'} with --set: {wrong}\n"
     assert not (tmp_path / "run").exists()
 
 
