@@ -116,6 +116,7 @@ def main() -> int:
             "command": f"python lab/reference_curve.py --recipe {arguments.recipe} --window {arguments.window} "
             f"--seeds {arguments.seeds} --ranks {arguments.ranks}"
             + (f" --max_steps {arguments.max_steps}" if arguments.max_steps else "")
+            + " --this_store" * arguments.this_store
             + "".join(f" --set {override}" for override in arguments.overrides),
             "seeds": len(seeds),
             "window": arguments.window,

@@ -308,7 +308,7 @@ def test_a_changed_file_is_read_anew_though_another_has_its_name(make_store, tmp
         files[i].parent.mkdir()
         files[i].write_text(f"The {word}. " * 10, encoding="utf-8")
     bad = tmp_path / "b.jsonl"
-    bad.write_text("{" * 100, encoding="utf-8")
+    bad.write_text('{"text": "One."}\n' + "{" * 100, encoding="utf-8")  # its beginning is read before all else
     with pytest.raises(UserError, match="not JSON"):
         make_store(*files, bad, shard_bytes=95)
     assert len(list((tmp_path / "store").glob("shard-*"))) == 2
