@@ -126,7 +126,7 @@ def _local(**sums: float) -> Stage:
 
 
 def _signs_stages(recipe: Recipe, phase: Phase, dense: Stage) -> list[Stage]:
-    """See exchange/stages.py and exchange/zero_one_adam.py."""
+    """See exchange/compressed/stages.py and exchange/compressed/zero_one_adam.py."""
     exchange, steps = recipe.exchange, phase.steps
     share = AUTO_DENSE if exchange.dense == "auto" else exchange.dense
     learning = min(steps, max(1, *(whole_steps(steps, fraction) for fraction in (share, phase.warmup))))

@@ -13,7 +13,7 @@ from typing import Literal
 from bert_horovod.recipe.fields import setting
 
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
-# Ways to sum numbers over ranks (execution.reduction) for each numerics.wire; see exchange/reducer.py.
+# Ways to sum numbers over ranks (execution.reduction) for each numerics.wire; see exchange/dense/reducer.py.
 REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("two_step",)}
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numerics", "phase")
 
@@ -144,11 +144,11 @@ class ExchangeMethod:
     # largest_chunks, onebit_adam, onebit_lamb: fraction of each phase's steps, from its start, with dense gradients;
     # for the last two at least the learning rate's warm-up; published recipes have 0.15 to 0.25 (arXiv 2102.02888).
     # zero_one_adam: fraction of the steps in which the second moment v is still updated; the warm-up is enough (arXiv
-    # 2202.06009). auto (not for largest_chunks): until v changes little; see exchange/stages.py
+    # 2202.06009). auto (not for largest_chunks): until v changes little; see exchange/compressed/stages.py
     dense: float | Literal["auto"] = setting(0.2, minimum=0, maximum=1)
     # onebit_adam, onebit_lamb, zero_one_adam: the data that are compressed. normalized: the update, with one scale per
     # tensor; momentum: the momentum, with one scale per 256 numbers; published: the momentum, with one scale per
-    # bucket, as in the papers' code; see exchange/compressed_sums.py
+    # bucket, as in the papers' code; see exchange/compressed/compressed_sums.py
     form: str = setting("normalized", choices=("normalized", "momentum", "published"))
     # onebit_adam, onebit_lamb, zero_one_adam: numbers on the wire. signs: one bit each; none: float32, so that a
     # comparison shows the loss of accuracy by the signs alone

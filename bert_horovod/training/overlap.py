@@ -18,8 +18,8 @@ from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.exchanges import measured_buckets
 from bert_horovod.costs.link import NUMBER_BYTES, Link, reductions
 from bert_horovod.costs.planner import PRODUCT_SHARE
+from bert_horovod.exchange.dense.reducer import ENCODINGS
 from bert_horovod.exchange.owed import Layout
-from bert_horovod.exchange.reducer import ENCODINGS
 from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Recipe

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
-from bert_horovod.exchange.local_step import LocalExchange, average, numbers
+from bert_horovod.exchange.local.local_step import LocalExchange, average, numbers
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.base import SLOTS, Rule
 from bert_horovod.optimizers.moments import moving_average
@@ -31,7 +31,7 @@ from bert_horovod.recipe.sections import ExchangeMethod, Optimizer, Recipe
 
 
 class MtDaoExchange(LocalExchange):
-    """See exchange.local_step.LocalExchange."""
+    """See exchange.local.local_step.LocalExchange."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         super().__init__(recipe, world, state, updater, plan)

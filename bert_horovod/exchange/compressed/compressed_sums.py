@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.compressed.signs import Signs
 from bert_horovod.exchange.encodings import BLOCK
-from bert_horovod.exchange.signs import Signs
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.xla import compiled

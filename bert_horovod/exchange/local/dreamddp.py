@@ -31,7 +31,7 @@ from bert_horovod.collectives.link_measurement import measure_link
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.local_step import LocalExchange, numbers, update_alone
+from bert_horovod.exchange.local.local_step import LocalExchange, numbers, update_alone
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
@@ -44,7 +44,7 @@ Piece = tuple[str, int, int]  # a parameter, its first row, its last row + 1
 
 
 class DreamDdpExchange(LocalExchange):
-    """See exchange.local_step.LocalExchange. The plan's buckets are for averages of all parameters and slots."""
+    """See exchange.local.local_step.LocalExchange. The plan's buckets are for averages of all parameters and slots."""
 
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         super().__init__(recipe, world, state, updater, plan)

@@ -6,7 +6,7 @@
                  m = (m_1 + ... + m_n) / n          by CompressedSums, a bucket as soon as backward has made it
                  x by the method's rule, with m and the frozen v
 
-(Tang et al. 2021, arXiv 2102.02888.) exchange/stages.py decides when a stage ends.
+(Tang et al. 2021, arXiv 2102.02888.) exchange/compressed/stages.py decides when a stage ends.
 
 **Clipping.** In the compressed stage the norm of the mean gradient is unknown, so it cannot be used. Three rules take
 its place, so that a gradient that v has never seen does not make a step of any length:
@@ -35,10 +35,10 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.compressed_sums import CompressedSums, Form
-from bert_horovod.exchange.gradients import GradientExchange
-from bert_horovod.exchange.reducer import whole
-from bert_horovod.exchange.stages import Stages
+from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, Form
+from bert_horovod.exchange.compressed.stages import Stages
+from bert_horovod.exchange.dense.gradients import GradientExchange
+from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.two_step import Errors
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.optimizers.applying import clip_factor, square_sum

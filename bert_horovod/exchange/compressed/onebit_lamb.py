@@ -2,7 +2,7 @@
 
     dense        LAMB with its trust ratio r within [smallest_ratio, largest_ratio] ; c = .9 c + .1 r, a number a tensor
     at the end   c <- c / (1 - .9^t) ; w = v
-    compressed   exchange/staged.py, then per tensor, with d = sqrt(v) + eps and m's value m' of the step before
+    compressed   exchange/compressed/staged.py, then per tensor, with d = sqrt(v) + eps and m's value m' of the step before
         g = (m - b1 m') / (1 - b1) ; w = b2 w + (1 - b2) g^2
         u0 = m / d ; u = u0 + wd x ; f = max over its numbers of d / (sqrt(w) + eps)
         if wd > 0: s = min(1, ||u0|| / ||u||) ; f = f s + (1 - s)
@@ -23,8 +23,8 @@ import math
 import tensorflow as tf
 
 from bert_horovod.exchange.base import UpdateInputs
-from bert_horovod.exchange.onebit_adam import directions
-from bert_horovod.exchange.staged import StagedExchange
+from bert_horovod.exchange.compressed.onebit_adam import directions
+from bert_horovod.exchange.compressed.staged import StagedExchange
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers import lamb

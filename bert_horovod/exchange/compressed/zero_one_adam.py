@@ -7,7 +7,7 @@ warm-up. n ranks; d = sqrt(v) + eps; u counts the updates of v.
                  I starts at 1 and doubles after every variance_updates of these steps
                  else: g = sum of shares by CompressedSums
                  m = b1 m + (1 - b1) g ; x -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^u)) + eps) + wd x)
-    v is frozen  bias correction of m and v, as in exchange/staged.py ; y = x, a = 0, L = 0
+    v is frozen  bias correction of m and v, as in exchange/compressed/staged.py ; y = x, a = 0, L = 0
                  on each rank: m = b1 m + (1 - b1) n g_i ; L += lr ; a -= lr m / d ; x = (1 - L wd) y + a
                  step % P == 0, a sync: a = mean of a by CompressedSums ; m = -a d / L ; y = (1 - L wd) y + a ; x = y
                  a = 0, L = 0
@@ -30,10 +30,10 @@ clipped and limited as in staged.py.
 import tensorflow as tf
 
 from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.compressed_sums import CompressedSums, Form
-from bert_horovod.exchange.reducer import whole
-from bert_horovod.exchange.staged import StagedExchange, limited, moments
-from bert_horovod.exchange.stages import phase_of
+from bert_horovod.exchange.compressed.compressed_sums import CompressedSums, Form
+from bert_horovod.exchange.compressed.staged import StagedExchange, limited, moments
+from bert_horovod.exchange.compressed.stages import phase_of
+from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import square_sum

@@ -17,11 +17,11 @@ Between averages ranks differ, so nothing may be compared, evaluated or saved th
 these only at steps that the interval divides.
 """
 
-from bert_horovod.exchange.local_step import LocalExchange
+from bert_horovod.exchange.local.local_step import LocalExchange
 
 
 class LocalSgdExchange(LocalExchange):
-    """See exchange.local_step.LocalExchange."""
+    """See exchange.local.local_step.LocalExchange."""
 
     def after_step(self, step: int, loss: float) -> str:
         if self.agrees_after(step) and self._world.size > 1:

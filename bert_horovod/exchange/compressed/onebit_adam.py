@@ -1,7 +1,7 @@
 """1-bit Adam: AdamW that sends the momentum as signs once v is frozen (Tang et al. 2021, arXiv 2102.02888).
 
     dense        AdamW
-    compressed   exchange/staged.py, then x -= lr (m / (sqrt(v) + eps) + wd x)
+    compressed   exchange/compressed/staged.py, then x -= lr (m / (sqrt(v) + eps) + wd x)
 
 The published code has no bias correction: to get the same, set optimizer.bias_correction = false. Its one scale a
 bucket is exchange.form = published.
@@ -10,7 +10,7 @@ bucket is exchange.form = published.
 import tensorflow as tf
 
 from bert_horovod.exchange.base import UpdateInputs
-from bert_horovod.exchange.staged import StagedExchange
+from bert_horovod.exchange.compressed.staged import StagedExchange
 from bert_horovod.optimizers.base import Rule
 from bert_horovod.recipe.sections import Optimizer
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
-from bert_horovod.exchange.reducer import whole
+from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runtime.clock import Clock
