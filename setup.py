@@ -35,7 +35,7 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["bert_horovod", "bert_horovod.*"])
     + (["bert_horovod.recipes"] if RECIPES.is_dir() else []),
-    package_dir={"bert_horovod.recipes": "run/recipes"},  # where recipe/shipped.py looks for them
+    package_dir={"bert_horovod.recipes": "run/recipes"},  # where recipe_files/shipped.py looks for them
     package_data={
         "bert_horovod.recipes": ["*.toml"],
         "bert_horovod.model.gpu_kernels": ["ir/*.ttir"],

@@ -12,8 +12,8 @@ from benchmarks.compute import PROJECT, WARM_UP, Contestant
 from benchmarks.gpu_work import rates, work_recipe
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.measuring.configuration import describe
-from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_to_table
 
 HAS_TORCH = "import torch, transformers, json; print(json.dumps([torch.__version__, torch.cuda.is_available()]))"
 # What may lead to TensorFlow's packages and CUDA libraries: PyTorch brings its own.

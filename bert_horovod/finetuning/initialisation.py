@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
-from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.checkpoint import find_checkpoint
 
 # Settings that may differ from the checkpoint's.

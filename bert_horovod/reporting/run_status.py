@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs.status_files import Sign, read_sign
 from bert_horovod.storage.reading import open_regular
 

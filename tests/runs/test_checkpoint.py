@@ -11,8 +11,8 @@ import safetensors.numpy
 
 from bert_horovod.errors import DamagedData
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Objective, Phase
+from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import load_newest, path_of, paths, recorded_length, recorded_pair, step_of
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.state import Progress, TrainingState

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.cluster import INTERFACE
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.loading import recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_to_toml
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import metrics
 from tests.toys import toy_recipe

@@ -40,10 +40,6 @@ class LargestChunksExchange(Exchange):
     Rank i's r_i of bucket k is the per-rank state `residual.k`, [numbers of the bucket, rounded up to whole chunks].
     """
 
-    # False, although buckets are sent during backward: they are cut by size, not by a measured plan. A measured plan
-    # would assume that all bytes are sent, and could differ in a resumed run, but residuals are kept by bucket.
-    overlaps = False
-
     def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
         assert plan.rows is None, "a table is whole in its bucket"
         settings = recipe.exchange

@@ -2,7 +2,7 @@
 
     dense        LAMB with its trust ratio r within [smallest_ratio, largest_ratio] ; c = .9 c + .1 r, a number a tensor
     at the end   c <- c / (1 - .9^t) ; w = v
-    compressed   exchange/compressed/staged.py, then per tensor, with d = sqrt(v) + eps and m's value m' of the step before
+    compressed   staged.py, then per tensor, with d = sqrt(v) + eps and m's value m' of the step before
         g = (m - b1 m') / (1 - b1) ; w = b2 w + (1 - b2) g^2
         u0 = m / d ; u = u0 + wd x ; f = max over its numbers of d / (sqrt(w) + eps)
         if wd > 0: s = min(1, ||u0|| / ||u||) ; f = f s + (1 - s)
@@ -27,9 +27,9 @@ from bert_horovod.exchange.compressed.onebit_adam import directions
 from bert_horovod.exchange.compressed.staged import StagedExchange
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.parameters import decays
-from bert_horovod.optimizers import lamb
 from bert_horovod.optimizers.applying import square_sums
 from bert_horovod.optimizers.base import Rule
+from bert_horovod.optimizers.lamb import Lamb
 from bert_horovod.optimizers.moments import moving_average, trust_ratio
 from bert_horovod.recipe.sections import Optimizer, Recipe
 
@@ -145,7 +145,7 @@ class _Recording:
             ratios.append(ratio if _has_ratio(decay, settings) else tf.ones_like(ratio))
             return (learning_rate * ratios[-1],)
 
-        rule = Rule("limited_lamb", ("m", "v"), lamb.RULE.next_slots, lamb.RULE.directions, rates, adaptive=True)
+        rule = Rule("limited_lamb", ("m", "v"), Lamb.rule.next_slots, Lamb.rule.directions, rates, adaptive=True)
         done = self._updater.apply(grouped, norm, inputs, rule)
         if ratios:  # empty if a benchmark's updater sleeps instead of updating
             self._mean_ratio.assign(moving_average(self._mean_ratio.read_value(), tf.concat(ratios, 0), RATIO_DECAY))

@@ -52,8 +52,6 @@ PUBLISHED_CLIPPING = 3.0  # clipping limit of form = published, over the usual n
 class StagedExchange(Exchange):
     """See exchange.base.Exchange; arguments as for GradientExchange. The plan sends no looked-up rows alone."""
 
-    overlaps = True
-
     def __init__(
         self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
     ) -> None:
@@ -160,9 +158,9 @@ class StagedExchange(Exchange):
                 variable.assign(variable * correction)
 
     def _corrections(self) -> dict[str, float]:
-        """Bias corrections of m and v, by which they are divided: 1 - b^t; 1 if adamw has bias_correction = false."""
+        """Bias corrections of m and v, by which they are divided: 1 - b^t; 1 if AdamW has bias_correction = false."""
         settings, updates = self._settings, self._state.progress.updates
-        if settings.name == "adamw" and not settings.bias_correction:
+        if not getattr(settings, "bias_correction", True):
             return {"m": 1.0, "v": 1.0}
         return {"m": 1.0 - settings.beta_1**updates, "v": 1.0 - settings.beta_2**updates}
 

@@ -13,7 +13,7 @@ warm-up. n ranks; d = sqrt(v) + eps; u counts the updates of v.
                  a = 0, L = 0
 
 P is the largest power of two <= exchange.interval and <= peak / lr. I and P depend only on the step, so a resumed run
-continues in the same way. Between syncs ranks differ, so recipe/checking_exchange.py allows comparisons, evaluations
+continues in the same way. Between syncs ranks differ, so recipe/checking.py allows comparisons, evaluations
 and checkpoints only at multiples of the interval. The payload, of g and of a d, has the form of exchange.form: see
 compressed_sums.py.
 

@@ -43,9 +43,6 @@ class GradientExchange(Exchange):
         held_back: start no all-reduce before the last gradient exists; benchmarks measure the gain of overlap with it.
     """
 
-    overlaps = True
-    rows_alone = True
-
     def __init__(
         self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
     ) -> None:

@@ -13,7 +13,7 @@ is the same as with the exchange of gradients at the same parameters, but v is n
 gradients, which contains the variance over ranks; the exchange of gradients squares the mean. Each rank clips by the
 norm of its own gradient.
 
-Between averages ranks differ, so nothing may be compared, evaluated or saved there: recipe/checking_exchange.py allows
+Between averages ranks differ, so nothing may be compared, evaluated or saved there: recipe/checking.py allows
 these only at steps that the interval divides.
 """
 

@@ -24,10 +24,11 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.local.local_step import LocalExchange, average, numbers
+from bert_horovod.exchange.local.mt_dao_settings import MtDaoSettings
 from bert_horovod.exchange.updater import Updater
-from bert_horovod.optimizers.base import SLOTS, Rule
+from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import moving_average
-from bert_horovod.recipe.sections import ExchangeMethod, Optimizer, Recipe
+from bert_horovod.recipe.sections import Optimizer, Recipe
 
 
 class MtDaoExchange(LocalExchange):
@@ -44,7 +45,7 @@ class MtDaoExchange(LocalExchange):
         # Pairs of an interval and the graph of its average; each average sends as many numbers as there are parameters.
         self._averages = [
             (every, tf.function(work, autograph=False))
-            for every, work in zip(recipe.exchange.intervals, works, strict=True)
+            for every, work in zip(recipe.exchange.all_intervals, works, strict=True)
         ]
 
     def after_step(self, step: int, loss: float) -> str:
@@ -58,7 +59,7 @@ class MtDaoExchange(LocalExchange):
 
 
 @functools.cache  # graphs are cached by rule
-def slow_momentum_rule(exchange: ExchangeMethod) -> Rule:
+def slow_momentum_rule(exchange: MtDaoSettings) -> Rule:
     """The rule above; see optimizers.base.Rule."""
     beta, weight = exchange.slow_beta, exchange.slow_weight
 
@@ -78,4 +79,4 @@ def slow_momentum_rule(exchange: ExchangeMethod) -> Rule:
         direction = tf.where(old["v"] > 0, tf.clip_by_value(direction, -bound, bound), 0.0)
         return (direction + settings.weight_decay * x if decay else direction,)
 
-    return Rule("mt_dao", SLOTS["adamw"], next_slots, directions, from_old_slots=True)
+    return Rule("mt_dao", ("m", "v"), next_slots, directions, from_old_slots=True)

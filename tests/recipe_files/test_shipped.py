@@ -7,9 +7,9 @@ import pytest
 
 from bert_horovod.costs.derived import derive
 from bert_horovod.errors import UserError
-from bert_horovod.recipe import shipped
-from bert_horovod.recipe.loading import load_recipe
-from bert_horovod.recipe.shipped import shipped_recipe, shipped_recipes, what_for
+from bert_horovod.recipe_files import shipped
+from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.recipe_files.shipped import shipped_recipe, shipped_recipes, what_for
 
 CLONE = Path(__file__).resolve().parents[2] / "run" / "recipes"
 FILES = sorted(CLONE.glob("*.toml"))

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import load_recipe, recipe_from_table, recipe_to_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_table, recipe_to_toml
 from tests.mutations import HOSTILE_VALUES, Change, apply, bounded, change_json, sandbox
-from tests.toys import toy_recipe, toy_recipe_table
+from tests.toys import recipe_of, toy_recipe, toy_recipe_table
 
-NAMES = sorted({name for value in recipe_to_table(Recipe()).values() if isinstance(value, dict) for name in value})
-SECTIONS = [*recipe_to_table(Recipe()), "phases", "", "model.data"]
+NAMES = sorted({name for value in recipe_to_table(recipe_of()).values() if isinstance(value, dict) for name in value})
+SECTIONS = [*recipe_to_table(recipe_of()), "phases", "", "model.data"]
 NUMBERS = ["8", "-1", "0", "nan", "-inf", "1e999", "9" * 5000, "0x" + "f" * 9000, "0.1", "1979-05-27", "1_000", "٣"]
 TEXTS = ["", "true", '"adamw"', "adamw", "[", "[" * 5000, "{a = 1}", "[1, 2]", '"\\u0000"', "\n[model]", "'", "#"]
 HOSTILE_TOML = [

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Execution
-from bert_horovod.recipe.tuned import execution_overrides, fragment, tuned_overrides
+from bert_horovod.recipe_files.loading import recipe_from_table
+from bert_horovod.recipe_files.tuned import execution_overrides, fragment, tuned_overrides
 
 SETTINGS = {"micro_batch": 16, "xla": "off", "cycle_time_ms": 0.5, "autotune": False, "profile_steps": [2, 3]}
 

@@ -9,9 +9,20 @@ from typing import Any
 import tomli_w
 
 from bert_horovod.errors import UserError
+from bert_horovod.exchange.methods import METHODS
+from bert_horovod.optimizers.rules import RULES
 from bert_horovod.recipe.checking import check_combinations
-from bert_horovod.recipe.fields import parse_toml, read_toml, sections_from_table
+from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
 from bert_horovod.recipe.sections import STEP_RANGES, WHAT_SECTIONS, Phase, Recipe
+
+# The dataclass of each section.
+SECTIONS: dict[str, Any] = {section.name: section.default_factory for section in dataclasses.fields(Recipe)} | {
+    "optimizer": OneOf("name", RULES),
+    "exchange": OneOf("method", METHODS),
+    "phase": [Phase],
+}
+# Settings that there are no longer, by section and key.
+REMOVED: dict[str, dict[str, Removed]] = {}
 
 
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
@@ -28,8 +39,8 @@ def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, .
     table = dict(table)
     for override in overrides:
         _override(table, override)
-    kinds = {section.name: section.default_factory for section in dataclasses.fields(Recipe)} | {"phase": [Phase]}
-    recipe = Recipe(**sections_from_table(kinds, table))
+    table = {name: {} for name, kind in SECTIONS.items() if isinstance(kind, OneOf)} | table
+    recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
     check_combinations(recipe)
     return recipe
 
@@ -69,7 +80,13 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
             pairs = [(f"phase.{i}", a, b) for i, (a, b) in enumerate(zip(before, after, strict=False))]
         else:
             pairs = [(section, before, after)]
-        lines += [f"{name}.{key}: {a[key]!r} -> {b[key]!r}" for name, a, b in pairs for key in a if a[key] != b[key]]
+        # Other methods have other settings: the line of the method's name says it.
+        lines += [
+            f"{name}.{key}: {a[key]!r} -> {b[key]!r}"
+            for name, a, b in pairs
+            for key in a
+            if key in b and a[key] != b[key]
+        ]
     if old.optimizer.clipping == new.optimizer.clipping == "bucket":
         for name in ("micro_batch", "bucket_bytes"):
             before, after = getattr(old.execution, name), getattr(new.execution, name)

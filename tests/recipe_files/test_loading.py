@@ -8,7 +8,11 @@ import pytest
 
 from bert_horovod.errors import UserError
 from bert_horovod.recipe import sections
-from bert_horovod.recipe.loading import (
+from bert_horovod.recipe.fields import OneOf, Removed
+from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe_files.loading import (
+    REMOVED,
+    SECTIONS,
     differences,
     load_recipe,
     recipe_from_table,
@@ -16,22 +20,25 @@ from bert_horovod.recipe.loading import (
     recipe_to_toml,
     what_hash,
 )
-from bert_horovod.recipe.sections import Phase, Recipe
+from tests.toys import recipe_of
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "run" / "recipes").glob("*.toml"))
-SETTINGS = [
-    (section, field)
-    for section, kind in (
-        ("model", sections.Model),
-        ("data", sections.Data),
-        ("objective", sections.Objective),
-        ("optimizer", sections.Optimizer),
-        ("numerics", sections.Numerics),
-        ("phase", Phase),
-        ("execution", sections.Execution),
-    )
-    for field in dataclasses.fields(kind)
-]
+
+
+def settings() -> list[tuple[str, dataclasses.Field]]:
+    """Every setting with its section; of a method's own settings the section is as in "exchange/dreamddp"."""
+    found = []
+    for section, kind in SECTIONS.items():
+        methods = kind.kinds if isinstance(kind, OneOf) else {"": kind[0] if isinstance(kind, list) else kind}
+        seen: list[dataclasses.Field] = []
+        for method, each in methods.items():
+            fresh = [field for field in dataclasses.fields(each) if field.init and field not in seen]
+            seen += fresh
+            found += [(f"{section}/{method}" if method else section, field) for field in fresh]
+    return found
+
+
+SETTINGS = settings()
 ALONE = [(section, field) for section, field in SETTINGS if field.name != "grow"]  # which needs a phase before
 
 
@@ -40,11 +47,25 @@ def names(settings) -> list[str]:
 
 
 def table_with(section: str, key: str, value) -> dict:
-    return {"phase": [{key: value}]} if section == "phase" else {section: {key: value}}
+    section, _, method = section.partition("/")
+    if section == "phase":
+        return {"phase": [{key: value}]}
+    table = {section: {key: value} | ({SECTIONS[section].key: method} if method else {})}
+    if section == "exchange":
+        rule = SECTIONS[section].kinds[method].optimizer
+        table |= {"execution": {"consistency_steps": 0}} | ({"optimizer": {"name": rule}} if rule else {})
+    return table
 
 
 def key_of(section: str, key: str) -> str:
+    section = section.partition("/")[0]
     return f"phase.0.{key}" if section == "phase" else f"{section}.{key}"
+
+
+def plain(section: str) -> Recipe:
+    """The recipe that table_with changes in one setting."""
+    table = table_with(section, "", None)
+    return recipe_from_table({name: {k: v for k, v in t.items() if k} for name, t in table.items() if name != "phase"})
 
 
 def another(field: dataclasses.Field):
@@ -234,7 +255,7 @@ def test_what_just_fits_together_is_accepted():
 
 
 def test_an_empty_recipe_is_the_defaults():
-    assert recipe_from_table({}) == Recipe()
+    assert recipe_from_table({}) == recipe_of()
 
 
 def test_a_recipe_that_cannot_be_read_is_refused_by_its_path(tmp_path):
@@ -258,11 +279,63 @@ def test_a_written_recipe_reads_back_as_itself(tmp_path):
             continue  # not of an ALBERT: see test_checking_growth.py
         if section == "phase":
             table.setdefault("phase", [{}, {"sequence_length": 64}])[0][field.name] = another(field)
-        else:
-            table.setdefault(section, {})[field.name] = another(field)
+        elif "/" not in section or section == "optimizer/adamw":
+            table.setdefault(section.partition("/")[0], {})[field.name] = another(field)
     recipe = recipe_from_table(table)
     assert load_recipe(write(tmp_path, recipe_to_toml(recipe))) == recipe
     assert recipe_from_table(recipe_to_table(recipe)) == recipe
+
+
+METHODS_OF_SECTIONS = [
+    (section, kind.key, method, field)
+    for section, kind in SECTIONS.items()
+    if isinstance(kind, OneOf)
+    for method, each in kind.kinds.items()
+    for field in dataclasses.fields(each)
+    if field.init and (method, field.name) != ("lans", "clipping")  # which fits it in one value
+]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "method", "field"), METHODS_OF_SECTIONS, ids=lambda value: getattr(value, "name", str(value))
+)
+def test_a_written_recipe_has_its_methods_settings_and_reads_back_as_itself(section, key, method, field):
+    recipe = recipe_from_table(table_with(f"{section}/{method}", field.name, another(field)))
+    assert recipe_to_table(recipe)[section][field.name] == another(field)
+    assert recipe_from_table(recipe_to_table(recipe)) == recipe
+    for other, kind in SECTIONS[section].kinds.items():
+        if field.name in {each.name for each in dataclasses.fields(kind)}:
+            continue
+        table = table_with(f"{section}/{other}", field.name, field.default)
+        assert recipe_from_table(table) == plain(f"{section}/{other}")  # as in files of earlier runs
+        text = refusal(table_with(f"{section}/{other}", field.name, another(field)))
+        assert text.startswith(f"{section}.{field.name} = {another(field)!r}: {section}.{key} = {other!r} has no such ")
+        assert f"{section}.{key} = " in text.partition("; expected")[2]
+        assert method in text.rpartition(" = ")[2].split(" or ")
+
+
+def test_a_setting_that_was_removed_is_passed_over_at_its_old_default_and_else_refused_with_what_replaces_it(
+    monkeypatch,
+):
+    monkeypatch.setitem(REMOVED, "data", {"shuffle_buffer": Removed(1000, "rows are drawn without a buffer")})
+    assert recipe_from_table({"data": {"seed": 3, "shuffle_buffer": 1000}}).data.seed == 3
+    assert refusal({"data": {"shuffle_buffer": 5}}) == (
+        "data.shuffle_buffer = 5: there is no such setting any more; rows are drawn without a buffer"
+    )
+    assert "shuffle_buffer" not in refusal({"data": {"sed": 5}}).partition("known are")[2]
+
+
+def test_other_methods_differ_by_their_name_alone():
+    signs = recipe_from_table({"exchange": {"method": "onebit_adam", "dense": 0.5}})
+    assert differences(recipe_from_table({}), signs) == ["exchange.method: 'gradients' -> 'onebit_adam'"]
+    assert what_hash(recipe_from_table({})) != what_hash(signs)
+
+
+@pytest.mark.parametrize("method", ["onebit_adams", 3, ["gradients"], True])
+def test_a_method_that_there_is_not_is_refused_with_those_that_there_are(method):
+    text = refusal({"exchange": {"method": method, "rank": 4}})
+    assert text.startswith(f"exchange.method = {method!r}: expected ")
+    assert ("one of gradients, largest_chunks, onebit_adam" in text) == isinstance(method, str)
 
 
 def test_a_recipe_that_is_not_there_points_to_those_that_come_with_the_program(tmp_path):
@@ -279,15 +352,15 @@ def test_shipped_recipes_load_and_read_back_as_themselves(path, tmp_path):
 @pytest.mark.parametrize(("section", "field"), ALONE, ids=names(ALONE))
 def test_the_hash_of_what_is_trained_changes_with_every_setting_but_those_of_execution(section, field):
     changed = recipe_from_table(table_with(section, field.name, another(field)))
-    assert changed != Recipe()
-    assert (what_hash(changed) == what_hash(Recipe())) == (section == "execution")
+    assert changed != plain(section)
+    assert (what_hash(changed) == what_hash(plain(section))) == (section == "execution")
 
 
 @pytest.mark.parametrize(("section", "field"), ALONE, ids=names(ALONE))
 def test_differences_name_the_key_and_both_values_of_every_setting_but_those_of_execution(section, field):
     changed = recipe_from_table(table_with(section, field.name, another(field)))
     expected = [f"{key_of(section, field.name)}: {field.default!r} -> {another(field)!r}"]
-    assert differences(Recipe(), changed) == ([] if section == "execution" else expected)
+    assert differences(plain(section), changed) == ([] if section == "execution" else expected)
 
 
 def test_clipping_by_buckets_makes_micro_batch_and_bucket_bytes_settings_that_a_run_keeps():
@@ -302,13 +375,13 @@ def test_clipping_by_buckets_makes_micro_batch_and_bucket_bytes_settings_that_a_
 
 
 def test_differences_tell_of_another_number_of_phases():
-    longer = Recipe(phase=(Phase(), Phase(steps=5)))
-    assert differences(Recipe(), longer) == ["phase: 1 phases -> 2"]
-    assert what_hash(longer) != what_hash(Recipe())
+    longer = recipe_of(phase=(Phase(), Phase(steps=5)))
+    assert differences(recipe_of(), longer) == ["phase: 1 phases -> 2"]
+    assert what_hash(longer) != what_hash(recipe_of())
 
 
 def test_total_steps_are_those_of_all_phases():
-    assert Recipe(phase=(Phase(steps=3), Phase(steps=5))).total_steps == 8
+    assert recipe_of(phase=(Phase(steps=3), Phase(steps=5))).total_steps == 8
 
 
 @pytest.mark.parametrize(
