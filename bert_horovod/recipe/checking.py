@@ -68,8 +68,8 @@ def check_exchange(recipe: Recipe) -> None:
         )
     if exchange.optimizer not in ("", recipe.optimizer.name):
         raise UserError(
-            f"optimizer.name = {recipe.optimizer.name!r}: exchange.method = {exchange.method!r} is made for "
-            f"{exchange.optimizer}; expected {exchange.optimizer}"
+            f"optimizer.name = {recipe.optimizer.name!r}: exchange.method = {exchange.method!r} "
+            f"{exchange.why_optimizer or f'is made for {exchange.optimizer}'}; expected {exchange.optimizer}"
         )
     if wire not in exchange.wires:
         raise UserError(

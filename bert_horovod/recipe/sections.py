@@ -160,6 +160,7 @@ class ExchangeMethod:
 
     experimental: ClassVar[bool] = False  # measured, and did not pay
     optimizer: ClassVar[str] = ""  # optimizer.name for which it is made; "": any
+    why_optimizer: ClassVar[str] = ""  # the reason if that is not any: what the method does
     wires: ClassVar[tuple[str, ...]] = ("float32", "float16", "int8")  # values of numerics.wire that fit
     why_wires: ClassVar[str] = ""  # the reason if some do not: what it does with the numbers
     intervals: ClassVar[tuple[str, ...]] = ()  # names of the settings that make `agreement`

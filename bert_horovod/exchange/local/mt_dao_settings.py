@@ -25,6 +25,9 @@ class MtDaoSettings(LocalSettings):
 
     experimental: ClassVar[bool] = True
     optimizer: ClassVar[str] = "adamw"
+    why_optimizer: ClassVar[str] = (
+        "has an update rule of its own, which takes beta_2, epsilon, weight_decay and max_grad_norm of adamw"
+    )
     intervals: ClassVar[tuple[str, ...]] = ("interval", "momentum_interval", "second_moment_interval")
 
     def code(self) -> type:
