@@ -82,7 +82,7 @@ class Objective:
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
     # length n is proportional to 1/n; see batches/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
     ngram: int = setting(1, minimum=1, maximum=16)
-    # Heads of a classifier, for Maximal Multiverse Learning: see docs/finetuning.md; 1: a plain classifier
+    # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain classifier
     heads: int = setting(1, minimum=1, maximum=256)
     # Weight of the loss that makes heads differ: nats that are added if all heads have the same weight vectors
     orthogonality: float = setting(1.0, minimum=0)
@@ -270,7 +270,7 @@ class Phase:
     trained_layers: int = setting(0, minimum=0, maximum=1024)
     # How a phase with more layers than the phase before gets its new layers. stack: copies of all layers, placed on top
     # of them as a whole (Gong et al. 2019); top: copies of the uppermost layers, as many as are needed (Yang et al.
-    # 2020, arXiv 2011.13635); none: no new layers
+    # 2020, arXiv 2011.13635; experimental); none: no new layers
     grow: str = setting("none", choices=("none", "stack", "top"))
 
 
