@@ -82,7 +82,8 @@ class Objective:
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
     # length n is proportional to 1/n; see batches/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
     ngram: int = setting(1, minimum=1, maximum=16)
-    # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain classifier
+    # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain
+    # classifier
     heads: int = setting(1, minimum=1, maximum=256)
     # Weight of the loss that makes heads differ: nats that are added if all heads have the same weight vectors
     orthogonality: float = setting(1.0, minimum=0)
