@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Write docs/recipe.md: every setting of a recipe, from bert_horovod/recipe/sections.py and its comments.
+"""Write docs/recipe.md: every setting of a recipe, from the dataclasses of its sections and their comments.
 
 python docs/make_recipe_page.py
 """
 
 import ast
 import dataclasses
+import inspect
 import io
 import json
 import sys
@@ -15,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # works from a checkout that is not installed
 
-from bert_horovod.recipe import sections  # noqa: E402
-from bert_horovod.recipe.sections import Phase, Recipe  # noqa: E402
+from bert_horovod.recipe.fields import OneOf  # noqa: E402
+from bert_horovod.recipe_files.loading import SECTIONS  # noqa: E402
 
 PAGE = ROOT / "docs" / "recipe.md"
 HEAD = """# Settings of a recipe
@@ -26,7 +27,13 @@ in `--recipe bert-base`. `--set section.key=value` changes one
 setting of it, `--set phase.0.key=value` one of a phase. `[execution]` says how the work is done, and may change when a
 run is resumed; all other sections decide the result, and may not. A setting that is not given has its default.
 
-This page is made from `bert_horovod/recipe/sections.py`, by `python docs/make_recipe_page.py`."""
+Update rules and exchanges have settings of their own; others do not take them. A setting of another method is passed
+over where it has its default, because the files of earlier runs list all settings.
+
+This page is made from `bert_horovod/recipe/sections.py`, and from the files of update rules and exchanges, by
+`python docs/make_recipe_page.py`."""
+
+EXPERIMENTAL = " Experimental: measured, and it did not pay."
 
 
 def comments(source: str) -> dict[int, tuple[str, bool]]:
@@ -41,7 +48,16 @@ def comments(source: str) -> dict[int, tuple[str, bool]]:
 
 def in_source(kind: type) -> dict[str, tuple[str, str]]:
     """Of each field of a section its annotation and its comments: those above it, then those behind it."""
-    source = Path(sections.__file__).read_text(encoding="utf-8")
+    found = {}
+    for each in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(each):
+            found |= in_class(each)
+    return {entry.name: found[entry.name] for entry in dataclasses.fields(kind)}
+
+
+def in_class(kind: type) -> dict[str, tuple[str, str]]:
+    """The same of the annotations in one class."""
+    source = Path(inspect.getsourcefile(kind)).read_text(encoding="utf-8")
     said = comments(source)
     classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     found = {}
@@ -71,26 +87,60 @@ def values(entry: dataclasses.Field, annotation: str) -> str:
     return f'{found}; `"{ast.literal_eval(literal[8:-1])}"`' if literal else found
 
 
+def cells(kind: type, entry: dataclasses.Field) -> str:
+    """Default, values and meaning of a setting, as cells of a table."""
+    annotation, text = in_source(kind)[entry.name]
+    default = json.dumps(list(entry.default) if isinstance(entry.default, tuple) else entry.default)
+    text = text.replace("|", "\\|")
+    return f"`{default}` | {values(entry, annotation)} | {text} |"
+
+
+def intro(kind: type) -> str:
+    """What a section says of itself in one line."""
+    return kind.__doc__.strip().splitlines()[0]
+
+
 def section(name: str, kind: type) -> str:
     """The table of a section."""
-    lines = []
-    for entry in dataclasses.fields(kind):
-        annotation, text = in_source(kind)[entry.name]
-        default = json.dumps(list(entry.default) if isinstance(entry.default, tuple) else entry.default)
-        text = text.replace("|", "\\|")
-        lines.append(f"| `{entry.name}` | `{default}` | {values(entry, annotation)} | {text} |")
-    intro = kind.__doc__.strip().splitlines()[0]
-    return f"## {name}\n\n{intro}\n\n| setting | default | values | meaning |\n|---|---|---|---|\n" + "\n".join(lines)
+    lines = [f"| `{entry.name}` | {cells(kind, entry)}" for entry in dataclasses.fields(kind)]
+    head = "| setting | default | values | meaning |\n|---|---|---|---|\n"
+    return f"## {name}\n\n{intro(kind)}\n\n{head}" + "\n".join(lines)
+
+
+def section_of_methods(name: str, one_of: OneOf) -> str:
+    """The tables of a section whose settings depend on its method: the methods, then their settings."""
+    base = next(iter(one_of.kinds.values())).__mro__[-2]
+    methods = [
+        f"| `{json.dumps(method)}` | {intro(kind)}{EXPERIMENTAL * kind.experimental} |"
+        for method, kind in one_of.kinds.items()
+    ]
+    methods[0] = methods[0].replace("` |", "`, the default |", 1)
+    taken_by: dict[str, dict[str, list[str]]] = {}  # methods by setting and cells
+    for method, kind in one_of.kinds.items():
+        for entry in dataclasses.fields(kind):
+            if entry.init:
+                taken_by.setdefault(entry.name, {}).setdefault(cells(kind, entry), []).append(f"`{method}`")
+    lines = [
+        f"| `{setting}` | {'all' if len(of) == len(one_of.kinds) else ', '.join(of)} | {text}"
+        for setting, by_cells in taken_by.items()
+        for text, of in by_cells.items()
+    ]
+    return (
+        f"## [{name}]\n\n{intro(base)}\n\n| `{one_of.key}` | meaning |\n|---|---|\n"
+        + "\n".join(methods)
+        + "\n\n| setting | of | default | values | meaning |\n|---|---|---|---|---|\n"
+        + "\n".join(lines)
+    )
 
 
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
-    for entry in dataclasses.fields(Recipe):
-        if entry.name == "phase":
-            parts.append(section("[[phase]]", Phase))
+    for name, kind in SECTIONS.items():
+        if isinstance(kind, OneOf):
+            parts.append(section_of_methods(name, kind))
         else:
-            parts.append(section(f"[{entry.name}]", entry.default_factory))
+            parts.append(section(f"[[{name}]]", *kind) if isinstance(kind, list) else section(f"[{name}]", kind))
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,5 +1,6 @@
 """The curves of lab/curves.toml by their names: what each trains, is compared with and is kept under."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -7,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_horovod.recipe.fields import read_toml
-from bert_horovod.recipe.loading import load_recipe, recipe_to_table
-from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_table
 
 LAB = Path(__file__).resolve().parent
 RECIPES = LAB.parent / "run" / "recipes"
@@ -62,7 +63,11 @@ def key_of(recipe: Recipe, store_hash: str, start_hash: str | None = None) -> st
 
     `start_hash` is of the parameters that a continued curve begins with.
     """
-    settings, defaults = recipe_to_table(recipe), recipe_to_table(Recipe(phase=(Phase(),) * len(recipe.phase)))
+    settings, defaults = (
+        recipe_to_table(each) for each in (recipe, recipe_from_table({"phase": [{}] * len(recipe.phase)}))
+    )
+    for section, methods in (("optimizer", recipe.optimizer), ("exchange", recipe.exchange)):  # its own settings too
+        defaults[section] = dataclasses.asdict(type(methods)()) | defaults[section]
     changed: dict[str, Any] = {}
     for section in WHAT_SECTIONS:
         pairs = zip(settings[section], defaults[section], strict=True) if section == "phase" else None

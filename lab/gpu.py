@@ -137,7 +137,7 @@ def jobs(device: dict[str, Any], arguments: argparse.Namespace, scratch: Path) -
 
 def write_recipe(path: Path, recipe: Any) -> None:
     """Write a recipe file."""
-    from bert_horovod.recipe.loading import recipe_to_toml
+    from bert_horovod.recipe_files.loading import recipe_to_toml
 
     path.write_text(recipe_to_toml(recipe), encoding="utf-8")
 

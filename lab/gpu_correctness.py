@@ -14,8 +14,8 @@ import tensorflow as tf
 from bert_horovod.measuring.synthetic import SyntheticStep, synthetic_batch, synthetic_step
 from bert_horovod.model.dropout import DropoutState, random_bytes
 from bert_horovod.model.gpu_kernels.choice import why_not
-from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.training.inputs import step_inputs
 

@@ -26,7 +26,7 @@ from bert_horovod.corpus.store import Shard, Store, open_store, token_dtype, wri
 from bert_horovod.costs.gpus import gpu_memory, gpu_peak
 from bert_horovod.errors import RunError
 from bert_horovod.measuring.configuration import size_recipe
-from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.processor import processor_name
 from bert_horovod.runtime.quiet import import_tensorflow
 

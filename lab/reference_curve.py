@@ -23,7 +23,7 @@ from bert_horovod.commands.shared.flags import add_overrides
 from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import ReportedError, RunError, UserError
 from bert_horovod.finetuning.sweep import variants
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs.reference_curves import DIRECTORY, curve_settings
 from bert_horovod.runs.status_files import read_sign
 from bert_horovod.storage.writing import write_atomically

@@ -37,8 +37,8 @@ from bert_horovod.measuring.tuning.candidates import XLA, Machine, micro_batches
 from bert_horovod.measuring.tuning.learned import Learned
 from bert_horovod.measuring.tuning.prediction import longest_phase
 from bert_horovod.measuring.tuning.trials import Settings, run_trial
-from bert_horovod.recipe.loading import load_recipe, recipe_to_toml, what_hash
-from bert_horovod.recipe.tuned import execution_overrides
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml, what_hash
+from bert_horovod.recipe_files.tuned import execution_overrides
 from bert_horovod.runtime.children import python_settings, source_hash
 from bert_horovod.runtime.processor import physical_cores, processor_name
 from bert_horovod.storage.writing import write_atomically

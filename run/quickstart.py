@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a checkout that is not installed
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
 SKIPPED_DIRECTORIES = {"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"}

@@ -24,8 +24,8 @@ from bert_horovod.corpus.manifest import read_manifest
 from bert_horovod.corpus.preparing.preparation import prepare
 from bert_horovod.corpus.store import verify
 from bert_horovod.interchange.huggingface import read_directory
-from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Numerics
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from bert_horovod.runs.checkpoint import load_newest, path_of
 from bert_horovod.runs.directory import Followed, Start, claim, not_where_it_was
 from bert_horovod.runs.saving import Saver

@@ -18,6 +18,7 @@ ORDER = (
     ("inference",),
     ("training",),
     ("runs", "interchange"),
+    ("recipe_files",),
     ("exchange", "tasks"),
     ("collectives",),
     ("costs",),

@@ -10,8 +10,8 @@ from bert_horovod.batches.rows import StoreDataset
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.store import Store, open_store
 from bert_horovod.optimizers.base import slot_shapes
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.saving import buffers_for, take_snapshot, write
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining

@@ -1,5 +1,6 @@
 """Toy token stores and recipes that several tests share."""
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, FORMAT
 from bert_horovod.corpus.store import Shard, Store, open_store, write_duplicates, write_manifest, write_shard
-from bert_horovod.recipe.loading import recipe_from_table
-from bert_horovod.recipe.sections import Recipe
+from bert_horovod.exchange.methods import METHODS
+from bert_horovod.optimizers.rules import RULES
+from bert_horovod.recipe.sections import ExchangeMethod, Optimizer, Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table
 
 SPECIAL = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = SPECIAL + [f"word{i}" for i in range(993)]
@@ -133,6 +136,21 @@ def toy_recipe_table(**sections: dict[str, Any]) -> dict[str, Any]:
     for name, values in sections.items():
         table[name] |= values
     return table
+
+
+def recipe_of(**sections: Any) -> Recipe:
+    """The default recipe with other sections, given as their dataclasses."""
+    return dataclasses.replace(recipe_from_table({}), **sections)
+
+
+def optimizer_of(name: str = "adamw", **settings: Any) -> Optimizer:
+    """An update rule's section."""
+    return RULES[name](**settings)
+
+
+def exchange_of(method: str = "gradients", **settings: Any) -> ExchangeMethod:
+    """An exchange's section."""
+    return METHODS[method](**settings)
 
 
 def toy_recipe(**sections: dict[str, Any]) -> Recipe:

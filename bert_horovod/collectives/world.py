@@ -231,17 +231,16 @@ def connect(launched: Launch, recipe: Recipe | None = None, timeline: bool = Fal
     """
     if launched.size == 1:
         return World()
-    recipe = recipe or Recipe()
-    for name, value in knobs(recipe.execution, timeline).items():
+    for name, value in knobs(recipe.execution if recipe else Execution(), timeline).items():
         os.environ.setdefault(name, value)
     try:
         import horovod.tensorflow as horovod
 
         if launched.launcher == "horovodrun":
             check_horovodruns_server()
-        inside, across = _host_groups(launched) if sums_by_host(recipe) else ([], [])
+        inside, across = _host_groups(launched) if recipe and sums_by_host(recipe) else ([], [])
         pairs: list[tuple[int, int]] = []
-        if may_sum_in_two_steps(recipe) and _gloo_alone(horovod):
+        if recipe and may_sum_in_two_steps(recipe) and _gloo_alone(horovod):
             # Round by round over all groups: Horovod takes up the sums of its groups in the order of this list.
             rounds = zip(*(meetings(ranks) for ranks in across or [range(launched.size)]), strict=True)
             pairs = [pair for pairs_of_groups in rounds for pair in pairs_of_groups]

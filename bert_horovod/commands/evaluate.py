@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from bert_horovod.commands.shared.checkpoint_flag import add_checkpoint, require_checkpoint
 from bert_horovod.commands.shared.flags import require_least
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.sections import Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Objective
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runtime.quiet import import_tensorflow
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def evaluate(
         )
     unigrams = unigram_cross_entropy(store)
     pair = (pair or "next_sentence") if pretrained.pairs else "none"
-    recipe = Recipe(objective=Objective(pair=pair), phase=(Phase(sequence_length=sequence_length),))
+    recipe = recipe_from_table({"objective": {"pair": pair}, "phase": [{"sequence_length": sequence_length}]})
     held_out = open_rows(store, recipe, 0, "held_out", index_dir)
     task = Pretraining(pretrained.pairs, recipe.objective.pair_name)
     evaluator = Evaluator(task, pretrained.model, ComputePolicy(), held_out, rows, micro_batch, World())

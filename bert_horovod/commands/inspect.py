@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from bert_horovod.commands.shared.flags import RECIPE, require_least
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 
 if TYPE_CHECKING:
     from bert_horovod.batches.rows import Rows

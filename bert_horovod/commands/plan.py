@@ -46,8 +46,9 @@ from bert_horovod.costs.planner import (
     plan_phase,
 )
 from bert_horovod.errors import UserError, file_error
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.exchange.methods import METHODS
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.plan_table import PhaseAdvice, plan_text
 
 _MOST_RANKS = 32  # that are planned without a cluster file
@@ -212,12 +213,12 @@ def _advice(recipe: Recipe, plans: list[PhasePlan], device: Device, network: Net
         worth_until=worth_until(plans),
         largest_micro_batch=None if memory is None else largest_micro_batches(recipe, phase, most, memory),
         wished_efficiency=efficiency,
-        choices=choices(recipe, phase, most, device, network, efficiency) if several else [],
+        choices=choices(recipe, phase, most, device, network, efficiency, METHODS) if several else [],
         step_s={
             setting: plan_phase(alternative, phase, most, device, network).step_s
-            for setting, alternative in (alternatives(recipe).items() if several else ())
+            for setting, alternative in (alternatives(recipe, METHODS).items() if several else ())
         },
-        int8_pays_below_bytes_per_s=int8_pays_below(recipe, phase, most, device, network),
+        int8_pays_below_bytes_per_s=int8_pays_below(recipe, phase, most, device, network, METHODS),
     )
 
 

@@ -17,7 +17,7 @@ from bert_horovod.commands.shared.checkpoint_flag import CHECKPOINT, require_che
 from bert_horovod.commands.shared.flags import RECIPE
 from bert_horovod.commands.shared.ranks import add_run, train_as_rank
 from bert_horovod.errors import DamagedData, UserError
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 
 if TYPE_CHECKING:
     from bert_horovod.collectives.launched import Launch

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import RECIPE, add_hosts, add_overrides, given_hosts, require_least
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import load_recipe, what_hash
-from bert_horovod.recipe.tuned import fragment
+from bert_horovod.recipe_files.loading import load_recipe, what_hash
+from bert_horovod.recipe_files.tuned import fragment
 from bert_horovod.storage.writing import write_output
 
 if TYPE_CHECKING:

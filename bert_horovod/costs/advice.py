@@ -8,25 +8,14 @@ from bert_horovod.recipe.sections import Recipe
 
 # Share of a step: if float16 gradients expose less communication than that, sending fewer bytes cannot pay.
 LEAST_GAIN = 0.02
-# Methods that are not judged here: "gradients" does not slow down learning (but its int8 wire is judged), and
-# "dreamddp" judges its interval itself.
-_UNJUDGED = ("gradients", "dreamddp")
 
 
 def for_one_rank(recipe: Recipe, world_size: int) -> str:
     """A warning if the recipe's exchange needs several ranks and there is only one; else ""."""
-    method = recipe.exchange.method
-    if world_size > 1 or method == "gradients":
+    if world_size > 1 or recipe.exchange.for_one_rank:
         return ""
+    method = recipe.exchange.method
     return f"exchange.method = {method!r} with one rank sends nothing: it only changes numbers, and saves no time"
-
-
-def sends_less(recipe: Recipe) -> str:
-    """The setting with which the recipe sends less than float16 gradients and learns less a step; "": none."""
-    if recipe.exchange.method not in _UNJUDGED:
-        return f"exchange.method = {recipe.exchange.method!r}"
-    int8 = recipe.exchange.method == "gradients" and recipe.numerics.wire == "int8"
-    return "numerics.wire = 'int8'" if int8 else ""
 
 
 def for_fast_link(
@@ -49,7 +38,7 @@ def for_fast_link(
         micro_batches: per rank and step.
         source: the source of profile and link, for people.
     """
-    setting = sends_less(recipe)
+    setting = recipe.exchange.sends_less(recipe)
     if not setting:
         return ""
     width = NUMBER_BYTES["float16"]

@@ -30,7 +30,7 @@ class BucketPlan:
 
     buckets: list[list[str]]  # parameters' names, in the order in which they are sent
     rows: str | None = None  # the table whose looked-up rows are sent alone, after all buckets; None: in its bucket
-    reduction: str = "ring"  # way to sum buckets over ranks: see exchange/reducer.py
+    reduction: str = "ring"  # way to sum buckets over ranks: see exchange/dense/reducer.py
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bert_horovod.costs.advice import LEAST_GAIN
 from bert_horovod.costs.derived import derive
@@ -11,11 +11,12 @@ from bert_horovod.costs.link import NUMBER_BYTES
 from bert_horovod.costs.planner import Device, Network, PhasePlan, plan_phase
 from bert_horovod.recipe.sections import ExchangeMethod, Recipe
 
+Methods = Mapping[str, type[ExchangeMethod]]  # by name; the first is the exchange of gradients
+
 RECOMPUTE = ("none", "attention", "layer")  # execution.recompute, from the fastest
 LEAST_WORTH = 0.5  # share of a single rank's rows/s that each added rank must bring
 WORTH = 0.05  # share of a step: if more communication than that is exposed, a narrower wire pays
 _NARROW = ("float16", "int8")
-_ONE_BIT = {"adamw": "onebit_adam", "lamb": "onebit_lamb"}  # by optimizer
 _RATES = (1e3, 1e13)  # bytes a second: the range in which a threshold is searched
 _EMBEDDING_SIZE = 128  # as in all of Google's ALBERTs
 _MOST_TIMES = 64  # largest factor of the global batch, and most steps between averages
@@ -73,14 +74,20 @@ def largest_micro_batches(recipe: Recipe, phase: int, world_size: int, memory_by
 
 
 def choices(
-    recipe: Recipe, phase: int, world_size: int, device: Device, network: Network, efficiency: float
+    recipe: Recipe,
+    phase: int,
+    world_size: int,
+    device: Device,
+    network: Network,
+    efficiency: float,
+    methods: Methods,
 ) -> list[Choice]:
     """The recipe, then changes of it, in order of their disadvantage for learning.
 
     First come rounded gradients, without and then with error feedback; then a larger global batch; then methods that
-    change the updates: 1-bit exchange and averages of parameters; last another model, whose layers share parameters.
-    The factor of the batch, and the steps between averages, are the least power of two that reaches the wished
-    efficiency, at most _MOST_TIMES.
+    change the updates, in the order of `methods`; last another model, whose layers share parameters. The factor of the
+    batch, and the steps between averages, are the least power of two that reaches the wished efficiency, at most
+    _MOST_TIMES.
     """
 
     def planned(setting: str, changed: Recipe, price: str, times: int = 1) -> Choice:
@@ -92,11 +99,9 @@ def choices(
         batch = times * recipe.phase[phase].global_batch
         return planned(f"phase.{phase}.global_batch = {batch}", _with_batch(recipe, phase, times), price, times)
 
-    def rarer(steps: int) -> Choice:
-        exchange = ExchangeMethod(method="parameters", interval=steps)
-        changed = dataclasses.replace(_with_wire(recipe, "float32"), exchange=exchange)
-        price = "wire float32; ranks train alone between averages: learning rates must be found again"
-        return planned(f'exchange.method = "parameters", exchange.interval = {steps}', changed, price)
+    def rarer(method: type[ExchangeMethod], steps: int) -> Choice:
+        setting = f'exchange.method = "{method.method}", exchange.interval = {steps}'
+        return planned(setting, _offered(method, recipe, steps), method.price)
 
     def least(choice: Callable[[int], Choice]) -> Choice:
         number = 2
@@ -104,16 +109,18 @@ def choices(
             number *= 2
         return candidate
 
-    offered, methods = [planned("the recipe as it is", recipe, "")], []
-    gradients, width = recipe.exchange.method == "gradients", NUMBER_BYTES[recipe.numerics.wire]
-    for setting, changed in alternatives(recipe).items():
-        wire = changed.numerics.wire
-        if changed.exchange.method != "gradients" and gradients:
-            methods.append(planned(setting, changed, "sends signs once the second moment is frozen"))
-        elif changed.exchange.method == "gradients" and gradients and NUMBER_BYTES[wire] < width:
-            price = "rounds gradients more, and owes what rounding loses" if wire == "int8" else "rounds gradients"
-            offered.append(planned(setting, changed, price))
-    offered += [least(larger), *methods, *([least(rarer)] if gradients and recipe.whole else [])]
+    offered = [planned("the recipe as it is", recipe, "")]
+    gradients, width = isinstance(recipe.exchange, _gradients(methods)), NUMBER_BYTES[recipe.numerics.wire]
+    for wire in [wire for wire in _NARROW if gradients and NUMBER_BYTES[wire] < width]:
+        price = "rounds gradients more, and owes what rounding loses" if wire == "int8" else "rounds gradients"
+        offered.append(planned(*_narrow(recipe, wire, methods), price))
+    offered.append(least(larger))
+    for method in methods.values() if gradients else ():
+        changed = _offered(method, recipe, 2)
+        if changed is not None and changed.exchange.agreement == 1:
+            offered.append(planned(f'exchange.method = "{method.method}"', changed, method.price))
+        elif changed is not None:
+            offered.append(least(lambda steps, method=method: rarer(method, steps)))
     if recipe.whole and not recipe.model.albert and recipe.model.hidden_size > _EMBEDDING_SIZE:
         model = dataclasses.replace(recipe.model, embedding_size=_EMBEDDING_SIZE, shared_layers=1)
         setting = f"model.embedding_size = {_EMBEDDING_SIZE}, model.shared_layers = 1"
@@ -128,32 +135,48 @@ def _with_batch(recipe: Recipe, phase: int, times: int) -> Recipe:
     return dataclasses.replace(recipe, phase=tuple(phases))
 
 
-def alternatives(recipe: Recipe) -> dict[str, Recipe]:
+def alternatives(recipe: Recipe, methods: Methods) -> dict[str, Recipe]:
     """Recipes that send less than float32 gradients, by the settings that a user would change.
 
-    float16 and int8 gradients; further the recipe's own exchange.method if it is not "gradients", or else 1-bit
-    exchange, if the optimizer has one.
+    float16 and int8 gradients; further the recipe's own exchange.method if it is not the exchange of gradients, or else
+    those methods that fit the recipe and make ranks equal after each step.
     """
-    gradients = dataclasses.replace(recipe, exchange=ExchangeMethod())
-    recipes = {f'numerics.wire = "{wire}"': _with_wire(gradients, wire) for wire in _NARROW}
-    method, own = _ONE_BIT.get(recipe.optimizer.name), recipe.exchange.method
-    if own != "gradients":
-        recipes[f'exchange.method = "{own}"'] = recipe
-    elif method and recipe.whole:
-        dense = max(ExchangeMethod().dense, *(phase.warmup for phase in recipe.phase))
-        one_bit = dataclasses.replace(recipe, exchange=ExchangeMethod(method=method, dense=dense))
-        recipes[f'exchange.method = "{method}"'] = _with_wire(one_bit, "float16")
+    recipes = dict(_narrow(recipe, wire, methods) for wire in _NARROW)
+    if not isinstance(recipe.exchange, _gradients(methods)):
+        return recipes | {f'exchange.method = "{recipe.exchange.method}"': recipe}
+    for method in methods.values():
+        changed = _offered(method, recipe, 2)
+        if changed is not None and changed.exchange.agreement == 1:
+            recipes[f'exchange.method = "{method.method}"'] = changed
     return recipes
 
 
-def int8_pays_below(recipe: Recipe, phase: int, world_size: int, device: Device, network: Network) -> float | None:
+def _gradients(methods: Methods) -> type[ExchangeMethod]:
+    return next(iter(methods.values()))
+
+
+def _narrow(recipe: Recipe, wire: str, methods: Methods) -> tuple[str, Recipe]:
+    """The setting of a narrow wire, and the recipe with it and the exchange of gradients."""
+    gradients = dataclasses.replace(recipe, exchange=_gradients(methods)())
+    return f'numerics.wire = "{wire}"', _with_wire(gradients, wire)
+
+
+def _offered(method: type[ExchangeMethod], recipe: Recipe, steps: int) -> Recipe | None:
+    """The recipe with this method, as ExchangeMethod.offered; None too if it cannot train the model in parts."""
+    changed = method.offered(recipe, steps) if method.price and (recipe.whole or method.grows) else None
+    return None if changed is None else _with_wire(changed, changed.numerics.wire)
+
+
+def int8_pays_below(
+    recipe: Recipe, phase: int, world_size: int, device: Device, network: Network, methods: Methods
+) -> float | None:
     """The link's rate, in bytes a second, below which int8 gradients pay in place of float16; None: they never pay.
 
     They pay if float16's exposed communication is more than WORTH of its step, and int8's step is shorter by
     LEAST_GAIN. The second condition is there because fewer bytes gain nothing if only latency is exposed. Share and
     latency of the link are those of `network`.
     """
-    float16, int8 = (_with_wire(dataclasses.replace(recipe, exchange=ExchangeMethod()), wire) for wire in _NARROW)
+    float16, int8 = (_narrow(recipe, wire, methods)[1] for wire in _NARROW)
 
     def pays(bytes_per_s: float) -> bool:
         link = dataclasses.replace(network, bytes_per_s=bytes_per_s)

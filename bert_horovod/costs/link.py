@@ -137,15 +137,12 @@ def reductions(recipe: Recipe) -> tuple[str, ...]:
 
 def sums_by_host(recipe: Recipe) -> bool:
     """Whether ranks of one host sum among themselves first: yes if the numbers that leave the host are encoded."""
-    method = recipe.exchange.method
-    return method.startswith(("onebit_", "zero_one_")) or (
-        method == "gradients" and reductions(recipe) == ("two_step",)
-    )
+    return recipe.exchange.sums_by_host(reductions(recipe))
 
 
 def may_sum_in_two_steps(recipe: Recipe) -> bool:
     """Whether exchange/two_step.py may sum: it encodes, or a measurement may prefer it to the ring."""
-    return sums_by_host(recipe) or (recipe.exchange.method == "gradients" and "two_step" in reductions(recipe))
+    return recipe.exchange.may_sum_in_two_steps(reductions(recipe))
 
 
 def fit(seconds: list[tuple[int, float]]) -> Link:

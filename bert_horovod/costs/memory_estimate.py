@@ -60,7 +60,7 @@ def memory_bytes(
     trained = trained_shapes(shapes, model, trained_layers)
     numbers = sum(map(math.prod, trained.values()))
     updated = 4 * (numbers + slot_numbers(recipe, trained))
-    own = 4 * numbers * own_share(recipe) if world_size > 1 else 0
+    own = 4 * recipe.exchange.kept_numbers(recipe, trained) if world_size > 1 else 0
     staying = 4 * (parameters - numbers) + updated + working + own + 4 * numbers * (micro_batches > 1)
     # 16-bit gradients are cast to float32 to add them up, to send them, or to divide by the loss scale; the sparse
     # embedding gradient is always added in float32.
@@ -76,28 +76,13 @@ def memory_bytes(
     kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width, kernels)
     if gpu:
         stacked = 0
-        if recipe.execution.xla not in ("auto", "layers") or recipe.exchange.method != "gradients":
+        if recipe.execution.xla not in ("auto", "layers") or not recipe.exchange.in_place:
             groups = [{name: trained[name] for name in names} for names in update_groups(trained)]
             largest = max(4 * (sum(map(math.prod, group.values())) + slot_numbers(recipe, group)) for group in groups)
             stacked = 2 * largest  # old and new
         passing = max(gradients + kept, applied + stacked + width * numbers * (width < 4))
         return int(staying + GPU_CHUNKS * passing + GPU_WORKSPACE_BYTES)
     return int(PROGRAM_BYTES + staying + gradients + after + max(kept, NEW_SHARE * updated))
-
-
-def own_share(recipe: Recipe) -> float:
-    """Per-rank state of the exchange: float32 numbers on each rank per number of the parameters."""
-    exchange = recipe.exchange
-    if recipe.numerics.wire == "int8":
-        return 1.0 * exchange.error_feedback  # worker errors; server errors are few
-    signs = 1.0 if exchange.encoding == "signs" else 0.0
-    return {
-        "largest_chunks": 1.0,
-        "dreamddp": 1 / exchange.interval,
-        "onebit_adam": signs,
-        "onebit_lamb": signs,
-        "zero_one_adam": 2 + signs,
-    }.get(exchange.method, 0.0)
 
 
 def _kept_bytes(

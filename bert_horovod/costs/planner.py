@@ -32,13 +32,13 @@ from bert_horovod.costs import buckets
 from bert_horovod.costs.backward_profile import computed_profile
 from bert_horovod.costs.buckets import BackwardProfile, BucketPlan
 from bert_horovod.costs.derived import derive
-from bert_horovod.costs.exchanges import Stage, measured_buckets, stages
+from bert_horovod.costs.exchanges import measured_buckets, number_bytes, sent_bytes, stages
 from bert_horovod.costs.link import NUMBER_BYTES, Fabric, Link, link_of_hosts, reductions, sums_by_host
 from bert_horovod.costs.memory_estimate import WIDTHS
 from bert_horovod.costs.memory_traffic import kernel_bytes
 from bert_horovod.model.parameters import Shapes, pretraining_shapes, trained_shapes
 from bert_horovod.optimizers.base import slot_numbers
-from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe.sections import Phase, Recipe, Stage
 
 # NVIDIA's published rows/s of BERT-large in mixed precision (DeepLearningExamples, TensorFlow2/LanguageModeling/BERT)
 # times costs/products.py's FLOPs a row: 39 % (length 128) and 32 % (512) of a V100's peak, 36 % and 31 % of an A100's.
@@ -142,7 +142,7 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
     shapes = trained_shapes(_shapes(deep.model, recipe.objective.pairs), deep.model, settings.trained_layers)
     profile = computed_profile(deep, settings.sequence_length, world_size, flops_per_s, settings.trained_layers)
     stage_plans, bucket_count = _communication(deep, settings, shapes, profile, count, world_size, network)
-    sent_bytes, communication_s, exposed_s = (
+    bytes_sent, communication_s, exposed_s = (
         sum(stage.share * getattr(stage, name) for stage in stage_plans)
         for name in ("sent_bytes", "communication_s", "exposed_s")
     )
@@ -166,7 +166,7 @@ def plan_phase(recipe: Recipe, phase: int, world_size: int, device: Device, netw
         **parts,
         kernels_s=count * kernel_bytes(deep, settings.sequence_length, slots, settings.trained_layers) / rate,
         input_s=input_s,
-        sent_bytes=sent_bytes,
+        sent_bytes=bytes_sent,
         communication_s=communication_s,
         stages=tuple(stage_plans),
         buckets=bucket_count,
@@ -226,7 +226,7 @@ def _communication(
     for reduction in reductions(recipe):
         if measured:
             link = network.link(recipe, reduction, world_size, width)
-            rows_alone = recipe.exchange.method == "gradients" and recipe.numerics.wire != "int8"
+            rows_alone = recipe.exchange.rows_alone(recipe)
             plan = buckets.by_profile(shapes, width, profile, link, reduction, rows_alone)
         else:
             plan = buckets.by_size(shapes, recipe.execution.bucket_bytes)
@@ -250,21 +250,21 @@ def _stage_plan(
 ) -> StagePlan:
     """The plan of a stage: its bytes, and the times of its communication."""
     link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
-    ring = network.link(recipe, "ring", world_size, 4.0)
+    ring = network.link(recipe, "ring", world_size, NUMBER_BYTES[stage.wire])
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]
     by_host = sums_by_host(recipe) and world_size > network.devices and world_size % network.devices == 0
-    sent_bytes = stage.sent_bytes(numbers, world_size, network.devices if by_host else 1)
+    bytes_sent = sent_bytes(stage, numbers, world_size, network.devices if by_host else 1)
     communication_s = exposed_s = 0.0
-    if stage.beside:
-        width = stage.number_bytes
+    if stage.during_backward:
+        width = number_bytes(stage)
         communication_s = sum(map(link.seconds, buckets.payload_bytes(plan, shapes, width, profile)))
         exposed_s = buckets.seconds(plan, shapes, width, profile, link) - profile.end_s
         if plan.rows is not None:
             bitmap_bytes = shapes[plan.rows][0]
             rows_bytes = buckets.rows_bytes(plan.rows, shapes, width, profile)
-            sent_bytes += 2 * (world_size - 1) / world_size * (rows_bytes + bitmap_bytes)
+            bytes_sent += 2 * (world_size - 1) / world_size * (rows_bytes + bitmap_bytes)
     if stage.meanwhile:
-        part_s = ring.seconds(4 * stage.meanwhile * sum(numbers) / micro_batches)
+        part_s = ring.seconds(NUMBER_BYTES[stage.wire] * stage.meanwhile * sum(numbers) / micro_batches)
         communication_s += micro_batches * part_s
         exposed_s += micro_batches * max(0.0, part_s - profile.end_s)
     if stage.after:
@@ -273,7 +273,7 @@ def _stage_plan(
         )
         communication_s += after_s
         exposed_s += after_s
-    return StagePlan(stage.name, stage.share, sent_bytes, communication_s, exposed_s)
+    return StagePlan(stage.name, stage.share, bytes_sent, communication_s, exposed_s)
 
 
 def _merged(shapes: Shapes, profile: BackwardProfile) -> tuple[Shapes, BackwardProfile]:

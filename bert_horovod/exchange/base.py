@@ -37,15 +37,13 @@ class Update(NamedTuple):
 
 
 class Exchange:
-    """The method by which ranks agree on an update.
+    """The code of a method by which ranks agree on an update; recipe.sections.ExchangeMethod describes the method.
 
     A run has two kinds of state. Replicated state (parameters, slots, progress) is equal on all ranks after every step
     for which `agrees_after` is true: only then may it be compared, evaluated or saved. State that differs between ranks
     belongs to the exchange and is in `TrainingState.per_rank`; `begin` makes it.
     """
 
-    overlaps = False  # whether its buckets are sent during backward; only then is a measured plan useful
-    rows_alone = False  # whether its plan may send the sparse embedding gradient apart from the dense part
     # Metric that the next update's `gradient_norm` is: "exchange_norm" if it is of something else than the gradient.
     norm_metric: str = "gradient_norm"
     plan: BucketPlan

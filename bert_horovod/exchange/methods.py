@@ -1,22 +1,25 @@
-"""The exchanges by their names in a recipe, exchange.method."""
+"""The exchanges by their names in a recipe, exchange.method; the first is the default. No TensorFlow."""
 
-from bert_horovod.exchange.base import Exchange
-from bert_horovod.exchange.dreamddp import DreamDdpExchange
-from bert_horovod.exchange.gradients import GradientExchange
-from bert_horovod.exchange.largest_chunks import LargestChunksExchange
-from bert_horovod.exchange.local_sgd import LocalSgdExchange
-from bert_horovod.exchange.mt_dao import MtDaoExchange
-from bert_horovod.exchange.onebit_adam import OneBitAdam
-from bert_horovod.exchange.onebit_lamb import OneBitLamb
-from bert_horovod.exchange.zero_one_adam import ZeroOneAdam
+from bert_horovod.exchange.compressed.largest_chunks_settings import LargestChunksSettings
+from bert_horovod.exchange.compressed.onebit_adam_settings import OneBitAdamSettings
+from bert_horovod.exchange.compressed.onebit_lamb_settings import OneBitLambSettings
+from bert_horovod.exchange.compressed.zero_one_adam_settings import ZeroOneAdamSettings
+from bert_horovod.exchange.dense.gradients_settings import GradientsSettings
+from bert_horovod.exchange.local.dreamddp_settings import DreamDdpSettings
+from bert_horovod.exchange.local.local_sgd_settings import LocalSgdSettings
+from bert_horovod.exchange.local.mt_dao_settings import MtDaoSettings
+from bert_horovod.recipe.sections import ExchangeMethod
 
-EXCHANGES: dict[str, type[Exchange]] = {
-    "gradients": GradientExchange,
-    "largest_chunks": LargestChunksExchange,
-    "onebit_adam": OneBitAdam,
-    "onebit_lamb": OneBitLamb,
-    "zero_one_adam": ZeroOneAdam,
-    "parameters": LocalSgdExchange,
-    "mt_dao": MtDaoExchange,
-    "dreamddp": DreamDdpExchange,
+METHODS: dict[str, type[ExchangeMethod]] = {
+    method.method: method
+    for method in (
+        GradientsSettings,
+        LargestChunksSettings,
+        OneBitAdamSettings,
+        OneBitLambSettings,
+        ZeroOneAdamSettings,
+        LocalSgdSettings,
+        MtDaoSettings,
+        DreamDdpSettings,
+    )
 }

@@ -1,8 +1,8 @@
 """Moves the errors and residuals of compressed sums to another number of ranks or to other buckets.
 
-Compressed sums leave errors (exchange/two_step.py) and residuals (exchange/largest_chunks.py), each on one rank and by
-bucket: the rank owes them to later sums. Only their sum over ranks enters later results, so any other distribution with
-the same sum is as good.
+Compressed sums leave errors (exchange/two_step.py) and residuals (exchange/compressed/largest_chunks.py), each on one
+rank and by bucket: the rank owes them to later sums. Only their sum over ranks enters later results, so any other
+distribution with the same sum is as good.
 """
 
 import math

@@ -7,7 +7,6 @@ from bert_horovod.model.parameters import decays, update_groups
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.applying import clip_factor, square_sums, update
 from bert_horovod.optimizers.base import Rule
-from bert_horovod.optimizers.rules import rule
 from bert_horovod.recipe.sections import Optimizer
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.runtime.xla import compiled, read_back
@@ -38,7 +37,7 @@ class Updater:
         self.parameters = parameters
         self.cast = cast
         self._slots = slots
-        self.rule = rule(settings.name)  # an exchange that has its own rule assigns it here
+        self.rule = settings.rule  # an exchange that has its own rule assigns it here
         self._settings = settings
         self.fused = fused
         self.at_once = at_once

@@ -10,8 +10,8 @@ from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
 from bert_horovod.interchange.pretrained import read_pretrained
 from bert_horovod.interchange.suitability import require_vocabulary
-from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.checkpoint import read_checkpoint
 
 # Settings that may differ from the checkpoint's.

@@ -37,7 +37,8 @@ from bert_horovod.model.parameters import (
     encoder_shapes,
     pretraining_shapes,
 )
-from bert_horovod.recipe import loading, sections
+from bert_horovod.recipe import sections
+from bert_horovod.recipe_files import loading
 from bert_horovod.storage.reading import shown
 from bert_horovod.storage.writing import sync
 from bert_horovod.tasks.base import Task

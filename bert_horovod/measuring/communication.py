@@ -13,7 +13,7 @@ from typing import Any
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.costs.derived import derive
-from bert_horovod.exchange.methods import EXCHANGES
+from bert_horovod.costs.exchanges import stages
 from bert_horovod.measuring.configuration import describe
 from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of
 from bert_horovod.measuring.synthetic import LoneRank, SyntheticStep, phase_batch, synthetic_step
@@ -58,9 +58,9 @@ def measure(
     off = build(LoneRank(world.size))
     expectation = plan_by_measurement(recipe, off.step, off.batches[0], off.inputs(), world)
     kinds = {"off": off}  # each has a training state of its own
-    alike = recipe.exchange.interval == 1  # all steps send the same
+    alike = recipe.exchange.cycle == 1  # all steps send the same
     if world.size > 1:
-        overlaps = EXCHANGES[recipe.exchange.method].overlaps
+        overlaps = recipe.exchange.overlaps
         kinds["overlapped"] = build(world, expectation.plan if overlaps else None)
         if overlaps and alike:
             kinds["held_back"] = build(world, expectation.plan, held_back=True)
@@ -95,6 +95,7 @@ def measure(
     if world.size > 1:
         last = results["overlapped"][-1]
         exchange = kinds["overlapped"].step.exchange
+        dense = recipe.exchange.overlaps and [stage.name for stage in stages(recipe, phase)] == ["dense"]
         report |= {
             "exposed_s": step_s["overlapped"] - step_s["off"],
             "exposed_held_back_s": step_s["held_back"] - step_s["off"] if "held_back" in kinds else None,
@@ -103,8 +104,8 @@ def measure(
             "bytes_reduced": exchange.bytes_reduced(last.rows),
             "wire_bytes": exchange.wire_bytes(last.rows),
             "link": {"latency_s": expectation.link.latency_s, "bytes_per_s": expectation.link.bytes_per_s(world.size)},
-            # The prediction is for gradients, sent bucket by bucket; other methods send other tensors.
-            "predicted_s": step_s["off"] + expectation.exposed_s if recipe.exchange.method == "gradients" else None,
+            # The prediction is for dense gradients, sent bucket by bucket.
+            "predicted_s": step_s["off"] + expectation.exposed_s if dense else None,
             "floor_s": expectation.floor_s,
             "reduction": expectation.plan.reduction,
             "bucket_bytes": expectation.bucket_bytes,

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.children import end_with_parent, python_settings
 

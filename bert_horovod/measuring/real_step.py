@@ -156,7 +156,7 @@ def measure(step: RealStep, recipe: Recipe, phase: int, world: World, seconds: f
       The JSON object of `bert-horovod bench throughput --json`; times are this rank's, memory_bytes is the largest over
       ranks.
     """
-    interval, steps = recipe.exchange.interval, []
+    interval, steps = recipe.exchange.cycle, []
     begun = time.perf_counter()
     for _ in range(interval):
         step.run()

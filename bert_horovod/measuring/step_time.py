@@ -17,8 +17,8 @@ from typing import Any
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.measuring.configuration import describe, step_flops
-from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runtime.allocator import keep_freed_memory
 from bert_horovod.runtime.quiet import import_tensorflow
 

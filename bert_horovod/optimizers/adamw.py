@@ -6,11 +6,16 @@
 Google's BERT has no bias correction: with `bias_correction = false`, mh = m and vh = v.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
-from bert_horovod.optimizers.base import SLOTS, Rule
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import adam_direction, next_moments
+from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def directions(
@@ -24,4 +29,12 @@ def directions(
     return (direction + settings.weight_decay * x if decay else direction,)
 
 
-RULE = Rule("adamw", SLOTS["adamw"], next_moments, directions)
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    name: str = named("adamw")
+    bias_correction: bool = setting(True)  # Google's BERT does not correct the bias
+
+    slots: ClassVar[tuple[str, ...]] = ("m", "v")
+    rule: ClassVar[Rule] = Rule("adamw", slots, next_moments, directions)

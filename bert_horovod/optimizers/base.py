@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bert_horovod.recipe.sections import Optimizer, Recipe
+from bert_horovod.recipe.sections import Optimizer, Recipe, Shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -13,65 +13,24 @@ if TYPE_CHECKING:
     Tensors = tuple[tf.Tensor, ...]
     Slots = dict[str, tf.Tensor]
 
-Shape = tuple[int, ...]
-
-# Slots by rule name. They stand here because memory estimates read them without importing TensorFlow.
-SLOTS: dict[str, tuple[str, ...]] = {
-    "adamw": ("m", "v"),
-    "lamb": ("m", "v"),
-    "lans": ("m", "v"),
-    "sgd": (),
-    "came": ("m", "v", "v_rows", "v_columns", "s_rows", "s_columns"),
-    "merit": ("m", "v"),
-}
-# Further slots that an exchange keeps per tensor, equal on all ranks: by exchange.method.
-EXCHANGE_SLOTS: dict[str, tuple[str, ...]] = {"onebit_lamb": ("v_fresh",)}
-
-
-def _of_a_vector(shape: Shape) -> Shape | None:
-    return shape if len(shape) == 1 else None
-
-
-def _a_number_a_row(shape: Shape) -> Shape | None:
-    return shape[:1] if len(shape) == 2 else None
-
-
-def _a_number_a_column(shape: Shape) -> Shape | None:
-    return shape[1:] if len(shape) == 2 else None
-
-
-# Shapes of slots that differ from the parameter's: by rule and slot, a function of the parameter's shape. It returns
-# None if a parameter of this shape has no such slot.
-SLOT_SHAPES: dict[str, dict[str, Callable[[Shape], Shape | None]]] = {
-    "came": {
-        "v": _of_a_vector,
-        "v_rows": _a_number_a_row,
-        "v_columns": _a_number_a_column,
-        "s_rows": _a_number_a_row,
-        "s_columns": _a_number_a_column,
-    }
-}
-
 
 def slot_shapes(recipe: Recipe, shapes: dict[str, Shape]) -> dict[str, dict[str, Shape]]:
     """Shapes of all slots of a run: the numbers that it keeps per tensor beside the parameters.
 
     Args:
-        recipe: optimizer.name and exchange.method determine the slots.
+        recipe: its optimizer and its exchange determine the slots.
         shapes: of the parameters, by name.
 
     Returns: by slot, in the order of the run's hashes, then by parameter; a slot may lack some parameters.
     """
-    names = SLOTS[recipe.optimizer.name] + EXCHANGE_SLOTS.get(recipe.exchange.method, ())
-    shape_rules = SLOT_SHAPES.get(recipe.optimizer.name, {})
     shapes_of = {
-        slot: {name: shape_rules[slot](shape) if slot in shape_rules else shape for name, shape in shapes.items()}
-        for slot in names
+        slot: {name: recipe.optimizer.slot_shape(slot, shape) for name, shape in shapes.items()}
+        for slot in recipe.optimizer.slots
     }
     return {
         slot: {name: shape for name, shape in shapes_by_name.items() if shape is not None}
         for slot, shapes_by_name in shapes_of.items()
-    }
+    } | {slot: dict(shapes) for slot in recipe.exchange.slots}
 
 
 def slot_numbers(recipe: Recipe, shapes: dict[str, Shape]) -> int:
@@ -93,8 +52,8 @@ class Rule:
     Hugging Face's model. `decay`: whether weight decay applies to these tensors; `settings`: the recipe's.
     """
 
-    name: str  # optimizer.name of the recipe
-    slots: tuple[str, ...]  # names of the rule's state per tensor; a slot starts as zeros; shapes: see SLOT_SHAPES
+    name: str  # for people
+    slots: tuple[str, ...]  # names of the rule's state per tensor; a slot starts as zeros
     # (g, slots, settings): the slots after the gradient g, float32 [n, ...] of their shapes; one that stays is left out
     next_slots: "Callable[[tf.Tensor, Slots, Optimizer], Slots]"
     # (x, g, slots, t, decay, settings): the directions along which x moves, float32 of x's shape each; the slots are

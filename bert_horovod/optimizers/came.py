@@ -20,11 +20,16 @@ Short runs need a smaller `optimizer.beta_3`, such as 0.999, or a longer warm-up
 Rs `s_rows`, Cs `s_columns`.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
-from bert_horovod.optimizers.base import SLOTS, Rule
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import moving_average
-from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.recipe.fields import named, setting
+from bert_horovod.recipe.sections import Optimizer, Shape
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 _LEAST_SQUARE = 1e-30  # added to squared gradients; float32 can hold averages of it, float16 cannot
 _LEAST_INSTABILITY = 1e-16  # added to squared differences of update and momentum
@@ -72,4 +77,22 @@ def _limited(u: tf.Tensor) -> tf.Tensor:
     return u / tf.maximum(1.0, rms / _MOST_RMS)
 
 
-RULE = Rule("came", SLOTS["came"], next_slots, directions)
+@dataclass(frozen=True)
+class Came(Optimizer):
+    """Adafactor's second moment and a confidence in each update: half of Adam's memory."""
+
+    name: str = named("came")
+    # Decay of the instability; the paper uses 0.9995 to 0.99995. Runs of fewer than 20,000 steps need a smaller value,
+    # such as 0.999: see optimizers/came.py
+    beta_3: float = setting(0.9999, minimum=0, below=1)
+
+    experimental: ClassVar[bool] = True
+    slots: ClassVar[tuple[str, ...]] = ("m", "v", "v_rows", "v_columns", "s_rows", "s_columns")
+    rule: ClassVar[Rule] = Rule("came", slots, next_slots, directions)
+
+    def slot_shape(self, slot: str, shape: Shape) -> Shape | None:
+        if slot == "m" or len(shape) == 1:
+            return shape if slot in ("m", "v") else None
+        if slot == "v":
+            return None
+        return shape[:1] if slot.endswith("rows") else shape[1:]  # a number a row, or a column

@@ -9,11 +9,16 @@ With `adapt = "decayed"` tensors without weight decay have ratio 1, as in older 
 has its own ratio, as in NVIDIA's code.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
-from bert_horovod.optimizers.base import SLOTS, Rule
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import adam_direction, next_moments, trust_ratio
+from bert_horovod.recipe.fields import named, setting
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def directions(
@@ -31,4 +36,13 @@ def rates(
     return (learning_rate * trust_ratio(*norms) if decay or settings.adapt == "all" else learning_rate,)
 
 
-RULE = Rule("lamb", SLOTS["lamb"], next_moments, directions, rates, adaptive=True)
+@dataclass(frozen=True)
+class Lamb(Optimizer):
+    """Adam's direction with a trust ratio per tensor."""
+
+    name: str = named("lamb")
+    # Tensors that get a trust ratio. all: every tensor; decayed: those with weight decay
+    adapt: str = setting("all", choices=("all", "decayed"))
+
+    slots: ClassVar[tuple[str, ...]] = ("m", "v")
+    rule: ClassVar[Rule] = Rule("lamb", slots, next_moments, directions, rates, adaptive=True)

@@ -9,11 +9,17 @@ Both decay terms use the old x. The gradients need no clipping, because their sc
 above epsilon and its square is within float32's range.
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
-from bert_horovod.optimizers.base import SLOTS, Rule
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bert_horovod.errors import UserError
+from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import bias_corrected, next_moments, trust_ratio
-from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.recipe.fields import named
+from bert_horovod.recipe.sections import Optimizer, Recipe
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def directions(
@@ -38,4 +44,20 @@ def rates(
     )
 
 
-RULE = Rule("lans", SLOTS["lans"], next_moments, directions, rates, adaptive=True, normalized=True, clips=False)
+@dataclass(frozen=True)
+class Lans(Optimizer):
+    """LAMB with normalised gradients and Nesterov's momentum."""
+
+    name: str = named("lans")
+
+    slots: ClassVar[tuple[str, ...]] = ("m", "v")
+    rule: ClassVar[Rule] = Rule(
+        "lans", slots, next_moments, directions, rates, adaptive=True, normalized=True, clips=False
+    )
+
+    def check(self, recipe: Recipe) -> None:
+        if self.clipping == "bucket":
+            raise UserError(
+                "optimizer.clipping = 'bucket': optimizer.name = 'lans' divides each tensor's gradient by its norm and "
+                "clips none; expected 'global', which is the default and does nothing here"
+            )

@@ -10,11 +10,16 @@ arXiv 2508.20577, as in the authors' code. Experimental: published for language 
     x -= lr clip(t u, -1, 1)                                                    t u and clip for each number
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
-from bert_horovod.optimizers.base import SLOTS, Rule
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bert_horovod.optimizers.base import Rule
 from bert_horovod.optimizers.moments import next_moments, trust_ratio
+from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def directions(
@@ -42,4 +47,12 @@ def _largest(x: tf.Tensor, u: tf.Tensor, axes: int | tuple[int, ...]) -> tuple[t
     return tf.reduce_max(x, axes, keepdims=True), tf.reduce_max(u, axes, keepdims=True)
 
 
-RULE = Rule("merit", SLOTS["merit"], next_moments, directions)
+@dataclass(frozen=True)
+class Merit(Optimizer):
+    """A trust ratio per number, from the largest magnitudes in its row, column and tensor."""
+
+    name: str = named("merit")
+
+    experimental: ClassVar[bool] = True
+    slots: ClassVar[tuple[str, ...]] = ("m", "v")
+    rule: ClassVar[Rule] = Rule("merit", slots, next_moments, directions)

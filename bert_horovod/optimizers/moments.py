@@ -1,8 +1,9 @@
 """Functions that several rules share: moving averages, their bias correction, and the trust ratio."""
 
-import tensorflow as tf
+from __future__ import annotations
 
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def next_moments(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:

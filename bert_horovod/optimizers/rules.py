@@ -1,13 +1,11 @@
-"""The update rules by their names in a recipe."""
+"""The update rules by their names in a recipe, optimizer.name; the first is the default. No TensorFlow."""
 
-from bert_horovod.optimizers import adamw, came, lamb, lans, merit, sgd
-from bert_horovod.optimizers.base import Rule
+from bert_horovod.optimizers.adamw import AdamW
+from bert_horovod.optimizers.came import Came
+from bert_horovod.optimizers.lamb import Lamb
+from bert_horovod.optimizers.lans import Lans
+from bert_horovod.optimizers.merit import Merit
+from bert_horovod.optimizers.sgd import Sgd
+from bert_horovod.recipe.sections import Optimizer
 
-RULES = {rule_module.RULE.name: rule_module.RULE for rule_module in (adamw, lamb, lans, sgd, came, merit)}
-
-
-def rule(name: str) -> Rule:
-    """The update rule `name` (`optimizer.name` of the recipe); raises ValueError if there is none."""
-    if name not in RULES:
-        raise ValueError(f"optimizer.name = {name!r}: expected one of {', '.join(RULES)}")
-    return RULES[name]
+RULES: dict[str, type[Optimizer]] = {rule.name: rule for rule in (AdamW, Lamb, Lans, Sgd, Came, Merit)}

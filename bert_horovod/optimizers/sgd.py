@@ -4,10 +4,15 @@ the caller has clipped g: g / max(1, ||g||_global / max_grad_norm), see `clip_fa
 x -= lr (g + wd x)
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
-from bert_horovod.optimizers.base import SLOTS, Rule
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bert_horovod.optimizers.base import Rule
+from bert_horovod.recipe.fields import named
 from bert_horovod.recipe.sections import Optimizer
+from bert_horovod.runtime import lazy_tensorflow as tf
 
 
 def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
@@ -22,4 +27,10 @@ def directions(
     return (g + settings.weight_decay * x if decay else g,)
 
 
-RULE = Rule("sgd", SLOTS["sgd"], next_slots, directions)
+@dataclass(frozen=True)
+class Sgd(Optimizer):
+    """SGD without momentum: no state."""
+
+    name: str = named("sgd")
+
+    rule: ClassVar[Rule] = Rule("sgd", (), next_slots, directions)

@@ -1,9 +1,8 @@
 """Checks combinations of settings: each value is allowed alone, but not together with another one."""
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.checking_exchange import check_exchange
 from bert_horovod.recipe.checking_growth import check_growth
-from bert_horovod.recipe.sections import STEP_RANGES, Optimizer, Recipe
+from bert_horovod.recipe.sections import REDUCTIONS, STEP_RANGES, Recipe
 
 
 def check_combinations(recipe: Recipe) -> None:
@@ -54,17 +53,55 @@ def check_combinations(recipe: Recipe) -> None:
                 f"phase.{i}.end_learning_rate = {phase.end_learning_rate:g}: expected at most "
                 f"phase.{i}.learning_rate = {phase.learning_rate:g}"
             )
-    _check_optimizer(recipe.optimizer)
+    recipe.optimizer.check(recipe)
     check_exchange(recipe)
     check_growth(recipe)
 
 
-def _check_optimizer(optimizer: Optimizer) -> None:
-    if optimizer.clipping == "bucket" and optimizer.name == "lans":
+def check_exchange(recipe: Recipe) -> None:
+    """Raise UserError if the exchange's settings cannot work, alone or with the rest of the recipe."""
+    exchange, wire, reduction = recipe.exchange, recipe.numerics.wire, recipe.execution.reduction
+    if recipe.optimizer.clipping == "bucket" and not exchange.clips_buckets:
         raise UserError(
-            "optimizer.clipping = 'bucket': optimizer.name = 'lans' divides each tensor's gradient by its norm and "
-            "clips none; expected 'global', which is the default and does nothing here"
+            f"optimizer.clipping = 'bucket': exchange.method = {exchange.method!r} has a clipping of its own; expected "
+            "'global', or exchange.method = 'gradients'"
         )
+    if exchange.optimizer not in ("", recipe.optimizer.name):
+        raise UserError(
+            f"optimizer.name = {recipe.optimizer.name!r}: exchange.method = {exchange.method!r} "
+            f"{exchange.why_optimizer or f'is made for {exchange.optimizer}'}; expected {exchange.optimizer}"
+        )
+    if wire not in exchange.wires:
+        raise UserError(
+            f"numerics.wire = {wire!r}: exchange.method = {exchange.method!r} {exchange.why_wires}; expected "
+            f"{' or '.join(exchange.wires)}"
+        )
+    if reduction not in ("auto", *REDUCTIONS[wire]):
+        raise UserError(
+            f"execution.reduction = {reduction!r}: numerics.wire = {wire!r} goes by {REDUCTIONS[wire][0]} alone; "
+            "expected auto"
+        )
+    exchange.check(recipe)
+    _check_steps_where_ranks_agree(recipe)
+
+
+def _check_steps_where_ranks_agree(recipe: Recipe) -> None:
+    """Raise UserError unless phases end, and states are saved, evaluated and compared, at steps where ranks are equal.
+
+    At other steps ranks differ, so that a checkpoint or an evaluation would be of one rank alone.
+    """
+    exchange, agreement = recipe.exchange, recipe.exchange.agreement
+    steps = {f"phase.{i}.steps": phase.steps for i, phase in enumerate(recipe.phase)}
+    steps |= {
+        f"execution.{name}": getattr(recipe.execution, name)
+        for name in ("checkpoint_steps", "evaluate_steps", "consistency_steps")
+    }
+    for name, value in steps.items():
+        if value % agreement:
+            made_of = " and ".join(f"exchange.{each} = {getattr(exchange, each)}" for each in exchange.intervals)
+            raise UserError(
+                f"{name} = {value}: ranks are equal only every {agreement} steps ({made_of}); expected a multiple of it"
+            )
 
 
 def refuse_heads(recipe: Recipe, what: str) -> None:

@@ -25,7 +25,7 @@ def check_growth(recipe: Recipe) -> None:
             f"model.{name} = {getattr(recipe.model, name)}: an ALBERT trains as a whole; expected 0 with "
             "phase.N.num_hidden_layers or trained_layers, or none of these"
         )
-    if not recipe.whole and recipe.exchange.method != "gradients":
+    if not recipe.whole and not recipe.exchange.grows:
         raise UserError(
             f"exchange.method = {recipe.exchange.method!r}: what it keeps of each tensor is not made for tensors that "
             "come, or begin to train, in a later phase; expected 'gradients' with phase.N.num_hidden_layers or "

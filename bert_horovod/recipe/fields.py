@@ -7,7 +7,8 @@ import operator
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from bert_horovod.errors import UserError, file_error
 from bert_horovod.storage.reading import read_text, shown
@@ -55,6 +56,31 @@ def setting(
     )
 
 
+def named(name: str) -> Any:
+    """The field of a section that names its dataclass: the setting by which OneOf chooses."""
+    return dataclasses.field(default=name, init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """A section whose other settings depend on one of them, a `named` field.
+
+    Attributes:
+        key: that setting.
+        kinds: the dataclasses by its values; the first is the default.
+    """
+
+    key: str
+    kinds: Mapping[str, type]
+
+
+class Removed(NamedTuple):
+    """A setting that there was once. Files of earlier runs list it with its default, which is then passed over."""
+
+    default: Any
+    instead: str  # what to do in its place, for people: "expected ..."
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """The table of a TOML text; raises ValueError (TOMLDecodeError is a subclass) if the text is not valid."""
     if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):  # the parser would take minutes
@@ -79,12 +105,16 @@ def read_toml(path: str | Path, name: str, if_missing: str = "") -> dict[str, An
         raise UserError(f"{name} {path} is not valid TOML: {error}") from error
 
 
-def sections_from_table(kinds: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+def sections_from_table(
+    kinds: dict[str, Any], table: dict[str, Any], removed: Mapping[str, Mapping[str, Removed]] = MappingProxyType({})
+) -> dict[str, Any]:
     """The sections of a table, by name.
 
     Args:
-        kinds: the dataclass of each section; [dataclass] for one or more tables [[name]], which become a tuple.
+        kinds: the dataclass of each section, or OneOf; [dataclass] for one or more tables [[name]], which become a
+            tuple.
         table: may lack sections.
+        removed: settings that there are no longer, by section and key.
 
     Raises UserError, which lists every wrong key with its value and what is allowed.
     """
@@ -92,24 +122,48 @@ def sections_from_table(kinds: dict[str, Any], table: dict[str, Any]) -> dict[st
     for name in [name for name in table if name in kinds]:
         try:
             kind, value = kinds[name], table[name]
+            gone = removed.get(name, {})
             if not isinstance(kind, list):
-                sections[name] = section_from_table(kind, value, name)
+                sections[name] = section_from_table(kind, value, name, gone)
                 continue
             if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
                 raise UserError(f"{name}: expected one or more [[{name}]] tables")
-            sections[name] = tuple(section_from_table(*kind, entry, f"{name}.{i}") for i, entry in enumerate(value))
+            sections[name] = tuple(
+                section_from_table(*kind, entry, f"{name}.{i}", gone) for i, entry in enumerate(value)
+            )
         except UserError as error:
             problems.append(str(error))
     _refuse(problems)
     return sections
 
 
-def section_from_table(kind: type, table: Any, name: str) -> Any:
-    """A section (dataclass `kind`) from its table; raises UserError as sections_from_table does."""
+def section_from_table(kind: Any, table: Any, name: str, removed: Mapping[str, Removed] = MappingProxyType({})) -> Any:
+    """A section from its table; raises UserError as sections_from_table does.
+
+    Args:
+        kind: its dataclass, or OneOf.
+        table: as TOML has it.
+        name: the section's, for messages.
+        removed: settings that there are no longer, by key.
+    """
     if not isinstance(table, dict):
         raise UserError(f"{name} = {shown(table)}: expected a table [{name}]")
-    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
-    problems, hints, values = _unknown_keys(table, fields, f"{name}."), typing.get_type_hints(kind), {}
+    problems, others, values = [], {}, {}
+    if isinstance(kind, OneOf):
+        kind, table, others = _chosen(kind, table, name)
+    fields = {entry.name: entry for entry in dataclasses.fields(kind) if entry.init}
+    for key, value in table.items():
+        if key in fields:
+            continue
+        if key in removed:
+            if not _same(value, removed[key].default):
+                instead = removed[key].instead
+                problems.append(f"{name}.{key} = {shown(value)}: there is no such setting any more; {instead}")
+        elif key not in others:
+            problems += _unknown_keys({key: value}, fields, f"{name}.")
+        elif not any(_same(value, default) for default in others[key].defaults):
+            problems.append(f"{name}.{key} = {shown(value)}: {others[key].expected}")
+    hints = typing.get_type_hints(kind)
     for key in [key for key in table if key in fields]:
         try:
             values[key] = _checked(table[key], hints[key], fields[key].metadata)
@@ -117,6 +171,40 @@ def section_from_table(kind: type, table: Any, name: str) -> Any:
             problems.append(f"{name}.{key} = {shown(table[key])}: expected {error}")
     _refuse(problems)
     return kind(**values)
+
+
+class _Other(NamedTuple):
+    """A setting that the chosen dataclass of a OneOf lacks, and others have."""
+
+    defaults: list[Any]
+    expected: str
+
+
+def _chosen(one_of: OneOf, table: dict[str, Any], name: str) -> tuple[type, dict[str, Any], dict[str, _Other]]:
+    """The dataclass that the table chooses, the table without this choice, and settings of other dataclasses."""
+    chosen = table.get(one_of.key, next(iter(one_of.kinds)))
+    try:
+        _checked(chosen, str, {"choices": tuple(one_of.kinds)})
+    except ValueError as error:
+        raise UserError(f"{name}.{one_of.key} = {shown(chosen)}: expected {error}") from error
+    defaults: dict[str, dict[str, Any]] = {}
+    for kind_name, kind in one_of.kinds.items():
+        for entry in dataclasses.fields(kind):
+            defaults.setdefault(entry.name, {})[kind_name] = entry.default
+    others = {}
+    for key, by_kind in defaults.items():
+        values = [value for i, value in enumerate(by_kind.values()) if value not in list(by_kind.values())[:i]]
+        others[key] = _Other(
+            values,
+            f"{name}.{one_of.key} = {chosen!r} has no such setting; expected {' or '.join(map(str, values))}, which is "
+            f"its default, or {name}.{one_of.key} = {' or '.join(by_kind)}",
+        )
+    return one_of.kinds[chosen], {key: value for key, value in table.items() if key != one_of.key}, others
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether a value of a table is a default, as the file of an earlier run has it."""
+    return isinstance(value, bool) == isinstance(default, bool) and value == default
 
 
 def _unknown_keys(table: dict[str, Any], known: Iterable[str], prefix: str) -> list[str]:

@@ -6,14 +6,15 @@ A recipe is a TOML file. One field here is one setting. `[model]`, `[data]`, `[o
 """
 
 import itertools
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from bert_horovod.recipe.fields import setting
+from bert_horovod.recipe.fields import named, setting
 
+Shape = tuple[int, ...]
 STEP_RANGES = ("profile_steps", "timeline")  # settings of [execution] that are [first, last] or []
-# Ways to sum numbers over ranks (execution.reduction) for each numerics.wire; see exchange/reducer.py.
+# Ways to sum numbers over ranks (execution.reduction) for each numerics.wire; see exchange/dense/reducer.py.
 REDUCTIONS = {"float32": ("ring",), "float16": ("ring", "two_step"), "int8": ("two_step",)}
 WHAT_SECTIONS = ("model", "data", "objective", "optimizer", "exchange", "numerics", "phase")
 
@@ -81,7 +82,8 @@ class Objective:
     # Longest n-gram that is masked together, in words (without whole_word_masking: in tokens). The probability of
     # length n is proportional to 1/n; see batches/ngrams.py. ALBERT (arXiv 1909.11942) uses 3. 1: single words
     ngram: int = setting(1, minimum=1, maximum=16)
-    # Heads of a classifier, for Maximal Multiverse Learning: see docs/finetuning.md; 1: a plain classifier
+    # Heads of a classifier, for Maximal Multiverse Learning (experimental): see docs/finetuning.md; 1: a plain
+    # classifier
     heads: int = setting(1, minimum=1, maximum=256)
     # Weight of the loss that makes heads differ: nats that are added if all heads have the same weight vectors
     orthogonality: float = setting(1.0, minimum=0)
@@ -101,15 +103,15 @@ class Objective:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The update rule; its formula is in `bert_horovod/optimizers/<name>.py`."""
+    """The update rule: the settings that most rules read; docs/optimizers.md helps to choose one.
 
-    # The update rule; docs/optimizers.md helps to choose one
-    name: str = setting("adamw", choices=("adamw", "lamb", "lans", "sgd", "came", "merit"))
+    A rule is a subclass with its name, its slots, and the settings that it alone reads, in the file of its formula;
+    bert_horovod/optimizers/rules.py lists them.
+    """
+
+    name: str = named("")  # the update rule
     beta_1: float = setting(0.9, minimum=0, below=1)  # decay of the first moment
     beta_2: float = setting(0.999, minimum=0, below=1)  # decay of the second moment
-    # came only: decay of the instability; the paper uses 0.9995 to 0.99995. Runs of fewer than 20,000 steps need a
-    # smaller value, such as 0.999: see optimizers/came.py
-    beta_3: float = setting(0.9999, minimum=0, below=1)
     epsilon: float = setting(1e-6, above=0)  # added to the square root of the second moment
     weight_decay: float = setting(0.01, minimum=0)  # biases and LayerNorm are never decayed
     max_grad_norm: float = setting(1.0, minimum=0)  # L2 norm to which gradients are clipped; 0: no clipping
@@ -117,90 +119,115 @@ class Optimizer:
     # bucket of each micro-batch's gradient to max_grad_norm / sqrt(number of buckets); execution.micro_batch and
     # execution.bucket_bytes then change the result, so a run must keep them: see docs/optimizers.md
     clipping: str = setting("global", choices=("global", "bucket"))
-    bias_correction: bool = setting(True)  # adamw only; Google's BERT does not correct the bias
-    # lamb only: tensors that get a trust ratio. all: every tensor; decayed: those with weight decay
-    adapt: str = setting("all", choices=("all", "decayed"))
     # Power of the learning rate's decay. 1: linear, as in the papers; 0.5: as in NVIDIA's code
     decay_power: float = setting(1.0, above=0)
+
+    experimental: ClassVar[bool] = False  # measured, and did not pay
+    rule: ClassVar[Any]  # its arithmetic: optimizers.base.Rule
+    slots: ClassVar[tuple[str, ...]] = ()  # names of its state per tensor; a slot starts as zeros
+
+    def slot_shape(self, slot: str, shape: Shape) -> Shape | None:
+        """The shape of a slot for a parameter of this shape; None: such a parameter has no such slot."""
+        return shape
+
+    def check(self, recipe: "Recipe") -> None:
+        """Raise UserError if the rule does not fit the recipe."""
+
+
+class Stage(NamedTuple):
+    """Steps of a phase in which ranks send the same; values are per step, on average. costs/exchanges.py counts."""
+
+    name: str
+    share: float  # of the phase's steps
+    wire: str  # of all sums: a key of costs.link.NUMBER_BYTES
+    reduction: str  # way to sum `during_backward` and `after`: a key of costs.link.LINKS
+    during_backward: bool = True  # whether all parameters' numbers, or a fraction of them, are summed during backward
+    fraction: float = 1.0  # share of the numbers that is sent during backward
+    chunk: int = 0  # numbers of a chunk, whose norm is sent too; 0: no norms are sent
+    meanwhile: float = 0.0  # ring averages of all parameters during the whole step: less than one
+    after: float = 0.0  # sums over all parameters' numbers after the step, which nothing hides: how many
 
 
 @dataclass(frozen=True)
 class ExchangeMethod:
-    """How ranks agree on an update; `bert_horovod/exchange/methods.py` names the file of each method."""
+    """How ranks agree on an update: the data that they send to each other; docs/exchange.md describes the methods.
 
-    method: str = setting(  # the data that ranks send to each other; see docs/exchange.md
-        "gradients",
-        choices=(
-            "gradients",
-            "largest_chunks",
-            "onebit_adam",
-            "onebit_lamb",
-            "zero_one_adam",
-            "parameters",
-            "mt_dao",
-            "dreamddp",
-        ),
-    )
-    # largest_chunks, onebit_adam, onebit_lamb: fraction of each phase's steps, from its start, with dense gradients;
-    # for the last two at least the learning rate's warm-up; published recipes have 0.15 to 0.25 (arXiv 2102.02888).
-    # zero_one_adam: fraction of the steps in which the second moment v is still updated; the warm-up is enough (arXiv
-    # 2202.06009). auto (not for largest_chunks): until v changes little; see exchange/stages.py
-    dense: float | Literal["auto"] = setting(0.2, minimum=0, maximum=1)
-    # onebit_adam, onebit_lamb, zero_one_adam: the data that are compressed. normalized: the update, with one scale per
-    # tensor; momentum: the momentum, with one scale per 256 numbers; published: the momentum, with one scale per
-    # bucket, as in the papers' code; see exchange/compressed_sums.py
-    form: str = setting("normalized", choices=("normalized", "momentum", "published"))
-    # onebit_adam, onebit_lamb, zero_one_adam: numbers on the wire. signs: one bit each; none: float32, so that a
-    # comparison shows the loss of accuracy by the signs alone
-    encoding: str = setting("signs", choices=("signs", "none"))
-    variance_updates: int = setting(16, minimum=1)  # zero_one_adam: updates of v after which their interval doubles
-    # onebit_lamb: lower limit of a tensor's trust ratio; largest_ratio is the upper limit. BERT-large was published
-    # with at most 0.3 (arXiv 2104.06069)
-    smallest_ratio: float = setting(0.01, above=0)
-    largest_ratio: float = setting(10.0, above=0)  # onebit_lamb: upper limit of the trust ratio, see smallest_ratio
-    # largest_chunks: fraction of the chunks that is sent. GradientFlow (arXiv 1902.06855) sent 0.1 to 0.15. On a toy
-    # model with adamw the loss was higher than with all gradients: by 0.002 nats with 0.2, by 0.027 nats with 0.05
-    fraction: float = setting(0.1, above=0, maximum=1)
-    # largest_chunks: numbers per chunk; 256 divides the usual hidden sizes
-    chunk: int = setting(256, minimum=16, maximum=1 << 20)
-    # gradients with the int8 wire only: each rank stores its rounding errors and adds them in the next step, so that
-    # nothing is lost over several steps (Seide et al. 2014; Tang et al. 2021, arXiv 2102.02888); needs 4 to 6 bytes of
-    # memory per parameter
-    error_feedback: bool = setting(True)
-    # parameters, mt_dao, dreamddp: steps between two averages of a parameter over ranks. In between each rank updates
-    # alone, so the learning rate must be tuned again: on a toy model with interval 8 three times Adam's learning rate
-    # was best (loss 3.260 nats; Adam with its own best rate: 3.234), and intervals 4 and 32 made no difference. MT-DAO
-    # was published with 32, DreamDDP with 5 to 10. zero_one_adam: largest number of steps between two syncs, a power of
-    # two; the published recipe has 16
-    interval: int = setting(1, minimum=1)
-    # mt_dao: steps between two averages of the slow momentum; 0: as interval
-    momentum_interval: int = setting(0, minimum=0)
-    # mt_dao: steps between two averages of the second moment; 0: as interval
-    second_moment_interval: int = setting(0, minimum=0)
-    # mt_dao: decay of the slow momentum; slow_weight is its weight. The paper uses decays from 0.99 to 0.999 and, for
-    # the second moment, optimizer.beta_2 = 0.9999, and searches for the weight. Tune both: with decay 0.99 and weight
-    # 0.9 a toy model was worse than with plain local adamw
-    slow_beta: float = setting(0.99, minimum=0, below=1)
-    slow_weight: float = setting(0.9, minimum=0, maximum=1)  # mt_dao: weight of the slow momentum, see slow_beta
-    # dreamddp: steps between two averages of all parameters and slots at once. Ranks are equal only after such an
-    # average, so checkpoints, evaluations and comparisons of ranks must fall on it, and a request to stop waits for it.
-    # Backward does not hide it: it takes as long as an average of all parameters, times 1 + the number of slots
-    full_interval: int = setting(100, minimum=1)
+    A method is a subclass in a file beside its code, without TensorFlow: it has the method's settings, and answers what
+    plans, checks and the run ask about it. bert_horovod/exchange/methods.py lists them. The defaults below are those of
+    a method that changes each update and sends buckets during backward.
+    """
 
-    @property
-    def intervals(self) -> tuple[int, int, int]:
-        """Steps between two averages in mt_dao: of parameters, of the slow momentum, of the second moment."""
-        return self.interval, self.momentum_interval or self.interval, self.second_moment_interval or self.interval
+    method: str = named("")  # the data that ranks send to each other
+
+    experimental: ClassVar[bool] = False  # measured, and did not pay
+    optimizer: ClassVar[str] = ""  # optimizer.name for which it is made; "": any
+    why_optimizer: ClassVar[str] = ""  # the reason if that is not any: what the method does
+    wires: ClassVar[tuple[str, ...]] = ("float32", "float16", "int8")  # values of numerics.wire that fit
+    why_wires: ClassVar[str] = ""  # the reason if some do not: what it does with the numbers
+    intervals: ClassVar[tuple[str, ...]] = ()  # names of the settings that make `agreement`
+    slots: ClassVar[tuple[str, ...]] = ()  # further slots of each parameter and its shape, equal on all ranks
+    overlaps: ClassVar[bool] = True  # buckets are sent during backward, and cut by the measured link and backward
+    clips_buckets: ClassVar[bool] = False  # whether optimizer.clipping = "bucket" fits
+    grows: ClassVar[bool] = False  # whether tensors may come, or begin to train, in a later phase
+    in_place: ClassVar[bool] = False  # whether compiled updates need no second copy of a group of parameters
+    for_one_rank: ClassVar[bool] = False  # whether it has a use with one rank
+    price: ClassVar[str] = ""  # its disadvantage for learning, for plans; "": plans do not offer it
+
+    def code(self) -> Callable[..., Any]:
+        """The class that exchanges, exchange.base.Exchange; imports TensorFlow."""
+        raise NotImplementedError
+
+    def stages(self, recipe: "Recipe", phase: "Phase", shapes: dict[str, Shape], reduction: str) -> list[Stage]:
+        """What ranks send in a phase; the shares sum to 1. Stages without a step may be among them.
+
+        Args:
+            recipe: its exchange is this method; already checked.
+            phase: of the recipe.
+            shapes: of the parameters, by name.
+            reduction: way to sum gradients.
+        """
+        raise NotImplementedError
 
     @property
     def agreement(self) -> int:
         """Steps after which all ranks again hold equal parameters and slots; 1: they do after each step."""
-        return {
-            "parameters": self.interval,
-            "zero_one_adam": self.interval,
-            "mt_dao": math.lcm(*self.intervals),
-            "dreamddp": self.full_interval,
-        }.get(self.method, 1)
+        return 1
+
+    @property
+    def cycle(self) -> int:
+        """Steps after which ranks send the same again, within a stage."""
+        return self.agreement
+
+    def kept_numbers(self, recipe: "Recipe", shapes: dict[str, Shape]) -> float:
+        """Float32 numbers that each of several ranks keeps beside parameters and slots; `shapes`: of the parameters."""
+        return 0.0
+
+    def check(self, recipe: "Recipe") -> None:
+        """Raise UserError if the settings do not fit each other or the recipe; recipe/checking.py checks the above."""
+
+    def sends_less(self, recipe: "Recipe") -> str:
+        """The setting by which ranks send less than float16 gradients and learn less; "": none, or not to be judged."""
+        return f"exchange.method = {self.method!r}"
+
+    def rows_alone(self, recipe: "Recipe") -> bool:
+        """Whether the sparse embedding gradient may be sent apart from the dense gradients."""
+        return False
+
+    def sums_by_host(self, reductions: tuple[str, ...]) -> bool:
+        """Whether ranks of one host sum first: yes if the numbers that leave it are encoded; see costs.link."""
+        return False
+
+    def may_sum_in_two_steps(self, reductions: tuple[str, ...]) -> bool:
+        """Whether exchange/two_step.py may sum; `reductions`: the ways to sum that the recipe allows."""
+        return self.sums_by_host(reductions)
+
+    @classmethod
+    def offered(cls, recipe: "Recipe", steps: int) -> "Recipe | None":
+        """The recipe with this method in place of gradients, for a plan's choices; None: it does not fit.
+
+        `steps`: wished steps from one average to the next; a method without such averages ignores it.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -244,7 +271,7 @@ class Phase:
     trained_layers: int = setting(0, minimum=0, maximum=1024)
     # How a phase with more layers than the phase before gets its new layers. stack: copies of all layers, placed on top
     # of them as a whole (Gong et al. 2019); top: copies of the uppermost layers, as many as are needed (Yang et al.
-    # 2020, arXiv 2011.13635); none: no new layers
+    # 2020, arXiv 2011.13635; experimental); none: no new layers
     grow: str = setting("none", choices=("none", "stack", "top"))
 
 
@@ -303,15 +330,15 @@ class Execution:
     timeline: tuple[int, ...] = setting(())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All settings of a run."""
+    """All settings of a run. Methods have no default here: recipe_files/loading.py knows them all."""
 
     model: Model = field(default_factory=Model)
     data: Data = field(default_factory=Data)
     objective: Objective = field(default_factory=Objective)
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    exchange: ExchangeMethod = field(default_factory=ExchangeMethod)
+    optimizer: Optimizer
+    exchange: ExchangeMethod
     numerics: Numerics = field(default_factory=Numerics)
     phase: tuple[Phase, ...] = (Phase(),)
     execution: Execution = field(default_factory=Execution)

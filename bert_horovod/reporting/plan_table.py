@@ -106,7 +106,7 @@ def plan_text(
             f"micro-batches of {recipe.execution.micro_batch}" + (f"; {part}" if (part := depth(recipe, i)) else "")
         )
         last = of_phase[-1][0]
-        if recipe.exchange.method != "gradients":
+        if [stage.name for stage in last.stages] != ["dense"]:
             parts.append(f"on {last.world_size} rank(s): {_stages(last)}")
         parts.append(lines([_PARTS, *(_parts(plan, device) for plan, _ in of_phase)]))
         parts.append(_totals_table([plan for plan, _ in of_phase], [bill for _, bill in of_phase], currency))
@@ -156,7 +156,7 @@ def _network_line(recipe: Recipe, network: Network) -> str:
         f"{1e3 * network.latency_s:.3g} ms a hop"
         + (inside if network.devices > 1 else "")
         + f"; wire {recipe.numerics.wire}"
-        + ("" if method == "gradients" else f"; exchange {method}")
+        + (f"; exchange {method}" if recipe.exchange.sends_less(recipe) else "")
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from bert_horovod.costs.clusters import Cluster, bill
 from bert_horovod.errors import UserError, file_error
-from bert_horovod.recipe.loading import load_recipe, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_table
 from bert_horovod.reporting.run_status import newest_checkpoint
 from bert_horovod.reporting.time_left import seconds_left
 from bert_horovod.runs.metrics_lines import Lines, read_lines

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_horovod.errors import ReportedError, UserError
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.reporting.time_left import seconds_left
 from bert_horovod.runs.metrics_lines import Lines, read_lines
 from bert_horovod.runs.status_files import Sign, read_sign

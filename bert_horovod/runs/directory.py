@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import DamagedData, RunError, UserError, file_error, unreadable
-from bert_horovod.recipe.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.runs.checkpoint import paths, recorded_recipe
 from bert_horovod.runs.rank_parts import remove_waiting
 from bert_horovod.runs.status_files import COMMAND, STATUS

@@ -16,14 +16,15 @@ neighbouring windows), and noise the standard deviation of single steps' losses 
 distributed, one window in 16,000 is outside by chance.
 """
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from math import floor, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_horovod.recipe.loading import recipe_to_table
-from bert_horovod.recipe.sections import WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.recipe.sections import WHAT_SECTIONS, Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 
 DIRECTORY = Path(__file__).with_name("references")
 _DEVIATIONS = 4.0
@@ -103,7 +104,10 @@ class Reference:
 def references_of(recipe: Recipe, store: str) -> list[Reference]:
     """The references for a recipe's runs on a store of this hash: at most one with a band, any number with marks."""
     settings = curve_settings(recipe)
-    chosen = dict(settings.items() - curve_settings(Recipe(phase=(Phase(),) * len(recipe.phase))).items())
+    defaults = recipe_from_table({"phase": [{}] * len(recipe.phase)})
+    of_methods = dataclasses.replace(defaults, optimizer=type(recipe.optimizer)(), exchange=type(recipe.exchange)())
+    usual = curve_settings(of_methods) | curve_settings(defaults)
+    chosen = {key: value for key, value in settings.items() if value != usual[key]}
     references = [read_reference(path) for path in sorted(DIRECTORY.glob("*.json"))]
     return [
         reference

@@ -20,8 +20,8 @@ from bert_horovod.batches.source import Dataset
 from bert_horovod.errors import RunError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
-from bert_horovod.recipe.loading import recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at, step_of
 from bert_horovod.runs.directory import Followed
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training

@@ -27,7 +27,7 @@ class Progress:
     skipped_in_a_row: int = 0
     mean_loss: float | None = None  # moving mean; see training/hooks/divergence.py
     passed_over: dict[str, int] = field(default_factory=dict)  # by phase: batches skipped after rollbacks
-    wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/reducer.py
+    wire_maxima: dict[str, float] = field(default_factory=dict)  # see exchange/dense/reducer.py
     plan: dict[str, Any] = field(default_factory=dict)  # see training/overlap.py
     exchange: dict[str, Any] = field(default_factory=dict)  # state of the exchange method: see its file
     task: dict[str, list[float]] = field(default_factory=dict)  # vectors that the task's loss reads: see its file

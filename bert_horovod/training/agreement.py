@@ -20,7 +20,7 @@ from bert_horovod.collectives.messages import from_all_ranks
 from bert_horovod.collectives.rendezvous import RendezvousBoard
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import recipe_to_table
+from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runtime.children import installed_version, source_hash
 from bert_horovod.training.device_kinds import check_kinds, device_kind
 from bert_horovod.training.job import Job

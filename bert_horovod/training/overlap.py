@@ -18,8 +18,8 @@ from bert_horovod.costs.buckets import BackwardProfile, BucketPlan, by_size
 from bert_horovod.costs.exchanges import measured_buckets
 from bert_horovod.costs.link import NUMBER_BYTES, Link, reductions
 from bert_horovod.costs.planner import PRODUCT_SHARE
+from bert_horovod.exchange.dense.reducer import ENCODINGS
 from bert_horovod.exchange.owed import Layout
-from bert_horovod.exchange.reducer import ENCODINGS
 from bert_horovod.exchange.two_step import TwoStep
 from bert_horovod.model.parameters import Shapes
 from bert_horovod.recipe.sections import Recipe
@@ -145,7 +145,7 @@ def fast_link_warning(run: Run, shapes: Shapes, expectation: Expectation | None)
     the computation from the device's peak; if the peak is unknown, it returns "".
     """
     recipe, world, phase = run.phase.recipe, run.world, run.phase
-    if world.size == 1 or not advice.sends_less(recipe):
+    if world.size == 1 or not recipe.exchange.sends_less(recipe):
         return ""
     if expectation is not None:
         profile, link, reduction = expectation.profile, expectation.link, expectation.plan.reduction
@@ -179,7 +179,7 @@ def plan_by_measurement(
     for reduction in reductions(recipe):
         link = measure_reduction(world, wire, reduction)
         if measured_buckets(recipe):
-            rows_alone = wire != "int8" and step.exchange.rows_alone
+            rows_alone = recipe.exchange.rows_alone(recipe)
             plan = buckets.by_profile(step.shapes, NUMBER_BYTES[wire], profile, link, reduction, rows_alone)
         else:
             plan = dataclasses.replace(by_size(step.shapes, recipe.execution.bucket_bytes), reduction=reduction)

@@ -17,8 +17,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.errors import RunError
 from bert_horovod.exchange.base import Exchange, Gradients, Lookups, UpdateInputs
-from bert_horovod.exchange.methods import EXCHANGES
-from bert_horovod.exchange.reducer import whole
+from bert_horovod.exchange.dense.reducer import whole
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.dropout import DropoutState
 from bert_horovod.model.forward import Forward
@@ -331,7 +330,7 @@ def build_step(
     cast = CastWeights(state.parameters, policy.dtype)
     fused, at_once = policy.xla != "off", policy.xla == "layers"
     updater = updater_type(state.trained, state.slots, cast, recipe.optimizer, fused, at_once)
-    exchange = EXCHANGES[recipe.exchange.method](recipe, world, state, updater, plan, **options)
+    exchange = recipe.exchange.code()(recipe, world, state, updater, plan, **options)
     step = step_type(recipe, task, state, exchange, cast, world, micro_batches)
     # Where looked-up rows are not sent alone, a kernel adds them to the dense gradient of their table.
     step.folds_lookups = policy.kernels == "triton" and plan.rows is None and width_served(recipe.model.embedding_width)

@@ -31,7 +31,6 @@ from bert_horovod.model.parameters import decays, initial_values, pretraining_sh
 from bert_horovod.model.weights import cast_weights
 from bert_horovod.optimizers.applying import clip_factor
 from bert_horovod.optimizers.applying import update as apply_rule
-from bert_horovod.optimizers.rules import rule
 from bert_horovod.training.step import as_tensors, compute_policy
 
 
@@ -137,7 +136,7 @@ def update(
     factor = clip_factor(tf.linalg.global_norm(gradients), recipe.optimizer.max_grad_norm)
     for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
         value, _, new = apply_rule(
-            rule(recipe.optimizer.name),
+            recipe.optimizer.rule,
             parameter[None],
             gradient[None],
             {slot: named[name][None] for slot, named in slots.items()},

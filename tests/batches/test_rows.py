@@ -7,7 +7,7 @@ from bert_horovod.batches.order import stream_seed
 from bert_horovod.batches.positions import step_positions
 from bert_horovod.batches.rows import Rows, open_rows
 from bert_horovod.batches.special_tokens import special_ids
-from bert_horovod.recipe.sections import Data, Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Data, Objective, Phase
 from tests.batches.reading import (
     PAD,
     WITH_PIECES,
@@ -18,6 +18,7 @@ from tests.batches.reading import (
     token_documents,
     unmasked,
 )
+from tests.toys import recipe_of
 
 PAIRS = ("next_sentence", "sentence_order", "none")
 
@@ -316,7 +317,7 @@ def test_a_corpus_of_one_window_has_one_row(make_store, packing):
 )
 def test_a_recipes_rows_stay_the_same_so_that_runs_can_be_resumed(make_store, phase, split, stream):
     store = make_store(held_out=0.3)
-    recipe = Recipe(
+    recipe = recipe_of(
         data=Data(seed=5, packing=False),
         objective=Objective(pair="sentence_order", masked_fraction=0.3),
         phase=(Phase(sequence_length=16), Phase(sequence_length=24)),

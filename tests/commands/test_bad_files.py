@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_to_toml
 from tests.mutations import nested
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from tests.toys import TOY_STEP
 
 

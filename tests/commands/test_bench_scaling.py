@@ -7,7 +7,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from tests.horovod_runs import PATIENCE_S, PROJECT
 from tests.reporting.toy_record import write_run
 from tests.toys import TOY_STEP

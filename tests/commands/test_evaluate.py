@@ -15,10 +15,11 @@ from bert_horovod.corpus.statistics import unigram_cross_entropy
 from bert_horovod.corpus.store import open_store
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
-from bert_horovod.recipe.sections import Execution, Objective, Phase, Recipe
+from bert_horovod.recipe.sections import Execution, Objective, Phase
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.commands.conftest import MODEL, WORDS, write_checkpoint
 from tests.toy_runs import logged, train_recipe
+from tests.toys import recipe_of
 
 LENGTH = ("--sequence_length", "16")
 
@@ -67,7 +68,7 @@ def test_without_the_pair_head_there_is_no_next_sentence(toys, tmp_path, capsys)
 
 @pytest.mark.parametrize("pair", ["next_sentence", "sentence_order", "none"])
 def test_a_run_is_found_and_evaluated_as_it_did_itself(toys, tmp_path, pair):
-    recipe = Recipe(
+    recipe = recipe_of(
         model=MODEL,
         objective=Objective(pair=pair),
         phase=(Phase(sequence_length=16, global_batch=4, steps=2),),

@@ -9,7 +9,7 @@ from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.batches import rows as rows_module
 from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare
-from bert_horovod.recipe.loading import load_recipe, recipe_from_table, recipe_to_toml
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table, recipe_to_toml
 from tests.batches.reading import unmasked
 from tests.commands.conftest import WORDS
 from tests.toy_runs import train_recipe

@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import describe, step_flops
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from tests.horovod_runs import PROJECT, run_command
 
 LARGE = str(PROJECT / "run" / "recipes" / "bert-large-lamb-64k.toml")

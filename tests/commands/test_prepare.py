@@ -13,7 +13,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.corpus.store import open_store
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from tests.horovod_runs import clean_environment
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz.0123456789"

@@ -14,7 +14,7 @@ from bert_horovod.corpus.store import open_store
 from bert_horovod.errors import DamagedData, ReportedError, UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.runs.directory import Start, claim
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment, run_ranks
@@ -144,7 +144,7 @@ def test_a_second_run_on_the_same_directory_is_refused(files):
     script = f"""
 import time
 from pathlib import Path
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.corpus.store import open_store
 from bert_horovod.runs.directory import claim
 recipe, store = load_recipe({str(files["recipe"])!r}), open_store({str(files["data_dir"])!r})

@@ -10,8 +10,8 @@ from bert_horovod.commands import tune
 from bert_horovod.measuring.tuning import tuner
 from bert_horovod.measuring.tuning.candidates import Machine
 from bert_horovod.measuring.tuning.trials import Settings, Trial
-from bert_horovod.recipe.loading import load_recipe, recipe_to_toml
-from bert_horovod.recipe.tuned import tuned_overrides
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
+from bert_horovod.recipe_files.tuned import tuned_overrides
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_horovod.costs.advice import LEAST_GAIN, for_fast_link, for_one_rank, sends_less
+from bert_horovod.costs.advice import LEAST_GAIN, for_fast_link, for_one_rank
 from bert_horovod.costs.buckets import BackwardProfile
 from bert_horovod.costs.link import Link
 from bert_horovod.recipe.sections import Recipe
@@ -40,13 +40,13 @@ def test_a_slow_link_pays_until_a_step_has_more_micro_batches():
 @pytest.mark.parametrize("wire", ["float32", "float16"])
 def test_gradients_that_cost_no_learning_are_not_judged(wire):
     recipe = toy_recipe(numerics={"wire": wire})
-    assert sends_less(recipe) == ""
+    assert recipe.exchange.sends_less(recipe) == ""
     assert warning(recipe, 0.0) == ""
 
 
 def test_dreamddp_is_judged_by_its_own_steps():
     recipe = toy_recipe(exchange={"method": "dreamddp", "full_interval": 20}, execution=RARE)
-    assert sends_less(recipe) == ""
+    assert recipe.exchange.sends_less(recipe) == ""
 
 
 def test_one_rank_is_told_of_a_method_for_several():

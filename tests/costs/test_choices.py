@@ -7,9 +7,10 @@ import pytest
 from bert_horovod.costs.choices import alternatives, choices, int8_pays_below, knee, largest_micro_batches, worth_until
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.planner import Network, PhasePlan, plan_phase
-from bert_horovod.recipe.checking_exchange import check_exchange
-from bert_horovod.recipe.sections import ExchangeMethod
+from bert_horovod.exchange.methods import METHODS
+from bert_horovod.recipe.checking import check_exchange
 from tests.costs.test_planner import DEVICE, HOP, method_recipe, recipe
+from tests.toys import exchange_of
 
 
 def plans(*rows_per_s: float) -> list[PhasePlan]:
@@ -66,7 +67,7 @@ def test_a_micro_batch_is_no_more_than_a_ranks_rows_and_none_may_fit():
 
 def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the_efficiency():
     slow = Network(2e8, latency_s=0.0)
-    offered = choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8)
+    offered = choices(recipe(optimizer={"name": "lamb"}), 0, 8, DEVICE, slow, 0.8, METHODS)
     assert [each.setting.partition(" = ")[0] for each in offered] == [
         "the recipe as it is",
         "numerics.wire",
@@ -88,7 +89,7 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
     interval = int(averages.setting.split()[-1])
     toy = recipe(optimizer={"name": "lamb"})
     local = [
-        dataclasses.replace(toy, exchange=ExchangeMethod(method="parameters", interval=each))
+        dataclasses.replace(toy, exchange=exchange_of("parameters", interval=each))
         for each in (interval, interval // 2)
     ]
     reached = [plan_phase(each, 0, 8, DEVICE, slow).efficiency for each in local]
@@ -97,16 +98,16 @@ def test_choices_begin_with_the_recipe_and_hold_the_least_batch_that_reaches_the
 
 
 def test_what_the_recipe_has_is_not_offered():
-    offered = choices(recipe(numerics={"wire": "float16"}), 0, 8, DEVICE, HOP, 0.5)
+    offered = choices(recipe(numerics={"wire": "float16"}), 0, 8, DEVICE, HOP, 0.5, METHODS)
     assert 'numerics.wire = "float16"' not in [each.setting for each in offered]
-    own = choices(method_recipe("parameters"), 0, 8, DEVICE, HOP, 0.5)
+    own = choices(method_recipe("parameters"), 0, 8, DEVICE, HOP, 0.5, METHODS)
     assert [each.setting.partition(" ")[0] for each in own] == ["the", "phase.0.global_batch", "model.embedding_size"]
-    albert = choices(recipe(model={"shared_layers": 1}), 0, 8, DEVICE, HOP, 0.5)
+    albert = choices(recipe(model={"shared_layers": 1}), 0, 8, DEVICE, HOP, 0.5, METHODS)
     assert not any("shared_layers" in each.setting for each in albert)
 
 
 def test_alternatives_are_sound_recipes_of_each_way_to_send_less():
-    recipes = alternatives(recipe(optimizer={"name": "lamb"}, phase=[{"warmup": 0.3}]))
+    recipes = alternatives(recipe(optimizer={"name": "lamb"}, phase=[{"warmup": 0.3}]), METHODS)
     assert list(recipes) == [
         'numerics.wire = "float16"',
         'numerics.wire = "int8"',
@@ -114,14 +115,14 @@ def test_alternatives_are_sound_recipes_of_each_way_to_send_less():
     ]
     for each in recipes.values():
         check_exchange(each)
-    assert list(alternatives(recipe(optimizer={"name": "sgd"}))) == list(recipes)[:2]
+    assert list(alternatives(recipe(optimizer={"name": "sgd"}), METHODS)) == list(recipes)[:2]
     own = method_recipe("parameters")
-    assert alternatives(own)['exchange.method = "parameters"'] == own
+    assert alternatives(own, METHODS)['exchange.method = "parameters"'] == own
 
 
 @pytest.mark.parametrize(("global_batch", "latency_s"), [(64, 0.0), (64, 1e-3), (1024, 0.0)])
 def test_int8_pays_below_the_rate_at_which_float16_exposes_its_share_of_a_step(global_batch, latency_s):
-    rate = int8_pays_below(recipe(global_batch), 0, 8, DEVICE, dataclasses.replace(HOP, latency_s=latency_s))
+    rate = int8_pays_below(recipe(global_batch), 0, 8, DEVICE, dataclasses.replace(HOP, latency_s=latency_s), METHODS)
     pays = []
     for times in (0.9, 1.1):
         link = Network(times * rate, HOP.share, latency_s)
@@ -134,6 +135,6 @@ def test_int8_pays_below_the_rate_at_which_float16_exposes_its_share_of_a_step(g
 
 
 def test_int8_pays_on_slower_links_the_longer_steps_compute_and_never_on_one_rank():
-    few, many = (int8_pays_below(recipe(rows), 0, 8, DEVICE, HOP) for rows in (64, 1024))
+    few, many = (int8_pays_below(recipe(rows), 0, 8, DEVICE, HOP, METHODS) for rows in (64, 1024))
     assert many < few
-    assert int8_pays_below(recipe(), 0, 1, DEVICE, HOP) is None
+    assert int8_pays_below(recipe(), 0, 1, DEVICE, HOP, METHODS) is None

@@ -7,6 +7,7 @@ import pytest
 from bert_horovod.costs.derived import derive, describe, flops_per_row
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.sections import Execution, Model, Numerics, Objective, Phase, Recipe
+from tests.toys import recipe_of
 
 MODEL = Model(
     vocab_size=10,
@@ -17,7 +18,7 @@ MODEL = Model(
     max_position_embeddings=8,
 )
 PHASE = Phase(sequence_length=8, global_batch=40, steps=3)
-RECIPE = Recipe(model=MODEL, phase=(PHASE,))
+RECIPE = recipe_of(model=MODEL, phase=(PHASE,))
 
 
 def with_execution(**settings) -> Recipe:
@@ -87,12 +88,12 @@ def test_more_ranks_than_rows_are_refused():
 def base_memory(length: int = 128, world_size: int = 1, precision: str = "float32", **execution) -> int:
     """The estimate for BERT-base with a global batch of 32."""
     phase = Phase(sequence_length=length, global_batch=32)
-    recipe = Recipe(phase=(phase,), numerics=Numerics(precision=precision), execution=Execution(**execution))
+    recipe = recipe_of(phase=(phase,), numerics=Numerics(precision=precision), execution=Execution(**execution))
     return derive(recipe, phase, world_size).memory_bytes
 
 
 def test_estimated_memory_grows_with_what_takes_memory():
-    parameters = derive(Recipe(), Phase(), 1).parameters
+    parameters = derive(recipe_of(), Phase(), 1).parameters
     memory_bytes = base_memory(micro_batch=32)
     assert memory_bytes > 4 * 4 * parameters  # parameters, gradients and two moments
     assert base_memory(micro_batch=32, precision="bfloat16") < memory_bytes
@@ -108,7 +109,7 @@ def test_recomputation_keeps_less(length):
     assert layer < attention < none
 
 
-STAGED = Recipe(
+STAGED = recipe_of(
     model=Model(num_hidden_layers=6),
     phase=(
         Phase(num_hidden_layers=3),
@@ -154,4 +155,4 @@ def test_a_run_says_how_deep_its_phases_are():
         "phase 0: 3 of 6 layers; 46,315,580 parameters, of which 46,315,580 train",
         "phase 1: 6 of 6 layers, the upper 3 train; 67,579,196 parameters, of which 22,478,396 train",
     ]
-    assert "layers" not in describe(Recipe(), 1)
+    assert "layers" not in describe(recipe_of(), 1)

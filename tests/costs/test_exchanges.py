@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bert_horovod.costs.exchanges import BY_SIZE, stages
-from bert_horovod.exchange.methods import EXCHANGES
+from bert_horovod.costs.exchanges import sent_bytes, stages
+from bert_horovod.exchange.methods import METHODS
 from bert_horovod.measuring.synthetic import LoneRank
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.optimizers.schedule import sync_period
-from bert_horovod.recipe.sections import ExchangeMethod, Recipe
+from bert_horovod.recipe.sections import Recipe
 from tests.exchange.moments import BUCKETS, SHAPES, Toy
-from tests.toys import toy_recipe
+from tests.toys import exchange_of, toy_recipe
 
 STEPS = 32
 RARE = {"checkpoint_steps": STEPS, "consistency_steps": 0}
@@ -55,27 +55,26 @@ def test_a_rank_sends_what_its_exchange_says(case):
         # Chunks' are those of the step that was done, others' those of the step that comes.
         step_bytes.append(toy.exchange.wire_bytes() if recipe.exchange.method == "largest_chunks" else before)
     numbers = [sum(math.prod(SHAPES[name]) for name in bucket) for bucket in BUCKETS]
-    planned = [(stage.share, stage.sent_bytes(numbers, 2)) for stage in stages(recipe, recipe.phase[0])]
+    planned = [(stage.share, sent_bytes(stage, numbers, 2)) for stage in stages(recipe, recipe.phase[0])]
     # Parts of parameters end with a row.
     close = 0.03 if recipe.exchange.method == "dreamddp" else 1e-12
     assert sum(share for share, _ in planned) == pytest.approx(1, abs=1e-12)
-    assert sum(share * sent_bytes for share, sent_bytes in planned) == pytest.approx(sum(step_bytes) / STEPS, rel=close)
+    assert sum(share * bytes_sent for share, bytes_sent in planned) == pytest.approx(sum(step_bytes) / STEPS, rel=close)
     assert planned[0][1] == pytest.approx(step_bytes[0], rel=close)
     last = round(planned[-1][0] * STEPS)
     assert planned[-1][1] == pytest.approx(sum(step_bytes[-last:]) / last, rel=close)
 
 
 def test_every_method_has_its_case():
-    assert {case_recipe(case).exchange.method for case in CASES} == set(EXCHANGES)
-    assert {method for method, exchange in EXCHANGES.items() if not exchange.overlaps} == set(BY_SIZE)
+    assert {case_recipe(case).exchange.method for case in CASES} == set(METHODS)
 
 
 def test_one_rank_sends_nothing_and_a_host_of_several_ranks_sends_each_number_once():
     recipe = case_recipe("int8")
     [stage] = stages(recipe, recipe.phase[0])
-    assert stage.sent_bytes([4096], 1) == 0
-    assert stage.sent_bytes([4096], 8) == 2 * 7 / 8 * 4096 * (1 + 2 / 256)
-    assert stage.sent_bytes([4096], 8, inside=4) == 2 * 1 / 8 * 4096 * (1 + 2 / 256)  # to the one other host
+    assert sent_bytes(stage, [4096], 1) == 0
+    assert sent_bytes(stage, [4096], 8) == 2 * 7 / 8 * 4096 * (1 + 2 / 256)
+    assert sent_bytes(stage, [4096], 8, inside=4) == 2 * 1 / 8 * 4096 * (1 + 2 / 256)  # to the one other host
 
 
 def test_averages_of_slots_count_their_own_numbers():
@@ -89,7 +88,7 @@ def test_averages_of_slots_count_their_own_numbers():
 
 def with_exchange(recipe: Recipe, steps: int, warmup: float, **settings: Any) -> Recipe:
     phase = dataclasses.replace(recipe.phase[0], steps=steps, warmup=warmup)
-    return dataclasses.replace(recipe, exchange=ExchangeMethod(**settings), phase=(phase,))
+    return dataclasses.replace(recipe, exchange=exchange_of(**settings), phase=(phase,))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_the_dense_share_of_frozen_v(dense, warmup, expected):
 
 def test_all_dense_is_one_stage():
     for method in ("onebit_adam", "zero_one_adam", "largest_chunks"):
-        recipe = with_exchange(toy_recipe(), 10, 0.0, method=method, dense=1.0, variance_updates=16)
+        recipe = with_exchange(toy_recipe(), 10, 0.0, method=method, dense=1.0)
         assert [(stage.name, stage.share) for stage in stages(recipe, recipe.phase[0])] == [("dense", 1.0)]
 
 

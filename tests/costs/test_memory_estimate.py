@@ -10,8 +10,9 @@ from bert_horovod.costs.memory_estimate import memory_bytes
 from bert_horovod.measuring.configuration import size_recipe
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
 from bert_horovod.optimizers.base import slot_numbers
-from bert_horovod.recipe.loading import recipe_from_table
-from bert_horovod.recipe.sections import ExchangeMethod, Model, Optimizer
+from bert_horovod.recipe.sections import Model
+from bert_horovod.recipe_files.loading import recipe_from_table
+from tests.toys import exchange_of, optimizer_of
 
 RECIPE = recipe_from_table({"execution": {"micro_batch": 64}, "numerics": {"precision": "bfloat16"}})
 SHAPES = pretraining_shapes(RECIPE.model, True)
@@ -19,7 +20,7 @@ PARAMETERS = sum(map(math.prod, SHAPES.values()))
 
 
 def estimate(name: str) -> int:
-    recipe = dataclasses.replace(RECIPE, optimizer=Optimizer(name=name))
+    recipe = dataclasses.replace(RECIPE, optimizer=optimizer_of(name))
     return memory_bytes(recipe, SHAPES, 128, 19, 1, 1, 1, gpu=True)
 
 
@@ -35,7 +36,7 @@ def test_came_keeps_little_more_than_one_moment(layers, hidden, came_mib, adam_m
     numbers = sum(map(math.prod, shapes.values()))
 
     def of(name: str) -> tuple[int, int]:
-        recipe = dataclasses.replace(RECIPE, model=model, optimizer=Optimizer(name=name))
+        recipe = dataclasses.replace(RECIPE, model=model, optimizer=optimizer_of(name))
         memory = memory_bytes(recipe, shapes, 128, 19, 1, 1, 1, gpu=True)
         return 4 * slot_numbers(recipe, shapes), memory
 
@@ -86,12 +87,12 @@ def test_on_a_gpu_it_is_the_peak_of_tensorflows_allocator(precision, size, lengt
 
 def test_what_an_exchange_keeps_on_each_rank_is_counted():
     def of(world_size: int, *exchange) -> int:
-        recipe = dataclasses.replace(RECIPE, exchange=ExchangeMethod(*exchange))
+        recipe = dataclasses.replace(RECIPE, exchange=exchange_of(*exchange))
         return memory_bytes(recipe, SHAPES, 128, 19, 1, 1, world_size, gpu=True)
 
     assert of(2, "largest_chunks") - of(2) == 4 * PARAMETERS
     assert of(1, "largest_chunks") == of(1)
-    dreamddp = dataclasses.replace(RECIPE, exchange=ExchangeMethod("dreamddp", interval=8))
+    dreamddp = dataclasses.replace(RECIPE, exchange=exchange_of("dreamddp", interval=8))
     assert memory_bytes(dreamddp, SHAPES, 128, 19, 1, 1, 2, gpu=True) - of(2) == PARAMETERS // 2
 
 

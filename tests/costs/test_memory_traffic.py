@@ -3,7 +3,7 @@
 import pytest
 
 from bert_horovod.costs.memory_traffic import kernel_bytes
-from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.recipe_files.loading import recipe_from_table
 
 
 def counted(precision: str = "float32", recompute: str = "none") -> float:

@@ -22,9 +22,10 @@ from bert_horovod.costs.planner import (
     update_bytes,
 )
 from bert_horovod.errors import UserError
+from bert_horovod.exchange import methods
 from bert_horovod.model.parameters import EMBEDDING_MAPPING, WORD_EMBEDDINGS, layer_prefix, pretraining_shapes
-from bert_horovod.recipe.loading import load_recipe, recipe_from_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from tests.horovod_runs import PROJECT
 
 HOP = Network(1e9, share=1.0, latency_s=0.0)
@@ -285,6 +286,6 @@ def test_a_phase_of_upper_layers_sends_and_updates_those_alone():
 
 def test_what_growing_phases_cannot_use_is_no_choice():
     staged = recipe(phase=[{"trained_layers": 3}])
-    offered = choices(staged, 0, 8, DEVICE, HOP, 0.99)
+    offered = choices(staged, 0, 8, DEVICE, HOP, 0.99, methods.METHODS)
     assert not any("onebit" in each.setting or '"parameters"' in each.setting for each in offered)
-    assert any("onebit" in each.setting for each in choices(recipe(), 0, 8, DEVICE, HOP, 0.99))
+    assert any("onebit" in each.setting for each in choices(recipe(), 0, 8, DEVICE, HOP, 0.99, methods.METHODS))

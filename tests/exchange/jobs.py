@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
-from bert_horovod.exchange.reducer import GradientReducer
+from bert_horovod.exchange.dense.reducer import GradientReducer
 
 RANKS = 2
 SHAPES = {"a": (5, 7), "b": (11,), "c": (40, 3), "d": (), "e": (13,)}  # forward order

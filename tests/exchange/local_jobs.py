@@ -8,7 +8,6 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import by_size
 from bert_horovod.exchange.base import UpdateInputs
-from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.base import slot_shapes
@@ -89,7 +88,7 @@ def trained(
     for name, value in (known["own"] if known else {}).items():
         state.own(name, value.shape).assign(value)
     updater = Updater(state.parameters, state.slots, CastWeights(state.parameters, tf.float32), recipe.optimizer, False)
-    exchange = EXCHANGES[recipe.exchange.method](recipe, counted, state, updater, by_size(SHAPES, BUCKET_BYTES))
+    exchange = recipe.exchange.code()(recipe, counted, state, updater, by_size(SHAPES, BUCKET_BYTES))
     exchange.begin(1, recipe.phase[0].steps)
 
     @tf.function(autograph=False)

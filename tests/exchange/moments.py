@@ -6,7 +6,6 @@ import tensorflow as tf
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan
 from bert_horovod.exchange.base import UpdateInputs
-from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.base import slot_shapes
@@ -77,7 +76,7 @@ class Toy:
             self.state.variables()[name].assign(value)
         cast = CastWeights(self.state.parameters, tf.float32)
         updater = Updater(self.state.parameters, self.state.slots, cast, recipe.optimizer, fused)
-        self.exchange = EXCHANGES[recipe.exchange.method](recipe, world, self.state, updater, BucketPlan(BUCKETS))
+        self.exchange = recipe.exchange.code()(recipe, world, self.state, updater, BucketPlan(BUCKETS))
         self.exchange.begin(1, recipe.total_steps)
         self._update = tf.function(
             lambda mine, values, ids, inputs: self.exchange.update(

@@ -13,7 +13,7 @@ from bert_horovod.collectives.world import World
 from bert_horovod.costs.exchanges import measured_buckets
 from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import UpdateInputs
-from bert_horovod.exchange.gradients import clip_buckets
+from bert_horovod.exchange.dense.gradients import clip_buckets
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.runs.directory import claim
 from bert_horovod.runtime.clock import no_clock

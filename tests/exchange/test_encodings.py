@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from bert_horovod.costs.link import NUMBER_BYTES
+from bert_horovod.exchange.compressed.signs import Signs
 from bert_horovod.exchange.encodings import BLOCK, Float16, Int8, encode_owing
-from bert_horovod.exchange.signs import Signs
 
 ROWS, NUMBERS = 2, 6 * BLOCK
 

@@ -181,7 +181,7 @@ def test_a_request_to_stop_waits_for_the_next_average(two_ranks, store, tmp_path
         ),
         (
             {"exchange": {"method": "largest_chunks"}, "numerics": {"wire": "int8"}},
-            r"numerics\.wire = 'int8', .*'largest_chunks' sums its chunks by ring",
+            r"numerics\.wire = 'int8': .*'largest_chunks' sums its chunks by ring; expected float32 or float16",
         ),
         (
             {"exchange": {"method": "parameters"}, "optimizer": SGD, "numerics": {"wire": "float16"}},
@@ -200,7 +200,7 @@ def test_a_request_to_stop_waits_for_the_next_average(two_ranks, store, tmp_path
             r"execution\.checkpoint_steps = 10: .*expected a multiple",
         ),
         ({"exchange": {"method": "letters"}}, r"exchange\.method = 'letters': expected one of gradients, "),
-        ({"exchange": {"interval": 0}}, r"exchange\.interval = 0: expected at least 1"),
+        ({"exchange": {"method": "parameters", "interval": 0}}, r"exchange\.interval = 0: expected at least 1"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_its_key(sections, message):

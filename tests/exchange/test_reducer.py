@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BucketPlan, by_size
+from bert_horovod.exchange.dense.reducer import GradientReducer, next_maxima, wire_scale
 from bert_horovod.exchange.encodings import BLOCK
-from bert_horovod.exchange.reducer import GradientReducer, next_maxima, wire_scale
 from tests.exchange.jobs import (
     BUCKET_BYTES,
     BUCKETS,

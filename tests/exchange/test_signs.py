@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_horovod.exchange.compressed.signs import Signs
 from bert_horovod.exchange.encodings import BLOCK
-from bert_horovod.exchange.signs import Signs
 
 
 def encoded(values: np.ndarray, fused: bool = True, **how) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

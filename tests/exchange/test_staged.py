@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.errors import UserError
-from bert_horovod.exchange.staged import limited
-from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.exchange.compressed.staged import limited
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
 from bert_horovod.runtime.xla import compiled
 from tests.exchange.moments import LEARNING_RATE, SHAPES, Toy, moments_recipe

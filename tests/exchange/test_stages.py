@@ -2,8 +2,8 @@
 
 import pytest
 
-from bert_horovod.exchange.stages import Stages, phase_of
-from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.exchange.compressed.stages import Stages, phase_of
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.state import Progress
 from tests.toys import toy_recipe_table
 

@@ -8,7 +8,7 @@ from bert_horovod.exchange.base import UpdateInputs
 from bert_horovod.exchange.updater import Updater
 from bert_horovod.model.weights import CastWeights
 from bert_horovod.optimizers.base import slot_shapes
-from bert_horovod.recipe.sections import Optimizer, Recipe
+from tests.toys import optimizer_of, recipe_of
 
 SHAPES = {"table": (40, 6), "a": (7, 3), "b": (7, 3), "bias": (5,), "d": (11,)}
 
@@ -16,7 +16,7 @@ SHAPES = {"table": (40, 6), "a": (7, 3), "b": (7, 3), "bias": (5,), "d": (11,)}
 def updater(fused: bool, at_once: bool = False, optimizer: str = "sgd", dtype: tf.DType = tf.float32) -> Updater:
     random = np.random.default_rng(0)
     parameters = {name: tf.Variable(random.standard_normal(shape).astype("f")) for name, shape in SHAPES.items()}
-    recipe = Recipe(optimizer=Optimizer(name=optimizer))
+    recipe = recipe_of(optimizer=optimizer_of(optimizer))
     slots = {
         slot: {name: tf.Variable(tf.zeros(shape)) for name, shape in shapes.items()}
         for slot, shapes in slot_shapes(recipe, SHAPES).items()

@@ -10,6 +10,7 @@ from bert_horovod.collectives.world import World, connect
 from bert_horovod.exchange.encodings import Encoding, Float16, Int8
 from bert_horovod.exchange.two_step import Errors, TwoStep
 from bert_horovod.recipe.sections import Numerics, Recipe
+from tests.toys import recipe_of
 
 NUMBERS = (1, 300, 5000)  # no rank's part, and no block, divides most of them
 ENCODINGS = {"float16": Float16(), "int8": Int8()}
@@ -18,7 +19,7 @@ STEPS = 6
 
 def in_two_steps() -> Recipe:
     """A recipe with which the world has all groups that sums in two steps use."""
-    return Recipe(numerics=Numerics(wire="int8"))
+    return recipe_of(numerics=Numerics(wire="int8"))
 
 
 def shares(rank: int, numbers: int, step: int) -> np.ndarray:

@@ -28,7 +28,7 @@ from bert_horovod.model.forward import Forward
 from bert_horovod.model.parameters import initial_values
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
-from bert_horovod.recipe.loading import differences
+from bert_horovod.recipe_files.loading import differences
 from bert_horovod.runs.checkpoint import path_of
 from bert_horovod.tasks.classification import Classification
 from bert_horovod.tasks.pretraining import Pretraining

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_to_toml
 from tests.lab.scripts import cells, load_script, run_here
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 

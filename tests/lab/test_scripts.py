@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_to_toml
 from tests.lab.scripts import DIRECTORY, imported_by_help, run_here, run_script
 from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
 

@@ -13,13 +13,12 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.buckets import BackwardProfile, by_size
 from bert_horovod.errors import UserError
-from bert_horovod.exchange.methods import EXCHANGES
 from bert_horovod.measuring.communication import hidden_share, measure
 from bert_horovod.measuring.delayed import DelayedStep, DelayedUpdater, delays_of, read_delays
 from bert_horovod.measuring.synthetic import phase_batch, synthetic_step
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, pretraining_shapes
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.training.step_results import StepTimes
 from lab.contestants import METHODS
 from tests.horovod_runs import run_ranks
@@ -124,7 +123,7 @@ def test_every_method_of_the_scaling_benchmark_is_measured(two_ranks, method):
     assert 0 < measured["wire_bytes"] < everything
     assert measured["step_s"]["overlapped"] > 0.05
     assert measured["predicted_s"] is None  # the prediction is of gradients
-    held_back = EXCHANGES[recipe.exchange.method].overlaps and recipe.exchange.interval == 1
+    held_back = recipe.exchange.overlaps and recipe.exchange.cycle == 1
     assert set(measured["step_s"]) == {"off", "overlapped"} | ({"held_back"} if held_back else set())
 
 

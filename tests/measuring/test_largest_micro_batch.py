@@ -9,9 +9,9 @@ import pytest
 from bert_horovod.__main__ import parse
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.largest_micro_batch import largest, least_padding, measure, parse_bytes
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
 from bert_horovod.recipe.sections import Phase, Recipe
-from tests.toys import toy_recipe
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
+from tests.toys import recipe_of, toy_recipe
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_whole_share_is_tried_where_it_is_near_for_it_needs_no_accumulators(
 def test_of_micro_batches_that_make_as_many_steps_the_one_with_least_padding_is_taken(
     batches, world_size, micro_batch, expected
 ):
-    recipe = Recipe(phase=tuple(Phase(global_batch=batch) for batch in batches))
+    recipe = recipe_of(phase=tuple(Phase(global_batch=batch) for batch in batches))
     assert least_padding(recipe, micro_batch, world_size) == expected
 
 
@@ -126,7 +126,7 @@ def run(tmp_path, *more: str) -> None:
     """The command on two phases, of 2 and 3 rows a step."""
     short = Phase(sequence_length=16, global_batch=3, steps=1)
     long = Phase(sequence_length=32, global_batch=2, steps=1)
-    recipe = Recipe(**{**vars(toy_recipe()), "phase": (short, long)})
+    recipe = recipe_of(**{**vars(toy_recipe()), "phase": (short, long)})
     command = arguments(tmp_path, recipe, *more)
     command.run(command)
 

@@ -13,8 +13,8 @@ from bert_horovod.costs.products import VOCABULARY
 from bert_horovod.measuring import matrix, synthetic
 from bert_horovod.measuring.configuration import SIZES, describe, size_recipe, step_flops, step_products
 from bert_horovod.measuring.step_time import WARM_UP, TimedStep
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 from tests.horovod_runs import PATIENCE_S
 from tests.toys import TOY_STEP
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.exchange.reducer import with_rows
+from bert_horovod.exchange.dense.reducer import with_rows
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import Sums, loss_sums, masked_token_logits, pair_logits
 from bert_horovod.model.policy import ComputePolicy

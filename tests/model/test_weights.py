@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_horovod.exchange.reducer import with_rows
+from bert_horovod.exchange.dense.reducer import with_rows
 from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.heads import label_sums, pooled

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from bert_horovod.model.parameters import decays
 from bert_horovod.optimizers.applying import clip_factor, update
-from bert_horovod.optimizers.base import SLOTS, Rule, slot_shapes
-from bert_horovod.optimizers.rules import RULES, rule
-from bert_horovod.recipe.sections import Optimizer, Recipe
+from bert_horovod.optimizers.base import Rule, slot_shapes
+from bert_horovod.optimizers.rules import RULES
+from tests.toys import optimizer_of, recipe_of
 
 STEPS = 25
 SHAPES = {
@@ -184,7 +184,7 @@ def run_numpy(settings, clipping, formula=None, scale=1.0, steps=STEPS):
 @functools.cache  # tracing is what takes the time
 def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_options):
     """Parameters after the last step, as the training step would compute them."""
-    chosen = rule(settings.name)
+    chosen = settings.rule
 
     @tf.function(**function_options)
     def step(parameters, slots, gradients, t, rate):
@@ -203,7 +203,7 @@ def run_tensorflow(settings, scale=1.0, steps=STEPS, xla=False, **function_optio
 
     parameters = {name: tf.constant(x) for name, x in initial_parameters().items()}
     slots = {name: {} for name in SHAPES}
-    for slot, shapes in slot_shapes(Recipe(optimizer=settings), SHAPES).items():
+    for slot, shapes in slot_shapes(recipe_of(optimizer=settings), SHAPES).items():
         for name, shape in shapes.items():
             slots[name][slot] = tf.zeros(shape)
     for t in range(1, steps + 1):
@@ -222,23 +222,23 @@ def close(found, expected, tolerance=1e-5):
 @pytest.mark.parametrize(
     "settings",
     [
-        Optimizer(name="adamw"),
-        Optimizer(name="adamw", bias_correction=False),
-        Optimizer(name="adamw", weight_decay=0.0, max_grad_norm=0.0),
-        Optimizer(name="adamw", beta_1=0.0, beta_2=0.98, epsilon=1e-8, weight_decay=0.3),
-        Optimizer(name="lamb"),
-        Optimizer(name="lamb", adapt="decayed"),
-        Optimizer(name="lamb", max_grad_norm=0.0, weight_decay=0.3),
-        Optimizer(name="lans"),
-        Optimizer(name="lans", weight_decay=0.0),
-        Optimizer(name="lans", beta_1=0.8, weight_decay=0.3),
-        Optimizer(name="sgd"),
-        Optimizer(name="sgd", max_grad_norm=0.0, weight_decay=0.3),
-        Optimizer(name="came"),
-        Optimizer(name="came", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.98, beta_3=0.99),
-        Optimizer(name="came", beta_1=0.5, beta_3=0.0),
-        Optimizer(name="merit"),
-        Optimizer(name="merit", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.95),
+        optimizer_of("adamw"),
+        optimizer_of("adamw", bias_correction=False),
+        optimizer_of("adamw", weight_decay=0.0, max_grad_norm=0.0),
+        optimizer_of("adamw", beta_1=0.0, beta_2=0.98, epsilon=1e-8, weight_decay=0.3),
+        optimizer_of("lamb"),
+        optimizer_of("lamb", adapt="decayed"),
+        optimizer_of("lamb", max_grad_norm=0.0, weight_decay=0.3),
+        optimizer_of("lans"),
+        optimizer_of("lans", weight_decay=0.0),
+        optimizer_of("lans", beta_1=0.8, weight_decay=0.3),
+        optimizer_of("sgd"),
+        optimizer_of("sgd", max_grad_norm=0.0, weight_decay=0.3),
+        optimizer_of("came"),
+        optimizer_of("came", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.98, beta_3=0.99),
+        optimizer_of("came", beta_1=0.5, beta_3=0.0),
+        optimizer_of("merit"),
+        optimizer_of("merit", max_grad_norm=0.0, weight_decay=0.3, beta_2=0.95),
     ],
     ids=str,
 )
@@ -252,21 +252,21 @@ def test_rule_follows_its_formula(settings):
 
 @pytest.mark.parametrize("name", sorted(NUMPY_RULES))
 def test_rule_is_the_same_under_xla(name):
-    settings = Optimizer(name=name)
+    settings = optimizer_of(name)
     assert close(run_tensorflow(settings, steps=3, xla=True), run_tensorflow(settings, steps=3))
 
 
 @pytest.mark.parametrize("name", sorted(NUMPY_RULES))
 def test_first_step_is_exact_to_rounding(name):
     """At t = 1 a bias correction in float32 would be wrong by 3e-5."""
-    settings = Optimizer(name=name, epsilon=1e-12)
+    settings = optimizer_of(name, epsilon=1e-12)
     computed, expected = run_tensorflow(settings, steps=1), run_numpy(settings, name != "lans", steps=1)
     assert close(computed, expected, 1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(NUMPY_RULES))
 def test_tensors_without_gradient_or_parameter_stay_finite(name):
-    parameters = run_tensorflow(Optimizer(name=name))
+    parameters = run_tensorflow(optimizer_of(name))
     assert all(np.isfinite(x).all() for x in parameters.values())
     np.testing.assert_array_equal(parameters["all_zero.weight"], 0)
     np.testing.assert_array_equal(parameters["no_gradient.bias"], initial_parameters()["no_gradient.bias"])
@@ -279,7 +279,9 @@ def test_update_leaves_its_arguments_alone():
     slots = {"m": tf.Variable([[0.0, 0.0]]), "v": tf.Variable([[0.0, 0.0]])}
     for name in ("adamw", "lamb", "lans"):
         tensors = {slot: tf.convert_to_tensor(variable) for slot, variable in slots.items()}
-        update(rule(name), tf.convert_to_tensor(x), g, tensors, one, one, one, True, Optimizer(name=name), tf.float32)
+        update(
+            RULES[name].rule, tf.convert_to_tensor(x), g, tensors, one, one, one, True, optimizer_of(name), tf.float32
+        )
     np.testing.assert_array_equal(x, [[1, 2]])
     np.testing.assert_array_equal(slots["m"], 0)
     np.testing.assert_array_equal(slots["v"], 0)
@@ -292,12 +294,12 @@ def test_tensors_updated_together_are_updated_as_alone(name, xla):
     x, g, m = (tf.constant(random.normal(size=(3, 4, 5)), tf.float32) for _ in range(3))
     g *= tf.constant([0.0, 1.0, 100.0])[:, None, None]
     slots, one = {"m": m, "v": tf.square(m)}, tf.constant(1.0)
-    settings = Optimizer(name=name)
-    together, _, moments = update(rule(name), x, g, slots, one, one, 0.5 * one, True, settings, tf.float32, xla)
+    settings = optimizer_of(name)
+    together, _, moments = update(RULES[name].rule, x, g, slots, one, one, 0.5 * one, True, settings, tf.float32, xla)
     for i in range(3):
         mine = {slot: value[i : i + 1] for slot, value in slots.items()}
         alone, _, moment = update(
-            rule(name), x[i : i + 1], g[i : i + 1], mine, one, one, 0.5 * one, True, settings, tf.float32, xla
+            RULES[name].rule, x[i : i + 1], g[i : i + 1], mine, one, one, 0.5 * one, True, settings, tf.float32, xla
         )
         np.testing.assert_allclose(together[i], alone[0], rtol=1e-5)
         np.testing.assert_allclose(moments["m"][i], moment["m"][0], rtol=1e-5)
@@ -307,10 +309,10 @@ def test_tensors_updated_together_are_updated_as_alone(name, xla):
 def test_a_narrow_gradient_is_taken_as_what_it_is_in_float32(dtype):
     x = tf.constant(np.random.default_rng(0).normal(size=(1, 4, 5)), tf.float32)
     narrow, one, slots = tf.cast(2 * x, dtype), tf.constant(1.0), {"m": tf.zeros_like(x), "v": tf.zeros_like(x)}
-    settings = Optimizer(name="lans")
-    updated, cast, _ = update(rule("lans"), x, narrow, slots, one, one, one, True, settings, dtype)
+    settings = optimizer_of("lans")
+    updated, cast, _ = update(RULES["lans"].rule, x, narrow, slots, one, one, one, True, settings, dtype)
     expected, same, _ = update(
-        rule("lans"), x, tf.cast(narrow, tf.float32), slots, one, one, one, True, settings, tf.float32
+        RULES["lans"].rule, x, tf.cast(narrow, tf.float32), slots, one, one, one, True, settings, tf.float32
     )
     np.testing.assert_array_equal(updated, expected)
     np.testing.assert_array_equal(same, expected)
@@ -319,7 +321,7 @@ def test_a_narrow_gradient_is_taken_as_what_it_is_in_float32(dtype):
 
 
 def test_lamb_adapt_decayed_drops_the_ratio_of_biases_and_layer_norm():
-    everything, decayed = (run_tensorflow(Optimizer(name="lamb", adapt=adapt)) for adapt in ("all", "decayed"))
+    everything, decayed = (run_tensorflow(optimizer_of("lamb", adapt=adapt)) for adapt in ("all", "decayed"))
     np.testing.assert_array_equal(everything["dense.weight"], decayed["dense.weight"])
     for name in ("dense.bias", "LayerNorm.weight"):
         assert not np.allclose(everything[name], decayed[name], rtol=1e-3)
@@ -327,13 +329,13 @@ def test_lamb_adapt_decayed_drops_the_ratio_of_biases_and_layer_norm():
 
 @pytest.mark.parametrize("scale", [2.0**-10, 1000.0, 2.0**40])
 def test_lans_does_not_depend_on_the_scale_of_gradients(scale):
-    settings = Optimizer(name="lans", epsilon=1e-12)
+    settings = optimizer_of("lans", epsilon=1e-12)
     assert close(run_tensorflow(settings, scale=scale), run_tensorflow(settings))
 
 
 @pytest.mark.parametrize("wrong", [{"normalize": False}, {"old_x": False}], ids=str)
 def test_lans_is_not_one_of_its_wrong_copies(wrong):
-    settings = Optimizer(name="lans", weight_decay=0.3)
+    settings = optimizer_of("lans", weight_decay=0.3)
 
     def wrong_rule(*arguments):
         return numpy_lans(*arguments, **wrong)
@@ -344,7 +346,7 @@ def test_lans_is_not_one_of_its_wrong_copies(wrong):
 
 
 def test_lamb_with_clipping_depends_on_the_threshold():
-    clipped, free = (run_tensorflow(Optimizer(name="lamb", max_grad_norm=limit, epsilon=0.1)) for limit in (1.0, 0.0))
+    clipped, free = (run_tensorflow(optimizer_of("lamb", max_grad_norm=limit, epsilon=0.1)) for limit in (1.0, 0.0))
     assert not np.allclose(clipped["dense.weight"], free["dense.weight"], rtol=1e-3)
 
 
@@ -358,13 +360,10 @@ def test_clip_factor(global_norm, max_grad_norm, expected):
     assert float(factor) == expected
 
 
-def test_every_choice_of_the_recipe_has_a_rule():
-    choices = Optimizer.__dataclass_fields__["name"].metadata["choices"]
-    assert set(choices) == set(RULES) == set(SLOTS) == set(NUMPY_RULES)
-    assert {name: rule(name).slots for name in choices} == SLOTS
-    assert {name for name in choices if not rule(name).clips} == {"lans"}
-    with pytest.raises(ValueError, match=f"'adagrad': expected one of {', '.join(RULES)}"):
-        rule("adagrad")
+def test_every_rule_is_compared_with_numpy_and_has_its_own_slots():
+    assert set(RULES) == set(NUMPY_RULES)
+    assert all(RULES[name].rule.slots == RULES[name].slots for name in RULES)
+    assert {name for name in RULES if not RULES[name].rule.clips} == {"lans"}
 
 
 def sign_momentum(adaptive: bool) -> Rule:
@@ -387,7 +386,7 @@ def sign_momentum(adaptive: bool) -> Rule:
 def test_a_rule_with_slots_of_its_own_goes_through_update(adaptive, xla):
     random = np.random.default_rng(0)
     x, *gradients = (random.normal(size=(2, 3, 4)).astype(np.float32) for _ in range(4))
-    settings, one = Optimizer(epsilon=0.1), tf.constant(1.0)
+    settings, one = optimizer_of(epsilon=0.1), tf.constant(1.0)
     tensor, slots = tf.constant(x), {slot: tf.zeros(x.shape) for slot in ("sum", "largest")}
     expected, total, largest = x.astype(np.float64), np.zeros(x.shape), np.zeros(x.shape)
     for g in gradients:
@@ -404,5 +403,5 @@ def test_a_rule_with_slots_of_its_own_goes_through_update(adaptive, xla):
 
 
 def test_what_a_rule_is_and_its_slots_are_known_without_tensorflow():
-    code = "import sys, bert_horovod.optimizers.base; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, bert_horovod.optimizers.rules; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

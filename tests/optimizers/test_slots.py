@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bert_horovod.errors import UserError
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.optimizers.base import slot_shapes
+from bert_horovod.optimizers.rules import RULES
 from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
+from tests.optimizers.toy_rule import SignMomentum
 from tests.toy_runs import metrics, newest, save, train
 from tests.toys import toy_recipe
 
@@ -65,3 +68,21 @@ def test_came_keeps_rows_and_columns_of_matrices_and_v_of_vectors():
         "s_rows": {"a.weight": (5,)},
         "s_columns": {"a.weight": (3,)},
     }
+
+
+def test_a_new_rule_is_a_file_and_a_line(monkeypatch, store, tmp_path):
+    monkeypatch.setitem(RULES, "sign_momentum", SignMomentum)  # the line
+    changed = {"optimizer": {"name": "sign_momentum", "length": 0.5, "weight_decay": 0}, "phase": {"warmup": 0}}
+    run = train(store, tmp_path / "run", max_steps=1, **changed)
+    before = safetensors.numpy.load_file(newest(run) / "model.safetensors")
+    train(store, run, max_steps=2, **changed)
+    after = safetensors.numpy.load_file(newest(run) / "model.safetensors")
+    rate = metrics(run)[1]["learning_rate"]
+    moved = np.abs(
+        after["bert.encoder.layer.0.output.dense.weight"] - before["bert.encoder.layer.0.output.dense.weight"]
+    )
+    np.testing.assert_allclose(moved, 0.5 * rate, rtol=1e-3)
+    slots = safetensors.numpy.load_file(newest(run) / "training/optimizer.safetensors")
+    assert {key.partition("/")[0] for key in slots} == {"m"}
+    with pytest.raises(UserError, match=r"optimizer.length = 2.0: .*'adamw' .* or optimizer.name = sign_momentum"):
+        toy_recipe(optimizer={"length": 2.0})

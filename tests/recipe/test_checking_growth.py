@@ -3,8 +3,8 @@
 import pytest
 
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_table
 
 
 def recipe(layers: int, *phases: dict, **sections: dict) -> Recipe:

@@ -10,7 +10,7 @@ import pytest
 
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.errors import UserError
-from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.reporting.run_status import run_status
 from bert_horovod.runs.status_files import Sign, process_identity, read_sign
 from tests.toys import toy_recipe

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bert_horovod.recipe.loading import recipe_from_table, recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_from_table, recipe_to_toml
 from tests.toys import toy_recipe_table
 
 STARTED = 1.8e9  # seconds since the epoch

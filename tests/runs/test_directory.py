@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from bert_horovod.errors import DamagedData, RunError, UserError
-from bert_horovod.recipe.loading import load_recipe, recipe_to_toml
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from bert_horovod.runs.directory import Start, claim, stop_requested
 from bert_horovod.storage.writing import lock, write_atomically
 from tests.cluster.launches import LAUNCH, QUICK, launched
@@ -25,7 +25,7 @@ FRESH = Start()
 CLAIM = """
 import sys
 from pathlib import Path
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.errors import UserError
 from bert_horovod.runs.directory import claim

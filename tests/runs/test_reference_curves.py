@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs import reference_curves
 from bert_horovod.runs.reference_curves import DIRECTORY, Reference, curve_settings, read_reference, references_of
 from tests.horovod_runs import PROJECT

@@ -9,7 +9,7 @@ import pytest
 from bert_horovod.batches.index import open_index
 from bert_horovod.corpus.store import verify
 from bert_horovod.errors import RunError, UserError, printable, unreadable
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runs.checkpoint import load_newest
 from bert_horovod.runs.directory import claim
 from bert_horovod.tasks.pretraining import Pretraining

@@ -7,7 +7,7 @@ from pathlib import Path
 from bert_horovod.collectives.launched import launch
 from bert_horovod.collectives.world import connect
 from bert_horovod.corpus.store import open_store
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.devices import use_devices
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from tests.toy_runs import train_recipe

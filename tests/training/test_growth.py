@@ -17,8 +17,8 @@ from bert_horovod.model.encoder import encode
 from bert_horovod.model.forward import Forward
 from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
-from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.step import as_tensors
 from tests.model.reference import Reference, random_batch

@@ -6,7 +6,7 @@ from bert_horovod.errors import RunError
 from bert_horovod.measuring.synthetic import SyntheticStep, synthetic_batch, synthetic_step
 from bert_horovod.model import encoder
 from bert_horovod.model.gpu_kernels import choice, trial
-from bert_horovod.recipe.loading import recipe_from_table
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.training.step import compute_policy
 
 ROWS, LENGTH = 2, 64

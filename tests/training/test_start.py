@@ -11,8 +11,8 @@ from bert_horovod.corpus.store import Store
 from bert_horovod.errors import RunError, UserError
 from bert_horovod.interchange.huggingface import write_directory
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
-from bert_horovod.recipe.loading import recipe_from_table
 from bert_horovod.recipe.sections import Model, Recipe
+from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.tasks.pretraining import Pretraining
 from bert_horovod.training.start import check_recipe, load_initial
 from tests.toy_runs import train_recipe

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bert_horovod.model.parameters import pretraining_shapes
-from bert_horovod.recipe.loading import recipe_to_toml
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import recipe_to_toml
 from lab.cluster import INTERFACE
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import metrics

@@ -11,8 +11,8 @@ import dataclasses
 import json
 
 from bert_horovod.commands.shared.flags import RECIPE, add_overrides, require_least
-from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.quiet import import_tensorflow
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bert_horovod.commands.shared.flags import RECIPE, add_overrides, add_tuned
 from bert_horovod.errors import RunError, UserError
-from bert_horovod.recipe.loading import load_recipe
-from bert_horovod.recipe.tuned import tuned_overrides
+from bert_horovod.recipe_files.loading import load_recipe
+from bert_horovod.recipe_files.tuned import tuned_overrides
 from bert_horovod.runtime.quiet import import_tensorflow
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from bert_horovod.cluster.launching.hostfiles import Hosts, parse_hosts, read_hostfile
 from bert_horovod.errors import UserError
 from bert_horovod.measuring.configuration import SHORTEST_ROW, SIZES, size_recipe
-from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Recipe
+from bert_horovod.recipe_files.loading import load_recipe
 
 RECIPE = "a recipe in TOML, or the name of one that `bert-horovod recipes` lists"  # help text of --recipe
 
 
 def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.micro_batch=8") -> None:
-    """Declare --set KEY=VALUE; its values form the list `overrides`, which recipe.loading.load_recipe reads."""
+    """Declare --set KEY=VALUE; its values form the list `overrides`, which recipe_files.loading.load_recipe reads."""
     parser.add_argument(
         "--set",
         action="append",
@@ -25,7 +25,7 @@ def add_overrides(parser: argparse.ArgumentParser, example: str = "execution.mic
 
 
 def add_tuned(parser: argparse.ArgumentParser) -> None:
-    """Declare --tuned; recipe.tuned.tuned_overrides makes overrides of its file, and --set wins over them."""
+    """Declare --tuned; recipe_files.tuned.tuned_overrides makes overrides of its file, and --set wins over them."""
     parser.add_argument(
         "--tuned",
         type=Path,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bert_horovod.commands.shared.flags import add_overrides, add_tuned, require_least
 from bert_horovod.corpus.reading.finding import writable
 from bert_horovod.errors import ReportedError, RunError, UserError, file_error
-from bert_horovod.recipe.tuned import tuned_overrides
+from bert_horovod.recipe_files.tuned import tuned_overrides
 from bert_horovod.runtime.lasting_log import outlive_log
 from bert_horovod.runtime.quiet import import_tensorflow
 

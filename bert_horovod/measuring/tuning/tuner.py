@@ -15,7 +15,7 @@ from bert_horovod.measuring.tuning.prediction import Prediction
 from bert_horovod.measuring.tuning.search import Found, Search
 from bert_horovod.measuring.tuning.trials import TIME_IS_UP, Settings, Trial, run_trial, still_holds
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.recipe.tuned import execution_overrides
+from bert_horovod.recipe_files.tuned import execution_overrides
 from bert_horovod.training.console import duration
 
 

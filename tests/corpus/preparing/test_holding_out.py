@@ -8,7 +8,7 @@ import pytest
 from bert_horovod.batches.index import open_index
 from bert_horovod.corpus.preparing.preparation import fitting_recipe, summary
 from bert_horovod.corpus.store import open_store, verify
-from bert_horovod.recipe.loading import load_recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from tests.corpus.preparing.test_preparation import tree
 from tests.horovod_runs import PROJECT
 

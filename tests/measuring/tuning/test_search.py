@@ -17,10 +17,11 @@ from bert_horovod.measuring.tuning.candidates import (
 from bert_horovod.measuring.tuning.prediction import Prediction, longest_phase
 from bert_horovod.measuring.tuning.search import ROUNDS, Found, Search, race
 from bert_horovod.measuring.tuning.trials import FAILED, Settings, Trial
-from bert_horovod.recipe.loading import load_recipe
 from bert_horovod.recipe.sections import Execution, Numerics, Phase, Recipe
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
 from tests.horovod_runs import PROJECT
+from tests.toys import recipe_of
 
 MINI = load_recipe(PROJECT / "run" / "recipes" / "bert-mini.toml")
 BASE = load_recipe(PROJECT / "run" / "recipes" / "bert-base.toml", ["phase.0.global_batch=64"])
@@ -117,7 +118,7 @@ def test_recomputation_is_tried_where_only_it_lets_a_larger_micro_batch_fit():
     def step_s(settings: Settings) -> float:
         return cpu_like(settings) / settings["micro_batch"]  # the larger the better, by far
 
-    recipe = Recipe(
+    recipe = recipe_of(
         model=BASE.model, phase=(Phase(sequence_length=512, global_batch=64),), execution=Execution(micro_batch=1)
     )
     table = Table(recipe, LAPTOP, step_s, memory_bytes=7 * GIB, update=4.0)  # and so is adding up, to memory
@@ -161,7 +162,7 @@ def test_settings_that_do_not_work_in_another_phase_are_left_out():
 
 def test_a_recipe_that_is_best_already_stays_as_it_is():
     execution = Execution(micro_batch=16, xla="elementwise", threads=2)
-    recipe = Recipe(model=MINI.model, phase=MINI.phase, execution=execution)
+    recipe = recipe_of(model=MINI.model, phase=MINI.phase, execution=execution)
     chosen = Table(recipe, LAPTOP, cpu_like).search()
     assert chosen.settings == {"micro_batch": 16, "xla": "elementwise", "recompute": "none", "threads": 2}
     assert chosen.gain == 1
@@ -170,7 +171,7 @@ def test_a_recipe_that_is_best_already_stays_as_it_is():
 def test_communication_is_tried_only_where_sums_are_waited_for(monkeypatch):
     monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)  # a test that joined a world in this process set it
     two = Machine(cores=2, physical_cores=2, world_size=2)
-    recipe = Recipe(model=MINI.model, phase=MINI.phase, numerics=Numerics(wire="float16"))
+    recipe = recipe_of(model=MINI.model, phase=MINI.phase, numerics=Numerics(wire="float16"))
 
     def step_s(settings: Settings) -> float:
         seconds = 1.0 if settings["bucket_bytes"] == 4 << 20 and settings["reduction"] == "two_step" else 1.1
@@ -193,7 +194,7 @@ def test_horovods_environment_wins_over_the_recipe_and_is_left_alone(monkeypatch
 
 def test_hosts_are_summed_first_only_where_nccl_can():
     several = Machine(8, 8, world_size=8, local_size=4, gpu=True)
-    recipe = Recipe(model=MINI.model, phase=MINI.phase)
+    recipe = recipe_of(model=MINI.model, phase=MINI.phase)
     table = Table(recipe, several, lambda settings: 0.9 if settings["hierarchical_allreduce"] else 1.0, waits_s=0.1)
     settings = table.search().settings
     assert settings["hierarchical_allreduce"]
@@ -205,7 +206,7 @@ def test_hosts_are_summed_first_only_where_nccl_can():
     ("batch", "ranks", "expected"), [(128, 1, [1, 2, 4, 8, 16, 32, 64, 128]), (100, 3, [1, 2, 3, 5, 9, 17, 34])]
 )
 def test_micro_batches_share_the_global_batch_with_little_padding(batch, ranks, expected):
-    assert micro_batches(Recipe(phase=(Phase(global_batch=batch),)), 0, ranks) == expected
+    assert micro_batches(recipe_of(phase=(Phase(global_batch=batch),)), 0, ranks) == expected
 
 
 def test_finalists_are_measured_in_turns_and_leave_where_they_fall_behind():
@@ -228,4 +229,4 @@ def test_one_that_fails_in_its_turn_leaves():
 
 def test_the_phase_that_takes_longest_is_measured():
     assert longest_phase(load_recipe(PROJECT / "run" / "recipes" / "bert-base.toml")) == 0
-    assert longest_phase(Recipe(phase=(Phase(steps=10), Phase(steps=9, sequence_length=512)))) == 1
+    assert longest_phase(recipe_of(phase=(Phase(steps=10), Phase(steps=9, sequence_length=512)))) == 1

@@ -15,7 +15,7 @@ from bert_horovod.measuring import child_command
 from bert_horovod.measuring.tuning.learned import Learned
 from bert_horovod.measuring.tuning.search import Found
 from bert_horovod.measuring.tuning.trials import FAILED, TIME_IS_UP, Trial, run_trial, still_holds
-from bert_horovod.recipe.loading import recipe_to_toml
+from bert_horovod.recipe_files.loading import recipe_to_toml
 from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY
 from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toys import toy_recipe

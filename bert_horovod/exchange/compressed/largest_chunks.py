@@ -1,0 +1,181 @@
+"""The exchange of gradients that sends only the largest chunks; the residuals of the others wait for later steps.
+
+GradientFlow's coarse-grained sparse communication (Sun et al. 2019, arXiv 1902.06855), for any optimizer. A bucket is
+cut into chunks of exchange.chunk numbers, the last one padded with zeros; g_i is rank i's share of the gradient:
+
+    r_i <- r_i + g_i
+    g   <- sum over i of r_i in the chosen chunks, 0 elsewhere            one all-reduce a bucket, beside backward
+    r_i <- 0 in the chosen chunks
+    n   <- sum over i of ||r_i + g_i||_1, chunk by chunk                  in the same all-reduce, after the chunks
+    the exchange.fraction of chunks with the largest n are those of the next step, equal on all ranks
+
+So no indices are sent, and no all-reduce waits for another one. n estimates the norms of the next step's r_i, as if its
+gradient were equal to this one. The norms of r_i alone would never choose a chunk in two steps in succession, even if
+its gradient is large.
+
+g is clipped by its own norm and given to the ordinary optimizer. The published rule corrects the momentum of SGD; this
+program's sgd has none. In the first steps of a phase, the share exchange.dense, all chunks are sent.
+
+If a number is not finite, its chunk's n is not finite on all ranks, even if the chunk is not sent: the step is skipped
+and no r_i changes. With numerics.wire = float16, reducer.py's scales apply to chunks and n (over the chunk's size).
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.dense.reducer import GradientReducer, whole
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.clock import Clock
+
+
+class LargestChunksExchange(Exchange):
+    """See exchange.base.Exchange; the arguments are those of GradientExchange.
+
+    Rank i's r_i of bucket k is the per-rank state `residual.k`, [numbers of the bucket, rounded up to whole chunks].
+    """
+
+    def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
+        assert plan.rows is None, "a table is whole in its bucket"
+        settings = recipe.exchange
+        self.plan = plan
+        self._world, self._state, self._updater = world, state, updater
+        self._chunk, self._dense_share = settings.chunk, settings.dense
+        self._shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        self._reducer = GradientReducer(world, self._shapes, plan, recipe.numerics.wire)
+        self._wire_bytes = tf.as_dtype(recipe.numerics.wire).size
+        numbers = [sum(math.prod(self._shapes[name]) for name in bucket) for bucket in plan.buckets]
+        self._counts = [-(-bucket_numbers // self._chunk) for bucket_numbers in numbers]  # number of chunks, by bucket
+        sent = [math.ceil(settings.fraction * count) for count in self._counts]
+        # Indices of the chunks that the next step sends, in rising order; the first chunks until norms are known.
+        self._chosen = [tf.Variable(tf.range(count), trainable=False) for count in sent]
+        self._residuals = []
+        if world.size > 1:
+            self._residuals = [state.own(f"residual.{i}", (self._chunk * n,)) for i, n in enumerate(self._counts)]
+        with tf.device("/CPU:0"):
+            self._dense = tf.Variable(False, trainable=False)  # whether the next step sends all chunks
+        self._dense_until = 0  # the last step that sends all chunks, counted in the run
+        self._dense_before = False  # whether the last finished step sent all chunks
+
+    def begin(self, first: int, last: int) -> None:
+        if self._world.size == 1:
+            return
+        progress = self._state.progress
+        if progress.wire_maxima:
+            self._reducer.restore_maxima(progress.wire_maxima)
+        for variable, count, bits in zip(self._chosen, self._counts, progress.exchange.get("chosen", []), strict=False):
+            chosen = np.flatnonzero(np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))[:count])
+            if len(chosen) == variable.shape[0]:  # else another plan has written it
+                variable.assign(chosen)
+        self._dense_until = first - 1 + round(self._dense_share * (last + 1 - first))
+        self._dense_before = progress.step + 1 <= self._dense_until
+        self._dense.assign(self._dense_before)
+
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
+        gradients = whole(gradients, lookups)
+        none = tf.zeros([0], tf.float64)
+        sums, residuals, norms, spans = gradients, [], [], [(none, none)]
+        if self._world.size > 1:
+            sums, residuals, norms, spans = self._sum_largest(gradients, clock)
+        reduced_s = clock(list(sums.values()))
+        grouped = self._updater.grouped(sums)
+        norm = self._updater.norm(grouped)
+        finite = tf.math.is_finite(tf.add_n([norm, *(tf.reduce_sum(chunk_norms) for chunk_norms in norms)]))
+
+        def apply() -> tf.Tensor:
+            for i, residual in enumerate(residuals):
+                self._residuals[i].assign(residual)
+                largest = tf.math.top_k(norms[i], self._chosen[i].shape[0]).indices
+                self._chosen[i].assign(tf.sort(largest))
+            return clock(self._updater.apply(grouped, norm, inputs))
+
+        updated_s = tf.cond(finite, apply, lambda: clock([norm]))
+        ready_s, done_s = (tf.stack(kind) if residuals else none for kind in zip(*spans, strict=True))
+        return Update(norm, finite, tf.constant(0), ready_s, done_s, reduced_s, updated_s)
+
+    def after_step(self, step: int, loss: float) -> str:
+        if self._world.size == 1:
+            return ""
+        was_dense, dense = self._dense_before, step + 1 <= self._dense_until
+        self._dense_before = step <= self._dense_until
+        self._dense.assign(dense)
+        if was_dense and not self._dense_before:
+            return f"exchange: the largest chunks alone are sent now, {self.bytes_reduced():,.0f} bytes a step"
+        return ""
+
+    def remember(self) -> None:
+        progress = self._state.progress
+        progress.wire_maxima = self._reducer.maxima_by_name()
+        chosen = []
+        for variable, count in zip(self._chosen, self._counts, strict=True):
+            is_chosen = np.zeros(count, bool)
+            is_chosen[variable.numpy()] = True
+            chosen.append(np.packbits(is_chosen).tobytes().hex())
+        progress.exchange = {"chosen": chosen}
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        """Payload of the last finished step, dense or chunks; see Exchange."""
+        if self._world.size == 1:
+            return 0.0
+        sent = sum(self._counts) if self._dense_before else sum(chosen.shape[0] for chosen in self._chosen)
+        return float(self._wire_bytes * (sent * self._chunk + sum(self._counts)))
+
+    def _sum_largest(
+        self, gradients: Gradients, clock: Clock
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor], list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
+        """Sum the chosen chunks over ranks.
+
+        Returns: sums by parameter, zeros in chunks that were not sent; then by bucket: new residuals, the chunks'
+            norms, and the times (ready, done).
+        """
+        sums, residuals, norms, spans, reduced = {}, [], [], [], []
+        for i, bucket in enumerate(self.plan.buckets):
+            parts = [tf.cast(tf.reshape(gradients[name], [-1]), tf.float32) for name in bucket]
+            sizes = [math.prod(self._shapes[name]) for name in bucket]
+            padding = self._counts[i] * self._chunk - sum(sizes)
+            gradient = tf.reshape(tf.concat([*parts, tf.zeros([padding])], 0), [-1, self._chunk])
+            owed = tf.reshape(self._residuals[i], [-1, self._chunk]) + gradient
+            summed = tf.cond(
+                self._dense,
+                lambda i=i, owed=owed, gradient=gradient: self._send(i, owed, gradient, clock, None),
+                lambda i=i, owed=owed, gradient=gradient: self._send(i, owed, gradient, clock, self._chosen[i]),
+            )
+            total, residual, norm, flat_maximum, *span = summed
+            total = tf.split(tf.reshape(total, [-1]), [*sizes, padding])
+            sums |= {name: tf.reshape(part, self._shapes[name]) for name, part in zip(bucket, total[:-1], strict=True)}
+            residuals.append(tf.reshape(residual, [-1]))
+            norms.append(norm)
+            spans.append(tuple(span))
+            reduced.append(flat_maximum)
+        self._reducer.follow(reduced)
+        return {name: sums[name] for name in gradients}, residuals, norms, spans
+
+    def _send(
+        self, i: int, owed: tf.Tensor, gradient: tf.Tensor, clock: Clock, chosen: tf.Variable | None
+    ) -> tuple[tf.Tensor, ...]:
+        """Sum the chunks `chosen` (None: all) of bucket i over ranks.
+
+        Args:
+            i: the bucket.
+            owed: r_i + g_i, float32 [chunks, chunk].
+            gradient: g_i, float32 [chunks, chunk].
+            clock: see Exchange.update.
+            chosen: indices of chunks.
+
+        Returns: the sum over ranks, zero in other chunks; the new r_i; the chunks' norms summed over ranks, divided by
+            the chunk's size; the largest magnitude in the all-reduce; the times at which its input and its sum existed.
+        """
+        ids = None if chosen is None else chosen.read_value()[:, None]
+        sent = owed if ids is None else tf.gather_nd(owed, ids)
+        left_owed = tf.zeros_like(owed) if ids is None else tf.tensor_scatter_nd_update(owed, ids, tf.zeros_like(sent))
+        norms = tf.reduce_mean(tf.abs(left_owed + gradient), 1)
+        flat, ready, done = self._reducer.all_reduce(tf.concat([tf.reshape(sent, [-1]), norms], 0), i, clock)
+        total = tf.reshape(flat[: -owed.shape[0]], sent.shape)
+        if ids is not None:
+            total = tf.scatter_nd(ids, total, owed.shape)
+        return total, left_owed, flat[-owed.shape[0] :], tf.reduce_max(tf.abs(flat)), ready, done

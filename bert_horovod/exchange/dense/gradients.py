@@ -1,0 +1,144 @@
+"""The exchange of gradients: each step sums them over ranks, clips them once, and makes the same update on all ranks.
+
+With `optimizer.clipping = "bucket"` gradients are clipped before the sum instead, so that no update waits for a norm
+over all gradients (Samsung's BERT of MLPerf Training 2.0, arXiv 2402.02447). There are B buckets, n ranks and K
+micro-batches per rank. Each micro-batch clips each bucket; g_j is the bucket's gradient of the micro-batch's own mean
+loss:
+
+    g_j *= 1 / max(1, sqrt(B) ||g_j|| / max_grad_norm)
+
+Then the mean over all n K micro-batches is taken; its norm is at most max_grad_norm. The micro-batches are those of the
+global batch, so the number of ranks does not change the result; execution.micro_batch and the cut into buckets do.
+
+On the int8 wire each rank keeps its rounding error and adds it in the next step (exchange/two_step.py). So the sum of
+gradients over all steps is exact, except for the errors that are left at the end. Errors are kept by bucket; a new
+phase, which has its own bucket plan, drops them, and loses no more than one step's rounding.
+"""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.costs.link import reductions
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.dense.reducer import GradientReducer, whole
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.optimizers.applying import clip_factor, square_sums
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.clock import Clock
+
+
+class GradientExchange(Exchange):
+    """See exchange.base.Exchange.
+
+    Args:
+        recipe: the run's.
+        world: the ranks.
+        state: the state to train: parameters, progress (runs.state.TrainingState).
+        updater: applies the rule to that state.
+        plan: the buckets and the way to sum them; if the recipe does not allow that way, the recipe's first one.
+        held_back: start no all-reduce before the last gradient exists; benchmarks measure the gain of overlap with it.
+    """
+
+    def __init__(
+        self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan, held_back: bool = False
+    ) -> None:
+        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        possible = reductions(recipe)
+        if plan.reduction not in possible:
+            plan = dataclasses.replace(plan, reduction=possible[0])
+        fused = recipe.execution.xla != "off"
+        self.reducer = GradientReducer(world, shapes, plan, recipe.numerics.wire, held_back, fused)
+        self.plan = plan
+        self._state = state
+        self._updater = updater
+        self._world = world
+        self._settings, self._wire = recipe.optimizer, recipe.numerics.wire
+        self._fused = fused
+        self._feeds_errors_back = recipe.numerics.wire == "int8" and recipe.exchange.error_feedback
+
+    def begin(self, first: int, last: int) -> None:
+        if self._feeds_errors_back:
+            if self._state.progress.step + 1 == first:
+                for name in [name for name in self._state.per_rank if name.startswith("error.")]:
+                    del self._state.per_rank[name]
+            self.reducer.feed_errors_back(self._state.own)
+        if self._state.progress.wire_maxima:
+            self.reducer.restore_maxima(self._state.progress.wire_maxima)
+
+    def clip(self, gradients: Gradients, lookups: Lookups, micro_batches: int) -> tuple[Gradients, Lookups]:
+        if self._settings.clipping == "global":
+            return gradients, lookups
+        gradients = {name: tf.cast(gradient, tf.float32) for name, gradient in whole(gradients, lookups).items()}
+        shares = self._world.size * micro_batches
+        return clip_buckets(gradients, self.plan.buckets, shares, self._settings.max_grad_norm, self._fused), {}
+
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
+        finite_before_sums = self._finite_before_sums(gradients)
+        gradients, ready_s, done_s, rows, owed = self.reducer.reduce(gradients, lookups, clock)
+        reduced_s = clock(list(gradients.values()))
+        grouped = self._updater.grouped(gradients)
+        norm = self._updater.norm(grouped)
+        finite = tf.math.is_finite(norm) if finite_before_sums is None else finite_before_sums
+
+        def apply() -> tf.Tensor:
+            for variable, error in owed:
+                variable.assign(error)
+            return clock(self._updater.apply(grouped, norm, inputs))
+
+        if self._updater.at_once and not owed:
+            updated_s = clock(self._updater.apply_if(finite, grouped, norm, inputs))
+        else:
+            updated_s = tf.cond(finite, apply, lambda: clock([norm]))
+        return Update(norm, finite, rows, ready_s, done_s, reduced_s, updated_s)
+
+    def _finite_before_sums(self, clipped: dict[str, tf.Tensor]) -> tf.Tensor | None:
+        """Whether the sums of clipped buckets will be finite, bool scalar; None: not known before the sums exist.
+
+        If it is known, a parameter is updated as soon as its own sum exists, while other buckets are still summed. The
+        first number of each bucket is enough, because clip_buckets fills a bucket that is not finite with NaN; finite
+        sums cannot overflow float32, because clipped norms are small.
+        """
+        settings = self._settings
+        early = settings.clipping == "bucket" and settings.max_grad_norm > 0 and self._wire == "float32"
+        if not early or self._world.size == 1:
+            return None
+        numbers = [tf.reshape(clipped[bucket[0]], [-1])[0] for bucket in self.plan.buckets]
+        broken = 1.0 - tf.cast(tf.reduce_all(tf.math.is_finite(tf.stack(numbers))), tf.float32)
+        return self._world.all_reduce(tf.stack([broken]), "broken")[0] == 0
+
+    def remember(self) -> None:
+        self._state.progress.wire_maxima = self.reducer.maxima_by_name()
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        return self.reducer.bytes_reduced(rows)
+
+    def wire_bytes(self, rows: int = 0) -> float:
+        return self.reducer.wire_bytes(rows)
+
+
+def clip_buckets(
+    gradients: Gradients, buckets: list[list[str]], shares: int, max_grad_norm: float, fused: bool
+) -> dict[str, tf.Tensor]:
+    """Clip each bucket of a micro-batch's gradient by its own norm; see the head of this file.
+
+    Args:
+        gradients: the micro-batch's share of the gradient, float32 by name: its own mean gradient divided by `shares`.
+        buckets: names; each name is in one of them.
+        shares: micro-batches of all ranks in a step.
+        max_grad_norm: upper limit of the mean gradient's norm; 0: no clipping.
+        fused: whether XLA compiles the sums of squares.
+
+    Returns: the clipped gradients; a bucket whose norm is not finite is filled with NaN, so that the step is skipped.
+    """
+    clipped = {}
+    for bucket in buckets:
+        squares = tf.stack([square_sums(gradients[name][None], fused)[0] for name in bucket])
+        norm = shares * tf.sqrt(tf.reduce_sum(squares))
+        factor = clip_factor(norm, max_grad_norm / math.sqrt(len(buckets)))
+        factor = tf.where(tf.math.is_finite(norm), factor, float("nan"))
+        clipped |= {name: gradients[name] * factor for name in bucket}
+    return {name: clipped[name] for name in gradients}

@@ -1,0 +1,178 @@
+"""Local updates with hidden averages: each step averages one part of the parameters, while it computes.
+
+With H = exchange.interval the parameters, one after another, are cut into H parts of equal bytes (at a row of a
+tensor). In step t, for part t mod H:
+
+    x_r <- (x_1 + ... + x_n) / n              of the values at the start of the step, while forward and backward run
+    x_r, m_r, v_r <- rule(x_r, m_r, v_r, n g_r)        from the averaged values; g_r is the gradient at the old values
+
+(DreamDDP, arXiv 2502.11058, averages in place: a layer is averaged after backward has computed its gradient. So it must
+search for a cut of layers into steps that exposes the least communication after backward.) Here a copy of the part is
+sent. The copy exists when the step starts, so its average may take the whole step with all micro-batches, and every cut
+into equal bytes is equally good. The average is hidden if H is at least (time to average all parameters) / (time of a
+step). Each micro-batch sends an equal share of the part and waits for it at its own end.
+
+Averages of parts never make ranks equal, and slots are not in them. So after every exchange.full_interval steps all
+parameters and slots are averaged at once, and nothing hides that: at these steps the run may be compared, evaluated,
+saved, and resumed bit for bit. If an update is not finite on one rank, all ranks skip it and do not assign the
+averaged part either.
+"""
+
+import functools
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from bert_horovod.collectives.link_measurement import measure_link
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.local.local_step import LocalExchange, numbers, update_alone
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.clock import Clock
+
+_TIMED = 10  # steps of a phase that are timed to judge the interval, after the untimed ones
+_UNTIMED = 3  # first steps, which trace and compile
+_FULL = 0.9  # if a part's average takes more than this share of a step, it is assumed to have made the step longer
+
+Piece = tuple[str, int, int]  # a parameter, its first row, its last row + 1
+
+
+class DreamDdpExchange(LocalExchange):
+    """See exchange.local.local_step.LocalExchange. The plan's buckets are for averages of all parameters and slots."""
+
+    def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
+        super().__init__(recipe, world, state, updater, plan)
+        self._progress = state.progress
+        self._interval = recipe.exchange.interval
+        shapes = {name: tuple(variable.shape) for name, variable in updater.parameters.items()}
+        self._parts = cut(shapes, self._interval)
+        self._sizes = [sum(_size(shapes[name], begin, end) for name, begin, end in part) for part in self._parts]
+        if world.size > 1:
+            self._part_values = tf.Variable(tf.zeros([max(self._sizes)]), trainable=False)
+            with tf.device("/CPU:0"):
+                self._turn = tf.Variable(0, trainable=False)  # number of the part that this step averages
+                self._micro_batch = tf.Variable(0, trainable=False)  # number of the micro-batch in this step
+        self._all_s = 0.0  # seconds of an average of all parameters
+        self._times: list[float] = []
+
+    def begin(self, first: int, last: int) -> None:
+        if self._world.size > 1:
+            self._take_turn(self._progress.step + 1)
+            link = measure_link(self._world, self._world.all_reduce, tf.float32, 4)
+            self._all_s = self._interval * link.seconds(4 * numbers(self._updater.parameters) / self._interval)
+
+    def beside(self, micro_batches: int) -> None:
+        if self._world.size == 1:
+            return
+        k, size = self._micro_batch.read_value(), self._part_values.shape[0]
+        starting_values = tf.cond(
+            tf.equal(k, 0), lambda: self._of_this_turn(self._starting_values), self._part_values.read_value
+        )
+        share = -(-size // micro_batches)
+        begin = tf.minimum(k * share, size)
+        end = tf.minimum(begin + share, size)
+        mean = self._world.all_reduce(starting_values[begin:end], "average") / self._world.size
+        self._part_values.assign(
+            tf.ensure_shape(tf.concat([starting_values[:begin], mean, starting_values[end:]], 0), [size])
+        )
+        self._micro_batch.assign((k + 1) % micro_batches)
+
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
+        if self._world.size == 1:
+            return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
+        means = self._part_values.read_value()
+
+        def take_part() -> None:
+            self._of_this_turn(lambda part: self._assign_part(part, means))
+
+        return update_alone(self._world, self._updater, gradients, lookups, inputs, clock, [means], take_part)
+
+    def after_step(self, step: int, loss: float) -> str:
+        if self._world.size == 1:
+            return ""
+        if self.agrees_after(step):
+            self._average()
+        self._take_turn(step + 1)
+        return self._judge_interval(time.monotonic())
+
+    def _numbers_reduced(self) -> float:
+        return max(self._sizes) + self._numbers / self._agreement
+
+    def _take_turn(self, step: int) -> None:
+        self._turn.assign((step - 1) % self._interval)
+
+    def _of_this_turn(self, work: Callable[[int], tf.Tensor]) -> tf.Tensor:
+        """Call `work` with the number of this step's part, in a graph: tf.switch_case has a branch for each part."""
+        return tf.switch_case(self._turn.read_value(), [functools.partial(work, i) for i in range(self._interval)])
+
+    def _starting_values(self, part: int) -> tf.Tensor:
+        """The current values of the part, flat, padded with zeros to the size of the largest part."""
+        pieces = [self._updater.parameters[name][begin:end] for name, begin, end in self._parts[part]]
+        padding = tf.zeros([self._part_values.shape[0] - self._sizes[part]])
+        return tf.concat([*(tf.reshape(piece, [-1]) for piece in pieces), padding], 0)
+
+    def _assign_part(self, part: int, means: tf.Tensor) -> tf.Tensor:
+        """Assign `means`, in the order of _starting_values; returns a constant, as a branch must return a tensor."""
+        place = 0
+        for name, begin, end in self._parts[part]:
+            variable = self._updater.parameters[name]
+            size = _size(tuple(variable.shape), begin, end)
+            rows = tf.reshape(means[place : place + size], [end - begin, *variable.shape[1:]])
+            # Not variable[begin:end].assign: after it TensorFlow copies the whole variable at each read.
+            variable.assign(tf.concat([variable[:begin], rows, variable[end:]], 0))
+            place += size
+        return tf.constant(part)
+
+    def _judge_interval(self, now: float) -> str:
+        """Once a phase, a line of the log that says whether steps are long enough to hide a part's average; else ""."""
+        if len(self._times) == _UNTIMED + _TIMED:
+            return ""
+        self._times.append(now)
+        if len(self._times) < _UNTIMED + _TIMED:
+            return ""
+        times = self._times[_UNTIMED - 1 :]
+        step_s = statistics.median(b - a for a, b in itertools.pairwise(times))
+        return judged(self._interval, self._all_s, step_s)
+
+
+def cut(shapes: dict[str, tuple[int, ...]], parts: int) -> list[list[Piece]]:
+    """Cut parameters, one after another, at rows of tensors, into `parts` parts of nearly equal size (or empty)."""
+    total = sum(math.prod(shape) for shape in shapes.values())
+    pieces: list[list[Piece]] = [[] for _ in range(parts)]
+    place = 0
+    for name, shape in shapes.items():
+        rows, width = shape[0], math.prod(shape[1:])
+        begin = 0
+        while begin < rows:
+            part = place * parts // total
+            # Up to the first row that begins in the next part.
+            end = min(rows, begin + -(-((part + 1) * total - place * parts) // (parts * width)))
+            pieces[part].append((name, begin, end))
+            place += (end - begin) * width
+            begin = end
+    return pieces
+
+
+def judged(interval: int, all_s: float, step_s: float) -> str:
+    """Judge the interval by measured times: a line for people.
+
+    Args:
+        interval: exchange.interval.
+        all_s: seconds of an average of all parameters, in parts.
+        step_s: seconds of a step, with its average.
+    """
+    times = f"averaging all parameters takes {all_s:.3g} s in {interval} parts, a step {step_s:.3g} s"
+    if all_s / interval > _FULL * step_s:
+        return f"warning: {times}: exchange.interval = {interval} is too small to hide it; try {2 * interval}"
+    return f"{times}: hidden; the smallest exchange.interval that hides it is {math.ceil(all_s / step_s / _FULL)}"
+
+
+def _size(shape: tuple[int, ...], begin: int, end: int) -> int:
+    """How many numbers rows begin to end have."""
+    return (end - begin) * math.prod(shape[1:])

@@ -1,0 +1,125 @@
+"""Functions that the methods with local updates share: a rank's own update, and averages over ranks.
+
+Each rank updates from its share of the gradient times the number of ranks: that is the gradient of its own rows.
+It clips by the norm of that gradient. If the gradient of one rank is not finite, all ranks skip the update, because
+otherwise one rank would have made an update less than the others.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.base import Exchange, Gradients, Lookups, Update, UpdateInputs
+from bert_horovod.exchange.dense.reducer import whole
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.recipe.sections import Recipe
+from bert_horovod.runtime.clock import Clock
+
+
+class LocalExchange(Exchange):
+    """See exchange.base.Exchange; arguments as for GradientExchange. An average makes one all-reduce a bucket."""
+
+    def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
+        self.plan = plan
+        self._world, self._updater = world, updater
+        # Numbers in an average of all parameters and slots.
+        self._numbers = numbers(updater.parameters) + sum(map(numbers, state.slots.values()))
+        self._agreement = recipe.exchange.agreement
+        self._average = tf.function(lambda: average_all(world, updater, state.slots, plan.buckets), autograph=False)
+
+    def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
+        return update_alone(self._world, self._updater, gradients, lookups, inputs, clock)
+
+    def agrees_after(self, step: int) -> bool:
+        return step % self._agreement == 0
+
+    def bytes_reduced(self, rows: int = 0) -> float:
+        return 4 * self._numbers_reduced() if self._world.size > 1 else 0.0
+
+    def _numbers_reduced(self) -> float:
+        """Float32 numbers that averages sum over ranks, per step, on average over steps; with several ranks."""
+        raise NotImplementedError
+
+
+def update_alone(
+    world: World,
+    updater: Updater,
+    gradients: Gradients,
+    lookups: Lookups,
+    inputs: UpdateInputs,
+    clock: Clock,
+    after: Sequence[tf.Tensor] = (),
+    first: Callable[[], None] | None = None,
+) -> Update:
+    """Update this rank's parameters and slots; called inside a graph.
+
+    Args:
+        world: the ranks; an all-reduce of one scalar tells them whether all gradients are finite.
+        updater: applies the rule.
+        gradients, lookups, inputs, clock: see Exchange.update.
+        after: tensors that must exist before the update.
+        first: called before the update, if there is one; it assigns the values from which the update starts.
+
+    Returns: see Update; gradient_norm is the mean of the ranks' norms.
+    """
+    gradients = {name: tf.cast(gradient, tf.float32) for name, gradient in whole(gradients, lookups).items()}
+    grouped = [group * float(world.size) for group in updater.grouped(gradients)]
+    norm = updater.norm(grouped)
+    mean_norm = world.all_reduce(tf.stack([norm]), "norms")[0] / world.size
+    finite = tf.math.is_finite(mean_norm)
+    reduced_s = clock([*after, mean_norm])
+
+    def apply() -> tf.Tensor:
+        if first is not None:
+            first()
+        return clock(updater.apply(grouped, norm, inputs))
+
+    updated_s = tf.cond(finite, apply, lambda: clock([norm]))
+    none = tf.zeros([0], tf.float64)
+    return Update(mean_norm, finite, tf.constant(0), none, none, reduced_s, updated_s)
+
+
+def average(
+    world: World, variables: dict[str, tf.Variable], buckets: list[list[str]], name: str
+) -> dict[str, tf.Tensor]:
+    """Average variables over ranks and assign the means; called inside a graph.
+
+    Args:
+        world: the ranks.
+        variables: float32, by parameter.
+        buckets: names of parameters; each bucket is one all-reduce.
+        name: prefix of the all-reduces' names.
+
+    Returns: the means, in the order of `variables`.
+    """
+    means = {}
+    for i, bucket in enumerate(buckets):
+        bucket = [
+            variable_name for variable_name in bucket if variable_name in variables
+        ]  # a slot may lack a parameter
+        if not bucket:
+            continue
+        flat = tf.concat([tf.reshape(variables[variable_name], [-1]) for variable_name in bucket], 0)
+        flat = world.all_reduce(flat, f"{name}.{i}") / world.size
+        parts = tf.split(flat, [math.prod(variables[variable_name].shape) for variable_name in bucket])
+        for variable_name, part in zip(bucket, parts, strict=True):
+            means[variable_name] = tf.reshape(part, variables[variable_name].shape)
+            variables[variable_name].assign(means[variable_name])
+    return {variable_name: means[variable_name] for variable_name in variables}
+
+
+def average_all(
+    world: World, updater: Updater, slots: dict[str, dict[str, tf.Variable]], buckets: list[list[str]]
+) -> None:
+    """Average parameters and slots over ranks, assign the means, refresh the cast weights; called inside a graph."""
+    updater.cast.refresh(average(world, updater.parameters, buckets, "parameters"), narrow=None)
+    for slot, variables in slots.items():
+        average(world, variables, buckets, f"parameters.{slot}")
+
+
+def numbers(variables: dict[str, tf.Variable]) -> int:
+    """How many numbers the variables hold."""
+    return sum(math.prod(variable.shape) for variable in variables.values())

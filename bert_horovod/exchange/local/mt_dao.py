@@ -1,0 +1,82 @@
+"""Local updates with one slow momentum in quasi-hyperbolic form (MT-DAO, arXiv 2510.05361).
+
+    u_r <- b u_r + (1 - b) n g_r                                    g_r: rank r's share of the gradient, n ranks
+    x_r <- x_r - lr (clip(((1 - w) n g_r + w u_r) / (sqrt(v_r) + eps)) + wd x_r)
+    v_r <- b2 v_r + (1 - b2) (n g_r)^2                              after x has moved, as in ADOPT
+    x_r, u_r, v_r <- their means over ranks, each at an interval of its own
+
+b is exchange.slow_beta, w exchange.slow_weight; b2, eps, wd and max_grad_norm (for each rank's own norm) are adamw's,
+from [optimizer]. adamw's slots m and v hold u and v. adamw's beta_1 and bias correction are not used: u starts at 0, as
+published, so the first 1 / (1 - b) steps are shorter, as in a warm-up.
+
+v follows ADOPT (Taniguchi et al. 2024, arXiv 2411.02853): a gradient is divided by a v that does not contain it yet;
+the first gradient only sets v; the quotient is clipped to +-(t - 1)^(1/4). In the published rule step 1 sets v for all
+numbers. Here each number whose v is still 0 waits for its own first gradient, because in BERT some numbers have no
+gradient for long: positions of a later phase, and rare words if there is no masked-token head.
+
+All ranks are equal after the steps that all three intervals divide: only there may the run be compared or saved.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from bert_horovod.collectives.world import World
+from bert_horovod.costs.buckets import BucketPlan
+from bert_horovod.exchange.local.local_step import LocalExchange, average, numbers
+from bert_horovod.exchange.local.mt_dao_settings import MtDaoSettings
+from bert_horovod.exchange.updater import Updater
+from bert_horovod.optimizers.base import Rule
+from bert_horovod.optimizers.moments import moving_average
+from bert_horovod.recipe.sections import Optimizer, Recipe
+
+
+class MtDaoExchange(LocalExchange):
+    """See exchange.local.local_step.LocalExchange."""
+
+    def __init__(self, recipe: Recipe, world: World, state, updater: Updater, plan: BucketPlan) -> None:
+        super().__init__(recipe, world, state, updater, plan)
+        updater.rule = slow_momentum_rule(recipe.exchange)
+        works = (
+            lambda: updater.cast.refresh(average(world, updater.parameters, plan.buckets, "parameters"), narrow=None),
+            lambda: average(world, state.slots["m"], plan.buckets, "parameters.m"),
+            lambda: average(world, state.slots["v"], plan.buckets, "parameters.v"),
+        )
+        # Pairs of an interval and the graph of its average; each average sends as many numbers as there are parameters.
+        self._averages = [
+            (every, tf.function(work, autograph=False))
+            for every, work in zip(recipe.exchange.all_intervals, works, strict=True)
+        ]
+
+    def after_step(self, step: int, loss: float) -> str:
+        for every, work in self._averages:
+            if step % every == 0 and self._world.size > 1:
+                work()
+        return ""
+
+    def _numbers_reduced(self) -> float:
+        return sum(numbers(self._updater.parameters) / every for every, _ in self._averages)
+
+
+@functools.cache  # graphs are cached by rule
+def slow_momentum_rule(exchange: MtDaoSettings) -> Rule:
+    """The rule above; see optimizers.base.Rule."""
+    beta, weight = exchange.slow_beta, exchange.slow_weight
+
+    def next_slots(g: tf.Tensor, slots: dict[str, tf.Tensor], settings: Optimizer) -> dict[str, tf.Tensor]:
+        v, square = slots["v"], tf.square(g)
+        return {
+            "m": moving_average(slots["m"], g, beta),
+            "v": tf.where(v > 0, moving_average(v, square, settings.beta_2), square),
+        }
+
+    def directions(
+        x: tf.Tensor, g: tf.Tensor, old: dict[str, tf.Tensor], t: tf.Tensor, decay: bool, settings: Optimizer
+    ) -> tuple[tf.Tensor, ...]:
+        momentum = moving_average(old["m"], g, beta)
+        direction = ((1.0 - weight) * g + weight * momentum) / (tf.sqrt(old["v"]) + settings.epsilon)
+        bound = tf.pow(t - 1.0, 0.25)
+        direction = tf.where(old["v"] > 0, tf.clip_by_value(direction, -bound, bound), 0.0)
+        return (direction + settings.weight_decay * x if decay else direction,)
+
+    return Rule("mt_dao", ("m", "v"), next_slots, directions, from_old_slots=True)

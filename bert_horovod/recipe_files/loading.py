@@ -1,0 +1,139 @@
+"""Reads recipes from TOML, applies overrides and checks them; writes recipes; lists differences of two recipes."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from bert_horovod.errors import UserError
+from bert_horovod.exchange.methods import METHODS
+from bert_horovod.optimizers.rules import RULES
+from bert_horovod.recipe.checking import check_combinations
+from bert_horovod.recipe.fields import OneOf, Removed, parse_toml, read_toml, sections_from_table
+from bert_horovod.recipe.sections import STEP_RANGES, WHAT_SECTIONS, Phase, Recipe
+from bert_horovod.recipe_files.shipped import recipe_file
+
+# The dataclass of each section.
+SECTIONS: dict[str, Any] = {section.name: section.default_factory for section in dataclasses.fields(Recipe)} | {
+    "optimizer": OneOf("name", RULES),
+    "exchange": OneOf("method", METHODS),
+    "phase": [Phase],
+}
+# Settings that there are no longer, by section and key.
+REMOVED: dict[str, dict[str, Removed]] = {}
+
+
+def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+    """Read a TOML recipe, apply `key.path=value` overrides, check everything; raises ReportedError.
+
+    `path` may be the name of a recipe that comes with the program, as in "bert-base".
+    """
+    path = recipe_file(path)
+    hint = "; `bert-horovod recipes` lists those that come with the program"
+    table = _with_overrides(read_toml(path, "the recipe", hint), overrides)
+    try:
+        return recipe_from_table(table)
+    except UserError as error:
+        raise UserError(f"the recipe {path}{' with --set' if overrides else ''}: {error}") from error
+
+
+def recipe_from_table(table: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
+    """Build a checked recipe from parsed TOML, with `key.path=value` overrides.
+
+    Raises UserError that lists every wrong key with its value and the allowed values.
+    """
+    table = _with_overrides(table, overrides)
+    table = {name: {} for name, kind in SECTIONS.items() if isinstance(kind, OneOf)} | table
+    recipe = Recipe(**sections_from_table(SECTIONS, table, REMOVED))
+    check_combinations(recipe)
+    return recipe
+
+
+def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as nested dicts and lists, every setting present; the inverse of recipe_from_table."""
+    table = dataclasses.asdict(recipe)
+    table["phase"] = list(table["phase"])
+    for name in STEP_RANGES:
+        table["execution"][name] = list(table["execution"][name])
+    return table
+
+
+def recipe_to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML text, every setting present."""
+    return tomli_w.dumps(recipe_to_table(recipe))
+
+
+def what_hash(recipe: Recipe) -> str:
+    """SHA-256, in hexadecimal, of all settings that decide the result (WHAT_SECTIONS)."""
+    table = recipe_to_table(recipe)
+    what = {name: table[name] for name in WHAT_SECTIONS}
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """Settings that decide the result (WHAT_SECTIONS) and differ between two recipes, as `key: old -> new`.
+
+    With optimizer.clipping = "bucket" these include micro_batch and bucket_bytes of [execution].
+    """
+    lines = []
+    for section in WHAT_SECTIONS:
+        before, after = recipe_to_table(old)[section], recipe_to_table(new)[section]
+        if section == "phase":
+            if len(before) != len(after):
+                lines.append(f"phase: {len(before)} phases -> {len(after)}")
+            pairs = [(f"phase.{i}", a, b) for i, (a, b) in enumerate(zip(before, after, strict=False))]
+        else:
+            pairs = [(section, before, after)]
+        # Other methods have other settings: the line of the method's name says it.
+        lines += [
+            f"{name}.{key}: {a[key]!r} -> {b[key]!r}"
+            for name, a, b in pairs
+            for key in a
+            if key in b and a[key] != b[key]
+        ]
+    if old.optimizer.clipping == new.optimizer.clipping == "bucket":
+        for name in ("micro_batch", "bucket_bytes"):
+            before, after = getattr(old.execution, name), getattr(new.execution, name)
+            if before != after:
+                lines.append(f"execution.{name}: {before!r} -> {after!r}, by which optimizer.clipping = 'bucket' clips")
+    return lines
+
+
+def _with_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    table = dict(table)
+    for override in overrides:
+        _override(table, override)
+    return table
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    """Set one value of the table; its sections are replaced, because they may be the caller's."""
+    key, separator, text = override.partition("=")
+    path = key.strip().split(".")
+    override = override if len(override) < 200 else f"{override[:200]}..."
+    if not separator or len(path) not in (2, 3) or not all(path):
+        raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
+    try:
+        value = parse_toml(f"value = {text}")["value"]
+    except ValueError:
+        value = text.strip()
+    if path[0] == "phase":
+        phases = table.get("phase", [])
+        if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
+            raise UserError(f"--set {override}: phase in the recipe: expected one or more [[phase]] tables")
+        if len(path) != 3 or path[1] not in map(str, range(len(phases))):
+            raise UserError(
+                f"--set {override}: expected phase.N.key=value with N from 0, as in --set phase.0.steps=100; "
+                f"the recipe has {len(phases)} [[phase]] table(s)"
+            )
+        number = int(path[1])
+        table["phase"] = [*phases[:number], phases[number] | {path[2]: value}, *phases[number + 1 :]]
+        return
+    section = table.get(path[0], {})
+    if len(path) != 2 or not isinstance(section, dict):
+        raise UserError(f"--set {override}: expected section.key=value, as in --set execution.micro_batch=8")
+    table[path[0]] = section | {path[1]: value}

@@ -1,0 +1,459 @@
+"""The recipe: every check fires on a bad value and says what is allowed; what goes in comes out."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from bert_horovod.errors import UserError
+from bert_horovod.recipe import sections
+from bert_horovod.recipe.fields import OneOf, Removed
+from bert_horovod.recipe.sections import Phase, Recipe
+from bert_horovod.recipe_files.loading import (
+    REMOVED,
+    SECTIONS,
+    differences,
+    load_recipe,
+    recipe_from_table,
+    recipe_to_table,
+    recipe_to_toml,
+    what_hash,
+)
+from tests.toys import recipe_of
+
+RECIPES = sorted((Path(__file__).resolve().parents[2] / "run" / "recipes").glob("*.toml"))
+
+
+def settings() -> list[tuple[str, dataclasses.Field]]:
+    """Every setting with its section; of a method's own settings the section is as in "exchange/dreamddp"."""
+    found = []
+    for section, kind in SECTIONS.items():
+        methods = kind.kinds if isinstance(kind, OneOf) else {"": kind[0] if isinstance(kind, list) else kind}
+        seen: list[dataclasses.Field] = []
+        for method, each in methods.items():
+            fresh = [field for field in dataclasses.fields(each) if field.init and field not in seen]
+            seen += fresh
+            found += [(f"{section}/{method}" if method else section, field) for field in fresh]
+    return found
+
+
+SETTINGS = settings()
+ALONE = [(section, field) for section, field in SETTINGS if field.name != "grow"]  # which needs a phase before
+
+
+def names(settings) -> list[str]:
+    return [f"{section}.{field.name}" for section, field in settings]
+
+
+def table_with(section: str, key: str, value) -> dict:
+    section, _, method = section.partition("/")
+    if section == "phase":
+        return {"phase": [{key: value}]}
+    table = {section: {key: value} | ({SECTIONS[section].key: method} if method else {})}
+    if section == "exchange":
+        rule = SECTIONS[section].kinds[method].optimizer
+        table |= {"execution": {"consistency_steps": 0}} | ({"optimizer": {"name": rule}} if rule else {})
+    return table
+
+
+def key_of(section: str, key: str) -> str:
+    section = section.partition("/")[0]
+    return f"phase.0.{key}" if section == "phase" else f"{section}.{key}"
+
+
+def plain(section: str) -> Recipe:
+    """The recipe that table_with changes in one setting."""
+    table = table_with(section, "", None)
+    return recipe_from_table({name: {k: v for k, v in t.items() if k} for name, t in table.items() if name != "phase"})
+
+
+def another(field: dataclasses.Field):
+    """A value that the setting may have and that is not its default."""
+    default, limits = field.default, field.metadata
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, tuple):
+        return [3, 5]
+    if default == "auto" and "minimum" in limits:
+        return 1 << 20
+    if "choices" in limits:
+        return next(choice for choice in limits["choices"] if choice != default)
+    if field in dataclasses.fields(Phase) and field.name == "num_hidden_layers":
+        return sections.Model().num_hidden_layers  # the last phase has all
+    if isinstance(default, int):
+        return default * 2 or 1  # doubled, an attention head still divides the width
+    return {"warmup": 0.5, "hold": 0.25, "end_learning_rate": 1e-5}.get(field.name, default / 2 or 0.5)
+
+
+def outside(field: dataclasses.Field) -> list:
+    """Values just outside of each of the setting's limits."""
+    limits, kind = field.metadata, int if field.default == "auto" else type(field.default)
+    step = 1 if issubclass(kind, int) else 1e-6
+    values = ["nonsense"] if "choices" in limits else []
+    values += [kind(limits["minimum"] - step)] if "minimum" in limits else []
+    values += [kind(limits["maximum"] + step)] if "maximum" in limits else []
+    values += [kind(limits[limit]) for limit in ("above", "below") if limit in limits]
+    return values
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "recipe.toml").write_text("\ufeff[model]\nnum_hidden_layers = 3\n", encoding="utf-8")
+    assert load_recipe(tmp_path / "recipe.toml").model.num_hidden_layers == 3
+
+
+def refusal(table: dict) -> str:
+    with pytest.raises(UserError) as caught:
+        recipe_from_table(table)
+    return str(caught.value)
+
+
+LIMITED = [(section, field) for section, field in SETTINGS if field.metadata]
+
+
+@pytest.mark.parametrize(("section", "field"), LIMITED, ids=names(LIMITED))
+def test_a_value_outside_of_its_limits_is_refused_by_key_value_and_what_is_allowed(section, field):
+    assert len(outside(field)) == len(field.metadata)
+    for value in outside(field):
+        text = refusal(table_with(section, field.name, value))
+        assert text.startswith(f"{key_of(section, field.name)} = {value!r}: expected ")
+        words = {"minimum": "at least", "above": "more than", "maximum": "at most", "below": "less than"}
+        for name, limit in field.metadata.items():
+            assert (", ".join(limit) if name == "choices" else f"{words[name]} {limit}") in text
+
+
+@pytest.mark.parametrize(("section", "field"), SETTINGS, ids=names(SETTINGS))
+def test_a_value_of_another_type_is_refused_by_key_value_and_type(section, field):
+    wrong = {
+        int: [True, 1.0, "1", [1], {"a": 1}],
+        float: [True, "0.5", [0.5]],
+        bool: [0, 1, "true"],
+        str: [1, True, ["adamw"]],
+        tuple: [3, "3", {"a": 1}, [3, "5"], [3.0, 5], [True, 5]],
+    }
+    expected = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a string",
+        tuple: "a list of whole numbers",
+    }
+    kind = type(field.default)
+    if kind is str and "minimum" in field.metadata:  # a number, or a word for the program to find it
+        wrong[str], expected[str] = [True, 1.0, "1", "AUTO", [1]], "a whole number or 'auto'"
+    for value in wrong[kind]:
+        text = refusal(table_with(section, field.name, value))
+        assert text.startswith(f"{key_of(section, field.name)} = {value!r}: expected {expected[kind]}")
+
+
+FLOATS = [(section, field) for section, field in SETTINGS if isinstance(field.default, float)]
+
+
+@pytest.mark.parametrize(("section", "field"), FLOATS, ids=names(FLOATS))
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400], ids=["nan", "inf", "-inf", "huge"])
+def test_numbers_that_are_not_finite_are_refused(section, field, value):
+    assert f"{key_of(section, field.name)} = " in refusal(table_with(section, field.name, value))
+
+
+def test_a_whole_number_is_taken_where_a_number_is_expected():
+    decay = recipe_from_table({"optimizer": {"weight_decay": 1}}).optimizer.weight_decay
+    assert decay == 1.0
+    assert type(decay) is float
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        (
+            {"modle": {}},
+            ("unknown key modle", "known are: data, exchange, execution, model, numerics, objective, optimizer, phase"),
+        ),
+        ({"model": {"heads": 2}}, ("unknown key model.heads", "num_attention_heads")),
+        ({"phase": [{}, {"step": 2}]}, ("unknown key phase.1.step", "steps, trained_layers, warmup")),
+        ({"model": 3}, ("model = 3", "expected a table [model]")),
+        ({"phase": []}, ("phase", "one or more [[phase]] tables")),
+        ({"phase": {"steps": 3}}, ("phase", "one or more [[phase]] tables")),
+        ({"phase": 3}, ("phase", "one or more [[phase]] tables")),
+        ({"phase": [3]}, ("phase", "one or more [[phase]] tables")),
+        ({"model": {"num_attention_heads": 7}}, ("model.num_attention_heads = 7", "model.hidden_size = 768")),
+        (
+            {"phase": [{}, {"sequence_length": 513}]},
+            ("phase.1.sequence_length = 513", "model.max_position_embeddings = 512"),
+        ),
+        ({"phase": [{"warmup": 0.6, "hold": 0.5}]}, ("phase.0.warmup + hold = 1.1", "at most 1")),
+        (
+            {"model": {"type_vocab_size": 1}},
+            ("model.type_vocab_size = 1", "objective.pair = 'next_sentence'", "at least 2"),
+        ),
+        ({"model": {"hidden_dropout_prob": 1 / 512}}, ("model.hidden_dropout_prob = 0.00195", "0, or more than 1/512")),
+        *(
+            ({"execution": {"profile_steps": steps}}, (f"execution.profile_steps = {steps}", "1 <= first <= last"))
+            for steps in ([3], [0, 3], [5, 3], [1, 2, 3], [-2, -1])
+        ),
+        ({"model": {"embedding_size": 769}}, ("model.embedding_size = 769", "at most model.hidden_size = 768")),
+        *(
+            ({"model": {"shared_layers": groups}}, (f"model.shared_layers = {groups}", "model.num_hidden_layers = 12"))
+            for groups in (5, 13)
+        ),
+        (
+            {"optimizer": {"name": "lans", "clipping": "bucket"}},
+            ("optimizer.clipping = 'bucket'", "optimizer.name = 'lans'", "expected 'global'"),
+        ),
+        *(
+            (
+                {"optimizer": {"clipping": "bucket"}, "exchange": {"method": method}},
+                ("optimizer.clipping = 'bucket'", f"exchange.method = '{method}'", "'global', or exchange.method"),
+            )
+            for method in ("onebit_adam", "largest_chunks", "parameters")
+        ),
+        *(
+            (
+                {"optimizer": {"name": optimizer}, "exchange": {"method": method}},
+                (f"optimizer.name = '{optimizer}'", f"exchange.method = '{method}'", f"expected {expected}"),
+            )
+            for optimizer in ("came", "merit")
+            for method, expected in (("onebit_adam", "adamw"), ("onebit_lamb", "lamb"), ("mt_dao", "adamw"))
+        ),
+        ({"model": {"attention_probs_dropout_prob": 0.001}}, ("model.attention_probs_dropout_prob = 0.001", "1/512")),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_by_name(table, parts):
+    text = refusal(table)
+    for part in parts:
+        assert part in text
+
+
+def test_all_wrong_keys_are_listed_at_once():
+    table = {"modle": {}, "model": {"vocab_size": True, "hiden_size": 3}, "phase": [{}, {"steps": 0}], "data": 3}
+    text = refusal(table)
+    for part in (
+        "unknown key modle; did you mean model?",
+        "unknown key model.hiden_size; did you mean hidden_size?",
+        "model.vocab_size = True: expected a whole number, found true or false",
+        "phase.1.steps = 0: expected at least 1",
+        "data = 3: expected a table [data]",
+    ):
+        assert part in text
+    assert len(refusal({"model": {f"unknown{i}": 0 for i in range(1000)}})) < 10_000
+
+
+def test_what_just_fits_together_is_accepted():
+    recipe_from_table(
+        {
+            "model": {"hidden_dropout_prob": 0.002, "attention_probs_dropout_prob": 0.0},
+            "phase": [{"sequence_length": 512, "warmup": 0.6, "hold": 0.4}],
+        }
+    )
+    recipe_from_table({"model": {"type_vocab_size": 1}, "objective": {"pair": "none"}})
+    recipe_from_table({"model": {"embedding_size": 768, "shared_layers": 12}})
+
+
+def test_an_empty_recipe_is_the_defaults():
+    assert recipe_from_table({}) == recipe_of()
+
+
+def test_a_recipe_that_cannot_be_read_is_refused_by_its_path(tmp_path):
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    broken = write(tmp_path, "model = [[[")
+    for path, reason in (
+        (tmp_path / "absent.toml", "No such file"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "binary.toml", "not valid TOML"),
+        (broken, "not valid TOML"),
+    ):
+        with pytest.raises(UserError, match=reason) as caught:
+            load_recipe(path)
+        assert str(path) in str(caught.value)
+
+
+def test_a_written_recipe_reads_back_as_itself(tmp_path):
+    table: dict = {}
+    for section, field in SETTINGS:
+        if section == "phase" and field.name in ("num_hidden_layers", "trained_layers", "grow"):
+            continue  # not of an ALBERT: see test_checking_growth.py
+        if section == "phase":
+            table.setdefault("phase", [{}, {"sequence_length": 64}])[0][field.name] = another(field)
+        elif "/" not in section or section == "optimizer/adamw":
+            table.setdefault(section.partition("/")[0], {})[field.name] = another(field)
+    recipe = recipe_from_table(table)
+    assert load_recipe(write(tmp_path, recipe_to_toml(recipe))) == recipe
+    assert recipe_from_table(recipe_to_table(recipe)) == recipe
+
+
+@pytest.mark.parametrize(("section", "field"), ALONE, ids=names(ALONE))
+def test_a_written_setting_reads_back_as_itself(section, field, tmp_path):
+    changed = recipe_from_table(table_with(section, field.name, another(field)))
+    assert load_recipe(write(tmp_path, recipe_to_toml(changed))) == changed
+
+
+METHODS_OF_SECTIONS = [
+    (section, kind.key, method, field)
+    for section, kind in SECTIONS.items()
+    if isinstance(kind, OneOf)
+    for method, each in kind.kinds.items()
+    for field in dataclasses.fields(each)
+    if field.init and (method, field.name) != ("lans", "clipping")  # which fits it in one value
+]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "method", "field"), METHODS_OF_SECTIONS, ids=lambda value: getattr(value, "name", str(value))
+)
+def test_a_written_recipe_has_its_methods_settings_and_reads_back_as_itself(section, key, method, field):
+    recipe = recipe_from_table(table_with(f"{section}/{method}", field.name, another(field)))
+    assert recipe_to_table(recipe)[section][field.name] == another(field)
+    assert recipe_from_table(recipe_to_table(recipe)) == recipe
+    for other, kind in SECTIONS[section].kinds.items():
+        if field.name in {each.name for each in dataclasses.fields(kind)}:
+            continue
+        table = table_with(f"{section}/{other}", field.name, field.default)
+        assert recipe_from_table(table) == plain(f"{section}/{other}")  # as in files of earlier runs
+        text = refusal(table_with(f"{section}/{other}", field.name, another(field)))
+        assert text.startswith(f"{section}.{field.name} = {another(field)!r}: {section}.{key} = {other!r} has no such ")
+        assert f"{section}.{key} = " in text.partition("; expected")[2]
+        assert method in text.rpartition(" = ")[2].split(" or ")
+
+
+def test_a_setting_that_was_removed_is_passed_over_at_its_old_default_and_else_refused_with_what_replaces_it(
+    monkeypatch,
+):
+    monkeypatch.setitem(REMOVED, "data", {"shuffle_buffer": Removed(1000, "rows are drawn without a buffer")})
+    assert recipe_from_table({"data": {"seed": 3, "shuffle_buffer": 1000}}).data.seed == 3
+    assert refusal({"data": {"shuffle_buffer": 5}}) == (
+        "data.shuffle_buffer = 5: there is no such setting any more; rows are drawn without a buffer"
+    )
+    assert "shuffle_buffer" not in refusal({"data": {"sed": 5}}).partition("known are")[2]
+
+
+def test_other_methods_differ_by_their_name_alone():
+    signs = recipe_from_table({"exchange": {"method": "onebit_adam", "dense": 0.5}})
+    assert differences(recipe_from_table({}), signs) == ["exchange.method: 'gradients' -> 'onebit_adam'"]
+    assert what_hash(recipe_from_table({})) != what_hash(signs)
+
+
+@pytest.mark.parametrize("method", ["onebit_adams", 3, ["gradients"], True])
+def test_a_method_that_there_is_not_is_refused_with_those_that_there_are(method):
+    text = refusal({"exchange": {"method": method, "rank": 4}})
+    assert text.startswith(f"exchange.method = {method!r}: expected ")
+    assert ("one of gradients, largest_chunks, onebit_adam" in text) == isinstance(method, str)
+
+
+def test_a_recipe_that_is_not_there_points_to_those_that_come_with_the_program(tmp_path):
+    with pytest.raises(UserError, match=r"absent\.toml: No such file.*`bert-horovod recipes` lists"):
+        load_recipe(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_shipped_recipes_load_and_read_back_as_themselves(path, tmp_path):
+    recipe = load_recipe(path)
+    assert load_recipe(write(tmp_path, recipe_to_toml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(("section", "field"), ALONE, ids=names(ALONE))
+def test_the_hash_of_what_is_trained_changes_with_every_setting_but_those_of_execution(section, field):
+    changed = recipe_from_table(table_with(section, field.name, another(field)))
+    assert changed != plain(section)
+    assert (what_hash(changed) == what_hash(plain(section))) == (section == "execution")
+
+
+@pytest.mark.parametrize(("section", "field"), ALONE, ids=names(ALONE))
+def test_differences_name_the_key_and_both_values_of_every_setting_but_those_of_execution(section, field):
+    changed = recipe_from_table(table_with(section, field.name, another(field)))
+    expected = [f"{key_of(section, field.name)}: {field.default!r} -> {another(field)!r}"]
+    assert differences(plain(section), changed) == ([] if section == "execution" else expected)
+
+
+def test_clipping_by_buckets_makes_micro_batch_and_bucket_bytes_settings_that_a_run_keeps():
+    def of(clipping: str, **execution) -> Recipe:
+        return recipe_from_table({"optimizer": {"clipping": clipping}, "execution": execution})
+
+    assert differences(of("bucket"), of("bucket", micro_batch=8, bucket_bytes=1000, threads=3)) == [
+        "execution.micro_batch: 32 -> 8, by which optimizer.clipping = 'bucket' clips",
+        "execution.bucket_bytes: 'auto' -> 1000, by which optimizer.clipping = 'bucket' clips",
+    ]
+    assert differences(of("global"), of("global", micro_batch=8, bucket_bytes=1000)) == []
+
+
+def test_differences_tell_of_another_number_of_phases():
+    longer = recipe_of(phase=(Phase(), Phase(steps=5)))
+    assert differences(recipe_of(), longer) == ["phase: 1 phases -> 2"]
+    assert what_hash(longer) != what_hash(recipe_of())
+
+
+def test_total_steps_are_those_of_all_phases():
+    assert recipe_of(phase=(Phase(steps=3), Phase(steps=5))).total_steps == 8
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("execution.micro_batch=8", "execution", "micro_batch", 8),
+        (" execution.micro_batch = 8 ", "execution", "micro_batch", 8),
+        ("optimizer.weight_decay=1e-2", "optimizer", "weight_decay", 0.01),
+        ("objective.pair=none", "objective", "pair", "none"),
+        ("optimizer.name=lamb", "optimizer", "name", "lamb"),
+        ("execution.profile_steps=[100,110]", "execution", "profile_steps", (100, 110)),
+        ("execution.profile_steps=[]", "execution", "profile_steps", ()),
+        ('optimizer.name="lamb"', "optimizer", "name", "lamb"),
+    ],
+)
+def test_an_overriding_value_is_read_as_toml_else_as_a_string(tmp_path, override, section, key, value):
+    recipe = load_recipe(write(tmp_path, "[optimizer]\nbeta_1 = 0.8\n"), [override])  # [execution] is made where absent
+    assert getattr(getattr(recipe, section), key) == value
+    assert recipe.optimizer.beta_1 == 0.8
+
+
+def test_overrides_reach_a_phase_by_its_number_and_the_last_one_wins(tmp_path):
+    recipe = load_recipe(
+        write(tmp_path, "[[phase]]\nsteps = 1\n[[phase]]\nsteps = 2\n"),
+        ["phase.1.steps=7", "phase.1.steps=9", "phase.0.warmup=0.5"],
+    )
+    assert [(phase.steps, phase.warmup) for phase in recipe.phase] == [(1, 0.5), (9, 0.01)]
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "expected"),
+    [
+        ("", "execution.micro_batch", "expected section.key=value"),
+        ("", "micro_batch=8", "expected section.key=value"),
+        ("", "=8", "expected section.key=value"),
+        ("", ".micro_batch=8", "expected section.key=value"),
+        ("", "execution.=8", "expected section.key=value"),
+        ("", "execution.micro_batch.x=8", "expected section.key=value"),
+        ("", "a.b.c.d=8", "expected section.key=value"),
+        ("model = 3", "model.vocab_size=8", "expected section.key=value"),
+        ("", "phase.0.steps=8", r"the recipe has 0 \[\[phase\]\]"),
+        ("[[phase]]", "phase.1.steps=8", r"phase\.N\.key=value .*the recipe has 1 \[\[phase\]\]"),
+        ("[[phase]]", "phase.-1.steps=8", r"phase\.N\.key=value"),
+        ("[[phase]]", "phase.².steps=8", r"phase\.N\.key=value"),
+        ("[[phase]]", "phase.steps=8", r"phase\.N\.key=value"),
+        ("phase = 3", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
+        ("phase = [3]", "phase.0.steps=8", r"expected one or more \[\[phase\]\] tables"),
+    ],
+)
+def test_an_override_that_cannot_be_applied_is_refused_in_full(tmp_path, text, override, expected):
+    with pytest.raises(UserError, match=expected) as caught:
+        load_recipe(write(tmp_path, text), [override])
+    assert f"--set {override}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("execution.micro_batch=eight", "execution.micro_batch = 'eight': expected a whole number, found a string"),
+        ("execution.micro_batch=", "execution.micro_batch = '': expected a whole number"),
+        ("execution.micro_bach=8", "unknown key execution.micro_bach; did you mean micro_batch?"),
+        ("execution.microbatch=8", "unknown key execution.microbatch; did you mean micro_batch?"),
+        ("exec.micro_batch=8", "unknown key exec;"),
+    ],
+)
+def test_an_overriding_value_is_checked_as_one_in_the_file(tmp_path, override, expected):
+    with pytest.raises(UserError) as caught:
+        load_recipe(write(tmp_path, ""), [override])
+    assert expected in str(caught.value)
