@@ -21,6 +21,7 @@ class UpdateInputs(NamedTuple):
 
     learning_rate: tf.Tensor  # float32 scalar
     update: tf.Tensor  # float32 scalar: the optimizer's t
+    loss_scale: tf.Tensor | float = 1.0  # float32 scalar: see Exchange.divides_by_loss_scale
 
 
 class Update(NamedTuple):
@@ -46,6 +47,9 @@ class Exchange:
 
     # Metric that the next update's `gradient_norm` is: "exchange_norm" if it is of something else than the gradient.
     norm_metric: str = "gradient_norm"
+    # Whether `update` takes gradients in float16 that still have the loss scale, and divides them by
+    # UpdateInputs.loss_scale; gradients in other dtypes never have it. Then no float32 copy of them is written first.
+    divides_by_loss_scale: bool = False
     plan: BucketPlan
     _world: World
 

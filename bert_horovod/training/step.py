@@ -88,6 +88,7 @@ class TrainStep:
             tf.Variable(tf.constant(counter, tf.float32), trainable=False)
             for counter in (progress.updates, progress.loss_scale, progress.good_steps)
         )
+        self._keeps_loss_scale = micro_batches == 1 and exchange.divides_by_loss_scale  # else they are added up first
         # By with_times; each graph is traced at its first call.
         self._accumulate = {asked: _graph(self._accumulate_micro_batch, asked) for asked in (False, True)}
         self._finish = {asked: _graph(self._finish_step, asked) for asked in (False, True)}
@@ -149,14 +150,10 @@ class TrainStep:
         """This micro-batch's share of the gradient, as parameter_gradients returns it, and loss sums, float64 [sums].
 
         With `folds_lookups` the sparse embedding gradients are already added to the dense ones.
-        Gradients have the dtype of the computation; in float16 they become float32 and lose the loss scale, which is
-        the step's own unless another is given.
+        Gradients have the dtype of the computation. In float16 they become float32 and lose the loss scale, which is
+        the step's own unless another is given; where the exchange takes it away, those in float16 keep it.
         """
-        # In float16, backward has the magnitude of (mean over a micro-batch) * (loss scale).
-        scale = tf.constant(1.0)
-        if self._growth_steps:
-            scale = self._loss_scale if loss_scale is None else loss_scale
-            scale = scale * float(self._world.size * self._micro_batches)
+        scale = self._scale(loss_scale)
         weights = self._cast.values(self._state.parameters)
         forward = Forward(self._model, weights, self._policy, DropoutState(inputs.dropout_key, first_row))
         trained = {name: weights[name] for name in self._trained_weights}
@@ -170,9 +167,23 @@ class TrainStep:
             gradients |= {name: with_lookups(gradients[name], part, dtype) for name, part in lookups.items()}
             lookups = {}
         if self._policy.dtype == tf.float16:
-            gradients = {name: tf.cast(gradient, tf.float32) / scale for name, gradient in gradients.items()}
+            gradients = {
+                name: gradient
+                if self._keeps_loss_scale and gradient.dtype == tf.float16 and name not in lookups
+                else tf.cast(gradient, tf.float32) / scale
+                for name, gradient in gradients.items()
+            }
             lookups = {name: tf.IndexedSlices(part.values / scale, part.indices) for name, part in lookups.items()}
         return gradients, lookups, tf.cast(tf.stack([sums[name] for name in self._task.sum_names]), tf.float64)
+
+    def _scale(self, loss_scale: tf.Tensor | None = None) -> tf.Tensor:
+        """The factor of the loss, float32 scalar: in float16, backward has the magnitude of (mean over a micro-batch) *
+        (loss scale), which is the step's own unless another is given.
+        """
+        if not self._growth_steps:
+            return tf.constant(1.0)
+        loss_scale = self._loss_scale if loss_scale is None else loss_scale
+        return loss_scale * float(self._world.size * self._micro_batches)
 
     def not_finite(
         self, batches: list[dict[str, np.ndarray]], first_rows: list[int], inputs: StepInputs, loss_scale: float
@@ -279,7 +290,7 @@ class TrainStep:
         gradients, lookups = tf.nest.map_structure(tf.identity, (gradients, lookups), expand_composites=True)
         computed = clock([*gradients.values(), *(part.values for part in lookups.values())])
         self.exchange.beside(self._micro_batches)
-        update_inputs = UpdateInputs(inputs.learning_rate, self._updates + 1)
+        update_inputs = UpdateInputs(inputs.learning_rate, self._updates + 1, self._scale())
         update = self.exchange.update(gradients, lookups, update_inputs, clock)
         self._count(update.finite)
         sums = self._world.all_reduce(self._sums + sums, "sums")

@@ -58,6 +58,10 @@ class GradientExchange(Exchange):
         self._world = world
         self._settings, self._wire = recipe.optimizer, recipe.numerics.wire
         self._fused = fused
+        # In one program with the cast to the wire; where gradients are clipped or read first, they need their magnitude.
+        self.divides_by_loss_scale = (
+            world.size > 1 and recipe.numerics.wire == "float16" and recipe.optimizer.clipping == "global"
+        )
         self._feeds_errors_back = recipe.numerics.wire == "int8" and recipe.exchange.error_feedback
 
     def begin(self, first: int, last: int) -> None:
@@ -78,7 +82,7 @@ class GradientExchange(Exchange):
 
     def update(self, gradients: Gradients, lookups: Lookups, inputs: UpdateInputs, clock: Clock) -> Update:
         finite_before_sums = self._finite_before_sums(gradients)
-        gradients, ready_s, done_s, rows, owed = self.reducer.reduce(gradients, lookups, clock)
+        gradients, ready_s, done_s, rows, owed = self.reducer.reduce(gradients, lookups, clock, inputs.loss_scale)
         reduced_s = clock(list(gradients.values()))
         grouped = self._updater.grouped(gradients)
         norm = self._updater.norm(grouped)

@@ -139,12 +139,15 @@ class GradientReducer:
         maxima_of_members = [[maxima[name] for name in names if name in maxima] for names in members]
         self.maxima.assign([max(member_maxima, default=1.0) for member_maxima in maxima_of_members])
 
-    def reduce(self, gradients: Gradients, lookups: Lookups, clock: Clock = no_clock) -> Reduced:
+    def reduce(
+        self, gradients: Gradients, lookups: Lookups, clock: Clock = no_clock, loss_scale: tf.Tensor | float = 1.0
+    ) -> Reduced:
         """Sum gradients over ranks; results are float32.
 
         If a number is not finite or overflows float16 on one rank, the sum is not finite on all ranks. `lookups` are
         the sparse embedding gradients by table, not yet added to the dense parts; values [n, width], indices [n]. In a
         world of one, gradients keep the dtypes that they were computed in, except for the tables, which are float32.
+        On the float16 wire, gradients in float16 are divided by `loss_scale`, float32 scalar.
         """
         rows = self.plan.rows
         gradients = whole(gradients, lookups, without=rows)
@@ -158,7 +161,7 @@ class GradientReducer:
         maxima, times, owed = [], [], []
         for i, bucket in enumerate(self.plan.buckets):
             with tf.control_dependencies(first):
-                flat = self._flat([gradients[name] for name in bucket], i)
+                flat = self._flat([gradients[name] for name in bucket], i, loss_scale)
             ready = clock([flat])
             flat = self._sum(flat, i, owed)
             times.append((ready, clock([flat])))
@@ -170,7 +173,7 @@ class GradientReducer:
             ids, flat = self._touched_rows(lookups[rows], first)
             i = len(maxima)
             if self._wire == "float16":
-                flat = _halves(self._scale(i), flat)[0]
+                flat = _halves(self._scale(i), 1.0, flat)[0]
             ready = clock([flat])
             flat = self._world.all_reduce(flat, f"gradients.{i}")
             times.append((ready, clock([flat])))
@@ -190,7 +193,7 @@ class GradientReducer:
         The caller must pass all sums of a step to `follow`.
         """
         if self._wire == "float16":
-            (flat,) = self._compiled(_halves)(self._scale(i), flat)
+            (flat,) = self._compiled(_halves)(self._scale(i), 1.0, flat)
         ready = clock([flat])
         flat = self._world.all_reduce(flat, f"gradients.{i}")
         done = clock([flat])
@@ -202,11 +205,11 @@ class GradientReducer:
             maxima = tf.stack([tf.reduce_max(tf.abs(flat)) for flat in sums])
             self.maxima.assign(next_maxima(self.maxima, maxima))
 
-    def _flat(self, gradients: list[tf.Tensor], i: int) -> tf.Tensor:
+    def _flat(self, gradients: list[tf.Tensor], i: int, loss_scale: tf.Tensor | float) -> tf.Tensor:
         """Concatenate a bucket's gradients: float32, or scaled float16; for two_step padded with zeros."""
         parts = [tf.reshape(gradient, [-1]) for gradient in gradients]  # XLA's loops over two axes take 4 times longer
         if self._wire == "float16":
-            parts = self._compiled(_halves)(self._scale(i), *parts)
+            parts = self._compiled(_halves)(self._scale(i), loss_scale, *parts)
         else:
             parts = [tf.cast(part, tf.float32) for part in parts]
         if self._two_steps:
@@ -295,9 +298,14 @@ def next_maxima(assumed: tf.Tensor, measured: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(measured), usable, tf.minimum(assumed * OVERFLOW_STEP, 2.0**100))
 
 
-def _halves(scale: tf.Tensor, *numbers: tf.Tensor) -> list[tf.Tensor]:
-    """Multiply each tensor by the scale and cast it to float16."""
-    return [tf.cast(tf.cast(bucket, tf.float32) * scale, tf.float16) for bucket in numbers]
+def _halves(scale: tf.Tensor, loss_scale: tf.Tensor | float, *numbers: tf.Tensor) -> list[tf.Tensor]:
+    """Divide what is in float16 by the loss scale, multiply each tensor by the scale and cast it to float16."""
+    halves = []
+    for bucket in numbers:
+        exact = tf.cast(bucket, tf.float32)
+        exact = exact / loss_scale if bucket.dtype == tf.float16 else exact
+        halves.append(tf.cast(exact * scale, tf.float16))
+    return halves
 
 
 def _numbers_of_halves(
