@@ -1,7 +1,8 @@
 """What all tests share: the real text beside the project, and hosts joined by real links, where they can be had."""
 
+import collections
 import contextlib
-import functools
+import itertools
 import signal
 import sys
 import time
@@ -19,7 +20,6 @@ from tests.two_ranks import TwoRanks
 
 _RANKS = TwoRanks()
 _SHARED = ("two_ranks", "transformers")
-_PROCESSES = ("subprocess", "start_cluster", "horovod_runs", "cluster.launches", "lab.scripts")
 _OUT_OF_TIME = "not begun: the time that --begin-until gives is over"
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -66,35 +66,32 @@ def transformers() -> ModuleType:
     return pytest.importorskip("transformers")
 
 
-@functools.cache
-def shared(path: str) -> str | None:
-    """What takes long to start and should be started for this file and others together: the word is in its text."""
-    text = Path(path).read_text(encoding="utf-8")
-    return next((word for word in _SHARED if word in text), None)
-
-
-@functools.cache
-def starts_processes(path: str) -> bool:
-    """Whether a file's tests start programs, which takes a multiple of the time of the others."""
-    text = Path(path).read_text(encoding="utf-8")
-    return any(word in text for word in _PROCESSES)
+def shared_start(item: pytest.Item) -> str | None:
+    """What a test asks for that takes long to start, and should be started for it and others together."""
+    return next((name for name in _SHARED if name in getattr(item, "fixturenames", ())), None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--begin-until", type=float, metavar="SECONDS", help="begin no test later (seconds since 1970)")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what tells most where time is short: the golden losses, then what starts nothing, then files that
-    share a start, beside each other; last those that start programs.
+    """Order by what tells most where time is short: the golden losses, then what starts nothing, then tests that share
+    a start, last those that start programs. One worker takes a file's tests, or all that share a start; of those with
+    two ranks, two workers.
     """
 
     def order(item: pytest.Item) -> tuple[bool, bool, int]:
-        path = str(item.path)
-        programs = starts_processes(path) and not shared(path)
-        return (item.path.parent.name != "golden", programs, (None, *_SHARED).index(shared(path)))
+        start = shared_start(item)
+        programs = start is None and item.get_closest_marker("full") is not None
+        return (item.path.parent.name != "golden", programs, (None, *_SHARED).index(start))
 
     items.sort(key=order)
+    for item in items:
+        group = shared_start(item) or item.nodeid.partition("::")[0]
+        half = " of exchanges" if group == "two_ranks" and "exchange" in item.path.parts else ""
+        item.add_marker(pytest.mark.xdist_group(group + half))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,6 +107,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     left = sum(_OUT_OF_TIME in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
     if left:
         terminalreporter.write_line(f"not begun: {left} tests, because the time given was over; run/test.sh runs all")
+    seconds: collections.Counter[str] = collections.Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) > 10:
+        terminalreporter.write_sep("=", "slowest 10 files")
+        for file, total in seconds.most_common(10):
+            terminalreporter.write_line(f"{total:.0f} s {file}")
 
 
 def pytest_collection_finish() -> None:
@@ -122,25 +127,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """End the two ranks where no file asks for them next; give back the signals that a run has taken."""
+    """End the two ranks where no test asks for them next; give back the signals that a run has taken."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    if nextitem is None or shared(str(nextitem.path)) != "two_ranks":
+    if nextitem is None or shared_start(nextitem) != "two_ranks":
         _RANKS.close()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
-    """With --dist loadfile one worker takes all files that share a start; of those with two ranks, two workers."""
-    if config.getvalue("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class SharedTogether(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            start = shared(str(config.rootpath / file))
-            half = " of exchanges" if start == "two_ranks" and "/exchange/" in file else ""
-            return f"{start}{half}" if start else file
-
-    return SharedTogether(config, log)

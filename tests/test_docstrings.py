@@ -23,6 +23,7 @@ def test_the_examples_of_a_module_give_what_they_show(name):
     assert not results.failed
 
 
+@pytest.mark.full
 def test_the_arithmetic_with_examples_needs_no_tensorflow():
     program = f"import sys, {', '.join(MODULES)}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=PROJECT, check=False).returncode == 0

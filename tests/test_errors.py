@@ -285,6 +285,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.full
 @needs_horovod
 def test_failures_of_several_ranks_end_them_as_the_page_says():
     done = run_ranks(2, TWO_RANKS)
@@ -305,6 +306,7 @@ print("outcome", outcome.code, outcome.again)
 """
 
 
+@pytest.mark.full
 @needs_horovod
 @pytest.mark.parametrize("code", sorted({entry.code for entry in ROWS}))
 def test_the_launcher_decides_by_the_code_as_the_page_says(code, tmp_path):

@@ -292,6 +292,7 @@ def test_files_that_help_names_exist(monkeypatch):
         assert not [path for path in named if not (project / path).exists()]
 
 
+@pytest.mark.full
 def test_help_names_every_command_with_its_purpose():
     done = run("-m", "bert_horovod", "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -385,6 +386,7 @@ def test_a_commands_result_is_the_exit_code(returned, code):
     assert dispatch(argparse.Namespace(run=lambda arguments: returned)) == code
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_stream_is_no_fault(tmp_path, closed):
     command = f"exec {sys.executable} -m bert_horovod recipes {closed}"

@@ -17,6 +17,8 @@ from tests.cluster.ports import listening
 from tests.horovod_runs import PATIENCE_S, clean_environment, run_ranks
 from tests.toy_runs import pretrain_arguments
 
+pytestmark = pytest.mark.full
+
 HOROVOD_ALONE = """
 import horovod.tensorflow as horovod
 from tests.cluster.ports import listening

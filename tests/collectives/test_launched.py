@@ -14,6 +14,7 @@ from bert_horovod.errors import UserError
 from tests.horovod_runs import PATIENCE_S, clean_environment
 
 
+@pytest.mark.full
 def test_an_elastic_horovodrun_is_refused_and_restarts_are_named(tmp_path):
     pytest.importorskip("horovod")
     discovery = tmp_path / "discovery.sh"

@@ -10,6 +10,8 @@ import pytest
 from tests.horovod_runs import PATIENCE_S, clean_environment
 from tests.toys import write_toy_store
 
+pytestmark = pytest.mark.full
+
 TEXT = "text,label\ngood,1\nbad,0\n"
 OWN = ["finetune", "--task", "classification", "--checkpoint", "model", "--output_dir", "out", "--train_file"]
 PREPARE = ["prepare", "--output_dir", "out", "--vocab"]

@@ -86,6 +86,7 @@ def test_a_task_that_is_not_there_is_refused(files, tmp_path, capsys):
     assert "invalid choice: 'sst3'" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_another_runs_directory_is_refused(files, tmp_path):
     finetune(1, *words(files, tmp_path / "out", "--max_steps", "1"))
     arguments = parse(["bert-horovod", *words(files, tmp_path / "out", "--epochs", "1")])

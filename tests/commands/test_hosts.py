@@ -4,6 +4,8 @@ import pytest
 
 from tests.horovod_runs import run_command
 
+pytestmark = pytest.mark.full
+
 JOB = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NTASKS_PER_NODE": "4"}
 
 

@@ -72,6 +72,7 @@ def test_an_alberts_summary_tells_of_shared_layers_and_narrow_embeddings(tmp_pat
     assert read_directory(tmp_path / "made").model.shared_layers == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("heads", "kind", "labels"),
     [
@@ -95,6 +96,7 @@ def test_transformers_loads_every_head(tmp_path, transformers, heads, kind, labe
             np.testing.assert_array_equal(tensors[name].numpy(), variables[variable])
 
 
+@pytest.mark.full
 def test_a_directory_of_pytorchs_file_becomes_one_of_safetensors(tmp_path, torch):
     directory = tmp_path / "bert-cased"
     model = random_model("BertForSequenceClassification", num_labels=2, id2label={0: "no", 1: "yes"})

@@ -6,6 +6,8 @@ import pytest
 
 from tests.horovod_runs import run_command
 
+pytestmark = pytest.mark.full
+
 PRETRAIN = ["--", "pretrain", "--recipe", "none.toml", "--data_dir", "none", "--output_dir", "none"]
 NO_INTERFACE = "this host has no network interface 'nosuch0'; it has lo"
 TOO_MANY = "-np 9 is more than the slots of the hosts, 4 on 2"

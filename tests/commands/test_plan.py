@@ -24,6 +24,7 @@ def plan(capsys, *flags: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_table_for_each_phase():
     done = run_command("plan", *FLAGS, "--device", "V100", "--world_size", "1", "32")
     assert (done.returncode, done.stderr) == (0, "")

@@ -86,6 +86,7 @@ def test_standard_input_makes_the_store_that_the_file_makes_and_leaves_no_copy(f
     assert not os.path.exists("store")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_names_of_any_bytes_and_characters_are_written_in_any_locale(files, locale):
     os.rename("a.txt", b"caf\xe9.txt")
@@ -141,6 +142,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(files, capsys, words, message)
     assert not os.path.exists("store")
 
 
+@pytest.mark.full
 def test_help_needs_no_tensorflow():
     program = (
         "import sys; from bert_horovod.commands import prepare, verify, vocab; "

@@ -140,6 +140,7 @@ def test_a_begun_run_is_not_started_from_another_checkpoint(files, tmp_path):
     refuse(files, message, "--init_checkpoint", str(tmp_path / "model"))
 
 
+@pytest.mark.full
 def test_a_second_run_on_the_same_directory_is_refused(files):
     script = f"""
 import time
@@ -179,6 +180,7 @@ def test_a_resume_on_another_store_is_refused(files, tmp_path):
     refuse(files, "belongs to a run on other data")
 
 
+@pytest.mark.full
 def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
     horovod = pytest.importorskip("horovod.tensorflow")
     if horovod.mpi_built():
@@ -200,6 +202,7 @@ def test_mpirun_with_a_horovod_without_mpi_is_refused(files):
     assert not (files["output_dir"] / "checkpoints").exists()
 
 
+@pytest.mark.full
 def test_under_horovodrun_a_mistake_is_said_once(files):
     done = run_ranks(2, PROJECT / "run" / "run_pretraining.py", *flags(files, "--set", "phase.0.learning_rate=-1"))
     assert done.returncode != 0
@@ -228,6 +231,7 @@ def test_one_process_works_without_horovod(files):
     assert (files["output_dir"] / "checkpoints" / "step-00000001" / "model.safetensors").is_file()
 
 
+@pytest.mark.full
 def test_two_processes_without_horovod_are_told_how_to_get_it(files):
     block = (
         "import sys; sys.modules['horovod'] = None; sys.argv = ['bert-horovod', 'pretrain', *sys.argv[1:]]; "

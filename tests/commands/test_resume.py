@@ -40,6 +40,7 @@ def flags(place: Path, output_dir: str) -> list[str]:
     return pretrain_arguments(place, store, Path(output_dir), phase={"steps": 100_000}, execution=QUICK)
 
 
+@pytest.mark.full
 def test_a_run_is_seen_running_killed_and_stopped_and_resume_is_the_same_command(tmp_path):
     words = ["pretrain", *flags(tmp_path, "run"), "--set", "execution.checkpoint_steps=5"]  # a relative directory
     run = tmp_path / "run"
@@ -98,6 +99,7 @@ def test_what_cannot_be_run_again_is_shown(tmp_path, change, message):
         arguments.run(arguments)
 
 
+@pytest.mark.full
 def test_no_module_in_the_recorded_directory_is_run(tmp_path):
     for name in ("json", "bert_horovod", "absl"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of another')\n")

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from bert_horovod.__main__ import dispatch, parse
 from bert_horovod.commands.finetune import OWN
 from bert_horovod.finetuning.glue import TASKS
@@ -33,6 +35,7 @@ def test_a_mistake_is_one_message(tmp_path, capsys):
     assert "has no dev.tsv or dev.tsv.gz" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_scoring_imports_no_tensorflow(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
     (tmp_path / "p.tsv").write_text("index\tprediction\n0\t1\n")

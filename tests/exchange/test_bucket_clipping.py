@@ -88,6 +88,7 @@ def test_each_bucket_of_each_micro_batch_is_clipped_by_its_own_norm():
     assert_follows(clipped_step(World(), toy(1), 1), 1, 1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("wire", "tolerance"), [("float32", 1e-5), ("float16", 2e-3)])
 def test_ranks_clip_before_they_sum(wire, tolerance, two_ranks):
     ranks = [answer.value for answer in two_ranks.run(clipped_step, toy(2, wire), 1)]
@@ -96,6 +97,7 @@ def test_ranks_clip_before_they_sum(wire, tolerance, two_ranks):
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
 
 
+@pytest.mark.full
 def test_a_micro_batch_that_is_not_finite_skips_the_step_on_all_ranks(two_ranks):
     for answer in two_ranks.run(clipped_step, toy(2), BROKEN):
         assert not answer.value["finite"]
@@ -130,6 +132,7 @@ def micro_batches_of(rows: int, most: float = 0.1, **sections) -> Recipe:
     return toy_recipe(optimizer=optimizer, execution={"micro_batch": rows, "checkpoint_steps": 3}, **sections)
 
 
+@pytest.mark.full
 def test_the_number_of_ranks_changes_nothing(two_ranks, store, tmp_path):
     two_ranks.run(train_rank, store.path, tmp_path / "moved", micro_batches_of(16), max_steps=3)
     for run in ("moved", "alone"):

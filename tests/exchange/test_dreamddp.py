@@ -59,6 +59,7 @@ def ranks(two_ranks, request) -> list[dict]:
     return [answer.value for answer in answers]
 
 
+@pytest.mark.full
 def test_it_is_the_transcription_on_every_rank(ranks):
     for step, expected in enumerate(transcribed()):
         for rank in range(RANKS):
@@ -69,12 +70,14 @@ def test_it_is_the_transcription_on_every_rank(ranks):
                 )
 
 
+@pytest.mark.full
 def test_ranks_are_equal_after_a_full_average_alone(ranks):
     mine, others = (record["parameters"] for record in ranks)
     equal = [i + 1 for i in range(STEPS) if all((mine[i][name] == others[i][name]).all() for name in SHAPES)]
     assert equal == [FULL]
 
 
+@pytest.mark.full
 def test_bytes_are_those_that_collectives_were_given(ranks):
     for record in ranks:
         assert record["stated_bytes"][0] == pytest.approx(np.mean(record["bytes"][:FULL]))
@@ -83,6 +86,7 @@ def test_bytes_are_those_that_collectives_were_given(ranks):
         assert [step for step, _ in record["notices"]] == [13]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "optimizer", [SGD, pytest.param({"name": "adamw", "max_grad_norm": 1.0}, marks=pytest.mark.slow)]
 )

@@ -69,6 +69,7 @@ def ranks(two_ranks) -> list[dict]:
     return [answer.value for answer in two_ranks.run(trained, chunks_recipe(dense=0.25), STEPS, bad=BAD)]
 
 
+@pytest.mark.full
 def test_it_is_the_transcription(ranks):
     parameters, owed = transcribed(dense_steps=5)
     for rank, record in enumerate(ranks):
@@ -81,6 +82,7 @@ def test_it_is_the_transcription(ranks):
             np.testing.assert_allclose(record["own"][f"residual.{i}"], residual.reshape(-1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_what_waits_and_what_was_sent_is_all_there_was(ranks):
     """The sum of all gradients is what parameters moved by and what ranks still owe."""
     for i, bucket in enumerate(BUCKETS):
@@ -92,6 +94,7 @@ def test_what_waits_and_what_was_sent_is_all_there_was(ranks):
     assert any(np.abs(value).max() > 0 for value in ranks[0]["own"].values())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wire", [pytest.param("float32", marks=pytest.mark.slow), "float16"])
 def test_what_is_not_finite_on_one_rank_leaves_all_as_it_was(two_ranks, wire):
     for answer in two_ranks.run(trained, chunks_recipe(wire), STEPS, bad=BAD):
@@ -103,6 +106,7 @@ def test_what_is_not_finite_on_one_rank_leaves_all_as_it_was(two_ranks, wire):
         assert all(np.isfinite(value).all() for value in record["own"].values())
 
 
+@pytest.mark.full
 def test_a_fraction_of_1_is_the_exchange_of_gradients_to_rounding(two_ranks):
     adamw = {"name": "adamw", "max_grad_norm": 5.0}
     all_of_them = two_ranks.run(trained, chunks_recipe(optimizer=adamw, fraction=1.0), STEPS)[0].value
@@ -124,6 +128,7 @@ def test_float16_on_the_wire_is_near(two_ranks):
         assert 0 < difference < 0.01 * np.abs(wide["parameters"][7][name] - initial()[name]).max(), name
 
 
+@pytest.mark.full
 def test_bytes_are_those_that_collectives_were_given_in_either_stage(ranks):
     for record in ranks:
         assert record["stated_bytes"] == record["bytes"]
@@ -133,6 +138,7 @@ def test_bytes_are_those_that_collectives_were_given_in_either_stage(ranks):
         assert record["wire_bytes"] == record["bytes"][-1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stop", [pytest.param(3, marks=pytest.mark.slow), 9])
 def test_a_resumed_run_equals_an_uninterrupted_one(two_ranks, stop):
     for answer in two_ranks.run(trained_in_parts, chunks_recipe("float16", dense=0.25), 14, stop):

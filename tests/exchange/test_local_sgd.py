@@ -40,6 +40,7 @@ def hashes_by_step(world: World, store: Path, output_dir: Path, recipe: Recipe, 
     return hashes
 
 
+@pytest.mark.full
 def test_with_an_interval_of_1_it_is_averaged_gradients_to_rounding(two_ranks, store, tmp_path):
     whole = train(store, tmp_path / "whole", optimizer=SGD, phase={"learning_rate": 0.2})
     two_ranks.run(train_rank, store.path, tmp_path / "local", local_recipe(1))
@@ -54,6 +55,7 @@ def test_with_an_interval_of_1_it_is_averaged_gradients_to_rounding(two_ranks, s
         np.testing.assert_allclose(parameters[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.full
 def test_ranks_differ_between_averages_and_are_equal_after_them(two_ranks, store, tmp_path):
     recipe = local_recipe(4, **EVERY)
     mine, others = (answer.value for answer in two_ranks.run(hashes_by_step, store.path, tmp_path / "run", recipe))
@@ -88,6 +90,7 @@ def transcribed(steps: int, interval: int, bad: int) -> list[list[dict[str, np.n
     return history
 
 
+@pytest.mark.full
 def test_with_adamw_its_moments_are_averaged_too_and_bytes_are_those_sent(two_ranks):
     adamw = {"beta_2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1, "max_grad_norm": 30.0}
     recipe = exchange_recipe(exchange={"method": "parameters", "interval": 4}, optimizer=adamw)
@@ -144,6 +147,7 @@ def metrics_bytes(output_dir: Path) -> int:
     return sum(value.nbytes for value in tensors.values())
 
 
+@pytest.mark.full
 def test_a_resumed_run_equals_an_uninterrupted_one(two_ranks, store, tmp_path):
     recipe = local_recipe(4, **EVERY)
     two_ranks.run(train_rank, store.path, tmp_path / "whole", recipe)
@@ -162,6 +166,7 @@ def stop_soon(world: World, store: Path, output_dir: Path, recipe: Recipe) -> No
     train_rank(world, store, output_dir, recipe, hooks=(Stopping,))
 
 
+@pytest.mark.full
 def test_a_request_to_stop_waits_for_the_next_average(two_ranks, store, tmp_path):
     two_ranks.run(stop_soon, store.path, tmp_path / "run", local_recipe(4, **EVERY))
     assert training_state(tmp_path / "run")["progress"]["step"] == 8

@@ -49,6 +49,7 @@ def ranks(two_ranks) -> list[dict]:
     return [answer.value for answer in two_ranks.run(trained, RECIPE, STEPS, bad=BAD)]
 
 
+@pytest.mark.full
 def test_it_is_the_transcription_on_every_rank(ranks):
     for step, expected in enumerate(transcribed()):
         for rank in range(RANKS):
@@ -59,6 +60,7 @@ def test_it_is_the_transcription_on_every_rank(ranks):
                 )
 
 
+@pytest.mark.full
 def test_a_number_moves_from_its_second_gradient_on(ranks):
     x = [step["a.weight"] for step in ranks[0]["parameters"]]
     undecayed = 1 - RATE * 0.1
@@ -67,6 +69,7 @@ def test_a_number_moves_from_its_second_gradient_on(ranks):
     assert np.abs(x[3][:3] / x[2][:3] - undecayed).max() > 1e-3
 
 
+@pytest.mark.full
 def test_an_update_that_is_not_finite_on_one_rank_moves_none(ranks):
     for name in SHAPES:
         for record in ranks:
@@ -74,6 +77,7 @@ def test_an_update_that_is_not_finite_on_one_rank_moves_none(ranks):
     assert not np.isfinite(ranks[0]["norms"][BAD - 1])
 
 
+@pytest.mark.full
 def test_ranks_are_equal_where_all_intervals_meet(ranks):
     equal = [
         step
@@ -89,6 +93,7 @@ def test_ranks_are_equal_where_all_intervals_meet(ranks):
             np.testing.assert_array_equal(ranks[0]["slots"][slot][name], ranks[1]["slots"][slot][name])
 
 
+@pytest.mark.full
 def test_bytes_are_those_that_collectives_were_given(ranks):
     for record in ranks:
         assert record["stated_bytes"] == [pytest.approx(np.mean(record["bytes"]))] * STEPS

@@ -5,6 +5,8 @@ import pytest
 from tests.exchange.moments import STEPS, assert_follows, moments_recipe, toy_run
 from tests.exchange.published import onebit_adam
 
+pytestmark = pytest.mark.full
+
 SLOW = pytest.mark.slow
 FORMS = ("normalized", "momentum", "published")
 RECIPES = {form: moments_recipe("onebit_adam", form=form) for form in FORMS}

@@ -5,6 +5,8 @@ import pytest
 from tests.exchange.moments import STEPS, assert_follows, moments_recipe, toy_run
 from tests.exchange.published import onebit_lamb
 
+pytestmark = pytest.mark.full
+
 SLOW = pytest.mark.slow
 RECIPES = {form: moments_recipe("onebit_lamb", form=form) for form in ("normalized", "published")}
 DENSE = 12

@@ -41,6 +41,7 @@ def ranks(two_ranks) -> list[dict[str, np.ndarray]]:
     return [answer.value for answer in two_ranks.run(sums)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 def test_a_sum_is_that_of_the_transcription_and_the_same_bits_on_all_ranks_and_each_time(ranks, encoding, numbers):
@@ -57,6 +58,7 @@ def test_a_sum_is_that_of_the_transcription_and_the_same_bits_on_all_ranks_and_e
         np.testing.assert_array_equal(arrays[f"{key}.again"], arrays[key])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("numbers", NUMBERS)
 def test_what_is_not_finite_on_one_rank_is_seen_by_all(ranks, encoding, numbers):
@@ -71,6 +73,7 @@ def owed_by_place(of_ranks: list[dict[str, np.ndarray]], numbers: int) -> np.nda
     return (worker + server)[:numbers]
 
 
+@pytest.mark.full
 def test_over_steps_the_sum_of_results_is_that_of_all_numbers_less_what_is_owed(two_ranks):
     of_ranks = [answer.value for answer in two_ranks.run(owing)]
     for numbers in NUMBERS:

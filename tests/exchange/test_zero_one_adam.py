@@ -5,6 +5,8 @@ import pytest
 from tests.exchange.moments import STEPS, assert_follows, moments_recipe, toy_run
 from tests.exchange.published import zero_one_adam
 
+pytestmark = pytest.mark.full
+
 SLOW = pytest.mark.slow
 RECIPES = {
     form: moments_recipe("zero_one_adam", warmup, form=form, interval=4, variance_updates=3)

@@ -10,6 +10,8 @@ from bert_horovod.finetuning.classifier import TextFinetuning
 from bert_horovod.finetuning.text_data import Files, glue_data
 from tests.toy_glue import MODEL, write_checkpoint, write_glue
 
+pytestmark = pytest.mark.full
+
 SETTINGS = ("phase.0.learning_rate=1e-2", "execution.xla='off'", "execution.tensorboard=false")
 
 

@@ -73,6 +73,7 @@ def train_rank(world: World, data_dir: Path, checkpoint: Path, output_dir: Path)
     train(job_of(files, output_dir, HEADS, STRICT, max_steps=12, world_size=2), world)
 
 
+@pytest.mark.full
 def test_two_ranks_end_the_same_heads_as_one(files, two_ranks, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -43,6 +43,7 @@ def both(two_ranks, *arguments) -> str:
     return first
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("split", "said"), [("train", "the train file"), ("dev", "the dev file"), ("test", r"the test (SST-2) file")]
 )
@@ -60,6 +61,7 @@ def test_a_file_that_differs_between_ranks_is_named_at_the_start(two_ranks, chec
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
+@pytest.mark.full
 def test_a_test_file_that_one_rank_lacks_is_named(two_ranks, checkpoint, tmp_path):
     mine = write_glue(tmp_path / "mine")
     theirs = Path(shutil.copytree(mine, tmp_path / "theirs"))
@@ -68,6 +70,7 @@ def test_a_test_file_that_one_rank_lacks_is_named(two_ranks, checkpoint, tmp_pat
     assert f"the test (SST-2) file of rank 1 ({theirs / 'test.tsv'}) is not that of rank 0 (no such file)" in message
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_a_file_of_squad_that_differs_in_its_right_answers_alone_is_named(two_ranks, checkpoint, tmp_path, split):
     mine = toy_squad.write_squad(tmp_path / "mine", train=8, dev=4)

@@ -185,6 +185,7 @@ def without_answers(run: Path, copy: Path) -> Path:
     return copy
 
 
+@pytest.mark.full
 def test_defect_5_two_ranks_answer_each_question_once_and_as_one_rank_does(
     two_ranks, data, second, checkpoint, tmp_path
 ):
@@ -201,6 +202,7 @@ def answer_on_two_hosts(world: World, data_dir: Path, checkpoint: Path, output_d
     train_rank(alone, data_dir, checkpoint, output_dirs[world.rank])
 
 
+@pytest.mark.full
 def test_defect_7_work_goes_by_rank_and_rank_0_alone_writes_where_each_host_has_a_local_rank_0(
     two_ranks, data, second, checkpoint, tmp_path
 ):

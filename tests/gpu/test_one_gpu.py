@@ -25,6 +25,7 @@ def with_settings(recipe: Recipe, section: str, **values: object) -> Recipe:
     return dataclasses.replace(recipe, **{section: dataclasses.replace(getattr(recipe, section), **values)})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("micro_batch", [32, 8])  # of 32 rows a step
 @pytest.mark.parametrize("xla", ["off", "layers"])
 def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(store, tmp_path, xla, micro_batch):
@@ -63,6 +64,7 @@ def test_recomputation_changes_nothing_but_rounding(device, recompute, xla):
     assert out_of_bands(compare(train(again, device, STEPS), train(recipe, device, STEPS)), BANDS["float32"]) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("size", "length", "rows", "recompute"),
     [("base", 128, 64, "none"), ("base", 512, 16, "none"), ("base", 512, 16, "layer"), ("base", 128, 4, "none")]

@@ -72,6 +72,7 @@ def test_round_trip_through_transformers_keeps_every_tensor(tmp_path, kind, act,
     assert reread.vocabulary == VOCABULARY
 
 
+@pytest.mark.full
 def test_auto_classes_find_nothing_missing(tmp_path, transformers):
     write_small(tmp_path)
     _, info = transformers.AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
@@ -82,6 +83,7 @@ def test_auto_classes_find_nothing_missing(tmp_path, transformers):
         assert not info["mismatched_keys"], info
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase, transformers):
     write_small(tmp_path, lowercase=lowercase)
@@ -103,6 +105,7 @@ def test_auto_tokenizer_gives_the_vocabulary_s_ids(tmp_path, lowercase, transfor
     assert read_directory(tmp_path).tokenizer_settings.lowercase is lowercase
 
 
+@pytest.mark.full
 def test_special_tokens_may_have_any_id(tmp_path, transformers):
     vocabulary = VOCABULARY[5:] + VOCABULARY[:5]
     model = small_model()
@@ -187,6 +190,7 @@ def test_gamma_beta_decoder_and_position_ids_of_old_files(pretraining_directory)
     assert_equal_parameters(read_directory(pretraining_directory).parameters, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_other_float_types_become_float32(tmp_path, dtype, torch):
     original = random_model("BertForPreTraining").to(getattr(torch, dtype))
@@ -207,6 +211,7 @@ def test_sharded_files_are_put_together(tmp_path):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_vocabulary_from_tokenizer_json(tmp_path, lowercase, transformers):
     write_small(tmp_path / "ours", lowercase=lowercase)
@@ -225,6 +230,7 @@ def test_vocabulary_from_tokenizer_json(tmp_path, lowercase, transformers):
             break
 
 
+@pytest.mark.full
 def test_defaults_of_a_config_are_those_of_transformers(tmp_path, transformers):
     write_small(tmp_path)
     path = tmp_path / "config.json"

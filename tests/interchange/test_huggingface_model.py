@@ -11,6 +11,8 @@ from bert_horovod.model.policy import ComputePolicy
 from bert_horovod.model.weights import cast_weights
 from tests.interchange.conftest import SIZES, random_model
 
+pytestmark = pytest.mark.full
+
 LENGTHS = (16, 9, 1)  # real tokens per row; the rest is padding
 
 

@@ -14,6 +14,7 @@ from bert_horovod.interchange.serving_graph import INPUTS, Served
 from tests.interchange.conftest import SIZES, random_model
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "pair_output"),
     [("BertForPreTraining", "seq_relationship_logits"), ("AlbertForPreTraining", "sop_logits")],

@@ -18,6 +18,7 @@ def padded_rows() -> dict[str, np.ndarray]:
     return {name: value.astype(np.int32) for name, value in zip(INPUTS, (ids, REAL, types), strict=True)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "settings", "outputs"),
     [

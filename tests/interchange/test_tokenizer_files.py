@@ -135,6 +135,7 @@ READ = {
 READ["json with holes"]["tokenizer"]["model"]["vocab"].pop("hole")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", READ)
 def test_a_tokenizer_is_read_as_transformers_reads_it(tmp_path, transformers, name):
     directory = write(tmp_path / "uncased", **READ[name])
@@ -227,6 +228,7 @@ def test_the_name_of_the_directory_does_not_decide(tmp_path):
         assert (found.settings, found.reason) == (TokenizerSettings(), "transformers' default")
 
 
+@pytest.mark.full
 def test_googles_chinese_vocabulary_with_line_separators_as_tokens(tmp_path, shared_data, transformers):
     import gzip
 

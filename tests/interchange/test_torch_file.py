@@ -33,6 +33,7 @@ def tensors(pretraining_directory, torch) -> dict:
     return loaded
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}], ids=["zip", "before 1.6"])
 def test_a_directory_of_pytorchs_is_read_as_one_of_safetensors(pretraining_directory, tensors, torch, options):
     buffers = {"bert.embeddings.position_ids": torch.arange(24)}  # as transformers saved them before 4.31
@@ -43,6 +44,7 @@ def test_a_directory_of_pytorchs_is_read_as_one_of_safetensors(pretraining_direc
     assert parameters.keys() == tensors.keys() - {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
 
 
+@pytest.mark.full
 def test_shards_and_narrow_numbers(pretraining_directory, tensors, torch):
     files = {name: f"pytorch_model-0000{1 + i % 2}-of-00002.bin" for i, name in enumerate(tensors)}
     for file in set(files.values()):
@@ -53,6 +55,7 @@ def test_shards_and_narrow_numbers(pretraining_directory, tensors, torch):
         np.testing.assert_array_equal(value, tensors[name].bfloat16().float().numpy(), err_msg=name)
 
 
+@pytest.mark.full
 def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path, torch):
     ran = tmp_path / "ran"
     for number, content in enumerate(({"a": Code(ran)}, Code(ran))):
@@ -80,6 +83,7 @@ def test_without_a_pytorch_that_reads_safely_it_is_refused(tmp_path, monkeypatch
         map_torch_file(tmp_path / "pytorch_model.bin")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kept", [0, 10, 2000, -1])
 def test_a_damaged_file_is_one_message(pretraining_directory, tensors, torch, kept):
     path = pretraining_directory / "pytorch_model.bin"
@@ -90,6 +94,7 @@ def test_a_damaged_file_is_one_message(pretraining_directory, tensors, torch, ke
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_a_pointer_and_other_contents(tmp_path, torch):
     path = tmp_path / "pytorch_model.bin"
     path.write_text("version https://git-lfs.github.com/spec/v1\n")

@@ -16,6 +16,7 @@ from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 SCRIPT = PROJECT / "lab" / "cluster.py"
 
 
+@pytest.mark.full
 def test_every_host_has_its_name_address_and_a_way_to_the_others(start_cluster):
     box = start_cluster(hosts=3, link="1gbit", slots=2)
     assert box.hostfile.read_text() == "node1 slots=2\nnode2 slots=2\nnode3 slots=2\n"
@@ -25,6 +26,7 @@ def test_every_host_has_its_name_address_and_a_way_to_the_others(start_cluster):
         assert box.run(host, ["getent", "hosts", host]).stdout.split() == [f"10.77.0.{host[-1]}", host]
 
 
+@pytest.mark.full
 def test_bytes_between_hosts_are_counted_and_a_cut_link_carries_none(start_cluster):
     box = start_cluster(hosts=2)
     sent, received = box.traffic("node1")[0], box.traffic("node2")[1]
@@ -39,6 +41,7 @@ def test_bytes_between_hosts_are_counted_and_a_cut_link_carries_none(start_clust
     assert box.run("node1", ["ssh", "node2", "true"]).returncode == 0
 
 
+@pytest.mark.full
 def test_a_link_has_the_rate_that_it_was_given(start_cluster):
     box = start_cluster(hosts=2, link="1gbit")
     box.shape("node1", "20mbit")
@@ -47,6 +50,7 @@ def test_a_link_has_the_rate_that_it_was_given(start_cluster):
     assert "rate 1Gbit" in box.run("node2", [tc, "qdisc", "show", "dev", "eth0"]).stdout
 
 
+@pytest.mark.full
 def test_nothing_is_left_when_the_owner_is_killed(start_cluster):
     start_cluster(hosts=1)  # or skips
     mark = f"sleep 98{os.getpid()}"
@@ -63,6 +67,7 @@ def test_nothing_is_left_when_the_owner_is_killed(start_cluster):
     _await(lambda: not _running(mark))
 
 
+@pytest.mark.full
 def test_a_command_that_takes_too_long_is_ended(start_cluster):
     box = start_cluster(hosts=1)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -75,6 +80,7 @@ def test_rates_are_read(rate, expected):
     assert bits_per_s(rate) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flags", [["--link", "fast"], ["--link", "0gbit"], ["--hosts", "0"], ["--slots", "0"]])
 def test_what_makes_no_cluster_is_refused(flags):
     done = subprocess.run(

@@ -27,6 +27,7 @@ def test_our_configurations_stand_in_one_table():
     assert "off: round 2/2" in done.stderr
 
 
+@pytest.mark.full
 def test_contestants_are_asked_over_pipes_and_one_that_dies_is_named_with_its_last_words(capsys):
     programs = {"talker": ANSWERING, "mortal": "raise SystemExit('no such processor')"}
     commands = [(name, [sys.executable, "-c", text], None) for name, text in programs.items()]
@@ -63,6 +64,7 @@ def test_a_ratio_is_of_rows_a_second_in_the_same_round():
     assert lines[1]["configuration"] == "Model Garden: 12 x 768, 16 rows x 128, bfloat16, adamw"
 
 
+@pytest.mark.full
 def test_an_environment_that_is_complete_is_used_as_it_is(tmp_path):
     (tmp_path / "model_garden" / "bin").mkdir(parents=True)
     python = tmp_path / "model_garden" / "bin" / "python"
@@ -72,6 +74,7 @@ def test_an_environment_that_is_complete_is_used_as_it_is(tmp_path):
     assert compute.environment("model_garden", tmp_path) == python
 
 
+@pytest.mark.full
 def test_pytorch_is_asked_for_without_the_variables_of_tensorflow(tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\ntest -z "$PYTHONPATH$LD_LIBRARY_PATH" && echo \'["2.9", false]\'\n')

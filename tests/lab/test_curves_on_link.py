@@ -40,6 +40,7 @@ def test_of_a_run_that_went_on_only_the_steps_on_the_link_count():
     assert line["counted"] == pytest.approx(1200 / (30 * 20))
 
 
+@pytest.mark.full
 def test_a_store_that_is_not_there_is_one_message(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("lab.curves_on_link.why_not", lambda: None)
     monkeypatch.setattr("sys.argv", ["", "--data_dir", str(tmp_path), "--work", str(tmp_path), "--curve", "float16"])

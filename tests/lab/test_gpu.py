@@ -113,6 +113,7 @@ def test_dropout_bytes_of_another_row_are_others(monkeypatch):
     assert np.array_equal(gpu_correctness.dropout_bytes("/CPU:0", False)[2][0], before[2][1])
 
 
+@pytest.mark.full
 def test_a_run_that_resumes_otherwise_is_a_problem(tmp_path, monkeypatch):
     store = make_store(tmp_path / "store", 200)
     contents = iter([b"a", b"a", b"b"])  # whole, stopped, resumed
@@ -128,27 +129,32 @@ def test_a_run_that_resumes_otherwise_is_a_problem(tmp_path, monkeypatch):
     assert found["problems"] == ["model.safetensors differs after a resume"]
 
 
+@pytest.mark.full
 def test_what_a_job_found_is_its_last_line(child):
     entry = gpu.perform(child("print('a library talks'); print('{\"rows\": 3}')"), 100)
     assert (entry["name"], entry["status"], entry["found"]) == ("toy", "done", {"rows": 3})
 
 
+@pytest.mark.full
 def test_a_job_that_fails_is_an_entry_with_its_last_words(child):
     entry = gpu.perform(child("print('nothing', flush=True)\nraise ValueError('no such kernel')"), 100)
     assert (entry["status"], entry["reason"]) == ("failed", "ended with 1: ValueError: no such kernel")
 
 
+@pytest.mark.full
 def test_problems_are_a_failure_that_keeps_what_was_found(child):
     entry = gpu.perform(child('print(\'{"losses": [1.0], "problems": ["losses differ"]}\')'), 100)
     assert (entry["status"], entry["reason"], entry["found"]) == ("failed", "losses differ", {"losses": [1.0]})
 
 
+@pytest.mark.full
 def test_a_step_that_does_not_fit_into_memory_is_a_finding(child):
     program = "raise type('ResourceExhaustedError', (Exception,), {})('OOM')"
     entry = gpu.perform(child(program, "step"), 100)
     assert (entry["status"], entry["found"]) == ("done", {"out_of_memory": True})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("limits", "left_s", "status", "reason"),
     [
@@ -163,6 +169,7 @@ def test_a_job_ends_at_its_limit_and_at_the_budgets_end(child, limits, left_s, s
     assert reason in entry["reason"]
 
 
+@pytest.mark.full
 def test_a_failure_leaves_the_others_alone_and_what_was_found_is_kept(child, tmp_path, capsys, monkeypatch):
     device = {"gpu": "H100", "gpus": 1, "tensorflow": "2", "data_sheet_flops_per_s": {"float16": 1e12}} | DEVICE
     facts = {"rows_per_s": 12.5, "flops_per_s": 4e11, "memory_bytes": 2**30, "estimated_memory_bytes": 2**31}

@@ -96,11 +96,13 @@ def measure_comm(world: World, recipe: Recipe, *arguments: Any) -> dict:
     return measure(recipe, world, *arguments)
 
 
+@pytest.mark.full
 def test_two_ranks_measure_the_step_with_communication_off_overlapped_and_held_back(two_ranks):
     measured = two_ranks.run(measure_comm, RECIPE, 2, DELAYS)[0].value
     assert_measured(measured)
 
 
+@pytest.mark.full
 def test_a_step_that_clips_buckets_is_measured_with_the_buckets_that_it_trains_with(two_ranks):
     recipe = toy_recipe(
         model={"vocab_size": 8_000},  # a table that would be sent before its looked-up rows are known

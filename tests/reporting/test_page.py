@@ -126,6 +126,7 @@ def test_bytes_of_a_short_dense_stage_are_drawn_whole_and_what_is_cut_is_said(br
     tab.close()
 
 
+@pytest.mark.full
 @browser_is_there
 def test_a_watched_page_follows_its_run(browser, tmp_path):
     run = write_run(tmp_path / "run", steps=20)

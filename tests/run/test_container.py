@@ -53,6 +53,7 @@ def make_key(path: Path, passphrase: str = "") -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", path], check=True)
 
 
+@pytest.mark.full
 def test_without_a_command_it_prints_how_to_use_it(container):
     for arguments in ((), ("--help",), ("help",)):
         done = container(*arguments)
@@ -62,6 +63,7 @@ def test_without_a_command_it_prints_how_to_use_it(container):
         assert "set -euo" not in done.stdout
 
 
+@pytest.mark.full
 def test_a_command_is_run_with_its_arguments_and_exit_code(container):
     done = container("bash", "-c", 'echo "$1"; exit 7', "bash", "two words")
     assert (done.returncode, done.stdout) == (7, "two words\n")
@@ -75,6 +77,7 @@ def test_an_unknown_command_is_refused_by_name(container, name):
     assert "bert-horovod --help lists the commands" in done.stderr
 
 
+@pytest.mark.full
 def test_sshd_without_keys_says_how_to_mount_them(container):
     done = container("sshd")
     assert done.returncode == 1
@@ -83,12 +86,14 @@ def test_sshd_without_keys_says_how_to_mount_them(container):
     assert "docker run -v $PWD/keys:/keys:ro" in done.stderr
 
 
+@pytest.mark.full
 def test_sshd_takes_no_arguments(container, keys):
     done = container("sshd", "-p", "2200")
     assert done.returncode == 1
     assert "sshd takes no arguments, found '-p 2200'; the port is SSH_PORT=2222" in done.stderr
 
 
+@pytest.mark.full
 def test_an_empty_directory_of_keys_is_refused(container, tmp_path):
     (tmp_path / "keys").mkdir()
     for command in ("sshd", "true"):
@@ -97,6 +102,7 @@ def test_an_empty_directory_of_keys_is_refused(container, tmp_path):
         assert f"found no key in {tmp_path / 'keys'}" in done.stderr
 
 
+@pytest.mark.full
 def test_sshd_without_a_public_key_is_refused(container, keys):
     (keys / "id_ed25519.pub").unlink()
     done = container("sshd")
@@ -104,6 +110,7 @@ def test_sshd_without_a_public_key_is_refused(container, keys):
     assert "found no public key" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["authorized_keys", "id_ed25519.pub"])
 def test_a_file_that_holds_no_public_key_is_refused(container, keys, name):
     (keys / name).write_text("nothing\n", encoding="utf-8")
@@ -112,6 +119,7 @@ def test_a_file_that_holds_no_public_key_is_refused(container, keys, name):
     assert f"{keys / name} holds no public key" in done.stderr
 
 
+@pytest.mark.full
 def test_a_private_key_with_a_passphrase_is_refused(container, keys):
     (keys / "id_ed25519").unlink()
     make_key(keys / "id_ed25519", passphrase="secret")
@@ -120,6 +128,7 @@ def test_a_private_key_with_a_passphrase_is_refused(container, keys):
     assert "id_ed25519 is no private key, or one with a passphrase" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("port", ["22", "70000", "ssh", ""])
 def test_a_port_out_of_range_is_refused(container, keys, port):
     done = container("true", SSH_PORT=port)
@@ -130,6 +139,7 @@ def test_a_port_out_of_range_is_refused(container, keys, port):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, to be another user for once")
 def test_a_key_of_another_user_is_refused_with_both_numbers():
     with tempfile.TemporaryDirectory() as name:  # pytest's own directories are closed to other users
@@ -151,6 +161,7 @@ def test_a_key_of_another_user_is_refused_with_both_numbers():
     assert "--build-arg USER_ID=" in done.stderr
 
 
+@pytest.mark.full
 def test_keys_are_copied_for_this_user_alone_and_the_command_keeps_its_umask(container, keys, tmp_path):
     for _ in range(2):  # a restarted container finds its own copies
         done = container("bash", "-c", "umask", SSH_PORT="2345")

@@ -35,6 +35,7 @@ def start(command: list, environment: dict[str, str], **options) -> subprocess.P
     return subprocess.Popen(command, start_new_session=True, **options)
 
 
+@pytest.mark.full
 def test_the_slurm_script_saves_before_the_limit_and_queues_the_job_again(flags, tmp_path):
     scontrol = tmp_path / "bin" / "scontrol"
     scontrol.parent.mkdir()
@@ -58,6 +59,7 @@ def test_the_slurm_script_saves_before_the_limit_and_queues_the_job_again(flags,
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
+@pytest.mark.full
 def test_the_slurm_script_ends_as_a_failed_run_does(flags, tmp_path):
     job = {"SLURM_SUBMIT_DIR": str(PROJECT), "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost"}
     command = ["bash", RUN / "slurm.sbatch", *flags, "--nonsense"]
@@ -85,6 +87,7 @@ def test_the_pbs_script_saves_before_the_limit(flags, tmp_path):
     assert "1 host, 2 slots, from PBS_NODEFILE" in errors
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", ["multi_node.sh", "mpi_job.sh"])
 def test_a_script_without_arguments_says_how_it_is_used(script):
     done = subprocess.run([RUN / script], capture_output=True, text=True, check=False)

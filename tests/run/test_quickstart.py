@@ -55,6 +55,7 @@ def library(tmp_path):
     return tmp_path / "library"
 
 
+@pytest.mark.full
 def test_lines_of_horovodrun_and_tensorflow_are_not_shown():
     lines = [
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
@@ -75,6 +76,7 @@ def test_lines_of_horovodrun_and_tensorflow_are_not_shown():
     assert shown.stdout.splitlines() == ["step 50/900  loss 7.5", "I0000 of our own"]
 
 
+@pytest.mark.full
 def test_documents_are_the_modules_docstrings_and_the_topics(library):
     program = (
         "import json, pathlib, quickstart, sys\n"
@@ -91,6 +93,7 @@ def test_documents_are_the_modules_docstrings_and_the_topics(library):
     assert documents[2][1] == LONG
 
 
+@pytest.mark.full
 def test_the_real_library_gives_the_same_corpus_twice_and_is_not_imported(tmp_path):
     program = (
         "import pathlib, quickstart, sys\n"
@@ -115,6 +118,7 @@ def test_the_real_library_gives_the_same_corpus_twice_and_is_not_imported(tmp_pa
     assert list(tmp_path.glob("**/.*")) == []
 
 
+@pytest.mark.full
 def test_a_library_without_documentation_is_one_message(library, tmp_path):
     program = (
         "import pathlib, quickstart, sys\nlibrary, target = map(pathlib.Path, sys.argv[1:])\n"

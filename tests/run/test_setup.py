@@ -155,6 +155,7 @@ def tree(tmp_path):
     return Tree(tmp_path / "project", tmp_path / "bin")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("missing", BUILD_TOOLS)
 def test_without_compiler_or_make_it_names_the_packages_and_makes_nothing(tree, missing):
     (tree.bin / missing).unlink()
@@ -166,6 +167,7 @@ def test_without_compiler_or_make_it_names_the_packages_and_makes_nothing(tree, 
     assert not (tree.root / ".venv").exists()
 
 
+@pytest.mark.full
 def test_without_python_it_names_the_packages_and_makes_nothing(tree):
     (tree.bin / "python3").unlink()
     done = tree.setup()
@@ -175,6 +177,7 @@ def test_without_python_it_names_the_packages_and_makes_nothing(tree):
     assert not (tree.root / ".venv").exists()
 
 
+@pytest.mark.full
 def test_a_python_that_is_too_old_is_not_taken(tree):
     tree.stub("python3", "#!/bin/bash\nexit 1\n")
     assert "found no Python 3.10" in tree.setup().stderr
@@ -184,12 +187,14 @@ def test_a_python_that_is_too_old_is_not_taken(tree):
     assert f"with {tree.bin}/python3.10" in done.stdout
 
 
+@pytest.mark.full
 def test_a_python_that_is_named_and_unusable_is_refused(tree):
     done = tree.setup(PYTHON="/nowhere/python3")
     assert done.returncode == 1
     assert "PYTHON=/nowhere/python3 is no Python 3.10 to 3.13" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("visible", [True, False])
 def test_without_toolkit_horovod_with_nccl_is_built_by_wheels_that_do_not_stay(tree, visible):
     if visible:
@@ -208,6 +213,7 @@ def test_without_toolkit_horovod_with_nccl_is_built_by_wheels_that_do_not_stay(t
     assert tree.calls() == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("facts", "found"),
     [
@@ -229,6 +235,7 @@ def test_a_gpu_or_driver_too_old_for_the_wheels_needs_a_toolkit(tree, facts, fou
     assert f"building Horovod with Gloo, NCCL (CUDA 12.5 from {toolkit})" in done.stdout
 
 
+@pytest.mark.full
 def test_the_toolkit_that_is_named_comes_before_that_of_the_path(tree):
     tree.toolkit(tree.bin.parent / "other", "12.4")
     path = f"{tree.bin}:{tree.bin.parent}/other/bin"
@@ -244,6 +251,7 @@ def test_the_toolkit_that_is_named_comes_before_that_of_the_path(tree):
     assert "Horovod is in place" in tree.setup(GPU="yes", CUDA_HOME="").stdout
 
 
+@pytest.mark.full
 def test_the_runtime_of_another_cuda_than_tensorflows_is_linked_in(tree):
     for release, linked in (("12.8", False), ("13.0", True)):
         toolkit = tree.toolkit(tree.bin.parent / release, release)
@@ -255,6 +263,7 @@ def test_the_runtime_of_another_cuda_than_tensorflows_is_linked_in(tree):
         assert (f"with {own} -Wl,--whole-archive {toolkit}/lib64/libcudart_static.a" in call) == linked
 
 
+@pytest.mark.full
 def test_a_toolkit_that_appears_is_used_and_one_that_disappears_changes_nothing(tree):
     assert tree.setup(GPU="yes").returncode == 0
     named = tree.toolkit(tree.bin.parent / "named", "12.5")
@@ -265,6 +274,7 @@ def test_a_toolkit_that_appears_is_used_and_one_that_disappears_changes_nothing(
     assert tree.calls() == []
 
 
+@pytest.mark.full
 def test_nccl_can_be_left_to_whether_there_is_a_toolkit(tree):
     assert tree.setup(GPU="nvcc").returncode == 0
     assert tree.calls()[2].endswith(f"-e {tree.root}")
@@ -274,6 +284,7 @@ def test_nccl_can_be_left_to_whether_there_is_a_toolkit(tree):
     assert "building Horovod with Gloo, NCCL" in done.stdout
 
 
+@pytest.mark.full
 def test_a_gpu_can_be_left_unused(tree):
     tree.gpu(V100)
     done = tree.setup(GPU="no")
@@ -281,6 +292,7 @@ def test_a_gpu_can_be_left_unused(tree):
     assert tree.calls()[2].endswith(f"-e {tree.root}")
 
 
+@pytest.mark.full
 def test_another_word_for_gpu_is_refused(tree):
     done = tree.setup(GPU="on")
     assert done.returncode == 1
@@ -288,12 +300,14 @@ def test_another_word_for_gpu_is_refused(tree):
     assert not (tree.root / ".venv").exists()
 
 
+@pytest.mark.full
 def test_a_path_with_spaces_is_refused(tmp_path):
     done = Tree(tmp_path / "my project", tmp_path / "bin").setup()
     assert done.returncode == 1
     assert "fails in a path with spaces" in done.stderr
 
 
+@pytest.mark.full
 def test_a_second_run_does_nothing(tree):
     done = tree.setup()
     assert done.returncode == 0, done.stderr
@@ -308,12 +322,14 @@ def test_a_second_run_does_nothing(tree):
     assert "Horovod is in place" in done.stdout
 
 
+@pytest.mark.full
 def test_a_finished_set_up_needs_no_compiler(tree):
     tree.setup()
     (tree.bin / "g++").unlink()
     assert tree.setup().returncode == 0
 
 
+@pytest.mark.full
 def test_the_test_packages_are_added_and_contain_the_others(tree):
     tree.setup()
     tree.calls()
@@ -323,6 +339,7 @@ def test_the_test_packages_are_added_and_contain_the_others(tree):
     assert tree.calls() == []
 
 
+@pytest.mark.full
 def test_horovod_is_built_again_with_mpi_where_mpi_appears(tree):
     tree.setup()
     assert not any("with MPI" in call for call in tree.calls())
@@ -335,6 +352,7 @@ def test_horovod_is_built_again_with_mpi_where_mpi_appears(tree):
     assert any("horovod==0.28.1 with MPI" in call for call in calls)
 
 
+@pytest.mark.full
 def test_another_checkout_takes_the_wheel_unless_it_would_be_built_otherwise(tree):
     def set_up_anew(**variables: str) -> str:
         shutil.rmtree(tree.root / ".venv", ignore_errors=True)
@@ -357,6 +375,7 @@ def test_another_checkout_takes_the_wheel_unless_it_would_be_built_otherwise(tre
     assert len(list(kept.iterdir())) == 3
 
 
+@pytest.mark.full
 def test_horovod_is_built_with_the_headers_that_its_source_expects(tree):
     assert tree.setup(GPU="yes", CXXFLAGS="-march=native", NVCC_APPEND_FLAGS="-O1").returncode == 0
     headers = tree.root / "run" / "horovod_headers"
@@ -369,6 +388,7 @@ def test_horovod_is_built_with_the_headers_that_its_source_expects(tree):
     assert "building Horovod" in tree.setup(GPU="yes").stdout
 
 
+@pytest.mark.full
 def test_the_kept_wheel_follows_the_headers_contents_and_not_their_place(tree):
     assert "building Horovod" in tree.setup().stdout
     moved = tree.root.with_name("moved")
@@ -381,6 +401,7 @@ def test_the_kept_wheel_follows_the_headers_contents_and_not_their_place(tree):
     assert "building Horovod" in tree.setup(**cache).stdout
 
 
+@pytest.mark.full
 def test_every_python_has_versions_that_fit_the_projects_file(tree):
     from packaging.requirements import Requirement
     from packaging.version import Version
@@ -397,6 +418,7 @@ def test_every_python_has_versions_that_fit_the_projects_file(tree):
         assert "triton" not in pinned  # it crashes beside TensorFlow
 
 
+@pytest.mark.full
 def test_packages_come_from_where_pips_settings_say(tree):
     (tree.root / "pip-settings").write_text(
         ":env:.index-url='https://mirror.example/simple'\n"
@@ -410,6 +432,7 @@ def test_packages_come_from_where_pips_settings_say(tree):
     assert [call for call in calls if call.endswith(of_uv)] == [calls[2], calls[3], calls[4]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", ["cmake", "horovod==", "[horovod]"])
 def test_a_failed_step_shows_its_log_and_is_done_again(tree, step):
     done = tree.setup(FAIL=step)
@@ -421,6 +444,7 @@ def test_a_failed_step_shows_its_log_and_is_done_again(tree, step):
     assert any(step in call for call in tree.calls())
 
 
+@pytest.mark.full
 def test_a_half_made_environment_is_made_again(tree):
     (tree.root / ".venv" / "bin").mkdir(parents=True)
     assert tree.setup().returncode == 0
@@ -430,6 +454,7 @@ def test_a_half_made_environment_is_made_again(tree):
     assert tree.calls()[0] == "venv"
 
 
+@pytest.mark.full
 def test_an_environment_that_was_moved_is_made_again(tree):
     tree.setup()
     tree.calls()

@@ -4,7 +4,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
+
+pytestmark = pytest.mark.full
 
 WORDS = ("-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "tests/test_wording.py")
 

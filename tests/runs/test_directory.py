@@ -278,6 +278,7 @@ def test_the_next_run_waits_for_the_ranks_of_the_last_to_end(tmp_path):
     timer.join()
 
 
+@pytest.mark.full
 def test_the_lock_outlives_the_launcher_and_falls_with_the_last_rank(store, tmp_path):
     pytest.importorskip("horovod")
     output_dir = tmp_path / "run"

@@ -78,6 +78,7 @@ def test_tensorboard_gets_the_numbers_too(tmp_path):
     assert all(name.encode() in events for name in METRICS)
 
 
+@pytest.mark.full
 def test_tensorboard_serves_the_numbers(tmp_path):
     journal = Journal(tmp_path, 0, True, print)
     journal.record({"step": 1, **METRICS})

@@ -100,6 +100,7 @@ def test_a_run_that_ends_by_an_error_leaves_whole_what_it_was_saving(tmp_path, s
     assert names(tmp_path) == ["step-00000005"]
 
 
+@pytest.mark.full
 def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
     writer, messages = saver(small_disk, store)
@@ -119,6 +120,7 @@ def test_without_room_the_run_goes_on_keeps_the_earlier_one_and_tries_again(smal
     assert not writer.retry_due()
 
 
+@pytest.mark.full
 def test_too_long_without_a_checkpoint_stops_the_run(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.1)
     writer, messages = saver(small_disk, store, with_execution(max_unsaved_hours=1.5))
@@ -152,6 +154,7 @@ def fill(disk: Path, log: Path, shown: io.StringIO) -> None:
     subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
 
 
+@pytest.mark.full
 def test_a_run_whose_disk_fills_up_trains_on_and_saves_when_there_is_room(small_disk, store, monkeypatch):
     monkeypatch.setattr(saving, "RETRY_S", 0.2)
     output_dir, shown = small_disk / "run", io.StringIO()

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 # Page faults of ten times taking, filling and giving back 64 MiB, in the main thread and in others.
 FAULTS = """
 import ctypes, resource, sys, threading, time

@@ -3,7 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.horovod_runs import PATIENCE_S, PROJECT
+
+pytestmark = pytest.mark.full
 
 PROGRAM = f"""
 import os, sys

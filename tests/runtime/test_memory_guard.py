@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from bert_horovod.runtime.memory_guard import OUT_OF_MEMORY, resident_bytes
 from tests.horovod_runs import PATIENCE_S, clean_environment
 
@@ -23,12 +25,14 @@ def run(held_bytes: int, seconds: float) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.full
 def test_a_process_above_its_limit_says_so_and_ends():
     done = run(256 << 20, 50)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"bert-horovod: error: {OUT_OF_MEMORY}: this process holds " in done.stderr
 
 
+@pytest.mark.full
 def test_a_process_below_its_limit_goes_on():
     done = run(1 << 20, 0.2)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -34,6 +34,7 @@ def start(hang_up: str) -> subprocess.Popen:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("second", STOP_SIGNALS[:3])
 def test_a_second_signal_ends_at_once_without_a_traceback(second):
     with start("SIG_DFL") as run:
@@ -55,6 +56,7 @@ def test_a_second_signal_ends_at_once_without_a_traceback(second):
     )
 
 
+@pytest.mark.full
 def test_nohup_is_heeded():
     with start("SIG_IGN") as run:
         try:

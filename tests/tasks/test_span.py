@@ -84,6 +84,7 @@ def tensors(packed: bool) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in rows(packed).items()}
 
 
+@pytest.mark.full
 def test_a_directory_that_transformers_has_saved_is_read_with_its_head(theirs, directory, transformers, tmp_path):
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory)
     model.save_pretrained(tmp_path)
@@ -105,6 +106,7 @@ def test_logits_are_those_of_transformers(forward, theirs, packed):
     assert np.ptp(outputs["start_logits"].numpy()) > 0.1  # positions differ, so that equality says something
 
 
+@pytest.mark.full
 def test_the_packed_loss_is_the_mean_of_the_windows_losses_in_transformers(forward, theirs):
     task, batch = Span(), tensors(True)
     sums, counts = task.sums(forward, batch), task.batch_counts(rows(True))
@@ -127,6 +129,7 @@ def test_without_packing_the_softmax_is_over_all_positions_of_the_row(forward):
     assert math.isclose(metrics["span_accuracy"], correct.mean(), abs_tol=1e-6)
 
 
+@pytest.mark.full
 def test_a_full_row_without_packing_has_the_loss_of_transformers(forward, theirs):
     batch = {name: value[:1] for name, value in tensors(False).items()}
     sums = Span(packed=False).sums(forward, batch)

@@ -8,6 +8,8 @@ import pytest
 
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
 import json, sys
 from pathlib import Path

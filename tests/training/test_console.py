@@ -109,6 +109,7 @@ print("the end")
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("columns", [30, 80, 200])
 def test_on_a_terminal_a_bar_is_below_all_lines_with_the_figures_that_fit_and_goes_at_the_end(columns):
     main, other = pty.openpty()

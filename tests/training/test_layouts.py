@@ -54,23 +54,28 @@ def assert_same_curves(one: Path, other: Path, tolerance: float = 1e-5) -> None:
             assert math.isclose(a[name], b[name], rel_tol=tolerance), (a["step"], name, a[name], b[name])
 
 
+@pytest.mark.full
 def test_two_ranks_give_the_losses_of_one(whole, halves):
     assert_same_curves(whole, halves)
 
 
+@pytest.mark.full
 def test_accumulation_gives_the_losses_of_one_large_batch(whole, accumulated):
     assert_same_curves(whole, accumulated)
 
 
+@pytest.mark.full
 def test_a_batch_that_does_not_divide_gives_the_same_losses(whole, run):
     assert_same_curves(whole, run(ranks=2, execution={"micro_batch": 7}))
 
 
+@pytest.mark.full
 def test_clipping_was_at_work_in_these_runs(whole):
     norms = [line["gradient_norm"] for line in metrics(whole)]
     assert max(norms) > toy_recipe().optimizer.max_grad_norm
 
 
+@pytest.mark.full
 def test_the_losses_fall(whole):
     lines = metrics(whole)
     assert lines[-1]["mlm_loss"] < lines[0]["mlm_loss"]
@@ -82,12 +87,14 @@ def test_applied_updates_are_the_reported_steps(layout, request):
     assert (progress["step"], progress["updates"], progress["skipped_steps"]) == (20, 20, 0)
 
 
+@pytest.mark.full
 def test_the_learning_rate_is_the_recipes_whatever_the_world_size(whole, halves):
     rates = [line["learning_rate"] for line in metrics(halves)]
     assert rates == [line["learning_rate"] for line in metrics(whole)]
     assert max(rates) == toy_recipe().phase[0].learning_rate
 
 
+@pytest.mark.full
 def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated):
     for file in ("model.safetensors", "training/optimizer.safetensors"):
         shapes = [
@@ -97,6 +104,7 @@ def test_accumulation_does_not_change_what_a_checkpoint_holds(whole, accumulated
         assert shapes[0] == shapes[1]
 
 
+@pytest.mark.full
 def test_each_gradient_byte_is_reduced_once_a_step(whole, halves, run):
     shapes = pretraining_shapes(toy_recipe().model, True).values()
     payload = 4 * sum(math.prod(shape) for shape in shapes)
@@ -106,6 +114,7 @@ def test_each_gradient_byte_is_reduced_once_a_step(whole, halves, run):
     assert {line["bytes_reduced"] for line in metrics(split)} == {payload // 2}
 
 
+@pytest.mark.full
 def test_a_metrics_line_has_every_field(whole):
     expected = {
         "step",
@@ -132,6 +141,7 @@ def test_a_metrics_line_has_every_field(whole):
     assert metrics(whole)[0].keys() == expected
 
 
+@pytest.mark.full
 def test_the_held_out_rows_are_evaluated_at_the_end(whole, halves):
     last = [logged(output_dir)[-1] for output_dir in (whole, halves)]
     assert last[0]["step"] == last[1]["step"] == 20
@@ -139,6 +149,7 @@ def test_the_held_out_rows_are_evaluated_at_the_end(whole, halves):
     assert 0 < last[0]["held_out_nsp_loss"] < 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("precision", "wire", "ranks", "micro_batch", "band"),
     [
@@ -155,16 +166,19 @@ def test_narrow_precision_stays_in_a_band_around_float32(precision, wire, ranks,
         assert math.isclose(a["mlm_loss"], b["mlm_loss"], rel_tol=band), (a["step"], a["mlm_loss"], b["mlm_loss"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("xla", [pytest.param("elementwise", marks=pytest.mark.slow), "layers"])  # a golden run, too
 def test_xla_gives_the_same_losses(whole, run, xla):
     assert_same_curves(whole, run(execution={"xla": xla}), tolerance=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recompute", ["attention", "layer"])
 def test_recomputation_gives_the_same_losses(whole, run, recompute):
     assert_same_curves(whole, run(execution={"recompute": recompute}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [pytest.param("lamb", marks=pytest.mark.slow), "lans"])
 def test_the_layer_wise_rules_agree_across_layouts(name, run):
     runs = [run(optimizer={"name": name}, execution={"micro_batch": micro_batch}) for micro_batch in (32, 8)]

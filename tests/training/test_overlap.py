@@ -63,6 +63,7 @@ def train_two(two_ranks, store, output_dir: Path, max_steps: int, **sections) ->
     return output_dir
 
 
+@pytest.mark.full
 def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(two_ranks, store, tmp_path):
     numerics = {"wire": "float16"}
     whole = train_two(two_ranks, store, tmp_path / "whole", 4, numerics=numerics)
@@ -81,6 +82,7 @@ def test_a_resumed_run_keeps_its_buckets_and_equals_an_uninterrupted_one(two_ran
     assert [line["loss"] for line in metrics(whole)] == [line["loss"] for line in metrics(copy)]
 
 
+@pytest.mark.full
 def test_the_int8_wire_learns_as_float32_does_with_equal_ranks_and_sends_tables_whole(two_ranks, store, tmp_path):
     losses = {}
     for wire in ("float32", "int8"):
@@ -104,6 +106,7 @@ def warnings(world: World, recipe: Recipe, peaks: list[float | None]) -> list[st
     return [fast_link_warning(run, shapes, None) for run in runs]
 
 
+@pytest.mark.full
 def test_where_nothing_is_planned_computation_is_estimated_by_the_devices_peak(two_ranks):
     recipe = toy_recipe(exchange={"method": "largest_chunks"})
     for slow, fast, unknown in (answer.value for answer in two_ranks.run(warnings, recipe, [1e3, 1e30, None])):

@@ -60,6 +60,7 @@ def stopped(store, two_ranks, tmp_path_factory) -> Path:
     return output_dir
 
 
+@pytest.mark.full
 def test_resume_is_bit_exact_at_the_same_layout(uninterrupted, stopped, store, two_ranks, tmp_path):
     resumed = tmp_path / "run"
     shutil.copytree(stopped, resumed)
@@ -87,6 +88,7 @@ def test_a_resume_that_is_not_exact_says_so_at_the_first_step_that_shows_it(stor
         assert "was 1.5 before" in incidents[0]
 
 
+@pytest.mark.full
 def test_resume_with_another_world_size_agrees_to_rounding(uninterrupted, stopped, store, tmp_path):
     resumed = tmp_path / "run"
     shutil.copytree(stopped, resumed)
@@ -96,10 +98,12 @@ def test_resume_with_another_world_size_agrees_to_rounding(uninterrupted, stoppe
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-3), a["step"]
 
 
+@pytest.mark.full
 def test_an_early_stop_leaves_the_schedule_alone(uninterrupted, stopped):
     assert own_values(stopped) == own_values(uninterrupted)[:8]
 
 
+@pytest.mark.full
 def test_a_checkpoint_says_where_the_run_is(stopped):
     state = training_state(stopped)
     assert state["progress"]["step"] == 8
@@ -131,6 +135,7 @@ def test_a_request_to_stop_saves(request_stop, store, tmp_path, capsys):
     assert_stopped(output_dir, capsys.readouterr().out)
 
 
+@pytest.mark.full
 def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
     output_dir = tmp_path / "run"
     arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})
@@ -150,6 +155,7 @@ def test_a_process_that_is_asked_to_stop_leaves_with_success(store, tmp_path):
     assert_stopped(output_dir, output)
 
 
+@pytest.mark.full
 def test_a_run_goes_on_without_its_log_and_saves_when_its_terminal_is_closed(store, tmp_path):
     output_dir = tmp_path / "run"
     arguments = pretrain_arguments(tmp_path, store, output_dir, phase={"steps": 5000})

@@ -27,10 +27,12 @@ def test_ranks_with_other_parameters_are_noticed_and_mended_by_the_broadcast(two
         assert answer.value == {"before": [1], "after": []}
 
 
+@pytest.mark.full
 def test_all_ranks_hold_the_same_parameters_after_the_run(reports):
     assert reports[0]["hash"] == reports[1]["hash"]
 
 
+@pytest.mark.full
 def test_each_window_is_seen_once_an_epoch_over_all_ranks(reports):
     rows = reports[0]["rows_per_epoch"]
     # Ranks take contiguous runs of each step: put the steps back in order and cut at the epoch's end.
@@ -42,6 +44,7 @@ def test_each_window_is_seen_once_an_epoch_over_all_ranks(reports):
     assert seen == Counter(range(reports[0]["windows_per_epoch"]))
 
 
+@pytest.mark.full
 def test_gradients_are_all_reduced_in_buckets_and_never_gathered(reports):
     for report in reports:
         # one more for the sums of the losses
@@ -49,6 +52,7 @@ def test_gradients_are_all_reduced_in_buckets_and_never_gathered(reports):
         assert report["buckets"] > 1
 
 
+@pytest.mark.full
 def test_ranks_with_other_data_or_another_state_are_refused_on_all_ranks_alike(two_ranks):
     for data, state in (answer.value for answer in two_ranks.run(refuse_unequal_data_and_state, toy_recipe())):
         assert data[0] == "UserError"

@@ -58,7 +58,7 @@ class GradientExchange(Exchange):
         self._world = world
         self._settings, self._wire = recipe.optimizer, recipe.numerics.wire
         self._fused = fused
-        # In one program with the cast to the wire; where gradients are clipped or read first, they need their magnitude.
+        # In one program with the cast to the wire; gradients that are clipped before it need their magnitude.
         self.divides_by_loss_scale = (
             world.size > 1 and recipe.numerics.wire == "float16" and recipe.optimizer.clipping == "global"
         )

@@ -40,6 +40,7 @@ def box() -> Iterator[Cluster]:
         yield box
 
 
+@pytest.mark.full
 @needs_hosts
 def test_hosts_that_are_well_pass_and_the_line_that_starts_a_run_is_printed(box):
     code, output = examine(box, "-H", "node1:2,node2:1", "--expect_gbit", "0.1")
@@ -124,6 +125,7 @@ def differing(box, tmp_path_factory) -> Iterator[str]:
         yield output
 
 
+@pytest.mark.full
 @needs_hosts
 def test_versions_out_of_the_tested_range_and_unequal_ones_are_found(differing):
     report = "\n".join(lines(differing, "versions"))
@@ -132,6 +134,7 @@ def test_versions_out_of_the_tested_range_and_unequal_ones_are_found(differing):
     assert f"numpy: {version} on node1, node3; 2.0.0 on node2; expected the same on all hosts" in report
 
 
+@pytest.mark.full
 @needs_hosts
 def test_another_state_of_the_project_is_found(differing):
     (line,) = [line for line in lines(differing, "versions") if "source" in line]
@@ -139,6 +142,7 @@ def test_another_state_of_the_project_is_found(differing):
     assert "copy the project" in line
 
 
+@pytest.mark.full
 @needs_hosts
 def test_a_name_at_127_is_found_with_the_line_that_makes_it_so(differing):
     (line,) = lines(differing, "name")
@@ -148,6 +152,7 @@ def test_a_name_at_127_is_found_with_the_line_that_makes_it_so(differing):
     assert "mend: on node2, take node2 out of that line and add `10.77.0.2 node2`" in line
 
 
+@pytest.mark.full
 @needs_hosts
 def test_a_full_disk_is_found(differing):
     (line,) = lines(differing, "disk")
@@ -155,6 +160,7 @@ def test_a_full_disk_is_found(differing):
     assert " GB free; expected 0.1 GB for temporary files" in line
 
 
+@pytest.mark.full
 @needs_hosts
 def test_nothing_is_reduced_before_the_rest_is_mended(differing):
     (line,) = lines(differing, "all-reduce")
@@ -180,6 +186,7 @@ def unreachable() -> str:
         return output
 
 
+@pytest.mark.full
 @needs_hosts
 @pytest.mark.parametrize(
     ("host", "level", "found", "mend"),
@@ -200,6 +207,7 @@ def test_why_a_host_does_not_answer_is_told_with_what_mends_it(unreachable, host
     assert mend in line.partition(" mend: ")[2]
 
 
+@pytest.mark.full
 @needs_hosts
 def test_a_host_whose_own_name_stands_for_nothing_is_told_so(box):
     hosts_file = box.hosts_file("node1")
@@ -214,6 +222,7 @@ def test_a_host_whose_own_name_stands_for_nothing_is_told_so(box):
     assert "localhost: its own name node1 has no address" in line
 
 
+@pytest.mark.full
 @needs_hosts
 def test_an_interface_that_is_not_there_is_refused_by_name(box):
     code, output = examine(box, "-H", "node1:1,node2:1", "--network_interfaces", "ib0")
@@ -221,6 +230,7 @@ def test_an_interface_that_is_not_there_is_refused_by_name(box):
     assert "FAILED   network      node2: no interface ib0 with an IPv4 address; expected one of eth0" in output
 
 
+@pytest.mark.full
 def test_this_host_alone_is_examined_too_and_json_has_all_of_it(tmp_path):
     pytest.importorskip("horovod")
     command = [*DOCTOR, "--json", "--output_dir", tmp_path / "run"]

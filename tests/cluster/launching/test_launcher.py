@@ -44,6 +44,7 @@ def without_epochs(errors: str) -> list[str]:
     return [line for line in errors.splitlines() if "epochs of this token store" not in line]
 
 
+@pytest.mark.full
 @needs_horovod
 def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
     with start() as run:
@@ -63,6 +64,7 @@ def test_sigusr1_saves_and_the_same_command_resumes_to_the_end(start, tmp_path):
     assert "]<std" not in output
 
 
+@pytest.mark.full
 @needs_horovod
 def test_sigterm_to_every_process_of_the_job_saves(start, controller):
     with start(launch_flags=[*controller, "--restarts", "1"]) as run:
@@ -128,6 +130,7 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(start, controller, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 @needs_horovod
 def test_a_rank_that_fails_is_named_after_its_last_words_though_another_ends_first(
     start, controller, tmp_path, monkeypatch
@@ -147,6 +150,7 @@ def test_a_rank_that_fails_is_named_after_its_last_words_though_another_ends_fir
     assert errors.count("Traceback (") == 1
 
 
+@pytest.mark.full
 @needs_horovod
 def test_no_rank_outlives_the_launcher(start, controller):
     with start(launch_flags=controller) as run:
@@ -155,6 +159,7 @@ def test_no_rank_outlives_the_launcher(start, controller):
         run.await_no_process()
 
 
+@pytest.mark.full
 @needs_horovod
 def test_a_host_that_cannot_be_reached_is_named(tmp_path):
     words = [*LAUNCH, "-np", "2", "-H", "no-such-host.invalid:2", "--", "fill-mask", "--checkpoint", str(tmp_path), "x"]

@@ -80,6 +80,7 @@ raise SystemExit("a module of the working directory was run")
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
 def test_launched_processes_see_no_secret_and_run_no_module_of_the_working_directory(tmp_path):
     pytest.importorskip("horovod")

@@ -15,7 +15,10 @@ from tests.cluster.launches import LAUNCH, QUICK, launched
 from tests.horovod_runs import PATIENCE_S, PROJECT, clean_environment
 from tests.toy_runs import metrics, pretrain_arguments
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="needs Horovod"),
+]
 STEPS, CHECKPOINT_STEPS = 250, 20
 
 

@@ -51,6 +51,7 @@ def inodes(store):
     return {path.name: path.stat().st_ino for path in store.glob("shard-*")}
 
 
+@pytest.mark.full
 def test_parquet_gives_the_same_bytes_by_one_worker_by_two_and_as_json_lines(vocabulary, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, the extra parquet")
     pa = pytest.importorskip("pyarrow")
@@ -84,6 +85,7 @@ def test_two_workers_write_the_bytes_that_one_writes(many_files, vocabulary, tmp
     assert tree(tmp_path / "1") == tree(tmp_path / "2")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_after_a_kill_the_same_command_goes_on_where_it_was(make_store, many_files, vocabulary, tmp_path, workers):
     store = tmp_path / "killed"
@@ -119,6 +121,7 @@ def test_a_document_of_many_shards_goes_on_in_its_middle(make_store, tmp_path):
 
 
 # While the workers are being started, and later.
+@pytest.mark.full
 @pytest.mark.parametrize(
     "after_s", [pytest.param(0.0, marks=pytest.mark.slow), 0.02, pytest.param(1.0, marks=pytest.mark.slow)]
 )
@@ -149,6 +152,7 @@ def children(pid):
     return pids
 
 
+@pytest.mark.full
 def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
     process = subprocess.Popen(
         command(many_files, vocabulary, tmp_path / "store", "--workers", "2"), stderr=subprocess.DEVNULL
@@ -162,6 +166,7 @@ def test_workers_end_with_their_parent(many_files, vocabulary, tmp_path):
         time.sleep(0.05)
 
 
+@pytest.mark.full
 def test_two_prepares_in_one_directory_at_once_are_refused(make_store, many_files, vocabulary, tmp_path):
     process = subprocess.Popen(command(many_files, vocabulary, tmp_path / "store"), stdout=subprocess.DEVNULL)
     wait_until(process, (tmp_path / "store" / "plan.json").exists)
@@ -245,6 +250,7 @@ def test_senseless_workers_are_refused(vocabulary, text, tmp_path):
         prepare([str(text)], vocabulary, tmp_path / "store", workers=0)
 
 
+@pytest.mark.full
 def test_ranks_under_mpirun_write_the_bytes_that_one_process_writes(make_store, many_files, vocabulary, tmp_path):
     if shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None:
         pytest.skip("needs mpirun and mpi4py: set up again with an MPI on the machine")
@@ -266,6 +272,7 @@ def test_ranks_under_mpirun_write_the_bytes_that_one_process_writes(make_store, 
     assert wrong.stderr.count("no such file") == 1
 
 
+@pytest.mark.full
 def test_horovodrun_is_not_how_to_prepare(many_files, vocabulary, tmp_path):
     world = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0"}
     done = subprocess.run(
@@ -279,6 +286,7 @@ def test_horovodrun_is_not_how_to_prepare(many_files, vocabulary, tmp_path):
     assert "start it with mpirun or srun, or with --workers" in done.stderr
 
 
+@pytest.mark.full
 def test_workers_share_a_multistream_dump(make_store, shared_data, vocabulary, tmp_path):
     [single] = (shared_data / "wikipedia").glob("*.xml.bz2")
     xml = bz2.decompress(single.read_bytes())

@@ -261,6 +261,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", path], check=True)
 
 
+@pytest.mark.full
 def test_after_a_full_disk_the_same_command_goes_on(make_store, small_disk, tmp_path):
     (tmp_path / "a.txt").write_text("\n\n".join(f"Number {i} is here." for i in range(50_000)), encoding="utf-8")
     settings = {"documents": "blank_line", "shard_bytes": 20_000}

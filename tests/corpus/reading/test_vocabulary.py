@@ -63,6 +63,7 @@ def tied(tmp_path):
     return path
 
 
+@pytest.mark.full
 def test_learning_gives_the_same_bytes_in_every_process(tied, tmp_path):
     program = (
         "import sys; from bert_horovod.corpus.reading.vocabulary import learn_vocabulary, write_vocabulary; "

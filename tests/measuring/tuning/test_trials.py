@@ -84,6 +84,7 @@ def test_an_end_of_any_kind_is_an_answer(monkeypatch, tmp_path, program, failure
     assert run_trial(["bench"], 1 if failure == TIME_IS_UP else 100).failure == failure
 
 
+@pytest.mark.full
 def test_a_kill_of_this_process_ends_its_child_too(tmp_path):
     (tmp_path / "run").mkdir()
     for name, text in (("run.json", "{}"), ("recipe.toml", recipe_to_toml(toy_recipe()))):

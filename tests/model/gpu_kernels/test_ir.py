@@ -34,6 +34,7 @@ def test_operands_and_results_are_those_of_the_text(name):
         assert ("bf16" in written) == (dtype == "bf16")
 
 
+@pytest.mark.full
 def test_the_maker_writes_the_same_texts_again(tmp_path):
     run_with_triton("-m", "bert_horovod.model.gpu_kernels.make_ir", tmp_path)
     for name in TEXTS:

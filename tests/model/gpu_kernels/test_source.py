@@ -15,6 +15,8 @@ from bert_horovod.model.gpu_kernels.kernel_rows import reach_of
 from tests.model.gpu_kernels import reference
 from tests.model.gpu_kernels.triton_environment import run_with_triton
 
+pytestmark = pytest.mark.full
+
 RATE = 0.1
 KEY, FIRST_ROW, SITE = 0x123456789ABCDEF0, 7, 4
 HEADS = 2

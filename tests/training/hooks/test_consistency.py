@@ -24,6 +24,7 @@ def assert_stopped_before_saving(output_dir: Path) -> None:
     assert [path.name for path in (output_dir / "checkpoints").iterdir()] == ["step-00000005"]
 
 
+@pytest.mark.full
 def test_a_flipped_bit_on_one_rank_stops_the_run_and_is_named(store, two_ranks, tmp_path):
     recipe = toy_recipe(execution=EXECUTION)
     for answer in two_ranks.run(train_with_fault, store.path, tmp_path, recipe, "bit", 6, 0):

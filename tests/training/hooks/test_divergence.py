@@ -72,6 +72,7 @@ def test_another_precision_is_advised_only_where_it_holds_larger_numbers(precisi
     assert ("numerics.precision" in str(caught.value)) == ("loss scale 256" in str(caught.value)) == advised
 
 
+@pytest.mark.full
 def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(faulty, store, capsys):
     rows = open_index(store, 32, "next_sentence", True).rows
     first = 4 * 32 + 24  # in the fifth step: the last micro-batch of the second rank
@@ -90,12 +91,14 @@ def test_a_rows_fault_on_one_rank_skips_the_update_on_all_and_names_the_rows(fau
     assert f"row {first % rows}:" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_divergence_stops_the_run_with_a_diagnosis(faulty):
     error, output_dir = faulty("not-finite", 6 * 32, 1 << 40, numerics={"max_skipped_steps": 3})
     assert "step 9: 3 updates in a row had gradients that are not finite" in error
     assert training_state(output_dir)["progress"]["step"] == 5
 
 
+@pytest.mark.full
 def test_a_loss_that_jumps_is_gone_back_from_and_its_rows_are_passed_over(faulty, store):
     numerics, phase = {"on_divergence": "rollback"}, {"steps": 32}
     error, output_dir = faulty("jump", 26 * 32 + 16, 27 * 32, ranks=2, numerics=numerics, phase=phase)
@@ -112,6 +115,7 @@ def test_a_loss_that_jumps_is_gone_back_from_and_its_rows_are_passed_over(faulty
     assert state["position"]["epoch"] * rows + state["position"]["row"] == 32 * 34
 
 
+@pytest.mark.full
 def test_a_run_that_goes_on_diverging_stops(faulty, monkeypatch):
     monkeypatch.setattr(rollback, "MOST_ROLLBACKS", 2)
     numerics = {"max_skipped_steps": 1, "on_divergence": "rollback"}

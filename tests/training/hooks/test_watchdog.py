@@ -23,6 +23,7 @@ WAITS = Status(9, "node1", 17, "forward, backward and update, in the collectives
 READS = Status(9, "node2", 17, "reading rows", False)
 
 
+@pytest.mark.full
 def test_a_rank_that_is_stopped_ends_the_job_and_is_named(store, tmp_path):
     pytest.importorskip("horovod")
     arguments = pretrain_arguments(tmp_path, store, tmp_path / "run", phase={"steps": 100_000}, execution=QUICK | STALL)
@@ -69,6 +70,7 @@ def freezing_disk(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.full
 def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_path):
     disk, freeze, thaw = freezing_disk
     phase, execution = {"steps": 100_000}, QUICK | STALL
@@ -96,6 +98,7 @@ def test_a_disk_that_no_longer_answers_ends_the_run(freezing_disk, store, tmp_pa
     assert "writing metrics; expected at most execution.stall_s = 10" in text.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_a_rank_that_holds_pythons_lock_for_too_long_is_ended_too(tmp_path):
     script = f"""
 import sys; sys.path.insert(0, {str(PROJECT)!r})
@@ -125,6 +128,7 @@ def test_a_rank_that_gets_on_with_its_work_is_left_alone(monkeypatch):
     watchdog.close()
 
 
+@pytest.mark.full
 def test_long_work_may_take_longer():
     script = f"""
 import sys, time; sys.path.insert(0, {str(PROJECT)!r})
