@@ -4,8 +4,8 @@ bert-horovod tune --recipe F --data_dir D --output tuned.toml                   
 bert-horovod tune --recipe F --data_dir D -np 8 -hostfile hosts                   many ranks, which it starts itself
 bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml ...              a run with these settings
 
-It tries values of micro_batch, xla, recompute, threads and, if ranks wait for sums, bucket_bytes, reduction,
-hierarchical_allreduce and cycle_time_ms. Candidates that cannot fit into memory or cannot win are not tried. If a
+It tries values of micro_batch, xla, recompute, threads and, if ranks wait for sums, bucket_bytes and reduction.
+Candidates that cannot fit into memory or cannot win are not tried. If a
 candidate runs out of memory, crashes or takes too long, the search goes on without it. The best ones are measured again
 in turns. Measurements are kept beside the row index: the same command goes on after a stop, and answers at once when it
 is done. The phase that takes longest is measured; the settings must work in the other phases too. They change the
@@ -37,15 +37,7 @@ if TYPE_CHECKING:
 
 _MEMORY_SHARE = 0.95  # of the memory that the kernel has available: ranks on a CPU may take so much
 # Settings of [execution] that may change the time of a step, beside those that are always tried.
-_OF_SPEED = (
-    "threads",
-    "bucket_bytes",
-    "reduction",
-    "fusion_bytes",
-    "cycle_time_ms",
-    "hierarchical_allreduce",
-    "autotune",
-)
+_OF_SPEED = ("threads", "bucket_bytes", "reduction")
 _PACKAGES = ("tensorflow", "horovod", "numpy")
 
 

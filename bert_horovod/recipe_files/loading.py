@@ -24,7 +24,14 @@ SECTIONS: dict[str, Any] = {section.name: section.default_factory for section in
     "phase": [Phase],
 }
 # Settings that there are no longer, by section and key.
-REMOVED: dict[str, dict[str, Removed]] = {}
+REMOVED: dict[str, dict[str, Removed]] = {
+    "execution": {
+        "fusion_bytes": Removed(0, "set the variable HOROVOD_FUSION_THRESHOLD (sums then depend on timing)"),
+        "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
+        "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
+        "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
+    },
+}
 
 
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
