@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -204,7 +205,7 @@ CAUSES: dict[str, Callable[[Path], None]] = {
     "an input of `prepare` is damaged": _input,
 }
 RANKS = {"a bit flips on one rank": "bit", "a rank has lost the others": "lost"}
-PROCESSES = {"a mapped file is cut short": errors.DamagedData.exit_code, "a rank is killed": 128 + 9}
+PROCESSES = {"a mapped file is cut short": 128 + signal.SIGBUS, "a rank is killed": 128 + 9}
 PROCESSES |= {"a rank hangs": watchdog.EXIT_CODE, "a fault of the program": 1}
 
 

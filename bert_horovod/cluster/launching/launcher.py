@@ -324,6 +324,8 @@ def _how(code: int, ssh: bool = False) -> str:
         )
     if number == signal.SIGKILL:
         return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
+    if number == signal.SIGBUS:
+        return "SIGBUS: a file that it had mapped was cut short, or its disk failed (see bert-horovod verify)"
     if number in set(signal.Signals):
         return signal_name(number)
     return f"exit code {code}{' (of ssh: killed by a signal, or the connection lost)' if code == 255 else ''}"
