@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import DamagedData, RunError, UserError, file_error, unreadable
+from bert_horovod.errors import RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.runs.checkpoint import paths, recorded_recipe
@@ -189,10 +189,7 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, now: RunRecord) -> Non
         run = RunRecord(**content)
         start = Start(**content["start"]) if run.start else None
     except (OSError, ValueError, TypeError) as error:
-        raise unreadable(error, output_dir / "run.json") or DamagedData(
-            f"{output_dir / 'run.json'} is damaged ({getattr(error, 'strerror', error)}); "
-            "restore it, or give a new directory"
-        ) from error
+        raise damaged(error, output_dir / "run.json", "restore it, or give a new directory") from error
     if run.format != FORMAT:
         raise UserError(
             f"{output_dir} is a run of format {run.format}, this program writes format {FORMAT}; give a new directory"

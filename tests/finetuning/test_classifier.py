@@ -18,8 +18,8 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.classifier import PHASE, TextFinetuning
-from bert_horovod.finetuning.initialisation import finetuning_recipe, step_notice
+from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.initialisation import StartingPoint, finetuning_recipe, step_notice
 from bert_horovod.finetuning.scoring import SCORERS, Request
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data, own_data
 from bert_horovod.inference.predicting import Options, open_predictor
@@ -51,8 +51,8 @@ FAST = (
 
 
 def classification_recipe(*sizes, epochs=3.0, **options):
-    defaults = PHASE | {"global_batch": 32}
-    return finetuning_recipe(Path("checkpoint"), sizes[0], defaults, *sizes[1:], epochs, **options)
+    start = StartingPoint(Path("checkpoint"), sizes[0], TextFinetuning.phase | {"global_batch": 32})
+    return finetuning_recipe(start, *sizes[1:], epochs, **options)
 
 
 def finetuning(files: dict[str, Path]) -> TextFinetuning:
