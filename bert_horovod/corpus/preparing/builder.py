@@ -52,7 +52,8 @@ class ShardBuilder:
         held_out: float,
         shard_bytes: int,
     ):
-        """
+        """Begin an empty shard.
+
         Args:
             tokenize: sentences to (ids int32 [tokens], lengths int64 [sentences]).
             vocabulary_size: decides the dtype of the ids.

@@ -37,7 +37,6 @@ class PartsJob:
     begin: Position  # where the first part begins
     stop_before: int | None  # number of the next part that exists; None: go on to the task's end
     settings: Settings
-    tokenizer_settings: TokenizerSettings
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def do(job: PartsJob | SourceFile, report: Report) -> "Done | str":
 
 def make_parts(job: PartsJob, report: Report) -> Done:
     """Make the parts of a job; raises ReportedError for bad input and for a disk without room."""
-    tokenizer = _tokenizer(job.store / "vocab.txt", job.tokenizer_settings)
+    tokenizer = _tokenizer(job.store / "vocab.txt", job.settings.tokenizer)
     memory_before, start = _forget_peak(), time.monotonic()
     builder = ShardBuilder(
         tokenizer,

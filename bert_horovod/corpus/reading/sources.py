@@ -47,8 +47,7 @@ class SourceFile:
 
     @property
     def kind(self) -> str:
-        """What the file holds, by its name: "json" (one object a line), "arrow" (a table in Arrow or Parquet),
-        "wikipedia" (a dump) or "text"."""
+        """What the file holds, by its name: "json" (an object a line), "arrow" (or Parquet), "wikipedia" or "text"."""
         suffix, compression = suffixes(self.path)
         if suffix in ARROW_SUFFIXES and not compression:
             return "arrow"
@@ -69,7 +68,8 @@ class SourceReader(io.RawIOBase):
     """
 
     def __init__(self, source: SourceFile, text_field: str = "text", bad_lines: str | None = "stop"):
-        """
+        """Read the file from its beginning.
+
         Args:
             source: the file.
             text_field: of an object of JSON Lines, or a row of a table.

@@ -28,7 +28,7 @@ _HELD_CHARACTERS = 4 * SECTION_BYTES  # a paragraph that is longer is cut while 
 
 @dataclass(frozen=True)
 class Section:
-    """Paragraphs of a document (or sentences) with "\\n" between them; single spaces separate words."""
+    r"""Paragraphs of a document (or sentences) with "\n" between them; single spaces separate words."""
 
     text: str
     bytes: int  # of the text in UTF-8, at most 64 KiB

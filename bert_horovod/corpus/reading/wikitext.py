@@ -122,8 +122,7 @@ class _Scan:
         self._endless: set[str] = set()  # tags without an end tag in the rest of the text
 
     def found(self) -> list[tuple[int, int, str, str]]:
-        """The blocks to remove, sorted by their begin: (begin, end, text in their place, kind); blocks may be
-        nested."""
+        """The blocks to remove, sorted by begin, maybe nested: (begin, end, text in their place, kind)."""
         at = 0
         while token := _TOKEN.search(self._text, at):
             kind, begin, at = token.lastgroup, token.start(token.lastgroup), token.end()
