@@ -85,8 +85,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what tells most where time is short: the golden losses, then what starts nothing, then files that
-    share a start, beside each other; last those that start programs.
+    """Put first what tells most where time is short.
+
+    That is: the golden losses, then what starts nothing, then files that share a start, beside each other; last those
+    that start programs.
     """
 
     def order(item: pytest.Item) -> tuple[bool, bool, int]:

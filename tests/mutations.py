@@ -182,8 +182,10 @@ class Sandbox(NamedTuple):
     outside: Path
 
     def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result, or the ReportedError that it raised; any other end fails, as do hanging, eating memory
-        and touching what is outside."""
+        """The function's result, or the ReportedError that it raised.
+
+        Any other end fails, as do hanging, eating memory and touching what is outside.
+        """
         with _limits(), _watch(self.outside):
             try:
                 return function(*arguments)

@@ -1,5 +1,8 @@
-"""docs/failures.md tells the truth: each failure of its table is caused, and its class and exit code and what `launch`
-makes of that code are compared with its row."""
+"""docs/failures.md tells the truth.
+
+Each failure of its table is caused, and its class, its exit code and what `launch` makes of that code are compared
+with its row.
+"""
 
 import argparse
 import errno

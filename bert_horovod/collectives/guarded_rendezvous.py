@@ -90,7 +90,7 @@ def _safe_remote_command(original: Any, command: str, **options: Any) -> str:
 def main() -> None:
     """horovodrun's command line."""
     # horovodrun's own handlers would kill the ranks at a signal that a scheduler sends to all processes of a job.
-    signal.signal = lambda *ignored: None
+    signal.signal = lambda *_: None
     gloo_run.launch_gloo = partial(_launch_gloo, gloo_run.launch_gloo)
     driver_service.get_remote_command = partial(_safe_remote_command, driver_service.get_remote_command)
     launch.run_commandline()

@@ -108,7 +108,6 @@ def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(files, whole,
 
 def evaluate_rank(world: World, data_dir: Path, checkpoint: Path, scored: Path) -> dict[str, float]:
     """A job for two_ranks: the dev scores of a checkpoint, by all ranks together."""
-
     job = finetuning({"data_dir": data_dir, "checkpoint": checkpoint}).job(Path("unused"))
     run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
     run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))
