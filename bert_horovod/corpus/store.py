@@ -209,7 +209,7 @@ def _allow_open_files(count: int) -> None:
 
 def open_shard(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> Shard:
     """Memory-map the arrays of the shard of a manifest entry, and check all but the token ids; raises DamagedData."""
-    shapes = {
+    shapes: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
         "tokens": (token_dtype(vocabulary_size), (shard_entry["tokens"],)),
         "sentences": (np.uint32, (shard_entry["sentences"] + 1,)),
         "sections": (np.uint32, (shard_entry["sections"] + 1,)),

@@ -223,11 +223,8 @@ class _Made:
     seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
 
-    def take(self, job: PartsJob | SourceFile, done: Done | str) -> None:
-        """Add a job's result."""
-        if isinstance(job, SourceFile):
-            self.hashes[job] = done
-            return
+    def take(self, done: Done) -> None:
+        """Add the parts that a job has made."""
         self.seconds += done.seconds
         self.parts |= {(part.task, part.number): part for part in done.parts}
         before, peak = self.memory
@@ -265,10 +262,12 @@ def _work(
             progress.at(*map(int, far.sum(axis=0)))
 
         for number, done in run_jobs(executor, do, jobs, path, report):
-            made.take(jobs[number], done)
-            if isinstance(done, Done):
-                documents = sum(part.counts["documents"] for part in done.parts)
-                report(number, jobs[number].task.bytes, documents)
+            job = jobs[number]
+            if isinstance(job, SourceFile):
+                made.hashes[job] = done
+            else:
+                made.take(done)
+                report(number, job.task.bytes, sum(part.counts["documents"] for part in done.parts))
             _refuse_unknown(path, list(made.parts.values()))
     return made
 

@@ -230,7 +230,7 @@ def _train(words: dict[str, int], size: int, alphabet: list[str], continuations:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.train_from_iterator(_repeated(words), trainer)
     ids = tokenizer.get_vocab()
-    return sorted(ids, key=ids.get)
+    return sorted(ids, key=ids.__getitem__)
 
 
 def _repeated(words: dict[str, int]) -> Iterator[str]:
