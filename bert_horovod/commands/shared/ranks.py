@@ -176,7 +176,8 @@ def _train(
     if train_jobs:
         train_jobs(jobs, world)
     else:
-        train(*jobs, world)
+        (job,) = jobs
+        train(job, world)
     world.shutdown()
     for descriptor in held:
         if descriptor is not None:
