@@ -45,7 +45,9 @@ def printable_line(text: str) -> str:
 
 def unreadable(error: Exception, path: object) -> UserError | RunError | None:
     """The error for a file that cannot be read though its content may be whole; None if its content is at fault."""
-    number = getattr(error, "errno", None)
+    if not isinstance(error, OSError):
+        return None
+    number = error.errno
     if number in _DENIED:
         return UserError(f"cannot read {path}: {error.strerror}; this user needs the right to read it (see ls -l)")
     if number in _TOO_MANY:
