@@ -1,8 +1,6 @@
 """Reads recipes from TOML, applies overrides and checks them; writes recipes; lists differences of two recipes."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,13 +70,6 @@ def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
 def recipe_to_toml(recipe: Recipe) -> str:
     """The recipe as TOML text, every setting present."""
     return tomli_w.dumps(recipe_to_table(recipe))
-
-
-def what_hash(recipe: Recipe) -> str:
-    """SHA-256, in hexadecimal, of all settings that decide the result (WHAT_SECTIONS)."""
-    table = recipe_to_table(recipe)
-    what = {name: table[name] for name in WHAT_SECTIONS}
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
