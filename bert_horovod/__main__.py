@@ -22,7 +22,6 @@ from bert_horovod.cluster.launching.rank import end_with_launcher
 from bert_horovod.commands.shared.parser import Parser, add_commands
 from bert_horovod.errors import NO_ROOM, ReportedError, RunError, printable, unreadable
 from bert_horovod.runtime.allocator import keep_freed_memory
-from bert_horovod.storage.mapped import explain_bus_errors
 
 _importing.close()
 
@@ -66,7 +65,6 @@ def dispatch(arguments: argparse.Namespace) -> int:
 
 def _run(starting: ExitStack, arguments: argparse.Namespace) -> int:
     starting.close()
-    explain_bus_errors()  # not before absl, which has taken SIGBUS for a traceback
     return dispatch(arguments)
 
 

@@ -43,9 +43,11 @@ def printable_line(text: str) -> str:
     return printable(text).replace("\n", "\\n")
 
 
-def unreadable(error: OSError | ValueError, path: object) -> UserError | RunError | None:
+def unreadable(error: Exception, path: object) -> UserError | RunError | None:
     """The error for a file that cannot be read though its content may be whole; None if its content is at fault."""
-    number = getattr(error, "errno", None)
+    if not isinstance(error, OSError):
+        return None
+    number = error.errno
     if number in _DENIED:
         return UserError(f"cannot read {path}: {error.strerror}; this user needs the right to read it (see ls -l)")
     if number in _TOO_MANY:
@@ -56,6 +58,12 @@ def unreadable(error: OSError | ValueError, path: object) -> UserError | RunErro
             "then run the same command again"
         )
     return None
+
+
+def damaged(error: Exception, path: object, mend: str) -> ReportedError:
+    """The error for a file that cannot be read or whose content is at fault; `mend` says what makes it anew."""
+    reason = getattr(error, "strerror", None) or error
+    return unreadable(error, path) or DamagedData(f"{path} is missing or damaged ({reason}); {mend}")
 
 
 def file_error(error: OSError, message: str) -> UserError | RunError:

@@ -84,8 +84,7 @@ def compared(metrics: list[dict[str, Any]], first: int, curve: list[list[float]]
 
 
 def train(box: Cluster, name: str, steps: int, arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], int, int]:
-    """The metrics of a curve's first steps, the step after which the link was used, and the bytes that the first host
-    sent meanwhile."""
+    """The metrics of a curve's first steps, the step from which the link was used, and the first host's sent bytes."""
     with tempfile.TemporaryDirectory(dir=arguments.work) as directory:
         output, first = Path(directory) / "run", 0
         if arguments.resume:

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Whether the Triton kernels of execution.kernels are right on this GPU, and what they gain; one process, three parts:
+"""Whether the Triton kernels of execution.kernels are right on this GPU, and what they gain.
 
     python lab/gpu_kernels.py --output gpu_kernels.json
+
+One process, three parts:
 
 1. errors: two layers, forward and backward, with kernels in bfloat16 and float16, beside XLA's own path in float32 from
    the same inputs with the same dropout masks: relative L2 errors of the output and of every gradient. Rows are packed.

@@ -1,4 +1,4 @@
-"""Parts of lab/gpu.py that are neither a command of the package nor a script of their own, each in a process:
+"""Parts of lab/gpu.py that are neither a command of the package nor a script of their own, each in a process.
 
     python lab/gpu_parts.py resume '{"store": "...", ...}'
 

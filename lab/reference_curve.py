@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Train several seeds of a recipe and write the band of their losses, with which the program compares other runs.
+r"""Train several seeds of a recipe and write the band of their losses, with which the program compares other runs.
 
-python lab/reference_curve.py --recipe run/recipes/quickstart.toml --data_dir STORE --work DIR \\
+python lab/reference_curve.py --recipe run/recipes/quickstart.toml --data_dir STORE --work DIR \
     --about "3 seeds on Python's documentation" --window 20
 
 Each seed is a run under DIR/seed-N on --ranks ranks of this host; stopped, the same command goes on. The file goes to

@@ -7,12 +7,11 @@ python lab/tune.py --data_dir D --work W --recipe F --rows 16 --rows 32 --xla of
 One process on CPU cores; of a recipe the phase that takes longest, alone. The grid is every combination of micro-batch
 (all of the global batch, a half of it, and so on), XLA mode, recomputation and threads; each cell is a trial as tune
 makes it, to its end. Then the grid's best cells and tune's choice are measured again, in turns: ratio is tune's rows/s
-over those of the best of them, from medians. Times are those of all trials that were needed, starts and compilation
-included, whenever they were made: a stopped benchmark goes on, for all is kept in --work.
+over those of the best of them, from medians. Times include starts and compilation. A
+stopped benchmark goes on: the cells' trials are kept in --work, one directory for each set of flags; tune begins anew.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -34,13 +33,12 @@ from bert_horovod.costs.choices import RECOMPUTE
 from bert_horovod.errors import ReportedError, RunError
 from bert_horovod.measuring.tables import table
 from bert_horovod.measuring.tuning.candidates import XLA, Machine, micro_batches, resolved
-from bert_horovod.measuring.tuning.learned import Learned
 from bert_horovod.measuring.tuning.prediction import longest_phase
-from bert_horovod.measuring.tuning.trials import Settings, run_trial
-from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml, what_hash
+from bert_horovod.measuring.tuning.trials import Settings, Trial, run_trial
+from bert_horovod.recipe_files.loading import load_recipe, recipe_to_toml
 from bert_horovod.recipe_files.tuned import execution_overrides
-from bert_horovod.runtime.children import python_settings, source_hash
-from bert_horovod.runtime.processor import physical_cores, processor_name
+from bert_horovod.runtime.children import python_settings
+from bert_horovod.runtime.processor import physical_cores
 from bert_horovod.storage.writing import write_atomically
 from bert_horovod.training.console import duration
 from lab.rounds import in_turn, say
@@ -81,20 +79,13 @@ class Grid:
             "threads": arguments.threads or threads,
         }
         self.cells = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-        self.learned = Learned(
-            arguments.work,
-            {
-                "what": what_hash(self.recipe),
-                "store": store.hash,
-                "seconds": arguments.seconds,
-                "machine": [processor_name(), machine.cores],
-                "source": source_hash(),
-            },
-        )
+        self.kept = arguments.work / f"{path.stem}.jsonl"  # the trials so far: [settings, round number, trial]
+        lines = self.kept.read_text(encoding="utf-8").splitlines() if self.kept.exists() else []
+        self.trials = [(settings, number, Trial(**trial)) for settings, number, trial in map(json.loads, lines)]
 
     def seconds(self, settings: Settings, number: int) -> tuple[float, float]:
         """A step's, and the trial's."""
-        trial = self.learned.trial(settings, 0, number)
+        trial = next((trial for *key, trial in self.trials if key == [settings, number]), None)
         if trial is None:
             arguments = self.arguments
             words = ["bench", "throughput", "--recipe", str(self.path), "--data_dir", str(arguments.data_dir), "--json"]
@@ -102,14 +93,16 @@ class Grid:
             words += ["--seconds", str(arguments.seconds)]
             words += [word for override in execution_overrides(settings) for word in ("--set", override)]
             trial = run_trial(words, arguments.limit)
-            self.learned.keep(settings, 0, number, trial)
+            self.trials.append((settings, number, trial))
+            with self.kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([settings, number, dataclasses.asdict(trial)]) + "\n")
             outcome = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
             say(f"  {written(settings)}{f', round {number}' if number else ''}: {outcome} ({duration(trial.wall_s)})")
         return trial.step_s, trial.wall_s
 
 
 def tune(grid: Grid) -> dict[str, Any]:
-    """What the command prints, and the seconds of all of its trials."""
+    """What the command prints."""
     arguments = grid.arguments
     words = ["tune", "--recipe", str(grid.path), "--data_dir", str(arguments.data_dir), "--json"]
     words += ["--limit", str(arguments.limit), "--index_dir", str(arguments.work / "index")]
@@ -123,9 +116,7 @@ def tune(grid: Grid) -> dict[str, Any]:
     )
     if done.returncode:
         raise RunError(f"bert-horovod {' '.join(words)} failed with exit code {done.returncode}")
-    answer = json.loads(done.stdout)
-    kept = json.loads(Path(answer["kept"]).read_text(encoding="utf-8"))
-    return answer | {"seconds": sum(trial["wall_s"] for trial in kept["trials"].values())}
+    return json.loads(done.stdout)
 
 
 def measure(grid: Grid) -> dict[str, Any]:
@@ -149,9 +140,9 @@ def measure(grid: Grid) -> dict[str, Any]:
         "grid_s": grid_s,
         "chosen": written(chosen),
         "chosen_rows_per_s": rows / step_s[-1],
-        "tune_s": tuned["seconds"],
+        "tune_s": tuned["search_s"],
         "ratio": step_s[quickest] / step_s[-1],
-        "time_share": tuned["seconds"] / grid_s,
+        "time_share": tuned["search_s"] / grid_s,
         "gain": tuned["gain"],
     }
 
@@ -200,8 +191,7 @@ def main() -> int:
         store = open_store(arguments.data_dir)
         for path in arguments.recipe:
             grid = Grid(arguments, path, store, machine)
-            with contextlib.closing(grid.learned):
-                rows.append(measure(grid))
+            rows.append(measure(grid))
     except ReportedError as error:
         say(f"error: {error}")
         return error.exit_code

@@ -77,9 +77,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order by what tells most where time is short: the golden losses, then what starts nothing, then tests that share
-    a start, last those that start programs. One worker takes a file's tests, or all that share a start; of those with
-    two ranks, two workers.
+    """Put first what tells most where time is short, and give each worker what belongs together.
+
+    First the golden losses, then what starts nothing, then tests that share a start, last those that start programs.
+    One worker takes a file's tests, or all that share a start; of those with two ranks, two workers.
     """
 
     def order(item: pytest.Item) -> tuple[bool, bool, int]:

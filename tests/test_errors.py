@@ -1,11 +1,15 @@
-"""docs/failures.md tells the truth: each failure of its table is caused, and its class and exit code and what `launch`
-makes of that code are compared with its row."""
+"""docs/failures.md tells the truth.
+
+Each failure of its table is caused, and its class, its exit code and what `launch` makes of that code are compared
+with its row.
+"""
 
 import argparse
 import errno
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,7 +31,7 @@ from bert_horovod.interchange.huggingface import read_directory
 from bert_horovod.recipe.sections import Numerics
 from bert_horovod.recipe_files.loading import load_recipe, recipe_from_table
 from bert_horovod.runs.checkpoint import load_newest, path_of
-from bert_horovod.runs.directory import Followed, Start, claim, not_where_it_was
+from bert_horovod.runs.directory import Start, claim
 from bert_horovod.runs.saving import Saver
 from bert_horovod.runs.state import Progress, TrainingState
 from bert_horovod.tasks.pretraining import Pretraining
@@ -122,7 +126,7 @@ def _checkpoint_not_written(place: Path) -> None:
     recipe = recipe_from_table(toy_recipe_table(execution={"max_unsaved_hours": 1e-9}))
     state = TrainingState({"a": np.zeros(2, np.float32)}, {"m": {"a": (2,)}, "v": {"a": (2,)}}, Progress(step=1))
     task, dataset = Pretraining(recipe.objective.pairs), StoreDataset(_store(place), recipe)
-    saver = Saver(state, Followed(place / "run"), recipe, task, dataset, print)
+    saver = Saver(state, place / "run", recipe, task, dataset, print)
     saver.save(state, {})
     saver.finish(lambda: None)
 
@@ -153,13 +157,6 @@ def _too_many(place: Path) -> None:
 def _disk(place: Path) -> None:
     with open("/proc/self/mem", "rb") as file:  # whose first page cannot be read
         file.read(1)
-
-
-def _moved(place: Path) -> None:
-    os.mkdir(place / "run")
-    directory = Followed(place / "run")
-    os.rename(place / "run", place / "elsewhere")
-    raise not_where_it_was(place / "run", directory.now(), 7)
 
 
 def _other_work(place: Path) -> None:
@@ -205,14 +202,13 @@ CAUSES: dict[str, Callable[[Path], None]] = {
     "this user may not read": _denied,
     "more files are open": _too_many,
     "a disk or a network fails": _disk,
-    "the output directory was moved": _moved,
     "ranks are to do different work": _other_work,
     "all checkpoints are damaged": _checkpoints,
     "a Hugging Face directory is damaged": _pretrained,
     "an input of `prepare` is damaged": _input,
 }
 RANKS = {"a bit flips on one rank": "bit", "a rank has lost the others": "lost"}
-PROCESSES = {"a mapped file is cut short": errors.DamagedData.exit_code, "a rank is killed": 128 + 9}
+PROCESSES = {"a mapped file is cut short": 128 + signal.SIGBUS, "a rank is killed": 128 + 9}
 PROCESSES |= {"a rank hangs": watchdog.EXIT_CODE, "a fault of the program": 1}
 
 

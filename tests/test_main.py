@@ -11,225 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod import commands
 from bert_horovod.__main__ import dispatch, parse
-from bert_horovod.commands import bench
-from bert_horovod.commands.shared.parser import command_names
 from bert_horovod.errors import DamagedData, RunError, UserError
+from tests.golden import flags
 from tests.horovod_runs import PATIENCE_S, clean_environment
 
-REQUIRED = object()
-# What benchmarks of the step share.
-STEP = {"--recipe": None, "--model": None, "--set": [], "--rows": None, "--length": None, "--steps": 10}
-
-# Other people's scripts depend on these: flags are added here, never renamed or taken away.
-FLAGS = {
-    "bench": {"BENCHMARK": REQUIRED},
-    "bench comm": {**STEP, "--trace": None, "--delay": None, "--warm_up": 1, "--json": False},
-    "bench compute": {**STEP, "--profile": None, "--json": False},
-    "bench memory": {"--recipe": REQUIRED, "--limit": REQUIRED, "--world_size": 1, "--set": [], "--json": False},
-    "bench scaling": {
-        **STEP,
-        "-hostfile": None,
-        "-H": None,
-        "--ssh_port": None,
-        "--network_interfaces": None,
-        "--mpi": False,
-        "--layout": None,
-        "--micro_batches": None,
-        "--rounds": 1,
-        "--cluster": None,
-        "--output": None,
-        "--json": False,
-    },
-    "bench throughput": {
-        "--recipe": REQUIRED,
-        "--data_dir": REQUIRED,
-        "--index_dir": None,
-        "--tuned": None,
-        "--set": [],
-        "--phase": 0,
-        "--seconds": 10.0,
-        "--give_up_above": None,
-        "--memory": None,
-        "--json": False,
-    },
-    "doctor": {
-        "-hostfile": None,
-        "-H": None,
-        "--network_interfaces": None,
-        "--ssh_port": None,
-        "--expect_gbit": None,
-        "--output_dir": None,
-        "--json": False,
-    },
-    "evaluate": {
-        "--checkpoint": REQUIRED,
-        "--data_dir": REQUIRED,
-        "--sequence_length": None,
-        "--rows": 1024,
-        "--micro_batch": 32,
-        "--index_dir": None,
-        "--json": False,
-    },
-    "export": {
-        "--checkpoint": REQUIRED,
-        "--format": REQUIRED,
-        "--output": REQUIRED,
-        "--architecture": None,
-        "--with_tokenizer": False,
-    },
-    "fill-mask": {"--checkpoint": REQUIRED, "--top": 5, "TEXT": REQUIRED},
-    "finetune": {
-        "--task": REQUIRED,
-        "--data_dir": None,
-        "--train_file": None,
-        "--dev_file": [],
-        "--test_file": [],
-        "--text_columns": "text",
-        "--label_column": "label",
-        "--checkpoint": REQUIRED,
-        "--epochs": None,
-        "--seeds": None,
-        "--learning_rates": None,
-        "--output_dir": REQUIRED,
-        "--max_steps": None,
-        "--stop_before": None,
-        "--tuned": None,
-        "--set": [],
-        "--doc_stride": None,
-        "--null_score_threshold": None,
-        "--index_dir": None,
-    },
-    "hosts": {"--slots": None, "--output": None},
-    "import": {"CHECKPOINT": REQUIRED, "DIR": REQUIRED, "--cased": None, "--uncased": None},
-    "inspect": {
-        "--data_dir": REQUIRED,
-        "--row": None,
-        "--rows": 1,
-        "--epoch": 0,
-        "--split": "train",
-        "--recipe": None,
-        "--phase": 0,
-        "--sequence_length": None,
-        "--set": [],
-        "--index_dir": None,
-    },
-    "launch": {
-        "-np": None,
-        "-hostfile": None,
-        "-H": None,
-        "--network_interfaces": None,
-        "--ssh_port": None,
-        "--mpi": False,
-        "--restarts": 0,
-        "--env": [],
-        "-- COMMAND ...": REQUIRED,
-    },
-    "plan": {
-        "--recipe": REQUIRED,
-        "--set": [],
-        "--cluster": None,
-        "--compute": None,
-        "--world_size": None,
-        "--device": None,
-        "--tflops": None,
-        "--product_share": 0.35,
-        "--memory": None,
-        "--memory_rate": None,
-        "--link": None,
-        "--link_share": 0.9,
-        "--latency_ms": 0.05,
-        "--efficiency": 0.8,
-        "--plot": None,
-        "--json": False,
-    },
-    "predict": {
-        "--checkpoint": REQUIRED,
-        "--input": REQUIRED,
-        "--output": None,
-        "--text_columns": None,
-        "--sequence_length": None,
-        "--doc_stride": None,
-        "--null_score_threshold": None,
-    },
-    "prepare": {
-        "--input": REQUIRED,
-        "--text_field": "text",
-        "--bad_lines": None,
-        "--cased": False,
-        "--documents": "file",
-        "--vocab": REQUIRED,
-        "--output_dir": REQUIRED,
-        "--held_out": 0.01,
-        "--shard_bytes": 32 << 20,
-        "--workers": None,
-    },
-    "pretrain": {
-        "--recipe": REQUIRED,
-        "--data_dir": REQUIRED,
-        "--output_dir": REQUIRED,
-        "--init_checkpoint": None,
-        "--index_dir": None,
-        "--probe_dir": None,
-        "--max_steps": None,
-        "--stop_before": None,
-        "--tuned": None,
-        "--set": [],
-    },
-    "probe": {"RUN": REQUIRED, "--task": REQUIRED, "--data_dir": REQUIRED, "--output_dir": None, "--set": []},
-    "recipes": {"NAME": None, "--device": "A100", "--json": False},
-    "report": {
-        "RUN": REQUIRED,
-        "--output": None,
-        "--cluster": None,
-        "--scaling": None,
-        "--watch": False,
-        "--port": 0,
-    },
-    "resume": {"RUN": REQUIRED},
-    "score": {
-        "--task": REQUIRED,
-        "--predictions": REQUIRED,
-        "--data_dir": None,
-        "--dev_file": None,
-        "--null_odds": None,
-        "--threshold": None,
-    },
-    "status": {"RUN": REQUIRED, "--json": False},
-    "tune": {
-        "--recipe": REQUIRED,
-        "--data_dir": REQUIRED,
-        "--index_dir": None,
-        "-np": None,
-        "-hostfile": None,
-        "-H": None,
-        "--ssh_port": None,
-        "--set": [],
-        "--output": None,
-        "--phase": None,
-        "--memory": None,
-        "--seconds": 5.0,
-        "--limit": 600.0,
-        "--afresh": False,
-        "--json": False,
-    },
-    "verify": {"--data_dir": REQUIRED},
-    "vocab": {
-        "--input": REQUIRED,
-        "--text_field": "text",
-        "--bad_lines": None,
-        "--cased": False,
-        "--documents": "file",
-        "--size": 30522,
-        "--output": REQUIRED,
-    },
-}
-
-
-def module_of(command: str):
-    path = command.replace("bench ", "bench.").replace("-", "_")
-    return importlib.import_module(f"bert_horovod.commands.{path}")
+FLAGS = flags.promised()
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -243,20 +30,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_the_commands_are_those_that_were_promised():
-    names = [*command_names(commands), *(f"bench {name}" for name in command_names(bench))]
-    assert {name.replace("_", "-") for name in names} == set(FLAGS)
-
-
-@pytest.mark.parametrize("command", FLAGS)
-def test_a_command_takes_the_flags_that_were_promised(command):
-    parser = argparse.ArgumentParser(add_help=False)
-    module_of(command).add_arguments(parser)
-    flags = {
-        (action.option_strings or [action.metavar or action.dest])[0]: REQUIRED if action.required else action.default
-        for action in parser._actions
-    }
-    assert flags == FLAGS[command]
+def test_commands_and_flags_are_those_that_were_promised():
+    assert flags.present() == FLAGS, "added on purpose? python -m tests.golden.flags --renew"
 
 
 def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
@@ -276,16 +51,16 @@ def test_help_of_the_program_and_of_every_command_imports_no_tensorflow():
         "    assert not heavy, (command, heavy)\n",
     )
     assert done.returncode == 0, done.stderr
-    for command, flags in FLAGS.items():
+    for command, names in FLAGS.items():
         assert f"usage: bert-horovod {command} " in done.stdout
-        assert all(flag in done.stdout for flag in flags)
+        assert all(name in done.stdout for name in names)
 
 
 def test_files_that_help_names_exist(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     project = Path(__file__).resolve().parents[1]
     for command in FLAGS:
-        module = module_of(command)
+        module = flags.module_of(command)
         parser = argparse.ArgumentParser(description=module.__doc__)
         module.add_arguments(parser)
         named = re.findall(r"\b(?:run|docs)/[\w./-]*[\w/]", f"{module.__doc__} {parser.format_help()}")
@@ -300,7 +75,7 @@ def test_help_names_every_command_with_its_purpose():
         if " " in command:  # in the help of the command that it is part of
             continue
         assert command in done.stdout
-        assert module_of(command).__doc__.strip().splitlines()[0].split()[0] in done.stdout
+        assert flags.module_of(command).__doc__.strip().splitlines()[0].split()[0] in done.stdout
 
 
 def test_the_version_is_the_packages(capsys):

@@ -121,7 +121,7 @@ def open_index(
         )
     settings = {
         "store": store.hash,
-        "duplicates": hashlib.sha256(np.ascontiguousarray(store.duplicates)).hexdigest(),
+        "duplicates": hashlib.sha256(store.duplicates.tobytes()).hexdigest(),
         "format": FORMATS[pair],
         "sequence_length": sequence_length,
         "pair": pair,
@@ -161,7 +161,8 @@ class _Cutter:
                 low, high = np.searchsorted(self.store.duplicates, [documents, documents + len(shard.documents) - 1])
                 kept = np.ones(len(shard.documents) - 1, bool)
                 kept[self.store.duplicates[low:high] - documents] = False
-                chosen = np.repeat(kept, np.diff(np.asarray(shard.documents, np.int64)))
+                begins = np.asarray(shard.documents, np.int64)
+                chosen = np.repeat(kept, begins[1:] - begins[:-1])
                 chosen &= np.asarray(shard.held_out) == (self.split == "held_out")
                 yield tokens, cut_windows(shard, limit, chosen, self.pair, short_share, tokens)
             tokens += len(shard.tokens)

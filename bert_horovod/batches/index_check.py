@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_horovod.errors import DamagedData, unreadable
+from bert_horovod.errors import damaged
 from bert_horovod.storage.reading import hash_file, load_array, read_json
 from bert_horovod.storage.typed import check_type
 
@@ -45,8 +45,5 @@ def read_arrays(path: Path, sequence_length: int, tokens: int, check: bool) -> d
                 if hashes.get(name) != hash_file(file):
                     raise ValueError("its SHA-256 is another")
     except (OSError, ValueError) as error:
-        raise unreadable(error, file) or DamagedData(
-            f"{file} is missing or damaged ({getattr(error, 'strerror', error)}); "
-            f"remove {path} and run again: it is made anew"
-        ) from error
+        raise damaged(error, file, f"remove {path} and run again: it is made anew") from error
     return arrays

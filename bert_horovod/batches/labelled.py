@@ -103,7 +103,8 @@ class LabelledRows:
         self._starts = np.concatenate((examples.starts, missing), axis=1)
         self._kept = np.concatenate((kept_counts, missing), axis=1)
         real = self.labels.dtype == np.float64
-        self._label_name, self._label_dtype = ("targets", np.float32) if real else ("labels", np.int32)
+        self._label_name = "targets" if real else "labels"
+        self._label_dtype = np.dtype(np.float32 if real else np.int32)
         self._special = special
         self._length = sequence_length
 

@@ -106,7 +106,7 @@ class Masker:
         A sort key holds, from the high bits to the low: sequence in the row, hash, first column of the word, column.
         """
         columns = np.broadcast_to(np.arange(self._length), ids.shape)
-        words = columns if self._continuation is None else self._word_starts(ids, maskable)
+        words = columns if self._continuation is None else self._word_starts(self._continuation, ids, maskable)
         hashes = self._hash(_MASK, (positions * self._length)[:, None] + words)
         low = np.uint64(2 * self._column_bits)
         keys = hashes >> np.uint64(self._sequence_bits) >> low << low
@@ -133,7 +133,7 @@ class Masker:
         """Masked places in the flat batch, ascending: spans of words or tokens per sequence; see batches/ngrams.py."""
         begins = maskable
         if self._continuation is not None:
-            begins = maskable & (self._word_starts(ids, maskable) == np.arange(self._length))
+            begins = maskable & (self._word_starts(self._continuation, ids, maskable) == np.arange(self._length))
         words = find_words(begins, maskable, sequence_ids)
         row, column = np.divmod(words.start, self._length)
         at = positions[row] * self._length + column
@@ -141,9 +141,9 @@ class Masker:
         budgets = masked_count(tokens[tokens > 0], self._fraction)
         return choose_spans(words, lengths, self._hash(_MASK, at), budgets)
 
-    def _word_starts(self, ids: np.ndarray, maskable: np.ndarray) -> np.ndarray:
+    def _word_starts(self, continuation: np.ndarray, ids: np.ndarray, maskable: np.ndarray) -> np.ndarray:
         """The column where each place's word begins, int64 [R, L]; a segment's first piece always begins a word."""
-        continues = self._continuation[ids] & maskable
+        continues = continuation[ids] & maskable
         continues[:, 1:] &= maskable[:, :-1]
         return np.maximum.accumulate(np.where(continues, 0, np.arange(self._length)), axis=1)
 

@@ -75,6 +75,7 @@ class _OpenRows:
     def place(self, length: int, count: int) -> int:
         """Put up to `count` sequences into the rows where they fit best, all of one content; returns how many."""
         at = bisect.bisect_left(self._spaces, length)
+        content: tuple[int, ...]
         if at == len(self._spaces):  # no open row has room
             space, content, rows = self._length, (), count
         else:

@@ -20,7 +20,7 @@ class SpanWindows(NamedTuple):
     question: np.ndarray  # number of the question, ascending
     question_count: np.ndarray  # tokens of the question, after cutting
     start: np.ndarray  # first token in the context
-    count: np.ndarray  # tokens of the context
+    count: np.ndarray  # type: ignore[assignment] # tokens of the context; hides the method of tuples
     answer_start: np.ndarray  # place of the answer's first token in the window, [CLS] is 0; 0: not the whole answer
     answer_end: np.ndarray  # the same for the answer's last token
 

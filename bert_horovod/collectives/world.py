@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -201,21 +201,20 @@ class HorovodWorld(World):
 
 
 def knobs(execution: Execution, timeline: bool = False) -> dict[str, str]:
-    """Horovod's settings, by environment variable; `timeline`: whether record_timeline may be called."""
-    variables: dict[str, Any] = {
+    """Horovod's settings, by environment variable; `timeline`: whether record_timeline may be called.
+
+    A variable that is set already wins: HOROVOD_CYCLE_TIME and the like are the user's.
+    """
+    variables = {
         # Ranks may arrive minutes apart, because one rank of each host reads a large token store first; by default Gloo
         # aborts a rank that has waited 30 s.
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": 300,
-        "HOROVOD_HIERARCHICAL_ALLREDUCE": int(execution.hierarchical_allreduce),
-        "HOROVOD_AUTOTUNE": int(execution.autotune),
-    }
-    if not execution.autotune:  # Horovod does not tune settings that are set here
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",
         # Horovod's own fusion makes sums depend on timing; the gradient buckets of this project take its place.
-        variables["HOROVOD_FUSION_THRESHOLD"] = execution.fusion_bytes
-        variables["HOROVOD_CYCLE_TIME"] = execution.cycle_time_ms
+        "HOROVOD_FUSION_THRESHOLD": "0",
+    }
     if execution.timeline or timeline:
         variables["HOROVOD_TIMELINE"] = "DYNAMIC"
-    return {name: str(value) for name, value in variables.items()}
+    return variables
 
 
 def connect(launched: Launch, recipe: Recipe | None = None, timeline: bool = False) -> World:

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{split}_file",
             type=Path,
             metavar="FILE",
-            **({} if split == "train" else {"action": "append", "default": []}),
+            action="store" if split == "train" else "append",
+            default=None if split == "train" else [],
             help={
                 "train": "instead of data_dir's: TSV (no quoting), CSV (.csv) or JSON Lines (.jsonl), plain or .gz",
                 "dev": "likewise; for mnli twice: matched, mismatched",
@@ -128,7 +129,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
 
     made_of = variants(arguments.seeds, arguments.learning_rates)
     finetuning = _squad(arguments) if arguments.task == SQUAD else _text(arguments, launched)
-    settings = [(arguments.output_dir, [])]
+    settings: list[tuple[Path, list[str]]] = [(arguments.output_dir, [])]
     if made_of:
         settings = [(arguments.output_dir / variant.name, variant.overrides) for variant in made_of]
     if arguments.epochs is not None:
@@ -151,8 +152,9 @@ def _squad(arguments: argparse.Namespace) -> "SquadFinetuning":
     from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
 
     given_flags = {name: getattr(arguments, name) for name in SQUAD_ONLY if getattr(arguments, name) is not None}
-    files = arguments.data_dir, arguments.train_file, *(arguments.dev_file or [None])
-    return SquadFinetuning(arguments.checkpoint, *files, SquadOptions(**given_flags))
+    dev_file = arguments.dev_file[0] if arguments.dev_file else None
+    options = SquadOptions(**given_flags)
+    return SquadFinetuning(arguments.checkpoint, arguments.data_dir, arguments.train_file, dev_file, options)
 
 
 def _train_all(arguments: argparse.Namespace, jobs: "Sequence[Job]", world: "World") -> None:

@@ -57,14 +57,15 @@ def _import(path: Path, arguments: argparse.Namespace) -> None:
     require_vocabulary(path, tokenizer.vocabulary, flag="")
     with new_directory(arguments.directory) as temporary:
         pretrained = read_pretrained(path, architecture, arguments.lowercase)
+        vocabulary = require_vocabulary(path, pretrained.vocabulary, flag="")
         parameters = {name: pretrained.parameters[name] for name in architecture.parameters(pretrained.model)}
         try:
             settings = pretrained.tokenizer_settings
-            write_directory(temporary, pretrained.model, architecture, parameters, pretrained.vocabulary, settings)
+            write_directory(temporary, pretrained.model, architecture, parameters, vocabulary, settings)
         except ValueError as error:
             raise UserError(f"{path}: {error}; expected BERT's WordPiece vocabulary") from error
     why = tokenizer.reason if arguments.lowercase is None else "as the flag says"
-    print(summary(contents, architecture, f"{len(pretrained.vocabulary):,} tokens, {settings} ({why})"))
+    print(summary(contents, architecture, f"{len(vocabulary):,} tokens, {settings} ({why})"))
     print(f"written     {arguments.directory}, {architecture.class_name(pretrained.model)} of transformers")
 
 

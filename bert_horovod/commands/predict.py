@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int | None:
+def run(arguments: argparse.Namespace) -> None:
     """Predict."""
     lines = arguments.input == "-"
     if lines != (arguments.output is None):

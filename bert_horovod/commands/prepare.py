@@ -110,13 +110,13 @@ def _prepare(arguments: argparse.Namespace, workers: int | None, executor: "Exec
         shard_bytes=arguments.shard_bytes,
         text_field=arguments.text_field,
         bad_lines=arguments.bad_lines,
+        tokenizer=tokenizer_settings,
     )
     prepared = prepare(
         arguments.input,
         path,
         arguments.output_dir,
         vocabulary=vocabulary,
-        tokenizer_settings=tokenizer_settings,
         settings=settings,
         workers=workers,
         executor=executor,

@@ -99,7 +99,7 @@ def _job(arguments: argparse.Namespace, launched: "Launch", **options) -> "Job":
 
 
 def _probe(task: str, data_dir: Path | None) -> "tuple[Callable[..., ProbeHook], ...]":
-    if not task:
+    if not task or data_dir is None:
         return ()
     from bert_horovod.finetuning.probing import ProbeHook, probe_data
 

@@ -65,7 +65,7 @@ def _jobs(arguments: argparse.Namespace, launched: "Launch", **options) -> "list
 
     checkpoints = paths(arguments.run_dir)
     examples = probe_data(arguments.task, arguments.data_dir)
-    jobs = []
+    jobs: list[Job] = []
     for checkpoint in checkpoints:
         finetuning = TextFinetuning(examples, checkpoint)
         if not jobs:

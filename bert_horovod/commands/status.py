@@ -42,7 +42,7 @@ def _lines(status: "RunStatus", run: Path) -> "Iterator[str]":
 
     sign = status.sign
     advice = f"go on with: bert-horovod resume {run}"
-    if sign is None:
+    if sign is None or status.sign_age_s is None:
         yield f"{run}: it has left no sign of life; {advice}"
     else:
         place = f"on {sign.host} with {sign.ranks} rank{'s' * (sign.ranks > 1)}"
@@ -65,7 +65,7 @@ def _lines(status: "RunStatus", run: Path) -> "Iterator[str]":
         when = "doing" if status.state == "running" else "its last doing"
         yield f"{when}: {sign.doing}, for {duration(sign.time - sign.doing_since)}"
         yield from (f"  {line}" for line in sign.waits)
-    if status.last_checkpoint:
+    if status.last_checkpoint and status.checkpoint_age_s is not None:
         yield f"last checkpoint: {status.last_checkpoint}, {duration(status.checkpoint_age_s)} ago"
     else:
         yield "no checkpoint yet"

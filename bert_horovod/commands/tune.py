@@ -4,16 +4,14 @@ bert-horovod tune --recipe F --data_dir D --output tuned.toml                   
 bert-horovod tune --recipe F --data_dir D -np 8 -hostfile hosts                   many ranks, which it starts itself
 bert-horovod pretrain --recipe F --data_dir D --tuned tuned.toml ...              a run with these settings
 
-It tries values of micro_batch, xla, recompute, threads and, if ranks wait for sums, bucket_bytes, reduction,
-hierarchical_allreduce and cycle_time_ms. Candidates that cannot fit into memory or cannot win are not tried. If a
+It tries values of micro_batch, xla, recompute, threads and, if ranks wait for sums, bucket_bytes and reduction.
+Candidates that cannot fit into memory or cannot win are not tried. If a
 candidate runs out of memory, crashes or takes too long, the search goes on without it. The best ones are measured again
-in turns. Measurements are kept beside the row index: the same command goes on after a stop, and answers at once when it
-is done. The phase that takes longest is measured; the settings must work in the other phases too. They change the
+in turns. The phase that takes longest is measured; the settings must work in the other phases too. They change the
 numbers of a run by rounding at most. docs/tune.md says more.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import math
@@ -25,28 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 from bert_horovod.commands.shared.flags import RECIPE, add_hosts, add_overrides, given_hosts, require_least
 from bert_horovod.errors import UserError
-from bert_horovod.recipe_files.loading import load_recipe, what_hash
+from bert_horovod.recipe_files.loading import load_recipe
 from bert_horovod.recipe_files.tuned import fragment
 from bert_horovod.storage.writing import write_output
 
 if TYPE_CHECKING:
-    from bert_horovod.corpus.store import Store
     from bert_horovod.measuring.tuning.candidates import Machine
     from bert_horovod.measuring.tuning.search import Found
     from bert_horovod.measuring.tuning.tuner import Question
 
 _MEMORY_SHARE = 0.95  # of the memory that the kernel has available: ranks on a CPU may take so much
-# Settings of [execution] that may change the time of a step, beside those that are always tried.
-_OF_SPEED = (
-    "threads",
-    "bucket_bytes",
-    "reduction",
-    "fusion_bytes",
-    "cycle_time_ms",
-    "hierarchical_allreduce",
-    "autotune",
-)
-_PACKAGES = ("tensorflow", "horovod", "numpy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data_dir", required=True, type=Path, metavar="DIR", help="token store, made by: bert-horovod prepare"
     )
-    parser.add_argument(
-        "--index_dir", type=Path, metavar="DIR", help="where row indices and measurements go if the store is read-only"
-    )
+    parser.add_argument("--index_dir", type=Path, metavar="DIR", help="where row indices go if the store is read-only")
     parser.add_argument(
         "-np", type=int, metavar="N", dest="ranks", help="ranks (default: all slots of the hosts, or 1)"
     )
@@ -78,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=float, default=600.0, metavar="X", help="most seconds for a candidate (default: %(default)s)"
     )
-    parser.add_argument("--afresh", action="store_true", help="measure again what was measured before")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the settings as TOML")
 
 
@@ -88,7 +71,6 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_horovod.corpus.store import open_store
     from bert_horovod.costs.derived import derive
     from bert_horovod.measuring.tuning.candidates import first_settings, resolved
-    from bert_horovod.measuring.tuning.learned import Learned
     from bert_horovod.measuring.tuning.prediction import longest_phase
     from bert_horovod.measuring.tuning.tuner import Question, tune
     from bert_horovod.training.console import duration
@@ -115,25 +97,16 @@ def run(arguments: argparse.Namespace) -> None:
         limit_s=arguments.limit,
     )
     first, begun = first_settings(recipe, machine), time.monotonic()
-    searched_from = {"first": first, "memory": arguments.memory, "limit_s": arguments.limit}
-    directory = arguments.index_dir or store.path / "index"
-    with contextlib.closing(Learned(directory, _decided_by(question, store, facts))) as learned:
-        if arguments.afresh:
-            learned.forget()
-        best = learned.answer(searched_from)
-        if best is None:
-            best = tune(question, store, learned, _say)
-            learned.keep_answer(searched_from, best)
-        else:
-            _say(f"measured before, and kept in {learned.path}; --afresh measures again")
+    best = tune(question, store, _say)
+    search_s = time.monotonic() - begun
     over = "".join(f", {number} {reason}" for reason, number in best.passed_over.items())
-    _say(f"{best.tried} candidates measured{over}; {duration(time.monotonic() - begun)}")
+    _say(f"{best.tried} candidates measured{over}; {duration(search_s)}")
     text = fragment(best.settings, _comments(question, best, facts))
     if arguments.output:
         write_output(arguments.output, text)
     if arguments.json:
-        summary = {"phase": question.phase, "kept": str(learned.path)}
-        summary["changed"] = resolved(best.settings, machine) != resolved(first, machine)
+        changed = resolved(best.settings, machine) != resolved(first, machine)
+        summary = {"phase": question.phase, "search_s": search_s, "changed": changed}
         print(json.dumps(dataclasses.asdict(best) | summary))
     else:
         print(text, end="")
@@ -169,7 +142,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 
 
 def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
-    """The host, and facts that identify it: processor, GPUs, hosts of the run, memory."""
+    """The host, and the names of its processor and its GPUs."""
     from bert_horovod.cluster.doctor.facts import gpus
     from bert_horovod.cluster.launching.hostfiles import from_scheduler
     from bert_horovod.measuring.tuning.candidates import Machine
@@ -187,34 +160,12 @@ def _machine(arguments: argparse.Namespace) -> "tuple[Machine, dict[str, Any]]":
     local = min(ranks, next(iter(hosts.values()))) if hosts else ranks
     cores = len(os.sched_getaffinity(0))
     machine = Machine(cores, physical_cores(), ranks, local, bool(names))
-    facts = {"processor": processor_name(), "gpus": names, "hosts": hosts}
-    facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
-    return machine, facts
+    return machine, {"processor": processor_name(), "gpus": names}
 
 
 def _host_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
     flags = ("-hostfile", arguments.hostfile), ("-H", arguments.hosts), ("--ssh_port", arguments.ssh_port)
     return tuple(word for flag, value in flags if value for word in (flag, str(value)))
-
-
-def _decided_by(question: "Question", store: "Store", facts: dict[str, Any]) -> dict[str, Any]:
-    """All that the time of a step depends on, beside the settings that are tried."""
-    from bert_horovod import __version__
-    from bert_horovod.measuring.tuning.candidates import first_settings
-    from bert_horovod.runtime.children import installed_version, source_hash
-
-    recipe, tried = question.recipe, first_settings(question.recipe, question.machine)
-    return {
-        "what": what_hash(recipe),
-        "execution": {name: getattr(recipe.execution, name) for name in _OF_SPEED if name not in tried},
-        "phase": question.phase,
-        "store": store.hash,
-        "seconds": question.seconds,
-        "machine": facts | dataclasses.asdict(question.machine),
-        "environment": {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")},
-        "versions": {"bert_horovod": f"{__version__} {source_hash()}"}
-        | {name: installed_version(name) for name in _PACKAGES},
-    }
 
 
 def _memory_bytes(arguments: argparse.Namespace, machine: "Machine", gpus: list[str]) -> int | None:

@@ -51,11 +51,10 @@ def section_token_starts(shard: Shard) -> np.ndarray:
 
 
 def unigram_cross_entropy(store: Store) -> float:
-    """Cross-entropy, in nats per token, of the held-out tokens under the add-one-smoothed unigrams of the training
-    tokens.
+    """Cross-entropy, in nats per token, of the held-out tokens under the unigrams of the training tokens.
 
-    A model that has learned no more than word frequencies has about this loss. Raises UserError when nothing is held
-    out.
+    The unigrams are smoothed by adding one. A model that has learned no more than word frequencies has about this loss.
+    Raises UserError when nothing is held out.
     """
     training, held_out = token_counts(store)
     if not held_out.sum():

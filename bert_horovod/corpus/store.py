@@ -31,7 +31,7 @@ import numpy as np
 
 from bert_horovod.corpus.manifest import COUNTS, manifest_text, read_manifest
 from bert_horovod.corpus.reading.tokenizer_settings import TokenizerSettings, recorded_settings
-from bert_horovod.errors import DamagedData, unreadable
+from bert_horovod.errors import DamagedData, damaged, unreadable
 from bert_horovod.storage.reading import hash_file, load_array, open_regular, read_text
 from bert_horovod.storage.writing import write_atomically
 
@@ -128,9 +128,7 @@ def _open_store(path: Path, manifest: dict[str, Any]) -> Store:
     try:
         vocabulary_text = read_text(path / "vocab.txt", inside=path)
     except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(error, path / "vocab.txt") or DamagedData(
-            f"cannot read {path / 'vocab.txt'}: {getattr(error, 'strerror', error)}; prepare the data again"
-        ) from error
+        raise damaged(error, path / "vocab.txt", "prepare the data again") from error
     vocabulary = vocabulary_text.rstrip("\n").split("\n")
     recorded = manifest["vocabulary"]
     if _hash_text(vocabulary_text) != recorded["sha256"] or len(vocabulary) != recorded["size"]:
@@ -146,14 +144,14 @@ def verify(path: str | Path) -> Store:
     """Open a store and compare all files with their hashes; raises DamagedData that names damaged shards."""
     path = Path(path)
     manifest = read_manifest(path)
-    damaged = [
+    damaged_shards = [
         shard_entry["name"]
         for shard_entry in manifest["shards"]
         if _is_damaged(path, shard_entry, manifest["vocabulary"]["size"])
     ]
-    if damaged:
+    if damaged_shards:
         raise DamagedData(
-            f"{path}: damaged shards: {', '.join(damaged[:20])}; their content is not what the manifest "
+            f"{path}: damaged shards: {', '.join(damaged_shards[:20])}; their content is not what the manifest "
             "says. Run the same prepare command again: it makes the damaged shards anew"
         )
     return _open_store(path, manifest)
@@ -195,10 +193,7 @@ def _read_duplicates(path: Path, manifest: dict[str, Any]) -> np.ndarray:
         if hash_file(file) != recorded["sha256"]:
             raise ValueError("its SHA-256 is another")
     except (OSError, ValueError) as error:
-        raise unreadable(error, file) or DamagedData(
-            f"{file} is damaged ({getattr(error, 'strerror', error)}); "
-            "run the same prepare command again: it makes it anew"
-        ) from error
+        raise damaged(error, file, "run the same prepare command again: it makes it anew") from error
     return duplicates
 
 
@@ -214,7 +209,7 @@ def _allow_open_files(count: int) -> None:
 
 def open_shard(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) -> Shard:
     """Memory-map the arrays of the shard of a manifest entry, and check all but the token ids; raises DamagedData."""
-    shapes = {
+    shapes: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
         "tokens": (token_dtype(vocabulary_size), (shard_entry["tokens"],)),
         "sentences": (np.uint32, (shard_entry["sentences"] + 1,)),
         "sections": (np.uint32, (shard_entry["sections"] + 1,)),
@@ -229,10 +224,8 @@ def open_shard(path: Path, shard_entry: dict[str, Any], vocabulary_size: int) ->
         try:
             arrays[name] = load_array(file, dtype, shape, inside=path)
         except (OSError, ValueError) as error:
-            raise unreadable(error, file) or DamagedData(
-                f"{file} is missing or damaged ({getattr(error, 'strerror', error)}); "
-                f"see which shards with: bert-horovod verify --data_dir {path}"
-            ) from error
+            mend = f"see which shards with: bert-horovod verify --data_dir {path}"
+            raise damaged(error, file, mend) from error
     shard = Shard(**arrays)
     problem = shard_problem(shard)
     if problem:

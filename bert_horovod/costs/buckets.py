@@ -164,7 +164,8 @@ def _best(
         ends[k, 1:] = end_s.min(axis=1)
     last = np.maximum(ends[:, count], profile.end_s)
     k = int(np.argmax(last <= last.min() * (1 + SLACK)))
-    buckets, end = [], count
+    buckets: list[list[str]] = []
+    end = count
     while end:
         begin = int(begins[k, end])
         buckets.insert(0, list(names[begin:end]))

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from bert_horovod.costs.advice import LEAST_GAIN
 from bert_horovod.costs.derived import derive
@@ -101,7 +102,7 @@ def choices(
 
     def rarer(method: type[ExchangeMethod], steps: int) -> Choice:
         setting = f'exchange.method = "{method.method}", exchange.interval = {steps}'
-        return planned(setting, _offered(method, recipe, steps), method.price)
+        return planned(setting, _offered(method, recipe, steps) or recipe, method.price)
 
     def least(choice: Callable[[int], Choice]) -> Choice:
         number = 2
@@ -120,7 +121,7 @@ def choices(
         if changed is not None and changed.exchange.agreement == 1:
             offered.append(planned(f'exchange.method = "{method.method}"', changed, method.price))
         elif changed is not None:
-            offered.append(least(lambda steps, method=method: rarer(method, steps)))
+            offered.append(least(partial(rarer, method)))
     if recipe.whole and not recipe.model.albert and recipe.model.hidden_size > _EMBEDDING_SIZE:
         model = dataclasses.replace(recipe.model, embedding_size=_EMBEDDING_SIZE, shared_layers=1)
         setting = f"model.embedding_size = {_EMBEDDING_SIZE}, model.shared_layers = 1"

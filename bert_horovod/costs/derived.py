@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.batches.positions import micro_batch_count
-from bert_horovod.costs.memory_estimate import memory_bytes
+from bert_horovod.costs.memory_estimate import RankRows, memory_bytes
 from bert_horovod.costs.products import matrix_products, training_flops
 from bert_horovod.model.parameters import DECODER_BIAS, Shapes, pretraining_shapes, trained_shapes
 from bert_horovod.recipe.sections import Model, Phase, Recipe
@@ -28,24 +28,22 @@ def derive(
     recipe: Recipe,
     phase: Phase,
     world_size: int,
-    masked_slots: int | None = None,
-    sequences: int = 1,
+    slots: tuple[int, int] | None = None,
     gpu: bool = False,
     parameters: Callable[[Model], Shapes] | None = None,
     kernels: bool = False,
 ) -> Derived:
     """Compute a phase's derived numbers; raises UserError if the ranks cannot share the batch.
 
-    `masked_slots` and `sequences`: per row, at most; the defaults, for use before rows exist, are those of a row of one
-    sequence. `gpu`: whether ranks have a GPU. `parameters`: the method of tasks.base.Task; None: pre-training.
+    `slots`: a row's, at most, for masked positions and for sequences; None, for use before rows exist: those of a row
+    of one sequence. `gpu`: whether ranks have a GPU. `parameters`: the method of tasks.base.Task; None: pre-training.
     `kernels`: see memory_bytes.
     """
     recipe = recipe.in_phase(phase)
     model, length, pairs = recipe.model, phase.sequence_length, recipe.objective.pairs
     shapes = parameters(model) if parameters else pretraining_shapes(model, pairs)
     trained = trained_shapes(shapes, model, phase.trained_layers)
-    if masked_slots is None:
-        masked_slots = full_row_slots(recipe.objective, length) if DECODER_BIAS in shapes else 0
+    masked_slots, sequences = slots or (full_row_slots(recipe.objective, length) if DECODER_BIAS in shapes else 0, 1)
     micro_batches = micro_batch_count(phase.global_batch, world_size, recipe.execution.micro_batch)
     return Derived(
         micro_batches=micro_batches,
@@ -56,10 +54,7 @@ def derive(
         memory_bytes=memory_bytes(
             recipe,
             shapes,
-            length,
-            masked_slots,
-            sequences,
-            micro_batches,
+            RankRows(length, masked_slots, sequences, micro_batches),
             world_size,
             gpu,
             phase.trained_layers,

@@ -10,7 +10,7 @@
   - cuBLAS has its own workspace, 4 MiB or on Hopper 32 MiB for each handle and stream (cuBLAS, cublasSetWorkspace);
   - NCCL has buffers: for each channel and each peer that it receives from NCCL_BUFFSIZE = 4 MiB, beside 0.5 and 4.7 MiB
     for its protocols LL and LL128 (NCCL's headers). With a ring and two trees these are four peers: 74 MiB with 2
-    channels (PCIe, Ethernet), 880 MiB with 24 (NVLink). With execution.hierarchical_allreduce there are more.
+    channels (PCIe, Ethernet), 880 MiB with 24 (NVLink). With HOROVOD_HIERARCHICAL_ALLREDUCE there are more.
 
 TensorFlow prints the result as it starts: "Created device ... with N MB memory". tests/costs/test_gpu_memory.py has
 such lines.

@@ -90,7 +90,7 @@ def _read(path: Path, flag: str, command: str, numbers: tuple[str, ...]) -> dict
 def _check(path: Path, flag: str, command: str, contents: Any, numbers: tuple[str, ...]) -> None:
     """Raise UserError if `contents` is not a JSON object, or one of `numbers` is missing or not above 0."""
     for name in numbers if isinstance(contents, dict) else ("a JSON object",):
-        number = contents.get(name) if isinstance(contents, dict) else None
+        number: Any = contents.get(name) if isinstance(contents, dict) else None
         if not (type(number) in (int, float) and 0 < number < float("inf")):
             raise UserError(
                 f"{flag} {path}: expected what `bert-horovod {command} --json` prints, with {name}; "

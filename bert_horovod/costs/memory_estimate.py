@@ -13,6 +13,7 @@ beside which are only the new cast weights. Otherwise it updates one group of pa
 """
 
 import math
+from typing import NamedTuple
 
 from bert_horovod.model.gpu_kernels.catalogue import BLOCK
 from bert_horovod.model.parameters import WORD_EMBEDDINGS, Shapes, trained_shapes, update_groups
@@ -26,13 +27,19 @@ GPU_WORKSPACE_BYTES = 32 << 20
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
+class RankRows(NamedTuple):
+    """The rows that a rank computes in an optimizer step."""
+
+    length: int  # positions
+    masked_slots: int  # of a row, at most
+    sequences: int  # of a row, at most
+    micro_batches: int
+
+
 def memory_bytes(
     recipe: Recipe,
     shapes: Shapes,
-    length: int,
-    masked_slots: int,
-    sequences: int,
-    micro_batches: int,
+    rows: RankRows,
     world_size: int,
     gpu: bool = False,
     trained_layers: int = 0,
@@ -43,15 +50,13 @@ def memory_bytes(
     Args:
       recipe: model, precision, optimizer, micro-batch and recomputation.
       shapes: of the task's parameters.
-      length: positions per row.
-      masked_slots, sequences: per row, at most.
-      micro_batches: per rank and optimizer step.
+      rows: that the rank computes.
       world_size: ranks.
       gpu: whether the rank has a GPU.
       trained_layers: how many of the uppermost layers train; 0: all. The lower layers keep nothing for backward.
       kernels: whether layers are computed with the Triton kernels (execution.kernels) where these serve the length.
     """
-    model, width = recipe.model, WIDTHS[recipe.numerics.precision]
+    model, width, micro_batches = recipe.model, WIDTHS[recipe.numerics.precision], rows.micro_batches
     parameters = sum(map(math.prod, shapes.values()))
     words = model.vocab_size * model.embedding_width
     # Cast weights: in float32 only joined and padded weights are copies.
@@ -72,8 +77,8 @@ def memory_bytes(
     elif recipe.numerics.precision == "float16":
         applied = after = 4 * numbers
     layers = trained_layers or model.num_hidden_layers
-    kernels = kernels and length % BLOCK == 0
-    kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, length, masked_slots, sequences, width, kernels)
+    kernels = kernels and rows.length % BLOCK == 0
+    kept = recipe.execution.micro_batch * _kept_bytes(recipe, layers, rows, width, kernels)
     if gpu:
         stacked = 0
         if recipe.execution.xla not in ("auto", "layers") or not recipe.exchange.in_place:
@@ -85,15 +90,13 @@ def memory_bytes(
     return int(PROGRAM_BYTES + staying + gradients + after + max(kept, NEW_SHARE * updated))
 
 
-def _kept_bytes(
-    recipe: Recipe, layers: int, length: int, masked_slots: int, sequences: int, width: int, kernels: bool
-) -> int:
+def _kept_bytes(recipe: Recipe, layers: int, rows: RankRows, width: int, kernels: bool) -> int:
     """Bytes that forward keeps of a row for backward of `layers` layers, and those of backward's first block.
 
     model/layers.py says which tensors are kept, with the Triton kernels model/gpu_kernels/layer.py. The last layer is
     always computed without them, because heads read it at a few positions only.
     """
-    model, recompute = recipe.model, recipe.execution.recompute
+    model, recompute, length = recipe.model, recipe.execution.recompute, rows.length
     hidden, heads = model.hidden_size, model.num_attention_heads
     # Input, query, key, value, context twice, two LayerNorms' normalised sums, one's output; gelu's input and output.
     place = width * (9 * hidden + 2 * model.intermediate_size) + 2 * hidden * (model.hidden_dropout_prob > 0)
@@ -110,8 +113,9 @@ def _kept_bytes(
         one_layer += length * each if kernels else length * place + scores
     else:
         whole = (layers - 1) * length * each
-    read = masked_slots + sequences * recipe.objective.pairs  # positions at which heads read the last layer's output
+    # Positions at which heads read the last layer's output.
+    read = rows.masked_slots + rows.sequences * recipe.objective.pairs
     last = read * place + 3 * length * hidden * width + width * heads * read * length
     embedded = length * model.embedding_width * (2 * width + 5)
-    logits = masked_slots * model.vocab_size * (2 * width + 4)
+    logits = rows.masked_slots * model.vocab_size * (2 * width + 4)
     return whole + last + embedded + max(logits, one_layer)  # the logits are freed before backward of the layers

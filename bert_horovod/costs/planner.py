@@ -26,6 +26,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
+from typing import NamedTuple
 
 from bert_horovod.batches.masks import full_row_slots
 from bert_horovod.costs import buckets
@@ -231,24 +232,26 @@ def _communication(
         else:
             plan = buckets.by_size(shapes, recipe.execution.bucket_bytes)
         stage_plans = [
-            _stage_plan(recipe, stage, plan, shapes, profile, micro_batches, world_size, network)
+            _stage_plan(recipe, stage, _Gradients(shapes, profile, plan), micro_batches, world_size, network)
             for stage in stages(recipe, phase, reduction)
         ]
         ways.append((stage_plans, len(plan.buckets) + (plan.rows is not None)))
     return min(ways, key=lambda way: sum(stage.share * stage.exposed_s for stage in way[0]))
 
 
+class _Gradients(NamedTuple):
+    """A step's gradients: their shapes, when backward has produced them, and the buckets in which they are sent."""
+
+    shapes: Shapes
+    profile: BackwardProfile
+    plan: BucketPlan
+
+
 def _stage_plan(
-    recipe: Recipe,
-    stage: Stage,
-    plan: BucketPlan,
-    shapes: Shapes,
-    profile: BackwardProfile,
-    micro_batches: int,
-    world_size: int,
-    network: Network,
+    recipe: Recipe, stage: Stage, gradients: _Gradients, micro_batches: int, world_size: int, network: Network
 ) -> StagePlan:
     """The plan of a stage: its bytes, and the times of its communication."""
+    shapes, profile, plan = gradients
     link = network.link(recipe, stage.reduction, world_size, NUMBER_BYTES[stage.wire])
     ring = network.link(recipe, "ring", world_size, NUMBER_BYTES[stage.wire])
     numbers = [sum(math.prod(shapes[name]) for name in bucket) for bucket in plan.buckets]

@@ -14,7 +14,7 @@ class Product(NamedTuple):
     """C = A B, with A [m, k] and C [m, n]; `batch` of them at once, `count` times in a forward pass."""
 
     name: str
-    count: int
+    count: int  # type: ignore[assignment] # hides the method of tuples
     batch: int  # 1: B is a weight
     m: int
     n: int

@@ -2,6 +2,7 @@
 
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.finetuning.dev_scores import DevScores
 from bert_horovod.finetuning.elimination import Elimination
 from bert_horovod.finetuning.examples import Split
-from bert_horovod.finetuning.initialisation import Packed, first_settings, open_checkpoint, packed_recipe
+from bert_horovod.finetuning.initialisation import Finetuning, Packed
 from bert_horovod.finetuning.outcome import Outcome
 from bert_horovod.finetuning.scores import score
 from bert_horovod.finetuning.text_data import TextData
@@ -20,7 +21,6 @@ from bert_horovod.interchange.pretrained import read_configuration
 from bert_horovod.interchange.suitability import require_segments
 from bert_horovod.recipe.checking import refuse_heads
 from bert_horovod.recipe.sections import Recipe
-from bert_horovod.runtime.devices import use_devices
 from bert_horovod.tasks.base import Task
 from bert_horovod.tasks.multiverse import MultiverseClassification
 from bert_horovod.tasks.regression import Regression
@@ -28,26 +28,25 @@ from bert_horovod.training.hooks.base import Hook
 from bert_horovod.training.job import Job
 from bert_horovod.training.start import check_size
 
-PHASE = {"sequence_length": 128, "learning_rate": 3e-5, "warmup": 0.1}
 EXAMPLES = 32  # approximately, in a step
 
 
-class TextFinetuning:
-    """A checkpoint, and the task and data to fine-tune it on, checked; makes the jobs of one or several runs.
+class TextFinetuning(Finetuning):
+    """A checkpoint, and the task and data to fine-tune it on, checked.
 
     Args:
         data: the task and its files.
-        checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+        checkpoint: see Finetuning.
 
     Raises:
         ReportedError: the checkpoint cannot be read, or does not fit the task.
     """
 
+    phase: ClassVar[dict[str, Any]] = {"sequence_length": 128, "learning_rate": 3e-5, "warmup": 0.1}
+
     def __init__(self, data: TextData, checkpoint: Path) -> None:
+        super().__init__(checkpoint)
         self.data, self.task = data, data.task
-        self.directory, pretrained = open_checkpoint(checkpoint)
-        self.model, self.vocabulary = pretrained.model, pretrained.vocabulary
-        self.tokenizer_settings = pretrained.tokenizer_settings
         if len(data.format.columns) > 1:
             require_segments(self.directory, self.model, "the first text", "the second")
 
@@ -71,12 +70,10 @@ class TextFinetuning:
         Raises:
             UserError: a setting is invalid, or does not fit the checkpoint or the data.
         """
-        settings = first_settings(self.model, PHASE, overrides)
+        settings = self.settings(overrides)
         train, dev = (self._dataset(settings).open(0, split) for split in ("train", "held_out"))
         packed = Packed(len(train.labels), train.count, EXAMPLES, "examples")
-        recipe, step = packed_recipe(
-            self.directory, self.model, PHASE, packed, dev.count, epochs, overrides, world_size
-        )
+        recipe, step = self.recipe(packed, dev.count, epochs, overrides, world_size)
         task, hooks = self._with_heads(recipe)
         check_size(recipe, task, world_size)
         rows = f"{packed.count:,} train examples in {packed.rows:,} rows ({packed.mean:.2f} a row)"
@@ -99,10 +96,6 @@ class TextFinetuning:
         if heads == 1:
             return self.task, ()
         return MultiverseClassification(self.task.labels, self.task.text_columns, heads, weight), (Elimination,)
-
-    def use_devices(self, local_rank: int, local_size: int, overrides: list[str] | tuple[str, ...]) -> None:
-        """Give this rank its device (runtime.devices); call it before `job`, whose tokenizer runs in TensorFlow."""
-        use_devices(local_rank, local_size, first_settings(self.model, PHASE, overrides).execution.threads)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from bert_horovod.errors import UserError
 from bert_horovod.interchange.huggingface import Pretrained
@@ -13,6 +13,7 @@ from bert_horovod.interchange.suitability import require_vocabulary
 from bert_horovod.recipe.sections import Model, Recipe
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.runs.checkpoint import read_checkpoint
+from bert_horovod.runtime.devices import use_devices
 
 # Settings that may differ from the checkpoint's.
 _MAY_DIFFER = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -31,15 +32,21 @@ def open_checkpoint(checkpoint: Path) -> tuple[Path, Pretrained]:
     return directory, pretrained
 
 
+class StartingPoint(NamedTuple):
+    """What a fine-tuning begins with."""
+
+    directory: Path  # the checkpoint's
+    model: Model  # its sizes
+    phase: dict[str, Any]  # the task's sequence_length, global_batch, learning_rate and warmup, as in a recipe
+
+
 def first_settings(model: Model, defaults: dict[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """A task's defaults with overrides, before rows are known: all is final except batch, steps and [execution]."""
     return recipe_from_table(_table(model, defaults), overrides)
 
 
 def finetuning_recipe(
-    directory: Path,
-    model: Model,
-    defaults: dict[str, Any],
+    start: StartingPoint,
     train_rows: int,
     dev_rows: int,
     epochs: float,
@@ -51,8 +58,7 @@ def finetuning_recipe(
     Steps follow from epochs and global batch; the whole dev set is evaluated, and a checkpoint saved, once an epoch.
 
     Args:
-        directory, model: the checkpoint and its sizes.
-        defaults: sequence_length, global_batch, learning_rate and warmup of the phase, as in a recipe.
+        start: the checkpoint and the task's defaults.
         train_rows, dev_rows: rows of an epoch, and of the dev set.
         epochs: over the train rows.
         overrides: settings of the recipe, as `section.key=value`.
@@ -63,7 +69,7 @@ def finetuning_recipe(
     """
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs {epochs:g}: expected more than 0")
-    table = _table(model, defaults)
+    table = _table(start.model, start.phase)
     phase, table["execution"] = table["phase"][0], {"evaluate_rows": dev_rows}
     batch = recipe_from_table(table, overrides).phase[0].global_batch
     an_epoch = math.ceil(train_rows / batch)
@@ -74,7 +80,7 @@ def finetuning_recipe(
         "checkpoint_steps": an_epoch,
     }
     recipe = recipe_from_table(table, overrides)
-    _refuse_other_sizes(directory, model, recipe.model)
+    _refuse_other_sizes(start.directory, start.model, recipe.model)
     return recipe
 
 
@@ -92,25 +98,43 @@ class Packed(NamedTuple):
         return self.count / self.rows
 
 
-def packed_recipe(
-    directory: Path,
-    model: Model,
-    defaults: dict[str, Any],
-    train: Packed,
-    dev_rows: int,
-    epochs: float,
-    overrides: Sequence[str],
-    world_size: int,
-) -> tuple[Recipe, str]:
-    """The recipe for packed examples, and the notice about its steps that the run prints at the start.
+class Finetuning:
+    """A checkpoint to fine-tune, opened; each task has a subclass that makes the jobs of one or several runs.
 
-    Arguments and errors are those of finetuning_recipe, except the global batch, which follows from `train`.
+    Args:
+        checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+
+    Raises:
+        ReportedError: `checkpoint` is not a checkpoint, is damaged, or has no vocabulary.
     """
-    batch = default_batch(train.usual, train.rows, train.mean, world_size)
-    settings = defaults | {"global_batch": batch}
-    recipe = finetuning_recipe(directory, model, settings, train.rows, dev_rows, epochs, overrides, world_size)
-    refuse_few_rows(recipe, train.rows, train.mean, train.what, world_size)
-    return recipe, step_notice(recipe, train.usual, train.mean, train.what, world_size)
+
+    phase: ClassVar[dict[str, Any]]  # the task's sequence_length, learning_rate and warmup, as in a recipe
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.directory, pretrained = open_checkpoint(checkpoint)
+        self.model, self.vocabulary = pretrained.model, pretrained.vocabulary
+        self.tokenizer_settings = pretrained.tokenizer_settings
+
+    def settings(self, overrides: Sequence[str]) -> Recipe:
+        """The settings before rows are known; see first_settings."""
+        return first_settings(self.model, self.phase, overrides)
+
+    def use_devices(self, local_rank: int, local_size: int, overrides: Sequence[str]) -> None:
+        """Give this rank its device (runtime.devices); call it before `job` if the tokenizer runs in TensorFlow."""
+        use_devices(local_rank, local_size, self.settings(overrides).execution.threads)
+
+    def recipe(
+        self, train: Packed, dev_rows: int, epochs: float, overrides: Sequence[str], world_size: int
+    ) -> tuple[Recipe, str]:
+        """The recipe for packed examples, and the notice about its steps that the run prints at the start.
+
+        Arguments and errors are those of finetuning_recipe, except the global batch, which follows from `train`.
+        """
+        batch = default_batch(train.usual, train.rows, train.mean, world_size)
+        start = StartingPoint(self.directory, self.model, self.phase | {"global_batch": batch})
+        recipe = finetuning_recipe(start, train.rows, dev_rows, epochs, overrides, world_size)
+        refuse_few_rows(recipe, train.rows, train.mean, train.what, world_size)
+        return recipe, step_notice(recipe, train.usual, train.mean, train.what, world_size)
 
 
 def default_batch(usual: int, rows: int, mean: float, world_size: int) -> int:

@@ -93,7 +93,7 @@ class ProbeHook(Hook):
             )
             with _quietly():
                 job = probe_job(TextFinetuning(self._data, copy), output_dir, _like(run.recipe), run.world.size)
-                done = train_all([job], [Variant(None, None)], run.world, lambda text: None)
+                done = train_all([job], [Variant(None, None)], run.world, lambda _: None)
         gc.collect()
         return done[0].scores if done else None
 
@@ -105,7 +105,7 @@ def probe_all(jobs: list[Job], world: World) -> list[tuple[str, dict[str, float]
         if world.rank == 0:
             print(f"checkpoint {number + 1} of {len(jobs)}: {job.output_dir.name}", flush=True)
         with _quietly():
-            done = train_all([job], [Variant(None, None)], world, lambda text: None)
+            done = train_all([job], [Variant(None, None)], world, lambda _: None)
         if done is None:
             return None
         if world.rank == 0:  # two thirds of a checkpoint; nobody will resume a probe

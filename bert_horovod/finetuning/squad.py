@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from bert_horovod.batches.special_tokens import special_ids
 from bert_horovod.corpus.reading.squad_files import Questions, find_squad_file, read_squad
 from bert_horovod.errors import UserError
 from bert_horovod.finetuning.dev_scores import DevScores, run_outputs
-from bert_horovod.finetuning.initialisation import Packed, first_settings, open_checkpoint, packed_recipe
+from bert_horovod.finetuning.initialisation import Finetuning, Packed
 from bert_horovod.finetuning.same_files import require_same_files
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.answers import AnswerRules, Answers, find_answers, write_answers
@@ -31,7 +32,6 @@ from bert_horovod.training.job import Job
 from bert_horovod.training.run import FIRST_STEP_S, Run
 from bert_horovod.training.start import check_size
 
-PHASE = {"sequence_length": 384, "learning_rate": 3e-5, "warmup": 0.1}
 WINDOWS = 32  # approximately, in a step
 _PAYS = 1.1  # packing is the default if it puts more windows than this into a row
 _PRETRAINING = ("BertForPreTraining", "BertForMaskedLM", "BertModel")
@@ -46,11 +46,11 @@ class SquadOptions:
     index_dir: Path | None = None  # where tokens are kept; None: index/ beside the train file
 
 
-class SquadFinetuning:
-    """A checkpoint, and the questions to fine-tune it on, checked; makes the jobs of one or several runs.
+class SquadFinetuning(Finetuning):
+    """A checkpoint, and the questions to fine-tune it on, checked.
 
     Args:
-        checkpoint: of any format, or a run's output_dir; it gives sizes, vocabulary and lower-casing.
+        checkpoint: see Finetuning.
         data_dir: directory with train-v1.1.json and dev-v1.1.json, or with those of v2.0, plain or .gz.
         train_file, dev_file: replace the files in `data_dir`.
         options: of the task.
@@ -58,6 +58,8 @@ class SquadFinetuning:
     Raises:
         ReportedError: checkpoint, data or an option is invalid.
     """
+
+    phase: ClassVar[dict[str, Any]] = {"sequence_length": 384, "learning_rate": 3e-5, "warmup": 0.1}
 
     def __init__(
         self,
@@ -71,10 +73,8 @@ class SquadFinetuning:
             raise UserError(f"--doc_stride {options.doc_stride}: expected at least 1 token")
         if not math.isfinite(options.null_score_threshold):
             raise UserError(f"--null_score_threshold {options.null_score_threshold}: expected a finite number")
+        super().__init__(checkpoint)
         self.options = options
-        self.directory, pretrained = open_checkpoint(checkpoint)
-        self.model, self.vocabulary = pretrained.model, pretrained.vocabulary
-        self.tokenizer_settings = pretrained.tokenizer_settings
         special_ids(self.vocabulary)
         require_segments(self.directory, self.model, "question", "context")
         self.train = read_squad(_file(data_dir, "train", train_file), scored=True)
@@ -102,8 +102,7 @@ class SquadFinetuning:
             UserError: a setting is invalid, or does not fit the checkpoint or the data.
         """
         _refuse_another_stride(output_dir, self.options.doc_stride)
-        settings = first_settings(self.model, PHASE, overrides)
-        length = settings.phase[0].sequence_length
+        length = self.settings(overrides).phase[0].sequence_length
         train, dev = (cut_spans(tokens, length, self.options.doc_stride) for tokens in self._tokens)
         count = len(train.question)
         if not count:
@@ -113,10 +112,10 @@ class SquadFinetuning:
             )
         pays = count > _PAYS * templates_of(train.lengths, length, True).rows.sum()
         overrides = [f"data.packing={str(bool(pays)).lower()}", *overrides]
-        packing = first_settings(self.model, PHASE, overrides).data.packing
+        packing = self.settings(overrides).data.packing
         rows, dev_rows = (int(templates_of(windows.lengths, length, packing).rows.sum()) for windows in (train, dev))
         packed = Packed(count, rows, WINDOWS, "windows")
-        recipe, step = packed_recipe(self.directory, self.model, PHASE, packed, dev_rows, epochs, overrides, world_size)
+        recipe, step = self.recipe(packed, dev_rows, epochs, overrides, world_size)
         refuse_heads(recipe, "question answering")
         task = Span(packing, self.train.version_2, self.options.doc_stride)
         check_size(recipe, task, world_size)

@@ -123,8 +123,9 @@ def cells(summary: dict[str, Any]) -> list[list[str]]:
     """The summary as the cells of a table."""
     names = list(summary["runs"][0]["scores"])
     lines = [["run", *(name.replace("_", " ") for name in names)]]
-    for run in summary["runs"]:
-        lines.append([Path(run["output_dir"]).name, *(f"{run['scores'][name]:.4f}" for name in names)])
+    lines += [
+        [Path(run["output_dir"]).name, *(f"{run['scores'][name]:.4f}" for name in names)] for run in summary["runs"]
+    ]
     for group in summary["by_learning_rate"]:
         rate = "" if group["learning_rate"] is None else f", rate {group['learning_rate']:g}"
         head = f"mean of {group['runs']}{rate}"

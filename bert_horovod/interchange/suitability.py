@@ -59,6 +59,8 @@ def classifier_labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def is_classifier(named: Any) -> bool:
-    """Whether `architectures` of a config.json lets a tensor called classifier be that of a text's label: other classes
-    (of tokens, of multiple choice) give the name to heads of another kind."""
+    """Whether `architectures` of a config.json lets a tensor called classifier be that of a text's label.
+
+    Other classes (of tokens, of multiple choice) give the name to heads of another kind.
+    """
     return not isinstance(named, list) or not named or str(named[0]).replace("Albert", "Bert", 1) == CLASSIFICATION

@@ -271,8 +271,10 @@ def _check_vocabulary(vocabulary: list[str], source: Path, vocab_size: int, conf
 
 
 def _casing(vocabulary: list[str]) -> tuple[bool, str | None]:
-    """Whether a vocabulary is of lower-cased text, and why: an uncased vocabulary has no capitals, except in up to 1 %
-    of its tokens, for unusual characters. No reason: nothing tells."""
+    """Whether a vocabulary is of lower-cased text, and why; no reason: nothing tells.
+
+    An uncased vocabulary has no capitals, except in up to 1 % of its tokens, for unusual characters.
+    """
     words = [token for token in vocabulary if not (token.startswith("[") and token.endswith("]"))]
     capitals = sum(token != token.lower() for token in words)
     if capitals > len(words) / 100:

@@ -50,7 +50,7 @@ def measure(
     phase = recipe.phase[0]
     micro_batches = derive(recipe, phase, world.size).micro_batches
     batch = phase_batch(recipe, phase)
-    slept = {"step_type": partial(DelayedStep, delays), "updater_type": partial(DelayedUpdater, delays)}
+    slept = {"classes": (partial(DelayedStep, delays), partial(DelayedUpdater, delays))}
 
     def build(world: World, plan: BucketPlan | None = None, **options: bool) -> SyntheticStep:
         return synthetic_step(recipe, batch, micro_batches, world, plan, **options, **(slept if delays else {}))

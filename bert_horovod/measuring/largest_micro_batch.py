@@ -138,7 +138,7 @@ def measure(recipe: Recipe, phase: int, micro_batch: int, limit_bytes: int, worl
 
     recipe = dataclasses.replace(recipe, execution=dataclasses.replace(recipe.execution, micro_batch=micro_batch))
     gpu = host_has_gpu()
-    derived = derive(recipe, recipe.phase[phase], world_size, *row_slots(recipe, recipe.phase[phase]), gpu)
+    derived = derive(recipe, recipe.phase[phase], world_size, row_slots(recipe, recipe.phase[phase]), gpu)
     bound = None if gpu else int(MARGIN * limit_bytes)
     work = {"recipe": recipe_to_table(recipe), "phase": phase, "world_size": world_size}
     peak, ended = _run_within(json.dumps(work), bound)

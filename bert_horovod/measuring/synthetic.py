@@ -139,8 +139,7 @@ def phase_batch(recipe: Recipe, phase: Phase) -> dict[str, np.ndarray]:
 
 
 def row_slots(recipe: Recipe, phase: Phase) -> tuple[int, int]:
-    """Slots of a row, for masked positions and for sequences: with packing, about the most that any
-    row may need."""
+    """Slots of a row, for masked positions and for sequences: with packing, about the most that any row may need."""
     sequences = most_sequences(phase.sequence_length) if recipe.data.packing else 1
     masked = 1 + math.ceil(recipe.objective.masked_fraction * phase.sequence_length)  # + 1: each sequence rounds
     return max(sequences, min(masked, phase.sequence_length)), sequences

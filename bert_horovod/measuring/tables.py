@@ -38,7 +38,7 @@ def table(rows: list[dict[str, Any]], extra: dict[str, tuple[str, Callable[[Any]
     return lines(cells)
 
 
-def lines(cells: list[Sequence[str]]) -> str:
+def lines(cells: Sequence[Sequence[str]]) -> str:
     """Rows of cells as lines of text: the first column is aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(

@@ -168,8 +168,10 @@ def _compiled_layer(
 
 
 class _LayerPrograms(NamedTuple):
-    """XLA programs, each one for all layers of equal sizes. Their last arguments are x, weights, dropout, bias, site,
-    places."""
+    """XLA programs, each one for all layers of equal sizes.
+
+    Their last arguments are x, weights, dropout, bias, site, places.
+    """
 
     alone: Callable  # to the layer's output
     forward: Callable  # to the output, and what backward reads beside these arguments

@@ -78,7 +78,6 @@ def layer_norm(
     Returns:
       [n, c].
     """
-
     draws = None if draws is None else keep(draws)
 
     @tf.custom_gradient

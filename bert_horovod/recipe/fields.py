@@ -128,8 +128,9 @@ def sections_from_table(
                 continue
             if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
                 raise UserError(f"{name}: expected one or more [[{name}]] tables")
+            (kind,) = kind
             sections[name] = tuple(
-                section_from_table(*kind, entry, f"{name}.{i}", gone) for i, entry in enumerate(value)
+                section_from_table(kind, entry, f"{name}.{i}", gone) for i, entry in enumerate(value)
             )
         except UserError as error:
             problems.append(str(error))
@@ -148,7 +149,9 @@ def section_from_table(kind: Any, table: Any, name: str, removed: Mapping[str, R
     """
     if not isinstance(table, dict):
         raise UserError(f"{name} = {shown(table)}: expected a table [{name}]")
-    problems, others, values = [], {}, {}
+    problems: list[str] = []
+    others: dict[str, _Other] = {}
+    values = {}
     if isinstance(kind, OneOf):
         kind, table, others = _chosen(kind, table, name)
     fields = {entry.name: entry for entry in dataclasses.fields(kind) if entry.init}

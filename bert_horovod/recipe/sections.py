@@ -305,12 +305,6 @@ class Execution:
     # each part by one rank and an all-gather, which is faster on CPUs; auto: the faster one in a measurement, or ring
     # if bucket_bytes is a number. The float32 wire always uses ring, the int8 wire two_step
     reduction: str = setting("auto", choices=("auto", "ring", "two_step"))
-    # Bytes of tensors that Horovod may fuse into one all-reduce, as they become ready; 0: it fuses none. With fusion
-    # sums depend on timing, so a resumed run equals a run without interruption only up to rounding
-    fusion_bytes: int = setting(0, minimum=0)
-    cycle_time_ms: float = setting(1.0, above=0)  # milliseconds between Horovod's checks for tensors that are ready
-    hierarchical_allreduce: bool = setting(False)  # all-reduce first within hosts, then between them (NCCL only)
-    autotune: bool = setting(False)  # Horovod's own search for better values of the settings above, while training
     log_steps: int = setting(10, minimum=1)  # steps between lines of metrics.jsonl
     checkpoint_steps: int = setting(1000, minimum=1)  # steps between checkpoints
     keep_checkpoints: int = setting(3, minimum=1)  # number of newest checkpoints that stay on disk

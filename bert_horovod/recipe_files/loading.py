@@ -1,8 +1,6 @@
 """Reads recipes from TOML, applies overrides and checks them; writes recipes; lists differences of two recipes."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,14 @@ SECTIONS: dict[str, Any] = {section.name: section.default_factory for section in
     "phase": [Phase],
 }
 # Settings that there are no longer, by section and key.
-REMOVED: dict[str, dict[str, Removed]] = {}
+REMOVED: dict[str, dict[str, Removed]] = {
+    "execution": {
+        "fusion_bytes": Removed(0, "set the variable HOROVOD_FUSION_THRESHOLD (sums then depend on timing)"),
+        "cycle_time_ms": Removed(1.0, "set the variable HOROVOD_CYCLE_TIME"),
+        "hierarchical_allreduce": Removed(False, "set the variable HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
+        "autotune": Removed(False, "bert-horovod tune chooses settings by measuring"),
+    },
+}
 
 
 def load_recipe(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
@@ -65,13 +70,6 @@ def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
 def recipe_to_toml(recipe: Recipe) -> str:
     """The recipe as TOML text, every setting present."""
     return tomli_w.dumps(recipe_to_table(recipe))
-
-
-def what_hash(recipe: Recipe) -> str:
-    """SHA-256, in hexadecimal, of all settings that decide the result (WHAT_SECTIONS)."""
-    table = recipe_to_table(recipe)
-    what = {name: table[name] for name in WHAT_SECTIONS}
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:

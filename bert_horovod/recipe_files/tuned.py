@@ -9,6 +9,7 @@ import tomli_w
 from bert_horovod.errors import UserError
 from bert_horovod.recipe.fields import read_toml, sections_from_table
 from bert_horovod.recipe.sections import Execution
+from bert_horovod.recipe_files.loading import REMOVED
 
 
 def tuned_overrides(path: Path | None) -> list[str]:
@@ -20,7 +21,7 @@ def tuned_overrides(path: Path | None) -> list[str]:
         return []
     table = read_toml(path, "--tuned")
     try:
-        sections_from_table({"execution": Execution}, table)
+        sections_from_table({"execution": Execution}, table, REMOVED)
     except UserError as error:
         raise UserError(
             f"--tuned {path}: {error}. Expected settings of [execution] alone, as bert-horovod tune writes them"

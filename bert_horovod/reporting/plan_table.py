@@ -12,17 +12,9 @@ from bert_horovod.measuring.tables import lines
 from bert_horovod.recipe.sections import Recipe
 
 _PARTS = (
-    "ranks",
-    "micro-batches",
-    "step s",
-    "fwd+bwd s",
-    "kernels s",
-    "accumulate s",
-    "update s",
-    "waiting s",
-    "MB sent",
+    *("ranks", "micro-batches", "step s", "fwd+bwd s", "kernels s", "accumulate s", "update s", "waiting s", "MB sent"),
+    *("exchange s", "exposed s", "input s", "memory GiB"),
 )
-_PARTS = (*_PARTS, "exchange s", "exposed s", "input s", "memory GiB")
 _TOTALS = ("ranks", "rows/s", "tokens/s", "of a device", "efficiency", "E x speed-up", "days", "device-hours")
 
 
@@ -137,14 +129,14 @@ def _device_line(recipe: Recipe, device: Device) -> str:
     return (
         f"device {device.name}: {device.flops_per_s / TERA:.4g} TFLOP/s in {recipe.numerics.precision}, "
         f"of which forward and backward reach {device.product_share:.0%}; "
-        f"memory {'unknown' if size is None else _memory(device)}"
+        f"memory {'unknown' if size is None else _memory(size, device.allocatable_bytes)}"
         + (", rate unknown: update is not counted (--memory_rate)" if rate is None else f" at {rate / 1e9:.4g} GB/s")
         + (f"; speeds differ by {device.spread:.1%}" if device.spread else "")
     )
 
 
-def _memory(device: Device) -> str:
-    text, room = f"{device.memory_bytes / 2**30:.4g} GiB", device.allocatable_bytes
+def _memory(size: float, room: float | None) -> str:
+    text = f"{size / 2**30:.4g} GiB"
     return text if room is None else f"{text} ({room / 2**30:.1f} to allocate)"
 
 
@@ -210,9 +202,9 @@ def _all_phases(plans: Sequence[PhasePlan], bills: Sequence[Bill], currency: str
         text = f"{ranks:>6} rank(s): {days(sum(plan.days for plan, _ in of_ranks))} days"
         text += f", {sum(bill.device_hours for _, bill in of_ranks):,.0f} device-hours"
         if of_ranks[0][1].price is not None:
-            text += f", {sum(bill.price for _, bill in of_ranks):,.0f} {currency}".rstrip()
+            text += f", {sum(bill.price or 0 for _, bill in of_ranks):,.0f} {currency}".rstrip()
         if of_ranks[0][1].kwh is not None:
-            text += f", {sum(bill.kwh for _, bill in of_ranks):,.0f} kWh"
+            text += f", {sum(bill.kwh or 0 for _, bill in of_ranks):,.0f} kWh"
         lines.append(text)
     return lines
 

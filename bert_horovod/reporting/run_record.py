@@ -80,8 +80,8 @@ class _Clock:
         for line in steps:
             step, hours, tokens = self._at[-1]
             seconds = line["step_s"] * (line["step"] - step)
-            times = line.get("time"), before.get("time")
-            if None not in times and (gap_s := times[0] - times[1] - seconds) > _PAUSE_S:
+            gap_s = line["time"] - before["time"] - seconds if "time" in line and "time" in before else 0.0
+            if gap_s > _PAUSE_S:
                 self.pauses.append({"step": line["step"], "hours": hours, "seconds": gap_s})
             tokens += (line.get("tokens_per_s") or 0.0) * seconds
             self._at.append((line["step"], hours + seconds / 3600, tokens))
@@ -251,7 +251,7 @@ def _span(seconds: float) -> str:
 
 def _flat(table: dict[str, Any]) -> dict[str, str]:
     """Settings as `section.key`, phases as `phase.0.key`, in the recipe's order; values as TOML has them."""
-    flat = {}
+    flat: dict[str, str] = {}
     for section, settings_table in table.items():
         phases = (
             {f"{section}.{i}": phase for i, phase in enumerate(settings_table)}

@@ -57,7 +57,7 @@ class PageServer(ThreadingHTTPServer):
         self._changing, self._free = threading.Lock(), threading.BoundedSemaphore(CONNECTIONS)
         super().__init__((_HOST, port), _Handler)
 
-    def process_request(self, request: socket.socket, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread; if all are busy, end the oldest connection first."""
         if not self._free.acquire(blocking=False):
             with self._changing:
@@ -74,7 +74,7 @@ class PageServer(ThreadingHTTPServer):
         timer.start()
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: socket.socket) -> None:
+    def shutdown_request(self, request: Any) -> None:
         with self._changing:
             timer = self._open.pop(request, None)
         if timer is not None:
@@ -82,7 +82,7 @@ class PageServer(ThreadingHTTPServer):
             self._free.release()
         super().shutdown_request(request)
 
-    def handle_error(self, request: socket.socket, client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that has left, or was too slow."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)

@@ -4,12 +4,11 @@ import json
 import os
 import re
 import sys
-import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bert_horovod.collectives.world import World
-from bert_horovod.errors import DamagedData, RunError, UserError, file_error, unreadable
+from bert_horovod.errors import RunError, UserError, damaged, file_error, unreadable
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import differences, load_recipe, recipe_to_toml
 from bert_horovod.runs.checkpoint import paths, recorded_recipe
@@ -148,40 +147,6 @@ def _recipe_of_run(output_dir: Path) -> Recipe | None:
     return None if path.exists() else load_recipe(path)  # raises the error for a missing file
 
 
-class Followed:
-    """A directory whose present path is known, even after somebody moves it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        self.close = weakref.finalize(self, os.close, self._descriptor)  # stop following
-
-    def now(self) -> Path | None:
-        """The directory's present path, the given one or another; None: the directory was removed."""
-        for path in (self._path, Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))):
-            try:
-                if os.path.samestat(os.stat(path), os.fstat(self._descriptor)):
-                    return path
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError:  # an error of the disk or network, which may be temporary
-                return self._path
-        return None
-
-
-def not_where_it_was(output_dir: Path, now: Path | None, step: int) -> UserError:
-    """The error for a run whose output directory was moved to `now` (None: removed); `step` was saved there."""
-    if now is None:
-        return UserError(
-            f"--output_dir {output_dir} was removed while the run wrote to it, and its checkpoints with it: nothing "
-            f"of step {step} could be saved. The same command begins anew"
-        )
-    return UserError(
-        f"--output_dir {output_dir} was moved while the run wrote to it: it is {now} now, where step {step} is saved. "
-        f"To resume, move it back, or run the same command with --output_dir {now}"
-    )
-
-
 def stop_requested(output_dir: Path) -> bool:
     """Whether the file `stop` exists, which a user makes to stop the run."""
     return (output_dir / "stop").exists()
@@ -224,10 +189,7 @@ def _refuse_another_run(output_dir: Path, recipe: Recipe, now: RunRecord) -> Non
         run = RunRecord(**content)
         start = Start(**content["start"]) if run.start else None
     except (OSError, ValueError, TypeError) as error:
-        raise unreadable(error, output_dir / "run.json") or DamagedData(
-            f"{output_dir / 'run.json'} is damaged ({getattr(error, 'strerror', error)}); "
-            "restore it, or give a new directory"
-        ) from error
+        raise damaged(error, output_dir / "run.json", "restore it, or give a new directory") from error
     if run.format != FORMAT:
         raise UserError(
             f"{output_dir} is a run of format {run.format}, this program writes format {FORMAT}; give a new directory"

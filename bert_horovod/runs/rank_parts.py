@@ -92,7 +92,7 @@ class PartWriter:
                 os.rename(partial, partial.with_name(f"{partial.stem}-{digest}"))
                 del parts[rank]
             except OSError as error:
-                if step != self._newest_step or not self.checkpoints.parent.is_dir():  # the output directory was moved
+                if step != self._newest_step:
                     return
                 partial.unlink(missing_ok=True)
                 self._say(f"warning: cannot write {partial}: {error.strerror or error}. Trying again: make room")

@@ -23,7 +23,6 @@ from bert_horovod.interchange.safetensors_file import WEIGHTS_FILE, write_file
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.loading import recipe_to_table
 from bert_horovod.runs.checkpoint import HASHES, OPTIMIZER, path_of, paths, saved_at, step_of
-from bert_horovod.runs.directory import Followed
 from bert_horovod.runs.rank_parts import part_file, remove_waiting, take, yield_to_training
 from bert_horovod.runs.state import TrainingState
 from bert_horovod.storage.reading import hash_file
@@ -88,7 +87,7 @@ def write(output_dir: Path, snapshot: Snapshot, recipe: Recipe, task: Task, data
         for leftover in final.parent.glob(".step-*.partial"):  # left by a killed run
             if step_of(leftover.name[1 : -len(".partial")]) is not None:
                 shutil.rmtree(leftover, ignore_errors=True)
-        final.parent.mkdir(exist_ok=True)  # no parents: never make a moved output directory anew
+        final.parent.mkdir(exist_ok=True)  # no parents: the output directory may have been moved
         (temporary / "training").mkdir(parents=True)
         parameters = {name: array for name, array in snapshot.arrays.items() if "/" not in name}
         slots = {name: array for name, array in snapshot.arrays.items() if "/" in name}
@@ -130,7 +129,7 @@ class Saver:
 
     Args:
       state: the state for whose snapshots buffers are made.
-      output_dir: the run's, even after it is moved.
+      output_dir: the run's.
       recipe, task, dataset: the run's.
       say: prints a line for people.
     """
@@ -138,13 +137,14 @@ class Saver:
     def __init__(
         self,
         state: TrainingState,
-        output_dir: Followed,
+        output_dir: Path,
         recipe: Recipe,
         task: Task,
         dataset: Dataset,
         say: Callable[[str], None],
     ) -> None:
-        self._directory, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
+        self._output_dir, self._recipe, self._task, self._dataset, self._say = output_dir, recipe, task, dataset, say
+        self._identity = os.stat(output_dir)
         self._thread = ThreadPoolExecutor(1, "save", yield_to_training)  # Python waits for this thread before it exits
         self.make_room(state)
         self._snapshot: Snapshot | None = None  # the last snapshot, until it is written
@@ -197,10 +197,16 @@ class Saver:
         self._writing = self._thread.submit(self._write, snapshot)
 
     def _write(self, snapshot: Snapshot) -> Path:
-        output_dir = self._directory.now()
-        if output_dir is None:
-            raise RunError("cannot write the checkpoint: the output directory was removed")
-        return write(output_dir, snapshot, self._recipe, self._task, self._dataset)
+        try:
+            where = "" if os.path.samestat(os.stat(self._output_dir), self._identity) else "another directory is there"
+        except OSError as error:
+            where = error.strerror
+        if where:
+            raise RunError(
+                f"cannot write the checkpoint of step {snapshot.step} to {self._output_dir}: {where}. Was it moved, "
+                "removed or unmounted while the run wrote to it? Move it back"
+            )
+        return write(self._output_dir, snapshot, self._recipe, self._task, self._dataset)
 
     def _settle(self) -> None:
         """Wait for the write in progress, if any. If it failed, plan a retry; RunError after max_unsaved_hours."""

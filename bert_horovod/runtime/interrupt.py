@@ -21,7 +21,7 @@ def interrupt_ends_at_once(standard_error: int = 2) -> Iterator[None]:
         yield
         return
 
-    def end(number: int, frame: object) -> None:
+    def end(number: int, _frame: object) -> None:
         with contextlib.suppress(OSError):
             os.write(standard_error, b"bert-horovod: interrupted\n")
         os._exit(128 + number)

@@ -6,12 +6,13 @@ to fix it.
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def open_regular(path: str | Path, inside: Path | None = None) -> BinaryIO:
+def open_regular(path: str | Path, inside: Path | None = None) -> io.BufferedReader:
     """Open a regular file for reading.
 
     Raises OSError for any other kind of file, because a FIFO blocks and a device has no end; with `inside`, also for a

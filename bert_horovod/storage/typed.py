@@ -9,8 +9,14 @@ from typing import Any
 from bert_horovod.storage.reading import shown
 
 _LIMIT = 1 << 63
-_NAMES = {int: f"a whole number from 0 to {_LIMIT - 1}", float: "a finite number", bool: "true or false"}
-_NAMES |= {str: "a string", types.NoneType: "null", None: "null"}
+_NAMES: dict[Any, str] = {
+    int: f"a whole number from 0 to {_LIMIT - 1}",
+    float: "a finite number",
+    bool: "true or false",
+    str: "a string",
+    types.NoneType: "null",
+    None: "null",
+}
 
 
 def check_type(value: Any, kind: Any, name: str) -> None:
@@ -57,7 +63,8 @@ def check_type(value: Any, kind: Any, name: str) -> None:
         finite = math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < _LIMIT
         _expect(finite, value, _NAMES[float], name)
     else:
-        fits = type(value) is (types.NoneType if kind is None else kind) and (kind is not int or 0 <= value < _LIMIT)
+        fits = value is None if kind in (None, types.NoneType) else type(value) is kind
+        fits = fits and (kind is not int or 0 <= int(value) < _LIMIT)
         _expect(fits, value, _NAMES[kind], name)
 
 

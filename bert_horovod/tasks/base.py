@@ -21,8 +21,13 @@ class Task(Protocol):
     batch is split. `counts` names the counts, `sum_names` the sums.
     """
 
-    counts: tuple[str, ...]  # such as ("masked_tokens", "sequences")
-    sum_names: tuple[str, ...]  # such as ("mlm_loss", "mlm_correct"), in the order of the step's vector of loss sums
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """Such as ("masked_tokens", "sequences")."""
+
+    @property
+    def sum_names(self) -> tuple[str, ...]:
+        """Such as ("mlm_loss", "mlm_correct"), in the order of the step's vector of loss sums."""
 
     def parameters(self, model: Model) -> Shapes:
         """Names and shapes of encoder and heads, in forward order: gradient buckets are in the reverse order."""

@@ -28,7 +28,7 @@ from bert_horovod.training.job import Job
 # Settings of [execution] that may differ between hosts: they affect no collective and no result, or rank 0 alone uses
 # them.
 OF_A_HOST = (
-    *("threads", "stall_s", "cycle_time_ms", "tensorboard"),
+    *("threads", "stall_s", "tensorboard"),
     *("keep_checkpoints", "keep_every_hours", "max_unsaved_hours"),
 )
 _SHOWN = 5  # keys in a message, at most

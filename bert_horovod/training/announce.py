@@ -18,7 +18,6 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
     warnings = [
         precision_advice(precision),
         advice.for_one_rank(recipe, world.size),
-        inexact_resume(recipe, world.size),
     ]
     for warning in filter(None, warnings):
         print(f"bert-horovod: warning: {warning}", file=sys.stderr, flush=True)
@@ -31,13 +30,3 @@ def print_start(recipe: Recipe, task: Task, world: World) -> float | None:
         f"{describe_peak(peak, precision)}"
     )
     return peak.flops_per_s * world.size if peak.flops_per_s else None
-
-
-def inexact_resume(recipe: Recipe, ranks: int) -> str | None:
-    """Why a resumed run will not equal one that was not stopped bit for bit; None: it will."""
-    if ranks > 2 and (recipe.execution.fusion_bytes or recipe.execution.autotune):
-        return (
-            "Horovod fuses tensors as they come (execution.fusion_bytes or autotune): sums depend on timing, and a "
-            "resumed run equals one that was not stopped to rounding only"
-        )
-    return None

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from bert_horovod.collectives.world import World
 from bert_horovod.optimizers.schedule import learning_rate
-from bert_horovod.runs.directory import not_where_it_was
 from bert_horovod.runtime.devices import has_gpu
 from bert_horovod.training.gpu_choices import keep_choices, share_choices
 from bert_horovod.training.hooks.base import Hook, StepEvent
@@ -66,7 +65,6 @@ def _train_to_end(run: Run) -> None:
             break
         except Diverged as error:
             roll_back(run, error)
-    _require_directory(run)
     # Reversed: checkpoints finish first, then the watchdog ends, because rank 0 may wait long for disk space.
     for hook in reversed(run.hooks):
         hook.finish()
@@ -118,7 +116,6 @@ def _train_phase(run: Run) -> bool:
             if begun and (counts is None or with_times):
                 begun = _finish(run, step, begun)
             if counts is None:
-                _require_directory(run)
                 for hook in run.hooks:
                     hook.stopping()
                 run.say(f"asked to stop: saved at step {done}; the same command resumes")
@@ -159,18 +156,6 @@ def _finish(run: Run, step: TrainStep, begun: _Begun) -> None:
     event = StepEvent(number, step, result, counts, loss, scale, rate, batch, inputs, waited_s)
     for hook in run.hooks:
         hook.step(event)
-
-
-def _require_directory(run: Run) -> None:
-    """Raise UserError, on all ranks, if the output directory was moved (after saving to its new place) or removed."""
-    moved, now = run.moved()
-    if not moved:
-        return
-    if now is not None:
-        run.output_dir = now
-        for hook in run.hooks:
-            hook.stopping()
-    raise not_where_it_was(run.job.output_dir, now, run.state.progress.step)
 
 
 def _agree(run: Run, batch: StepBatch, done: int) -> dict[str, float] | None:

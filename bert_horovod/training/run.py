@@ -3,11 +3,9 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bert_horovod.batches.source import Source
-from bert_horovod.collectives.messages import from_rank_0
 from bert_horovod.collectives.world import World
 from bert_horovod.costs.derived import derive
 from bert_horovod.costs.products import training_flops
@@ -15,7 +13,7 @@ from bert_horovod.errors import UserError
 from bert_horovod.exchange.base import Exchange
 from bert_horovod.recipe.sections import Phase, Recipe
 from bert_horovod.runs.checkpoint import path_of
-from bert_horovod.runs.directory import Followed, stop_requested
+from bert_horovod.runs.directory import stop_requested
 from bert_horovod.runs.journal import Journal
 from bert_horovod.runtime.stopping import STOP
 from bert_horovod.training.announce import print_start
@@ -63,8 +61,6 @@ class Run:
         self.failure: BaseException | None = None  # the error that ends the run
         self.held_out: dict[str, float] = {}  # means of the last evaluation
         self.rollbacks = (-1, 0)  # step of the last rollback's checkpoint, and the number of rollbacks to it
-        self.directory: Followed | None = None  # the output directory; on rank 0 only
-        self.output_dir = job.output_dir  # the output directory's present path
         self._takes_signals = False
         agreement = self.recipe.exchange.agreement
         if self.last_step % agreement:
@@ -95,7 +91,6 @@ class Run:
             self.peak_flops_per_s = print_start(self.recipe, self.task, self.world)  # while the other ranks wait
             resumed = f"resuming from {self.resumed_from}" if self.resumed_from else None
             self.say(resumed or f"starting from {job.init_checkpoint or 'fresh parameters'}")
-            self.directory = Followed(job.output_dir)
             self.journal = Journal(job.output_dir, first_step, execution.tensorboard, self.say)
             if self.state.progress.plan.get("made_for", {}).get("world_size") != self.world.size:
                 self.journal.dropped.clear()  # another number of ranks adds in another order
@@ -160,21 +155,9 @@ class Run:
         return bool(every and step % every == 0) or step == self.phase.end
 
     def must_stop(self) -> bool:
-        """Whether this rank was asked to stop, or must stop because of stop_at or a moved output directory."""
+        """Whether this rank was asked to stop, or must stop because of stop_at."""
         late = self.job.stop_at is not None and time.time() >= self.job.stop_at
-        if self.directory is not None:
-            late |= stop_requested(self.job.output_dir) or self.directory.now() != self.job.output_dir
-        return STOP.asked or late
-
-    def moved(self) -> tuple[bool, Path | None]:
-        """Whether rank 0's output directory was moved or removed, and its new path; None: it was removed.
-
-        All ranks call it together and get the same answer. The path is rank 0's; other ranks may have another path.
-        """
-        now = self.directory.now() if self.directory is not None else None
-        own_answer = [now != self.job.output_dir, str(now or "")]
-        moved, new_path = from_rank_0(own_answer, self.world, "output_dir")
-        return moved, Path(new_path) if new_path else None
+        return STOP.asked or late or (self.world.rank == 0 and stop_requested(self.job.output_dir))
 
     def summarise(self) -> None:
         """Print the run's step, last evaluation and checkpoint; nothing if the run did no step."""
@@ -190,14 +173,12 @@ class Run:
         self.say(f"checkpoint: {path_of(self.job.output_dir, progress.step)}")
 
     def close(self) -> None:
-        """Close hooks, journal, console and directory, and handle signals no longer."""
+        """Close hooks, journal and console, and handle signals no longer."""
         for hook in reversed(self.hooks):
             hook.close()
         if self.journal is not None:
             self.journal.close()
         if hasattr(self, "console"):
             self.console.close()
-        if self.directory is not None:
-            self.directory.close()
         if self._takes_signals:
             STOP.end()

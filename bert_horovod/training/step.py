@@ -177,8 +177,9 @@ class TrainStep:
         return gradients, lookups, tf.cast(tf.stack([sums[name] for name in self._task.sum_names]), tf.float64)
 
     def _scale(self, loss_scale: tf.Tensor | None = None) -> tf.Tensor:
-        """The factor of the loss, float32 scalar: in float16, backward has the magnitude of (mean over a micro-batch) *
-        (loss scale), which is the step's own unless another is given.
+        """The factor of the loss, float32 scalar; the loss scale is the step's own unless another is given.
+
+        In float16, backward has the magnitude of (mean over a micro-batch) * (loss scale).
         """
         if not self._growth_steps:
             return tf.constant(1.0)
@@ -328,18 +329,18 @@ def build_step(
     world: World,
     plan: BucketPlan,
     micro_batches: int,
-    step_type: Callable[..., TrainStep] = TrainStep,
-    updater_type: Callable[..., Updater] = Updater,
+    classes: tuple[Callable[..., TrainStep], Callable[..., Updater]] = (TrainStep, Updater),
     **options: Any,
 ) -> TrainStep:
     """A step with the recipe's exchange and cast weights; `options` go to the exchange.
 
-    The recipe's model must have the depth of the state's (Recipe.in_phase). Benchmarks may replace the class that
-    computes (`step_type`) and the class that updates (`updater_type`).
+    The recipe's model must have the depth of the state's (Recipe.in_phase). `classes` compute and update; a benchmark
+    may replace them.
     """
     policy = compute_policy(recipe)
     cast = CastWeights(state.parameters, policy.dtype)
     fused, at_once = policy.xla != "off", policy.xla == "layers"
+    step_type, updater_type = classes
     updater = updater_type(state.trained, state.slots, cast, recipe.optimizer, fused, at_once)
     exchange = recipe.exchange.code()(recipe, world, state, updater, plan, **options)
     step = step_type(recipe, task, state, exchange, cast, world, micro_batches)

@@ -142,7 +142,7 @@ class Delayed(torch.nn.Module):
 
 class _Part(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, words, seconds, gradients, tables, *parameters):
+    def forward(ctx, x, words, seconds, gradients, tables, *_parameters):
         ctx.words, ctx.seconds, ctx.gradients, ctx.tables = words, seconds, gradients, tables
         return x.clone()
 

@@ -154,8 +154,9 @@ def update(
 
 
 def delayed_step(parameters: dict[str, tf.Variable], profile: dict):
-    """A step that sleeps where it would compute or update; what each micro-batch gives out as gradients are the
-    parameters. Adding these up and their norm are real.
+    """A step that sleeps where it would compute or update.
+
+    What each micro-batch gives out as gradients are the parameters. Adding these up and their norm are real.
     """
     accumulators = fresh_accumulators(parameters)
     layers = recipe.model.num_hidden_layers

@@ -37,10 +37,8 @@ def store_tokens(store) -> np.ndarray:
 
 def token_documents(store) -> np.ndarray:
     """The document of each token of a store."""
-    lengths = []
-    for shard in store.shards:
-        lengths.append(np.diff(np.asarray(shard.sentences, np.int64)[shard.sections][shard.documents]))
-    lengths = np.concatenate(lengths)
+    shards = [np.asarray(shard.sentences, np.int64)[shard.sections][shard.documents] for shard in store.shards]
+    lengths = np.concatenate([np.diff(starts) for starts in shards])
     return np.repeat(np.arange(len(lengths)), lengths)
 
 

@@ -178,17 +178,7 @@ def test_the_link_between_two_ranks_is_the_same_on_both(ranks):
     assert (ranks[0]["link"][:2] > 0).all()
 
 
-def test_horovods_knobs_are_those_of_the_recipe_and_fusion_is_off_by_default():
+def test_horovod_fuses_nothing_and_its_timeline_waits_to_be_started():
     assert knobs(Execution())["HOROVOD_FUSION_THRESHOLD"] == "0"
-    variables = knobs(Execution(fusion_bytes=1 << 20, cycle_time_ms=2.5, hierarchical_allreduce=True, timeline=(1, 2)))
-    assert variables["HOROVOD_FUSION_THRESHOLD"] == "1048576"
-    assert variables["HOROVOD_CYCLE_TIME"] == "2.5"
-    assert variables["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
-    assert variables["HOROVOD_AUTOTUNE"] == "0"
-    assert variables["HOROVOD_TIMELINE"] == "DYNAMIC"
-
-
-def test_what_horovod_is_to_tune_is_not_set():
-    variables = knobs(Execution(autotune=True))
-    assert variables["HOROVOD_AUTOTUNE"] == "1"
-    assert not {"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_TIMELINE"} & set(variables)
+    assert "HOROVOD_TIMELINE" not in knobs(Execution())
+    assert knobs(Execution(timeline=(1, 2)))["HOROVOD_TIMELINE"] == "DYNAMIC"

@@ -80,4 +80,4 @@ def test_pretrain_refuses_an_output_directory_with_a_hostile_run_json(refused, s
     output.mkdir()
     (output / "run.json").write_text(json.dumps({"store": nested(100), "format": 1}), encoding="utf-8")
     line = refused("pretrain", "--recipe", recipe, "--data_dir", store, "--output_dir", output)
-    assert "run.json is damaged (it.store is [[[" in line
+    assert "run.json is missing or damaged (it.store is [[[" in line

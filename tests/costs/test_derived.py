@@ -38,7 +38,7 @@ def test_operations_of_a_row_are_those_of_its_matrix_products():
 
 
 def test_operations_are_those_of_the_rows_that_there_are():
-    packed = derive(RECIPE, PHASE, 1, masked_slots=2, sequences=3)
+    packed = derive(RECIPE, PHASE, 1, slots=(2, 3))
     assert packed.flops_per_row == flops_per_row(MODEL, 8, 2, 3, True) > derive(RECIPE, PHASE, 1).flops_per_row
 
 

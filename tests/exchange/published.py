@@ -52,9 +52,6 @@ class CompressedMean:
         if self.form == "published":
             scale[:] = np.sqrt((y**2).sum() / real.sum())
         blocks = [slice(i, i + BLOCK) for i in range(0, len(y), BLOCK)]
-        if self.form == "momentum":
-            for block in blocks:
-                scale[block] = np.abs(y[block]).sum() / max(1, real[block].sum())
         if self.form == "normalized":
             owners = self.tensor[begin // BLOCK :][: len(blocks)]
             alive = [np.abs(y[block]).sum() > 0 for block in blocks]

@@ -147,7 +147,7 @@ def test_an_exchange_says_before_a_step_whether_its_norm_is_the_gradients(method
         assert names[:12] == ["gradient_norm"] * 12
 
 
-@pytest.mark.parametrize(("form", "is_limited"), [("normalized", True), ("momentum", True), ("published", False)])
+@pytest.mark.parametrize(("form", "is_limited"), [("normalized", True), ("published", False)])
 def test_a_number_whose_gradients_were_tiny_while_v_learned_moves_no_further_than_adam_moves_it(form, is_limited):
     """As the row of a rare word, which only the output matrix touched before."""
     recipe = moments_recipe("onebit_adam", form=form)

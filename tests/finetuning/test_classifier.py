@@ -18,8 +18,8 @@ from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.classifier import PHASE, TextFinetuning
-from bert_horovod.finetuning.initialisation import finetuning_recipe, step_notice
+from bert_horovod.finetuning.classifier import TextFinetuning
+from bert_horovod.finetuning.initialisation import StartingPoint, finetuning_recipe, step_notice
 from bert_horovod.finetuning.scoring import SCORERS, Request
 from bert_horovod.finetuning.text_data import Files, TextData, glue_data, own_data
 from bert_horovod.inference.predicting import Options, open_predictor
@@ -51,8 +51,8 @@ FAST = (
 
 
 def classification_recipe(*sizes, epochs=3.0, **options):
-    defaults = PHASE | {"global_batch": 32}
-    return finetuning_recipe(Path("checkpoint"), sizes[0], defaults, *sizes[1:], epochs, **options)
+    start = StartingPoint(Path("checkpoint"), sizes[0], TextFinetuning.phase | {"global_batch": 32})
+    return finetuning_recipe(start, *sizes[1:], epochs, **options)
 
 
 def finetuning(files: dict[str, Path]) -> TextFinetuning:
@@ -108,7 +108,6 @@ def test_a_resumed_run_equals_one_that_was_not_stopped_bit_for_bit(files, whole,
 
 def evaluate_rank(world: World, data_dir: Path, checkpoint: Path, scored: Path) -> dict[str, float]:
     """A job for two_ranks: the dev scores of a checkpoint, by all ranks together."""
-
     job = finetuning({"data_dir": data_dir, "checkpoint": checkpoint}).job(Path("unused"))
     run = SimpleNamespace(recipe=job.recipe, task=job.task, job=job, world=world, doing=lambda what: None)
     run.phase = SimpleNamespace(number=0, held_out=job.dataset.open(0, "held_out"))

@@ -13,7 +13,7 @@ import pytest
 from bert_horovod.collectives.world import World
 from bert_horovod.corpus.reading.squad_files import read_squad
 from bert_horovod.errors import UserError
-from bert_horovod.finetuning.squad import PHASE, SquadFinetuning, SquadOptions
+from bert_horovod.finetuning.squad import SquadFinetuning, SquadOptions
 from bert_horovod.finetuning.squad_scores import squad_scores
 from bert_horovod.inference.predicting import Options, open_predictor
 from bert_horovod.runs.checkpoint import path_of
@@ -272,7 +272,8 @@ def test_a_checkpoint_with_answers_is_gone_on_from(data, first, tmp_path, capfd)
 def test_defaults_are_googles(checkpoint, data, tmp_path):
     job = SquadFinetuning(checkpoint, data["1.1"]).job(tmp_path / "out")
     phase, optimizer = job.recipe.phase[0], job.recipe.optimizer
-    assert (PHASE["sequence_length"], phase.sequence_length) == (384, 32)  # the toy model has 32 positions
+    assert SquadFinetuning.phase["sequence_length"] == 384
+    assert phase.sequence_length == 32  # the toy model has 32 positions
     assert (phase.learning_rate, phase.warmup, optimizer.name, optimizer.bias_correction) == (3e-5, 0.1, "adamw", True)
     assert job.recipe.total_steps == math.ceil(2 * job.dataset.open(0, "train").count / phase.global_batch)
     assert (job.dataset.stride, job.task) == (128, Span(job.recipe.data.packing))

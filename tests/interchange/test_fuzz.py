@@ -17,7 +17,7 @@ from bert_horovod.interchange.huggingface import Pretrained, read_directory, wri
 from bert_horovod.model.parameters import initial_values, pretraining_shapes
 from bert_horovod.recipe.sections import Model
 from bert_horovod.tasks.pretraining import Pretraining
-from tests.corpus.test_store_fuzz import Payload
+from tests.corpus.test_damaged_store import Payload
 from tests.interchange.conftest import VOCABULARY
 from tests.mutations import Change, apply, bounded, changes, sandbox
 

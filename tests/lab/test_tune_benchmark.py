@@ -26,7 +26,7 @@ def test_the_grid_is_measured_once_and_compared_with_the_choice_in_turns(words, 
 
     chosen = {"micro_batch": 16, "xla": "off", "recompute": "none", "threads": 1}
     monkeypatch.setattr(script, "run_trial", run_trial)
-    monkeypatch.setattr(script, "tune", lambda grid: {"settings": chosen, "gain": 2.0, "seconds": 15.0})
+    monkeypatch.setattr(script, "tune", lambda grid: {"settings": chosen, "gain": 2.0, "search_s": 15.0})
     grid = ["--rows", "8", "--rows", "16", "--rows", "32", "--xla", "off", "--threads", "1", "--recompute", "none"]
     monkeypatch.setattr("sys.argv", ["tune.py", *map(str, words[:-1]), str(tmp_path), *grid])
     assert script.main() == 0

@@ -72,8 +72,8 @@ def test_a_file_that_is_no_delays_is_refused(tmp_path, text, complaint):
 
 def test_a_delayed_step_sleeps_as_long_as_it_is_told():
     recipe = toy_recipe(execution={"micro_batch": 4})
-    slept = {"step_type": partial(DelayedStep, DELAYS), "updater_type": partial(DelayedUpdater, DELAYS)}
-    step = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2, **slept)
+    classes = (partial(DelayedStep, DELAYS), partial(DelayedUpdater, DELAYS))
+    step = synthetic_step(recipe, phase_batch(recipe, recipe.phase[0]), 2, classes=classes)
     step.run(with_times=True)
     before = {name: variable.numpy() for name, variable in step.state.parameters.items()}
     began = time.monotonic()

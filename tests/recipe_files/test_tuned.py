@@ -9,7 +9,7 @@ from bert_horovod.recipe.sections import Execution
 from bert_horovod.recipe_files.loading import recipe_from_table
 from bert_horovod.recipe_files.tuned import execution_overrides, fragment, tuned_overrides
 
-SETTINGS = {"micro_batch": 16, "xla": "off", "cycle_time_ms": 0.5, "autotune": False, "profile_steps": [2, 3]}
+SETTINGS = {"micro_batch": 16, "xla": "off", "log_steps": 5, "tensorboard": False, "profile_steps": [2, 3]}
 
 
 def test_what_is_written_is_what_a_recipe_gets_and_set_wins(tmp_path):
@@ -20,8 +20,17 @@ def test_what_is_written_is_what_a_recipe_gets_and_set_wins(tmp_path):
     assert overrides == execution_overrides(SETTINGS)
     recipe = recipe_from_table({"execution": {"micro_batch": 1, "threads": 2}}, [*overrides, "execution.xla=layers"])
     assert recipe.execution == Execution(
-        micro_batch=16, xla="layers", threads=2, cycle_time_ms=0.5, profile_steps=(2, 3)
+        micro_batch=16, xla="layers", threads=2, log_steps=5, tensorboard=False, profile_steps=(2, 3)
     )
+
+
+def test_a_fragment_of_an_earlier_version_may_list_a_removed_setting_with_its_default(tmp_path):
+    path = tmp_path / "tuned.toml"
+    path.write_text("[execution]\nmicro_batch = 16\ncycle_time_ms = 1.0\n")
+    assert recipe_from_table({}, tuned_overrides(path)).execution == Execution(micro_batch=16)
+    path.write_text("[execution]\ncycle_time_ms = 0.5\n")
+    with pytest.raises(UserError, match="no such setting any more; set the variable HOROVOD_CYCLE_TIME"):
+        tuned_overrides(path)
 
 
 def test_without_a_fragment_nothing_is_set(tmp_path):

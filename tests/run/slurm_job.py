@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""run/slurm.sbatch in a real SLURM of one node, made for it: stopped by SIGUSR1, requeued, resumed to the end;
-and who is a rank there.
+"""run/slurm.sbatch in a real SLURM of one node: stopped, requeued, resumed to the end; and who is a rank there.
 
     python tests/run/slurm_job.py        needs root and Debian's slurm-wlm and munge; about 2 minutes
 

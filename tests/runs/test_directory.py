@@ -211,7 +211,7 @@ def test_a_run_that_began_while_this_one_waited_for_the_lock_is_found(tmp_path):
 )
 def test_a_damaged_run_json_is_refused(earlier, content):
     (earlier / "run.json").write_text(content, encoding="latin-1")
-    assert "run.json is damaged" in refusal(earlier, error=DamagedData)
+    assert "run.json is missing or damaged" in refusal(earlier, error=DamagedData)
 
 
 def test_a_run_of_another_format_is_refused(earlier):

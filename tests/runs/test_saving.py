@@ -20,7 +20,6 @@ from bert_horovod.errors import RunError
 from bert_horovod.recipe.sections import Execution, Recipe
 from bert_horovod.runs import saving
 from bert_horovod.runs.checkpoint import load_newest
-from bert_horovod.runs.directory import Followed
 from bert_horovod.runs.saving import Saver
 from bert_horovod.tasks.pretraining import Pretraining
 from tests.horovod_runs import PATIENCE_S
@@ -63,9 +62,7 @@ def small_disk(tmp_path, store) -> Path:
 
 def saver(output_dir: Path, store: Store, recipe: Recipe = RECIPE) -> tuple[Saver, list[str]]:
     messages: list[str] = []
-    return Saver(
-        random_state(0), Followed(output_dir), recipe, TASK, StoreDataset(store, recipe), messages.append
-    ), messages
+    return Saver(random_state(0), output_dir, recipe, TASK, StoreDataset(store, recipe), messages.append), messages
 
 
 def test_what_is_written_is_the_state_when_it_was_saved(tmp_path, store):

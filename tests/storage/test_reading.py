@@ -1,9 +1,15 @@
-"""Files that a user names, read."""
+"""Files that a user names, read; and a mapped file that is cut short."""
 
+import signal
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 
 from bert_horovod.errors import ReportedError, UserError
 from bert_horovod.storage.reading import read_given_json
+from tests.horovod_runs import PATIENCE_S, clean_environment
 
 
 def test_a_json_file_that_a_flag_names_is_read_or_told_with_the_flag(tmp_path):
@@ -15,3 +21,33 @@ def test_a_json_file_that_a_flag_names_is_read_or_told_with_the_flag(tmp_path):
         read_given_json(path, "--given", "an object")
     with pytest.raises(ReportedError, match=r"--given .*none\.json: No such file"):
         read_given_json(tmp_path / "none.json", "--given", "an object")
+
+
+@pytest.mark.full
+def test_a_mapped_file_that_is_cut_ends_the_process_by_sigbus_with_the_place_that_read_it(tmp_path):
+    np.save(tmp_path / "cut.npy", np.arange(100_000))
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from bert_horovod import __main__\n"
+        "from bert_horovod.storage.reading import load_array\n"
+        "def read(arguments):\n"
+        "    array = load_array(Path('cut.npy'), np.int64, (None,))\n"
+        "    os.truncate('cut.npy', 8192)\n"
+        "    print(array.sum())\n"
+        "__main__.dispatch, sys.argv = read, ['bert-horovod', 'hosts']\n"
+        "__main__.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=clean_environment(),
+        timeout=PATIENCE_S,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "")
+    assert done.stderr.startswith("Fatal Python error: Bus error")
+    assert "in read" in done.stderr

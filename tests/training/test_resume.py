@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_horovod.errors import UserError
+from bert_horovod.errors import RunError
+from bert_horovod.runs import saving
 from bert_horovod.runtime.stopping import STOP_SIGNALS
 from bert_horovod.training.hooks.base import Hook, StepEvent
 from bert_horovod.training.run import Run
@@ -194,36 +195,34 @@ class AtStep(Hook):
             self._work()
 
 
-@pytest.mark.parametrize("steps", [9, 3])  # it is moved in the middle, or after the last step
-def test_a_run_whose_directory_is_moved_saves_there_and_ends_with_an_error(store, tmp_path, steps):
+def test_a_run_whose_directory_is_moved_says_so_and_saves_after_it_is_moved_back(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(saving, "RETRY_S", 0)
     output_dir, moved = tmp_path / "run", tmp_path / "moved"
-    move = partial(AtStep, 3, partial(os.rename, output_dir, moved))
-    with pytest.raises(UserError, match=rf"was moved .* it is {moved} now, where step 3 is saved\. To resume, move"):
-        train_recipe(toy_recipe(phase={"steps": steps}), store, output_dir, hooks=(move,))
-    assert not output_dir.exists()
-    assert training_state(moved)["progress"]["step"] == 3
-    assert [line["step"] for line in metrics(moved)] == [1, 2, 3]
+    away, back = (partial(os.rename, *pair) for pair in ((output_dir, moved), (moved, output_dir)))
+    hooks = (partial(AtStep, 2, away), partial(AtStep, 7, back))
+    recipe = toy_recipe(phase={"steps": 9}, execution={"checkpoint_steps": 3})
+    train_recipe(recipe, store, output_dir, hooks=hooks)
+    assert f"cannot write the checkpoint of step 3 to {output_dir}: No such file or directory. Was it moved, " in (
+        capsys.readouterr().out
+    )
+    assert training_state(output_dir)["progress"]["step"] == 9
+    assert [line["step"] for line in metrics(output_dir)] == list(range(1, 10))
 
 
-def test_a_run_whose_directory_another_has_taken_leaves_that_alone(store, tmp_path):
-    output_dir, moved = tmp_path / "run", tmp_path / "moved"
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_run_whose_directory_is_gone_ends_with_an_error_and_makes_no_other(store, tmp_path, taken):
+    output_dir = tmp_path / "run"
 
     def take() -> None:
-        os.rename(output_dir, moved)
-        output_dir.mkdir()
+        os.rename(output_dir, tmp_path / "moved")
+        if taken:
+            output_dir.mkdir()
 
-    with pytest.raises(UserError, match="was moved while the run wrote to it"):
-        train_recipe(toy_recipe(), store, output_dir, hooks=(partial(AtStep, 2, take),))
-    assert not list(output_dir.iterdir())
-    assert training_state(moved)["progress"]["step"] == 2
-
-
-def test_a_run_whose_directory_is_removed_says_so_and_makes_no_other(store, tmp_path):
-    output_dir = tmp_path / "run"
-    remove = partial(AtStep, 2, partial(shutil.rmtree, output_dir))
-    with pytest.raises(UserError, match=r"was removed while the run wrote to it.*nothing of step 2 could be saved"):
-        train_recipe(toy_recipe(), store, output_dir, hooks=(remove,))
-    assert not output_dir.exists()
+    recipe = toy_recipe(execution={"checkpoint_steps": 2, "max_unsaved_hours": 1e-9})
+    found = "another directory is there" if taken else "No such file or directory"
+    with pytest.raises(RunError, match=rf"checkpoint of step 2 to {output_dir}: {found}\. .* Move it back and run the"):
+        train_recipe(recipe, store, output_dir, hooks=(partial(AtStep, 1, take),))
+    assert not (output_dir / "checkpoints").exists()
 
 
 def wait_for_step(output_dir: Path, ended: Callable[[], int | None]) -> None:

@@ -72,10 +72,11 @@ def links(world: "World") -> list[float]:
     """Bit/s over plain TCP from each rank to the next (the last to the first), one link at a time; 0 if one failed."""
     import tensorflow as tf
 
-    family = socket.AF_INET6 if ":" in own_address() else socket.AF_INET
-    with socket.create_server((own_address(), 0), family=family) as server:
+    address = own_address() or ""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
         server.settimeout(10)
-        own_server = f"{own_address()} {server.getsockname()[1]}".ljust(_ADDRESS_BYTES).encode()
+        own_server = f"{address} {server.getsockname()[1]}".ljust(_ADDRESS_BYTES).encode()
         table = world.all_gather(tf.constant([list(own_server)], tf.int32), "doctor.addresses").numpy()
         received = 0.0
         for sender in range(world.size):

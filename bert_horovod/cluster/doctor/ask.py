@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import IO, cast
 
 from bert_horovod.cluster.doctor.facts import Facts, interfaces
 from bert_horovod.runtime.children import PROJECT, python_settings
@@ -142,10 +143,11 @@ def _ask(command: list[str], host: str, port: int | None, running: list[subproce
         timer.start()
         try:
             # A shell's start-up files may print something first.
-            line = next((line for line in process.stdout if line.startswith('{"name"')), None)
+            stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+            line = next((line for line in stdout if line.startswith('{"name"')), None)
             if line is not None:
-                clock_s, error_s = min((_tick(process) for _ in range(CLOCK_ROUNDS)), key=lambda tick: tick[1])
-                process.stdin.close()
+                clock_s, error_s = min((_tick(stdin, stdout) for _ in range(CLOCK_ROUNDS)), key=lambda tick: tick[1])
+                stdin.close()
                 return Answer(json.loads(line), clock_s=clock_s, clock_error_s=error_s)
             code = process.wait()
         except (OSError, ValueError):  # Python on the host ended in the middle of its answer
@@ -156,11 +158,11 @@ def _ask(command: list[str], host: str, port: int | None, running: list[subproce
         return _refusal(errors.read(), code, host, port)
 
 
-def _tick(process: subprocess.Popen) -> tuple[float, float]:
+def _tick(stdin: IO[str], stdout: IO[str]) -> tuple[float, float]:
     sent_s = time.time()
-    process.stdin.write("\n")
-    process.stdin.flush()
-    answer_s = float(process.stdout.readline())
+    stdin.write("\n")
+    stdin.flush()
+    answer_s = float(stdout.readline())
     return clock_difference(sent_s, answer_s, time.time())
 
 

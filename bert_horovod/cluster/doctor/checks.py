@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from bert_horovod.cluster.doctor.ask import Answer
 from bert_horovod.cluster.doctor.facts import Facts
@@ -85,12 +86,9 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
         if host_facts["packages"].get("horovod") and "Gloo" not in host_facts["horovod_with"]:
             text = f"{host}: Horovod with {' and '.join(host_facts['horovod_with']) or 'nothing'}"
             bad.append(Check("versions", FAILED, text, "Horovod with Gloo", f"run/setup.sh on {host}", (host,)))
-    for name in ("Python", *packages):
-        bad += _same(
-            facts,
-            lambda host_facts, name=name: host_facts["python"] if name == "Python" else host_facts["packages"][name],
-            name,
-        )
+    bad += _same(facts, lambda host_facts: host_facts["python"], "Python")
+    for name in packages:
+        bad += _same(facts, partial(_version, name), name)
     bad += _same(facts, lambda host_facts: host_facts["source"][:12], "this project's source")
     bad += _same(facts, lambda host_facts: " and ".join(host_facts["horovod_with"]) or "nothing", "Horovod with")
     if bad:
@@ -102,12 +100,16 @@ def check_versions(facts: Mapping[str, Facts], python: str, packages: Mapping[st
     return [Check("versions", OK, f"Python {first['python']}, {main}; Horovod with {with_}{same}")]
 
 
+def _version(name: str, host_facts: Facts) -> str | None:
+    return host_facts["packages"][name]
+
+
 def _same(facts: Mapping[str, Facts], fact_of: Callable[[Facts], str | None], subject: str) -> list[Check]:
     """A failure if a known value differs between hosts: the value of most hosts is right, at a tie the first value."""
     groups: dict[str, list[str]] = defaultdict(list)
     for host, host_facts in facts.items():
-        if fact_of(host_facts) is not None:
-            groups[fact_of(host_facts)].append(host)
+        if (fact := fact_of(host_facts)) is not None:
+            groups[fact].append(host)
     if len(groups) < 2:
         return []
     differing = "; ".join(f"{text} on {', '.join(hosts)}" for text, hosts in groups.items())
@@ -142,7 +144,8 @@ def check_disks(facts: Mapping[str, Facts], temporary: str, output: str | None =
         places.append(
             (next(iter(facts)), output, _CHECKPOINT_BYTES["BERT-base"], checkpoint_text, "take another --output_dir")
         )
-    bad, fine = [], {}
+    bad: list[Check] = []
+    fine: dict[str, float] = {}
     for host, directory, least, purpose, otherwise in places:
         free, problem = facts[host]["directories"][directory].values()
         text = f"{host}: {directory}: {f'{problem}, ' if problem else ''}{_gigabytes(free)} free"

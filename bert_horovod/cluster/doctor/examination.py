@@ -61,7 +61,7 @@ class Doctor:
           which: the words that name the hosts, such as -hostfile and its path.
         """
         words = ["bert-horovod", "launch", "-np", str(sum(self.slots.values())), *which]
-        words += ["--network_interfaces", self._launch_interface()] if self._launch_interface() else []
+        words += ["--network_interfaces", interface] if (interface := self._launch_interface()) else []
         words += ["--ssh_port", str(self.ssh_port)] if self.ssh_port else []
         words += ["--", "pretrain", "--recipe", "bert-base"]
         output_dir = str(Path(self.output_dir).absolute()) if self.output_dir else "OUTPUT"
@@ -111,7 +111,7 @@ class Doctor:
         command = [
             *(sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "--start-timeout", "60"),
             *("-np", str(max(2, len(hosts))), "-H", ",".join(f"{host}:{1 if several else 2}" for host in hosts)),
-            *(["--network-interfaces", self._launch_interface()] if self._launch_interface() else []),
+            *(["--network-interfaces", interface] if (interface := self._launch_interface()) else []),
             *(["--ssh-port", str(self.ssh_port)] if self.ssh_port else []),
             *(
                 sys.executable,

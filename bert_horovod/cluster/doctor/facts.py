@@ -84,7 +84,7 @@ def own_address() -> str | None:
         ):
             with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as tried:
                 tried.bind(address)
-                return address[0]
+                return str(address[0])
     return None
 
 

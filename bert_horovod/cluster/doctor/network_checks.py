@@ -83,7 +83,7 @@ def common_interface(facts: Mapping[str, Facts], named: str | None) -> tuple[str
     ]
     if bad:
         return None, bad
-    names = set(interfaces.values())
+    names = {name for name in interfaces.values() if name is not None}  # all hosts have one by now
     if len(names) > 1:
         which = ", ".join(f"{name} on {host}" for host, name in interfaces.items())
         mend = "give them one name: horovodrun takes one for all hosts (or none: then it looks for a common one)"

@@ -152,13 +152,13 @@ def _slurm(nodelist: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
 
 
 def _line_per_slot(variable: str) -> Callable[[str, Mapping[str, str]], tuple[Hosts, str]]:
-    def read(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+    def read(path: str, _environment: Mapping[str, str]) -> tuple[Hosts, str]:
         return dict(Counter(_read(Path(path), variable).split())), f"{variable}={path}"
 
     return read
 
 
-def _sge(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+def _sge(path: str, _environment: Mapping[str, str]) -> tuple[Hosts, str]:
     """Lines `host slots queue processors`."""
     try:
         words = [line.split() for line in _read(Path(path), "PE_HOSTFILE").splitlines()]
@@ -169,7 +169,7 @@ def _sge(path: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
         ) from error
 
 
-def _lsf_counts(text: str, environment: Mapping[str, str]) -> tuple[Hosts, str]:
+def _lsf_counts(text: str, _environment: Mapping[str, str]) -> tuple[Hosts, str]:
     """`host1 8 host2 8`."""
     words = text.split()
     if len(words) % 2 or not all(slots.isdecimal() for slots in words[1::2]):
@@ -191,7 +191,7 @@ _SCHEDULERS: dict[str, Callable[[str, Mapping[str, str]], tuple[Hosts, str]]] = 
     "PBS_NODEFILE": _line_per_slot("PBS_NODEFILE"),
     "LSB_MCPU_HOSTS": _lsf_counts,
     "LSB_DJOB_HOSTFILE": _line_per_slot("LSB_DJOB_HOSTFILE"),
-    "LSB_HOSTS": lambda text, environment: (dict(Counter(text.split())), "LSB_HOSTS"),
+    "LSB_HOSTS": lambda text, _environment: (dict(Counter(text.split())), "LSB_HOSTS"),
     "PE_HOSTFILE": _sge,
 }
 

@@ -15,6 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 from bert_horovod.cluster.launching.hostfiles import Hosts
 from bert_horovod.cluster.launching.leftovers import ATTEMPT, kill_here
@@ -118,8 +119,8 @@ def command_line(plan: LaunchPlan, environment: Mapping[str, str]) -> list[str]:
     words = ["mpirun", "--allow-run-as-root", "--tag-output", *hosts, "-bind-to", "none", "-map-by", "slot"]
     words += ["-mca", "pml", "ob1", "-mca", "btl", "^openib"]  # as Horovod's documentation says for Open MPI
     words += [word for name, value in _KEEPALIVE.items() for word in ("-mca", f"oob_tcp_keepalive_{name}", value)]
-    for layer in ("btl", "oob") if interfaces else ():
-        words += ["-mca", f"{layer}_tcp_if_include", interfaces]
+    if interfaces:
+        words += ["-mca", "btl_tcp_if_include", interfaces, "-mca", "oob_tcp_if_include", interfaces]
     words += ["-mca", "plm_rsh_args", f"-p {plan.ssh_port}"] if plan.ssh_port else []
     for name in sorted(environment):
         words += [] if _NOT_EXPORTED.fullmatch(name) else ["-x", name]
@@ -162,7 +163,7 @@ class _Ranks:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         try:
-            for line in self.process.stdout:
+            for line in cast(IO[str], self.process.stdout):
                 self._take(line)
         finally:
             if self.ending:
@@ -220,14 +221,14 @@ class _Ranks:
             print(line, end="", flush=True)
             if not self.began:
                 self.began = True
-                if self.asked_by:
-                    self._ask_to_stop()
+                if self.asked_by and self.plan.stop_file:
+                    self._ask_to_stop(self.asked_by, self.plan.stop_file)
 
     def _on_signal(self, number: int, frame: object) -> None:
         if self.asked_by is None:
             self.asked_by, self.asked_at = number, time.monotonic()
             if self.plan.stop_file and self.began:
-                self._ask_to_stop()
+                self._ask_to_stop(number, self.plan.stop_file)
             elif self.plan.stop_file:
                 say(f"{signal_name(number)}: the ranks will stop as soon as they have started; once more kills")
             else:
@@ -235,13 +236,12 @@ class _Ranks:
         elif not is_same_request(number, time.monotonic() - self.asked_at):
             self._kill(number)
 
-    def _ask_to_stop(self) -> None:
+    def _ask_to_stop(self, number: int, stop_file: Path) -> None:
         try:
-            self.plan.stop_file.touch()
-            by = signal_name(self.asked_by)
-            say(f"{by}: asked the ranks to save and stop ({self.plan.stop_file}); once more kills")
+            stop_file.touch()
+            say(f"{signal_name(number)}: asked the ranks to save and stop ({stop_file}); once more kills")
         except OSError as error:
-            say(f"cannot ask the ranks to stop, {self.plan.stop_file}: {error.strerror}; once more kills")
+            say(f"cannot ask the ranks to stop, {stop_file}: {error.strerror}; once more kills")
 
     def _kill(self, number: int) -> None:
         self.killed_by = number
@@ -324,6 +324,8 @@ def _how(code: int, ssh: bool = False) -> str:
         )
     if number == signal.SIGKILL:
         return "SIGKILL: by hand, or by the kernel if the host's memory was full (see dmesg there)"
+    if number == signal.SIGBUS:
+        return "SIGBUS: a file that it had mapped was cut short, or its disk failed (see bert-horovod verify)"
     if number in set(signal.Signals):
         return signal_name(number)
     return f"exit code {code}{' (of ssh: killed by a signal, or the connection lost)' if code == 255 else ''}"

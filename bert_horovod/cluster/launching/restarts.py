@@ -106,7 +106,7 @@ def _begin_with_one_that_sees_the_run(plan: LaunchPlan, hosts: Hosts) -> Hosts:
 def _interruptible() -> Iterator[None]:
     """Within this context a stop signal raises _Interrupted."""
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(number: int, _frame: object) -> None:
         raise _Interrupted(number)
 
     numbers = heeded()

@@ -23,7 +23,7 @@ class Parser(argparse_flags.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         Parser._newest, self._given = self, args or ()
         return super().parse_known_args(args, namespace)
 
@@ -75,7 +75,7 @@ def add_commands(parser: argparse.ArgumentParser, package: ModuleType, metavar: 
     subparsers = parser.add_subparsers(metavar=metavar, required=True, parser_class=Parser)
     for name in command_names(package):
         module = importlib.import_module(f"{package.__name__}.{name}")
-        description = module.__doc__.strip()
+        description = (module.__doc__ or "").strip()
         subparser = subparsers.add_parser(
             name.replace("_", "-"),
             help=description.splitlines()[0],

@@ -137,7 +137,6 @@ def _train(
     from bert_horovod.runs.directory import LOCK_PATIENCE_S, claim, give_up, share
     from bert_horovod.runs.status_files import record_command
     from bert_horovod.runtime.devices import use_devices
-    from bert_horovod.runtime.misread_variables import misread_numbers
     from bert_horovod.runtime.versions import untested_versions
     from bert_horovod.training.agreement import announce, require_agreement, why_not_joined
     from bert_horovod.training.loop import train
@@ -152,8 +151,6 @@ def _train(
                 f"bert-horovod: warning: not tested: {'; '.join(packages)}: run/setup.sh installs what was tested",
                 file=sys.stderr,
             )
-        for variable in misread_numbers():
-            print(f"bert-horovod: warning: {variable} in the environment: expected a number", file=sys.stderr)
         # A rank of an earlier attempt, on a host that is cut off, ends by its watchdog after stall_s: wait so long.
         patience_s = execution.stall_s + 30 if launched.ranks_may_live else LOCK_PATIENCE_S
         start = _start(arguments, jobs[0].init_checkpoint)
@@ -179,7 +176,8 @@ def _train(
     if train_jobs:
         train_jobs(jobs, world)
     else:
-        train(*jobs, world)
+        (job,) = jobs
+        train(job, world)
     world.shutdown()
     for descriptor in held:
         if descriptor is not None:

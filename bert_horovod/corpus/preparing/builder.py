@@ -32,7 +32,7 @@ class _Waiting(NamedTuple):
     """A section whose sentences wait for the tokenizer."""
 
     sentences: int
-    bytes: int
+    text_bytes: int
     held_out: bool
     piece: int
     title: str
@@ -52,7 +52,8 @@ class ShardBuilder:
         held_out: float,
         shard_bytes: int,
     ):
-        """
+        """Begin an empty shard.
+
         Args:
             tokenize: sentences to (ids int32 [tokens], lengths int64 [sentences]).
             vocabulary_size: decides the dtype of the ids.
@@ -146,7 +147,7 @@ class ShardBuilder:
                 sums = (int(sums[end] - sums[begin]) for sums in (kept_before, tokens, unknown))
                 self._end_section(waiting, *sums)
             if waiting.document_hash is not None:
-                self._end_document(waiting)
+                self._end_document(waiting, waiting.document_hash)
             begin = end
         self._open_batch()
 
@@ -155,7 +156,7 @@ class ShardBuilder:
         self._held_out.append(section.held_out)
         self._open_sections += 1
         totals = self._totals
-        totals.bytes += section.bytes
+        totals.bytes += section.text_bytes
         totals.unknown_tokens += unknown
         totals.held_out_sections += section.held_out
         totals.held_out_tokens += tokens * section.held_out
@@ -163,12 +164,12 @@ class ShardBuilder:
         piece["tokens"] += tokens
         piece["unknown_tokens"] += unknown
 
-    def _end_document(self, section: _Waiting) -> None:
+    def _end_document(self, section: _Waiting, digest: bytes) -> None:
         if not self._open_sections:
             self._totals.dropped_documents += 1
             return
         self._document_sections.append(self._open_sections)
-        self._hashes.append(section.document_hash)
+        self._hashes.append(digest)
         self._titles.append(" ".join(section.title.split()) + "\n")
         self._open_sections = 0
         self._totals.pieces[section.piece]["documents"] += 1

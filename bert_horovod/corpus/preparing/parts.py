@@ -102,7 +102,7 @@ def find_parts(store: Path, tasks: Iterable[ShardTask]) -> dict[tuple[str, int],
 
 def number_parts(store: Path, parts: list[Part]) -> list[dict[str, Any]]:
     """Rename the parts in this order to shard-00000 and so on, delete empty ones; returns the manifest's entries."""
-    shard_entries = []
+    shard_entries: list[dict[str, Any]] = []
     for part in parts:
         if not part.counts["tokens"]:
             shutil.rmtree(store / part.name)
@@ -120,7 +120,8 @@ def missing_parts(task: ShardTask, whole: dict[tuple[str, int], Part]) -> list[t
     None: no part comes after the run, which ends with the task.
     """
     numbers = sorted(number for key, number in whole if key == task.key)
-    runs, begin, expected = [], Position(), 0
+    runs: list[tuple[int, Position, int | None]] = []
+    begin, expected = Position(), 0
     for number in numbers:
         if number > expected:
             runs.append((expected, begin, number))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from bert_horovod.corpus.reading.pieces import Piece, split_source
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import SECTION_BYTES
+from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.errors import UserError
 
 _MAXIMUM_SHARD_BYTES = 1 << 31  # offsets are uint32
@@ -26,14 +27,17 @@ class Settings:
     section_bytes: int = SECTION_BYTES  # of text, at most; only recorded, because sections are always cut at this size
     text_field: str = "text"  # key in JSON Lines, or column of a table, that holds the text
     bad_lines: str | None = None  # "stop", "skip" or None, as SourceReader takes it
+    tokenizer: TokenizerSettings = UNCASED  # how text is normalised and cut, as the model was or will be trained
 
     def described(self) -> dict[str, Any]:
-        """The settings as the manifest has them.
+        """The settings as the manifest has them, but those of the tokenizer, which stand with the vocabulary.
 
         text_field and bad_lines are left out at their defaults, because stores older than these settings lack them.
         """
+        table = asdict(self)
+        del table["tokenizer"]
         unset = {"text_field": "text", "bad_lines": None}
-        return {name: value for name, value in asdict(self).items() if name not in unset or value != unset[name]}
+        return {name: value for name, value in table.items() if name not in unset or value != unset[name]}
 
     def check(self) -> None:
         """Raise UserError for a value that makes no sense."""
@@ -65,10 +69,10 @@ class ShardTask:
 
 
 def plan_tasks(sources: list[SourceFile], head: dict[str, Any]) -> list[ShardTask]:
-    """Cut sources into tasks of about one shard each: large files into pieces where that is possible, small files put
-    together.
+    """Cut sources into tasks of about one shard each.
 
-    The plan depends on the sources' names and sizes and on `head` (a manifest's settings and vocabulary) alone.
+    Large files are cut into pieces where that is possible, small files are put together. The plan depends on the
+    sources' names and sizes and on `head` (a manifest's settings and vocabulary) alone.
     """
     settings = head["settings"]
     groups: list[list[Piece]] = []

@@ -25,7 +25,6 @@ from bert_horovod.corpus.reading.finding import find_sources, standard_input
 from bert_horovod.corpus.reading.pieces import Piece, piece_reader
 from bert_horovod.corpus.reading.sources import SourceFile
 from bert_horovod.corpus.reading.text import BAD_LINES, CUT, SECTION_BYTES, read_sections
-from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, TokenizerSettings
 from bert_horovod.corpus.reading.vocabulary import read_vocabulary, vocabulary_hash, write_vocabulary
 from bert_horovod.corpus.statistics import silent_sources, some
 from bert_horovod.corpus.store import open_shard, write_duplicates, write_manifest
@@ -69,7 +68,6 @@ def prepare(
     output_dir: str | Path,
     *,
     vocabulary: list[str] | None = None,
-    tokenizer_settings: TokenizerSettings = UNCASED,
     settings: Settings | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
@@ -82,7 +80,6 @@ def prepare(
         vocabulary_path: a WordPiece vocab.txt, or the checkpoint that `vocabulary` is of; copied into the store.
         output_dir: a directory that is new, empty, or holds an unfinished or finished store.
         vocabulary: tokens by id; None: those of the file vocabulary_path.
-        tokenizer_settings: how text is normalised and cut, as the model was or will be trained.
         settings: see Settings.
         workers: processes; None: one per core, but no more than there are jobs.
         executor: does the jobs instead of processes on this machine, such as `workers` ranks of an MPI world; they must
@@ -104,7 +101,7 @@ def prepare(
         "vocabulary": {
             "sha256": vocabulary_hash(vocabulary),
             "size": len(vocabulary),
-            **tokenizer_settings.recorded(),
+            **settings.tokenizer.recorded(),
         },
     }
     destination.refuse_foreign(path, vocabulary, vocabulary_path)
@@ -122,7 +119,7 @@ def prepare(
             tasks = plan_tasks(sources, head)
             trusted = [task for task in tasks if untrusted.isdisjoint(piece.source for piece in task.pieces)]
             kept_parts = find_parts(path, trusted)
-            made = _work(path, tasks, kept_parts, settings, tokenizer_settings, workers, executor)
+            made = _work(path, tasks, kept_parts, settings, workers, executor)
             manifest = _finish(path, head, sources, tasks, kept_parts | made.parts, made.hashes)
         except OSError as error:
             raise disk_error(error, path) from error
@@ -226,11 +223,8 @@ class _Made:
     seconds: float = 0.0
     memory: tuple[int, int] = (0, 0)
 
-    def take(self, job: PartsJob | SourceFile, done: Done | str) -> None:
-        """Add a job's result."""
-        if isinstance(job, SourceFile):
-            self.hashes[job] = done
-            return
+    def take(self, done: Done) -> None:
+        """Add the parts that a job has made."""
         self.seconds += done.seconds
         self.parts |= {(part.task, part.number): part for part in done.parts}
         before, peak = self.memory
@@ -242,13 +236,12 @@ def _work(
     tasks: list[ShardTask],
     kept_parts: dict[tuple[str, int], Part],
     settings: Settings,
-    tokenizer_settings: TokenizerSettings,
     workers: int | None,
     executor: Executor | None,
 ) -> _Made:
     """Make the parts that are missing; hash the files that are read in pieces."""
     jobs: list[PartsJob | SourceFile] = [
-        PartsJob(path, task, number, begin, stop_before, settings, tokenizer_settings)
+        PartsJob(path, task, number, begin, stop_before, settings)
         for task in tasks
         for number, begin, stop_before in missing_parts(task, kept_parts)
     ]
@@ -269,10 +262,12 @@ def _work(
             progress.at(*map(int, far.sum(axis=0)))
 
         for number, done in run_jobs(executor, do, jobs, path, report):
-            made.take(jobs[number], done)
-            if isinstance(done, Done):
-                documents = sum(part.counts["documents"] for part in done.parts)
-                report(number, jobs[number].task.bytes, documents)
+            job = jobs[number]
+            if isinstance(job, SourceFile):
+                made.hashes[job] = done
+            else:
+                made.take(done)
+                report(number, job.task.bytes, sum(part.counts["documents"] for part in done.parts))
             _refuse_unknown(path, list(made.parts.values()))
     return made
 

@@ -37,7 +37,6 @@ class PartsJob:
     begin: Position  # where the first part begins
     stop_before: int | None  # number of the next part that exists; None: go on to the task's end
     settings: Settings
-    tokenizer_settings: TokenizerSettings
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def do(job: PartsJob | SourceFile, report: Report) -> "Done | str":
 
 def make_parts(job: PartsJob, report: Report) -> Done:
     """Make the parts of a job; raises ReportedError for bad input and for a disk without room."""
-    tokenizer = _tokenizer(job.store / "vocab.txt", job.tokenizer_settings)
+    tokenizer = _tokenizer(job.store / "vocab.txt", job.settings.tokenizer)
     memory_before, start = _forget_peak(), time.monotonic()
     builder = ShardBuilder(
         tokenizer,
@@ -123,7 +122,7 @@ class _Reading:
         for number in range(begin.piece, len(pieces)):
             piece = pieces[number]
             with piece_reader(piece, settings.text_field, settings.bad_lines) as self._reader:
-                yield from ((section, number) for section in self._sections_of_piece())
+                yield from ((section, number) for section in self._sections_of_piece(self._reader))
                 if piece.is_whole:
                     self._hashes[str(number)] = self._reader.sha256()
                 self._drain()
@@ -147,14 +146,14 @@ class _Reading:
         self._passed_over, self._hashes = Counter(), {}
         return part
 
-    def _sections_of_piece(self) -> Iterator[Section]:
+    def _sections_of_piece(self, reader: SourceReader) -> Iterator[Section]:
         begin = self._position
         pieces = self._job.task.pieces
         bytes_before = sum(piece.end - piece.begin for piece in pieces[: begin.piece])
         size = pieces[begin.piece].end - pieces[begin.piece].begin
-        for i, section in enumerate(read_sections(self._reader, self._job.settings.documents, begin.documents)):
+        for i, section in enumerate(read_sections(reader, self._job.settings.documents, begin.documents)):
             if i < begin.sections:
-                self._reader.passed_over.clear()
+                reader.passed_over.clear()
                 continue
             piece, documents, sections = self._position
             if section.ends_document:
@@ -163,7 +162,7 @@ class _Reading:
             else:
                 self._position = Position(piece, documents, sections + 1)
             # min(): a piece of a file is read past its end, to the end of its last document.
-            self._report(bytes_before + min(self._reader.bytes_read, size), self._documents)
+            self._report(bytes_before + min(reader.bytes_read, size), self._documents)
             yield section
 
     def _drain(self) -> None:

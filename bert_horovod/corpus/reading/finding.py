@@ -62,7 +62,7 @@ def require_inputs(inputs: list[str]) -> None:
 
 
 def writable(path: str | Path) -> str:
-    """A path as UTF-8 can write it: bytes of a name that are not UTF-8 become escapes, such as \\xe9."""
+    r"""A path as UTF-8 can write it: bytes of a name that are not UTF-8 become escapes, such as \xe9."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

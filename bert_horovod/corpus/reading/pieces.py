@@ -91,7 +91,7 @@ class PartReader(SourceReader):
         inside = self.begin == 0
         for offset, _, encoded in self._whole_lines(*self._from_line()):
             text = None if encoded is None else text_of(encoded, offset)
-            lines = [None] if text is None else text.removesuffix("\n").split("\n")
+            lines: list[str | None] = [None] if text is None else [*text.removesuffix("\n").split("\n")]
             raws = [b""] if encoded is None else encoded.split(b"\n")
             if text is None and encoded is not None:
                 lines = [text_of(raw, begin) for begin, raw in line_offsets(encoded, offset)]

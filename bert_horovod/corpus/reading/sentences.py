@@ -123,9 +123,9 @@ _END_ALL_THE_SAME = frozenset(("a.m", "p.m", "A.M", "P.M", "B.C", "A.D"))
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cut text into sentences; none is empty.
+    r"""Cut text into sentences; none is empty.
 
-    The text must have single spaces between words and "\\n" between paragraphs; "\\n" always ends a sentence. A
+    The text must have single spaces between words and "\n" between paragraphs; "\n" always ends a sentence. A
     terminator (. ! ? …, also Arabic, Indic and Armenian ones) ends a sentence if a space follows, or closing quotes and
     brackets and then a space, and the next letter is not lowercase; 。！？ need no space. A full stop after a title, an
     initial or an enumerating number does not end a sentence.

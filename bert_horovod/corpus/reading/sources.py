@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import zstandard
 
@@ -47,8 +47,7 @@ class SourceFile:
 
     @property
     def kind(self) -> str:
-        """What the file holds, by its name: "json" (one object a line), "arrow" (a table in Arrow or Parquet),
-        "wikipedia" (a dump) or "text"."""
+        """What the file holds, by its name: "json" (an object a line), "arrow" (or Parquet), "wikipedia" or "text"."""
         suffix, compression = suffixes(self.path)
         if suffix in ARROW_SUFFIXES and not compression:
             return "arrow"
@@ -69,7 +68,8 @@ class SourceReader(io.RawIOBase):
     """
 
     def __init__(self, source: SourceFile, text_field: str = "text", bad_lines: str | None = "stop"):
-        """
+        """Read the file from its beginning.
+
         Args:
             source: the file.
             text_field: of an object of JSON Lines, or a row of a table.
@@ -85,7 +85,7 @@ class SourceReader(io.RawIOBase):
         self._cr_ends: bool | None = None  # whether lines end with CR alone, as on old Macs; None: not known yet
         self._digest = hashlib.sha256()
         try:
-            self._file: BinaryIO = open_regular(source.path).detach()
+            self._file: io.RawIOBase = open_regular(source.path).detach()
         except OSError as error:
             raise file_error(error, f"cannot read {source.path}: {error.strerror}") from error
 
@@ -161,7 +161,8 @@ class SourceReader(io.RawIOBase):
 
         The first block begins at byte `offset`.
         """
-        number, held, held_bytes, is_long = 1, [], 0, False
+        held: list[bytes] = []
+        number, held_bytes, is_long = 1, 0, False
         for block in blocks:
             end = (block.find if is_long else block.rfind)(b"\n") + 1
             if not end:
@@ -214,7 +215,7 @@ class SourceReader(io.RawIOBase):
     def _decompressed(self) -> Iterator[bytes]:
         kind = self.source.compression
         try:
-            file = COMPRESSIONS[kind](self) if kind else self
+            file: Any = COMPRESSIONS[kind](self) if kind else self
             while block := file.read(BLOCK_BYTES):
                 if self._cr_ends is None:
                     self._cr_ends = self.source.kind == "text" and self._begins_with_cr_ends(block)
@@ -261,7 +262,8 @@ class _Streams:
     def __init__(self, raw: io.RawIOBase, make: Callable[[], Any], padding: bytes = b""):
         """`padding`: the byte that may follow a stream."""
         self._raw, self._make, self._padding = raw, make, padding
-        self._stream, self._waiting = None, b""
+        self._stream: Any = None
+        self._waiting = b""
 
     def read(self, size: int) -> bytes:
         while True:
@@ -289,7 +291,8 @@ class _ZstandardFile:
     """Reads Zstandard frames as one file; unlike the library's own reader, it reports a truncated frame."""
 
     def __init__(self, raw: io.RawIOBase):
-        self._raw, self._frame, self._waiting = raw, None, b""
+        self._raw, self._waiting = raw, b""
+        self._frame: Any = None
 
     def read(self, _size: int) -> bytes:
         while True:

@@ -5,7 +5,7 @@ Memory holds no more than a few sections, a JSON line or an article.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -28,7 +28,7 @@ _HELD_CHARACTERS = 4 * SECTION_BYTES  # a paragraph that is longer is cut while 
 
 @dataclass(frozen=True)
 class Section:
-    """Paragraphs of a document (or sentences) with "\\n" between them; single spaces separate words."""
+    r"""Paragraphs of a document (or sentences) with "\n" between them; single spaces separate words."""
 
     text: str
     bytes: int  # of the text in UTF-8, at most 64 KiB
@@ -52,10 +52,9 @@ def read_sections(reader: SourceReader, documents: str, skip_documents: int = 0)
             read by the same rule. An article of a Wikipedia dump is a document either way.
         skip_documents: documents to skip at the beginning; they are not counted, and not parsed where that is possible.
     """
-    reader_of = {"json": _json_documents, "wikipedia": _articles, "text": _text_documents, "arrow": _rows}[
-        reader.source.kind
-    ]
-    section_iterators = reader_of(reader, documents)
+    readers: dict[str, Callable[..., Iterator[Iterator[Section]]]]
+    readers = {"json": _json_documents, "wikipedia": _articles, "text": _text_documents, "arrow": _rows}
+    section_iterators = readers[reader.source.kind](reader, documents)
     for _ in islice(section_iterators, skip_documents):
         reader.passed_over.clear()
     for document in section_iterators:
@@ -72,7 +71,7 @@ def _text_documents(reader: SourceReader, documents: str) -> Iterator[Iterator[S
         yield _sections(_paragraphs(reader.lines()), documents, reader)
         return
     stream = _sentence_lines(reader.lines(lambda line: not line.strip()))
-    while (first := next(stream, False)) is not False:
+    for first in stream:
         if first:
             document = _until_blank(first, stream)
             yield _sections(document, documents, reader)
@@ -149,7 +148,8 @@ def _is_endless(paragraph: str) -> bool:
 
 
 def _paragraphs(lines: Iterator[Paragraph]) -> Iterator[Paragraph]:
-    first, held, characters = 1, [], 0
+    held: list[str] = []
+    first, characters = 1, 0
     for number, line in lines:
         if line and not line.isspace():
             first = first if held else number
@@ -195,7 +195,8 @@ def _sections(
     paragraphs: Iterator[Paragraph], documents: str, reader: SourceReader, title: str = ""
 ) -> Iterator[Section]:
     """Yield the sections of one document, at least one."""
-    held, held_bytes = [], 0
+    held: list[str] = []
+    held_bytes = 0
     for _, paragraph in paragraphs:
         size = utf8_bytes(paragraph)
         pieces = [(paragraph, size)] if size <= SECTION_BYTES else _cut(paragraph, documents, reader)
@@ -210,7 +211,8 @@ def _sections(
 
 def _cut(paragraph: str, documents: str, reader: SourceReader) -> Iterator[tuple[str, int]]:
     """Yield (piece, its bytes) of a long paragraph, cut at sentence ends; an endless sentence is cut too."""
-    held, held_bytes = [], 0
+    held: list[str] = []
+    held_bytes = 0
     for sentence in [paragraph] if documents == "blank_line" else split_sentences(paragraph):
         size = utf8_bytes(sentence)
         if held and held_bytes + 1 + size > SECTION_BYTES:

@@ -82,7 +82,7 @@ _NO_TOKEN = "\ue000"  # in no vocabulary, hence [UNK]
 
 
 class Normaliser:
-    """BertTokenizer's normalisation of text, as a function on whole texts; line ends ("\\n") stay.
+    r"""BertTokenizer's normalisation of text, as a function on whole texts; line ends ("\n") stay.
 
     Non-ASCII punctuation and CJK characters come out with spaces around them. ASCII letters keep their case: the caller
     makes them lowercase, because bytes.lower() is the fastest way.

@@ -91,8 +91,7 @@ def recorded_settings(recorded: dict[str, Any]) -> TokenizerSettings:
 
 
 def token_ids(vocabulary: Sequence[str]) -> dict[str, int]:
-    """Ids by token: of a token that is in the vocabulary twice the last, as in transformers; a place without a token
-    ("") has none."""
+    """Ids by token, as in transformers: the last one of a token that is there twice; a place without token has none."""
     ids = {token: number for number, token in enumerate(vocabulary)}
     ids.pop("", None)
     return ids

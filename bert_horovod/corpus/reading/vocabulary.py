@@ -147,8 +147,7 @@ def learn_vocabulary(
 def count_words(
     sources: list[SourceFile], lowercase: bool, documents: str, text_field: str = "text", bad_lines: str | None = None
 ) -> Counter[str]:
-    """Count the words and punctuation marks of all sources, as BertTokenizer cuts them; raises UserError if there are
-    none."""
+    """Count words and punctuation marks of all sources, as BertTokenizer cuts them; UserError if there are none."""
     normalise = Normaliser(TokenizerSettings(lowercase))
     counts: Counter[str] = Counter()
     for source in sources:
@@ -231,7 +230,7 @@ def _train(words: dict[str, int], size: int, alphabet: list[str], continuations:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.train_from_iterator(_repeated(words), trainer)
     ids = tokenizer.get_vocab()
-    return sorted(ids, key=ids.get)
+    return sorted(ids, key=ids.__getitem__)
 
 
 def _repeated(words: dict[str, int]) -> Iterator[str]:

@@ -166,15 +166,13 @@ def is_without_prose(heading: str) -> bool:
 
 @dataclass(frozen=True)
 class WikiNames:
-    """How one wiki names files and categories: `namespaces` has the names that its dump gives, by key ("6": "
-    "File)."""
+    """How one wiki names files and categories."""
 
-    namespaces: Mapping[str, str] = field(default_factory=dict)
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # the names that its dump gives, by key ("6": "File")
 
     @cached_property
     def hidden_link(self) -> re.Pattern[str]:
-        """Matches a link that is never shown as text, at its brackets; the group that matched tells its kind: "file",
-        "category" or "language"."""
+        """Matches a link that is never shown as text; the group that matched is "file", "category" or "language"."""
         blank = "[\\s_\u200e\u200f\u202a-\u202e]*"  # marks of direction are no part of a title
         return re.compile(
             rf"\[\[{blank}(?:(?P<file>(?:{self._files}){blank}:|[^\W\d_][^\[\]{{}}|<>:\n]*:[^\[\]{{}}|<>\n]*"

@@ -47,11 +47,11 @@ class Article:
 
 
 def read_articles(reader: SourceReader) -> Iterator[Article]:
-    """Yield the articles of a dump, or of a part of one: pages in namespace 0 that are no redirects and no
-    disambiguation pages, each as its newest revision has it.
+    """Yield the articles of a dump, or of a part of one, each as its newest revision has it.
 
-    reader.passed_over counts the pages and revisions that are left out. Raises UserError if the file is not a dump, or
-    one without text or namespaces, DamagedData if it is damaged or truncated.
+    Articles are pages in namespace 0 that are no redirects and no disambiguation pages. reader.passed_over counts the
+    pages and revisions that are left out. Raises UserError if the file is not a dump, or one without text or
+    namespaces, DamagedData if it is damaged or truncated.
     """
     head = _checked_head(reader)
     names = _wiki_names(head, reader)
@@ -114,8 +114,7 @@ class _Page:
 
 
 def _pages(reader: SourceReader) -> Iterator[tuple[bytes, int]]:
-    """Yield the pages that begin in the source or its part: from <page> to </page> with the newest revision, and the
-    number of revisions."""
+    """Yield the pages that begin in the source or its part, with the newest revision, and the number of revisions."""
     held, offset = b"", 0  # bytes not used yet, and the byte of the text where they begin
     searched = 0  # bytes of them in which no further tag begins
     part_end: int | None = None  # the byte of the text where the part ends, once it is known

@@ -77,7 +77,8 @@ def plain_text(wikitext: str, names: WikiNames = _ANY_WIKI) -> tuple[list[str], 
     as "References" are left out. Single spaces separate words. A paragraph is removed if markup is left in it. A block
     inside a removed block counts with it.
     """
-    paragraphs, removed = [], Counter()
+    paragraphs: list[str] = []
+    removed: Counter[str] = Counter()
     text = _BREAK_TAG.sub(lambda tag: " " if tag[1] is None else "", _without_blocks(wikitext, names, removed))
     text = _QUOTES.sub("", _MAGIC_WORD.sub(_without_capitals, _INLINE_TAG.sub("", _BLOCK_TAG.sub("\n\n", text))))
     for markup, is_item in _paragraphs(text, removed):
@@ -122,11 +123,11 @@ class _Scan:
         self._endless: set[str] = set()  # tags without an end tag in the rest of the text
 
     def found(self) -> list[tuple[int, int, str, str]]:
-        """The blocks to remove, sorted by their begin: (begin, end, text in their place, kind); blocks may be
-        nested."""
+        """The blocks to remove, sorted by begin, maybe nested: (begin, end, text in their place, kind)."""
         at = 0
         while token := _TOKEN.search(self._text, at):
-            kind, begin, at = token.lastgroup, token.start(token.lastgroup), token.end()
+            kind = token.lastgroup or ""
+            begin, at = token.start(kind), token.end()
             if kind == "comment":
                 end = self._text.find("-->", at)
                 at = len(self._text) if end < 0 else end + 3
@@ -161,7 +162,7 @@ class _Scan:
             if self._open and self._open[-1][0] == "link":
                 link = self._pop()[1]
                 if hidden := self._hidden_link.match(self._text, link, link_end):
-                    self._found.append((link, link_end, "", hidden.lastgroup))
+                    self._found.append((link, link_end, "", hidden.lastgroup or ""))
 
     def _close(self, kind: str, braces: int, end: int) -> None:
         """Close the templates (or the table) that so many braces end, and everything left open inside them."""

@@ -1,14 +1,13 @@
 """Sums of flat buckets over ranks as signs, with error feedback; all 1-bit methods use them.
 
-For a moment m with the second moment v, the numbers that are sent (the payload) have one of three forms
+For a moment m with the second moment v, the numbers that are sent (the payload) have one of two forms
 (exchange.form):
 
     normalized   m / (sqrt(v) + eps), with a scale a tensor: this is the update itself, so no number moves further than
                  the scale; numbers with v = 0 are 0
-    momentum     m, with a scale for every encodings.BLOCK numbers
     published    m, with one scale a bucket, the root mean square (Tang et al. 2021, arXiv 2102.02888)
 
-Numbers with v = 0, such as positions beyond the phase's length, have had no gradient: they stay 0 in all forms.
+Numbers with v = 0, such as positions beyond the phase's length, have had no gradient: they stay 0 in both forms.
 """
 
 import math
@@ -137,8 +136,7 @@ class CompressedSums:
             # A block belongs to the tensor of its middle number.
             groups = np.searchsorted(np.cumsum(self.sizes[i]), first + BLOCK // 2, side="right")
             groups = np.minimum(groups, len(self.sizes[i]) - 1).astype(np.int32)
-        shared = self.form.name != "momentum"
         return tuple(
-            Signs(group if shared else None, number, self.form.name == "published", self._fused)
+            Signs(group, number, self.form.name == "published", self._fused)
             for group, number in zip(sums.of_rank(groups), sums.of_rank(counted), strict=True)
         )

@@ -10,7 +10,7 @@
         x -= lr c f u
 
 exchange.form = published sends q m, because all tensors of a bucket share one scale. A tensor's q is the mean root mean
-square of all tensors' momenta, divided by that of its own momentum. In the other forms a scale is for numbers of one
+square of all tensors' momenta, divided by that of its own momentum. In the other form a scale is for numbers of one
 tensor, and q would change nothing.
 
 Two cases differ from the published code, in which a tensor may stop learning or everything may become NaN: every ratio

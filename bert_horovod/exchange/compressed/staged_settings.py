@@ -23,10 +23,9 @@ class StagedSettings(ExchangeMethod):
     # moment v is still updated; the warm-up is enough (arXiv 2202.06009). auto: until v changes little; see
     # exchange/compressed/stages.py
     dense: float | Literal["auto"] = setting(0.2, minimum=0, maximum=1)
-    # The data that are compressed. normalized: the update, with one scale per tensor; momentum: the momentum, with one
-    # scale per 256 numbers; published: the momentum, with one scale per bucket, as in the papers' code; see
-    # exchange/compressed/compressed_sums.py
-    form: str = setting("normalized", choices=("normalized", "momentum", "published"))
+    # The data that are compressed. normalized: the update, with one scale per tensor; published: the momentum, with one
+    # scale per bucket, as in the papers' code; see exchange/compressed/compressed_sums.py
+    form: str = setting("normalized", choices=("normalized", "published"))
     # Numbers on the wire. signs: one bit each; none: float32, so that a comparison shows the loss of accuracy by the
     # signs alone
     encoding: str = setting("signs", choices=("signs", "none"))

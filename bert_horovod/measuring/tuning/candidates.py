@@ -3,7 +3,6 @@
 The search walks a line from the nearest value to the one that is furthest away, until a candidate is worse.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ Line = list[Settings]
 
 XLA = ("elementwise", "layers", "off")
 BUCKET_BYTES = ("auto", 4 << 20, 16 << 20, 64 << 20)
-CYCLE_TIMES_MS = (0.2, 0.5, 1.0, 2.0, 5.0)
 LEAST_WAIT = 0.01  # share of a step: if ranks wait less than this for sums, settings of communication are not tried
 
 
@@ -42,8 +40,6 @@ def first_settings(recipe: Recipe, machine: Machine) -> Settings:
     names += [] if machine.gpu else ["threads"]
     if machine.world_size > 1:
         names += ["bucket_bytes", "reduction"]
-        names += [] if execution.autotune else ["cycle_time_ms"]
-        names += ["hierarchical_allreduce"] if _by_host(machine) else []
     return {name: getattr(execution, name) for name in names}
 
 
@@ -100,10 +96,6 @@ class Candidates:
             yield self._threads
         if self._machine.world_size > 1 and wait_share >= LEAST_WAIT:
             yield self._buckets
-            if "cycle_time_ms" in at and "HOROVOD_CYCLE_TIME" not in os.environ:  # overrides the recipe's
-                yield self._cycle_time
-            if "hierarchical_allreduce" in at:
-                yield lambda at: [[at | {"hierarchical_allreduce": not at["hierarchical_allreduce"]}]]
 
     def _xla(self, at: Settings) -> list[Line]:
         return [[at | {"xla": xla}] for xla in XLA if xla != resolved(at, self._machine)["xla"]]
@@ -145,15 +137,3 @@ class Candidates:
         now = resolved(at, self._machine)
         changed = [at | {"bucket_bytes": size, "reduction": way} for size, way in sizes_and_ways]
         return [[candidate] for candidate in changed if resolved(candidate, self._machine) != now]
-
-    def _cycle_time(self, at: Settings) -> list[Line]:
-        now = at["cycle_time_ms"]
-        low, high = (
-            [cycle_time for cycle_time in CYCLE_TIMES_MS if (cycle_time < now) == less and cycle_time != now]
-            for less in (True, False)
-        )
-        return [[at | {"cycle_time_ms": cycle_time} for cycle_time in line] for line in (low[::-1], high)]
-
-
-def _by_host(machine: Machine) -> bool:
-    return machine.gpu and 1 < machine.local_size < machine.world_size

@@ -52,7 +52,7 @@ class Prediction:
         """The estimate of a rank's peak memory, in the phase that needs most."""
         recipe = with_settings(self._recipe, settings)
         return max(
-            derive(recipe, phase, self._world_size, *slots, self._gpu).memory_bytes
+            derive(recipe, phase, self._world_size, slots, self._gpu).memory_bytes
             for phase, slots in zip(recipe.phase, self._slots, strict=True)
         )
 

@@ -32,34 +32,21 @@ class Trial:
     memory_bytes: int = 0  # peak, the largest over ranks
     failure: str = ""  # OUT_OF_MEMORY, TIME_IS_UP, FAILED; "": there are times
     words: str = ""  # end of the output of a try without times
-    limit: float = 0.0  # the bytes, or the seconds, that were not enough
     wall_s: float = 0.0  # of the whole try
 
 
-def run_trial(words: Sequence[str], limit_s: float, memory_bytes: int | None = None) -> Trial:
-    """Run `bert-horovod WORDS`, a `bench throughput --json` or a `launch` of it, for at most `limit_s` seconds.
-
-    `memory_bytes`: the limit that WORDS gives to a rank.
-    """
+def run_trial(words: Sequence[str], limit_s: float) -> Trial:
+    """Run `bert-horovod WORDS`, a `bench throughput --json` or a `launch` of it, for at most `limit_s` seconds."""
     begun = time.monotonic()
     ended = run_command(words, limit_s)
     wall_s = time.monotonic() - begun
     output = "\n".join(filter(None, (ended.output.strip(), ended.errors.strip())))[-_LAST_WORDS:]
     if ended.late:
-        return Trial(failure=TIME_IS_UP, words=output, limit=limit_s, wall_s=wall_s)
+        return Trial(failure=TIME_IS_UP, words=output, wall_s=wall_s)
     if ended.code == 0:
         measured = json.loads(ended.output.strip().splitlines()[-1])
         known = {field.name for field in fields(Trial)}
         return Trial(**{name: figure for name, figure in measured.items() if name in known}, wall_s=wall_s)
     if ended.code == -signal.SIGKILL or _NO_MEMORY.search(ended.errors):
-        return Trial(failure=OUT_OF_MEMORY, words=output, limit=float(memory_bytes or 0), wall_s=wall_s)
+        return Trial(failure=OUT_OF_MEMORY, words=output, wall_s=wall_s)
     return Trial(failure=FAILED, words=output, wall_s=wall_s)
-
-
-def still_holds(trial: Trial, memory_bytes: int | None, limit_s: float) -> bool:
-    """Whether a kept trial is valid under these limits too: a failed try may succeed with more memory or time."""
-    if trial.failure == OUT_OF_MEMORY:
-        return memory_bytes is None or memory_bytes <= trial.limit
-    if trial.failure == TIME_IS_UP:
-        return limit_s <= trial.limit
-    return trial.failure != FAILED

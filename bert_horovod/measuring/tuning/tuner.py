@@ -1,6 +1,7 @@
-"""Tune a recipe on this machine: each trial of the search is a command; its result is kept in a file and printed."""
+"""Tune a recipe on this machine: each trial of the search is a command; its result is printed."""
 
 import contextlib
+import json
 import math
 import signal
 from collections.abc import Callable, Iterator
@@ -10,10 +11,9 @@ from pathlib import Path
 from bert_horovod.batches.rows import open_rows
 from bert_horovod.corpus.store import Store
 from bert_horovod.measuring.tuning.candidates import Candidates, Machine, first_settings, resolved
-from bert_horovod.measuring.tuning.learned import Learned
 from bert_horovod.measuring.tuning.prediction import Prediction
 from bert_horovod.measuring.tuning.search import Found, Search
-from bert_horovod.measuring.tuning.trials import TIME_IS_UP, Settings, Trial, run_trial, still_holds
+from bert_horovod.measuring.tuning.trials import TIME_IS_UP, Settings, Trial, run_trial
 from bert_horovod.recipe.sections import Recipe
 from bert_horovod.recipe_files.tuned import execution_overrides
 from bert_horovod.training.console import duration
@@ -49,7 +49,7 @@ class Question:
         return words if ranks == 1 else ["launch", "-np", str(ranks), *self.host_flags, "--", *words]
 
 
-def tune(question: Question, store: Store, learned: Learned, say: Callable[[str], None]) -> Found:
+def tune(question: Question, store: Store, say: Callable[[str], None]) -> Found:
     """Search for the quickest settings; calls `say` with a line for each trial.
 
     Raises RunError if no settings work; KeyboardInterrupt for Ctrl-C and SIGTERM, after the trial's processes ended.
@@ -59,7 +59,7 @@ def tune(question: Question, store: Store, learned: Learned, say: Callable[[str]
     rows = [open_rows(store, recipe, i, "train", question.index_dir) for i in phases]
     slots = [(phase_rows.masked_slots, phase_rows.sequences) for phase_rows in rows]
     prediction = Prediction(recipe, phase, machine.world_size, slots, question.memory_bytes, machine.gpu)
-    trials = _Trials(question, learned, say)
+    trials = _Trials(question, say)
 
     def works_elsewhere(settings: Settings) -> bool:
         elsewhere = (trials.measure(settings, i, 0, 0.0) for i in phases if i != phase)
@@ -81,41 +81,36 @@ def tune(question: Question, store: Store, learned: Learned, say: Callable[[str]
 
 
 class _Trials:
-    """Trials of candidates: a kept trial if there is one, otherwise a new one."""
+    """Runs the trials of candidates, and tells of each."""
 
-    def __init__(self, question: Question, learned: Learned, say: Callable[[str], None]) -> None:
-        self._question, self._learned, self._say = question, learned, say
+    def __init__(self, question: Question, say: Callable[[str], None]) -> None:
+        self._question, self._say = question, say
         self._walls: list[float] = []
-        self._told: list[tuple[Settings, int, int]] = []
+        self._measured: dict[str, Trial] = {}  # the same settings may be asked for again in another phase
         self.count_left: Callable[[], int] = lambda: 0  # how many trials may be left
 
     def measure(self, settings: Settings, phase: int, number: int, bound_s: float) -> Trial:
-        question, key = self._question, resolved(settings, self._question.machine)
-        trial = self._learned.trial(key, phase, number)
-        kept = trial is not None and still_holds(trial, question.memory_bytes, question.limit_s)
-        if not kept:
-            words = question.command(settings, phase, bound_s)
-            trial = run_trial(words, question.limit_s, question.memory_bytes)
-            self._learned.keep(key, phase, number, trial)
+        """The trial of these settings in round `number`; it is run once."""
+        question = self._question
+        key = json.dumps([phase, number, resolved(settings, question.machine)], sort_keys=True)
+        if key not in self._measured:
+            trial = run_trial(question.command(settings, phase, bound_s), question.limit_s)
+            self._measured[key] = trial
             self._walls.append(trial.wall_s)
-        self._tell(settings, phase, number, trial, kept)
-        return trial
+            self._tell(settings, phase, number, trial)
+        return self._measured[key]
 
-    def _tell(self, settings: Settings, phase: int, number: int, trial: Trial, kept: bool) -> None:
-        trial_key, question = (settings, phase, number), self._question
-        if trial_key in self._told:
-            return
-        self._told.append(trial_key)
+    def _tell(self, settings: Settings, phase: int, number: int, trial: Trial) -> None:
+        question = self._question
         first = first_settings(question.recipe, question.machine)
         changed = [f"{key}={value}" for key, value in settings.items() if value != first[key]]
         description = " ".join(changed) or "the recipe as it is"
         description += f", round {number}" if number else ""
         description += "" if phase == question.phase else f", phase {phase}"
         figures = trial.failure or f"{trial.rows_per_s:.4g} rows/s"
-        time_text = "kept from before" if kept else duration(trial.wall_s)
-        left_s = self.count_left() * sum(self._walls) / max(1, len(self._walls))
-        after = f"; at most {duration(left_s)} left" if left_s and not kept else ""
-        self._say(f"{len(self._told):3}  {description}: {figures} ({time_text}{after})")
+        left_s = self.count_left() * sum(self._walls) / len(self._walls)
+        after = f"; at most {duration(left_s)} left" if left_s else ""
+        self._say(f"{len(self._measured):3}  {description}: {figures} ({duration(trial.wall_s)}{after})")
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ def length_served(length: int) -> bool:
 
 
 def chosen(setting: str, model: Model, lengths: tuple[int, ...], precision: str, xla: str) -> str:
-    """ "triton" or "xla", from execution.kernels and this rank's GPU; the other arguments are those of why_not.
+    """Whether "triton" or "xla" computes, from execution.kernels and this rank's GPU; the rest as in why_not.
 
     Raises UserError if the setting is "triton" and the kernels cannot be used.
     """

@@ -148,8 +148,10 @@ class KernelLayer:
 
 
 class KernelPrograms(NamedTuple):
-    """XLA programs, each one for all layers of equal sizes. Their last arguments are x, weights, dropout, rows, site
-    and None, as those of the programs in encoder.py."""
+    """XLA programs, each one for all layers of equal sizes.
+
+    Their last arguments are x, weights, dropout, rows, site and None, as those of the programs in encoder.py.
+    """
 
     forward: Callable  # to the output, and what backward reads beside these arguments
     backward: Callable  # from the output's gradient and what forward kept to the gradients of x and of each weight

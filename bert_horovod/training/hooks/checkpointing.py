@@ -22,7 +22,7 @@ class CheckpointHook(Hook):
             # The phase before has saved this step. Do not save it again: the model may have grown since.
             self._saved_step = run.phase.begin
         if run.world.rank == 0 and self._saver is None:
-            self._saver = Saver(run.state, run.directory, run.recipe, job.task, job.dataset, run.say)
+            self._saver = Saver(run.state, job.output_dir, run.recipe, job.task, job.dataset, run.say)
             self._room_for = run.state
         elif self._saver is not None and self._room_for is not run.state:
             self._saver.make_room(run.state)
@@ -77,6 +77,6 @@ class CheckpointHook(Hook):
         own_arrays = run.state.per_rank if run.world.size > 1 else {}
         run.state.progress.ranks_with_parts = run.world.size if own_arrays else 0
         if own_arrays:
-            if self._parts is None or self._parts.checkpoints != paths_in(run.output_dir):
-                self._parts = PartWriter(paths_in(run.output_dir), run.world, run.say)
+            if self._parts is None:
+                self._parts = PartWriter(paths_in(run.job.output_dir), run.world, run.say)
             self._parts.write(run.state.progress.step, own_arrays)

@@ -66,9 +66,7 @@ class SignHook(Hook):
         last_step, started = run.last_step, self._started
         error, again = str(run.failure or ""), not isinstance(run.failure, UserError)
         sign = Sign(step, last_step, doing, since, started, now, run.world.size, waits, self._ended, error, again)
-        directory = run.directory.now() if run.directory is not None else run.job.output_dir
-        if directory is not None:
-            sign.write(directory)
+        sign.write(run.job.output_dir)
 
     def _waits(self, doing: str, step: int) -> list[str]:
         """Lines that say which rank waits for which; see watchdog.explain."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bert_horovod.corpus.preparing import preparation as prepare_module
+from bert_horovod.corpus.preparing.planning import Settings
 from bert_horovod.corpus.preparing.preparation import prepare, summary
 from bert_horovod.corpus.reading.tokenizer import Tokenizer
 from bert_horovod.corpus.reading.tokenizer_settings import UNCASED, Added, TokenizerSettings
@@ -349,7 +350,7 @@ def test_a_store_that_a_run_has_used_is_still_ours(make_store, text):
 
 def test_the_store_remembers_how_text_was_cut(tmp_path, text, vocabulary):
     settings = TokenizerSettings(True, strip_accents=False, chinese_apart=False, added=(Added("cat", True),))
-    made = prepare([str(text)], vocabulary, tmp_path / "store", tokenizer_settings=settings)
+    made = prepare([str(text)], vocabulary, tmp_path / "store", settings=Settings(tokenizer=settings))
     store = open_store(made.path)
     assert store.tokenizer_settings == settings
     ids, _ = Tokenizer(store.vocabulary, settings)(["The cat sat."])

@@ -101,9 +101,7 @@ def test_skipped_documents_are_skipped_exactly_and_count_for_nothing(tmp_path):
     ]
     [source] = find_sources([str(write(tmp_path / "a.xml", dump(*pages)))])
     with SourceReader(source) as reader:
-        all_sections = []
-        for section in read_sections(reader, "file"):
-            all_sections.append((section, reader.passed_over.copy()))
+        all_sections = [(section, reader.passed_over.copy()) for section in read_sections(reader, "file")]
     for skip in range(len(all_sections) + 2):
         with SourceReader(source) as reader:
             assert list(read_sections(reader, "file", skip)) == [section for section, _ in all_sections[skip:]]

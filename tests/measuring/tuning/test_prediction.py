@@ -43,7 +43,7 @@ def test_recomputation_is_more_work():
 def test_memory_is_that_of_the_phase_that_needs_most_and_a_margin_is_left_to_the_estimate():
     base = prediction(BASE)
     needed = base.memory_bytes(FIRST)
-    assert needed == derive(with_settings(BASE, FIRST), BASE.phase[1], 1, 20, 1).memory_bytes
+    assert needed == derive(with_settings(BASE, FIRST), BASE.phase[1], 1, (20, 1)).memory_bytes
     assert base.fits(FIRST)  # nothing is known of the memory
     assert prediction(BASE, 1.01 * needed / ESTIMATE_MARGIN).fits(FIRST)
     assert not prediction(BASE, 0.99 * needed / ESTIMATE_MARGIN).fits(FIRST)

@@ -168,38 +168,19 @@ def test_a_recipe_that_is_best_already_stays_as_it_is():
     assert chosen.gain == 1
 
 
-def test_communication_is_tried_only_where_sums_are_waited_for(monkeypatch):
-    monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)  # a test that joined a world in this process set it
+def test_communication_is_tried_only_where_sums_are_waited_for():
     two = Machine(cores=2, physical_cores=2, world_size=2)
     recipe = recipe_of(model=MINI.model, phase=MINI.phase, numerics=Numerics(wire="float16"))
 
     def step_s(settings: Settings) -> float:
-        seconds = 1.0 if settings["bucket_bytes"] == 4 << 20 and settings["reduction"] == "two_step" else 1.1
-        return seconds * (1.0 if settings["cycle_time_ms"] == 0.5 else 1.05)
+        return 1.0 if settings["bucket_bytes"] == 4 << 20 and settings["reduction"] == "two_step" else 1.1
 
     still = Table(recipe, two, step_s)
     still.search()
-    assert {(each["bucket_bytes"], each["cycle_time_ms"]) for each in still.measured} == {("auto", 1.0)}
+    assert {each["bucket_bytes"] for each in still.measured} == {"auto"}
     waiting = Table(recipe, two, step_s, waits_s=0.1)
     settings = waiting.search().settings
-    assert (settings["bucket_bytes"], settings["reduction"], settings["cycle_time_ms"]) == (4 << 20, "two_step", 0.5)
-
-
-def test_horovods_environment_wins_over_the_recipe_and_is_left_alone(monkeypatch):
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "3")
-    table = Table(MINI, Machine(2, 2, world_size=2), lambda settings: 1.0, waits_s=0.1)
-    table.search()
-    assert {settings["cycle_time_ms"] for settings in table.measured} == {1.0}
-
-
-def test_hosts_are_summed_first_only_where_nccl_can():
-    several = Machine(8, 8, world_size=8, local_size=4, gpu=True)
-    recipe = recipe_of(model=MINI.model, phase=MINI.phase)
-    table = Table(recipe, several, lambda settings: 0.9 if settings["hierarchical_allreduce"] else 1.0, waits_s=0.1)
-    settings = table.search().settings
-    assert settings["hierarchical_allreduce"]
-    assert "threads" not in settings
-    assert "hierarchical_allreduce" not in first_settings(recipe, Machine(8, 8, world_size=8, gpu=True))
+    assert (settings["bucket_bytes"], settings["reduction"]) == (4 << 20, "two_step")
 
 
 @pytest.mark.parametrize(

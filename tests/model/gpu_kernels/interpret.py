@@ -1,4 +1,6 @@
-"""Run kernels of source/ in Triton's interpreter, on arrays from a file: python interpret.py CASES.npz RESULTS.npz
+"""Run kernels of source/ in Triton's interpreter, on arrays from a file.
+
+    python interpret.py CASES.npz RESULTS.npz
 
 CASES.npz has "cases", JSON: for each case its name, kernel, grid, constants, operands and results (name to shape); the
 operands' arrays are "case/operand". Results, float32 all, go to RESULTS.npz as "case/result".

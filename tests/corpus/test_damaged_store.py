@@ -1,6 +1,5 @@
 """A damaged or hostile token store is refused with one message, and nothing else happens."""
 
-import hashlib
 import json
 import pickle
 import shutil
@@ -8,22 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bert_horovod.batches.rows import open_rows
-from bert_horovod.corpus.description import report
-from bert_horovod.corpus.statistics import unigram_cross_entropy
-from bert_horovod.corpus.store import ARRAYS, Store, hash_shard, open_store, verify
-from bert_horovod.errors import ReportedError
-from tests.mutations import Change, apply, bounded, changes, sandbox
-from tests.toys import SMALL_VOCABULARY, toy_recipe, write_toy_store
-
-RECIPE = toy_recipe()
-FILES = [
-    *("manifest.json", "manifest.json", "manifest.json", "vocab.txt", "duplicates.npy"),
-    *(f"shard-00000/{name}.npy" for name in ARRAYS),
-]
+from bert_horovod.corpus.store import hash_shard, open_store, verify
+from tests.mutations import Change, apply, sandbox
+from tests.toys import SMALL_VOCABULARY, write_toy_store
 
 
 class Payload:
@@ -47,61 +34,11 @@ def original(tmp_path_factory) -> Path:
 
 
 def rehash(store: Path) -> None:
-    """Make the manifest's hashes right after a change, as an attacker would, if the manifest can be read."""
-    if any(path.is_file() and path.stat().st_size > 1 << 20 for path in store.rglob("*")):
-        return
-    try:
-        manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
-        for entry in manifest["shards"]:
-            if entry["name"] == "shard-00000":
-                entry["sha256"] = hash_shard(store / "shard-00000")
-        manifest["vocabulary"]["sha256"] = _hash(store / "vocab.txt")
-        (store / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ReportedError):
-        return
-
-
-def _hash(path: Path) -> str:
-    if not path.is_file():
-        raise OSError
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def use(store: Store) -> None:
-    """All that the commands do with a store."""
-    assert len(store.hash) == 64
-    assert report(store).encode()
-    for split in ("train", "held_out"):
-        rows = open_rows(store, RECIPE, 0, split)
-        rows.assemble(np.arange(min(rows.count, 40)))
-
-
-def assert_same(found: Store, expected: Store) -> None:
-    assert found.vocabulary == expected.vocabulary
-    assert np.array_equal(found.duplicates, expected.duplicates)
-    for shard, other in zip(found.shards, expected.shards, strict=True):
-        for name in ARRAYS:
-            assert np.array_equal(getattr(shard, name), getattr(other, name)), name
-
-
-@bounded(24)
-@given(st.lists(changes(FILES), min_size=1, max_size=2), st.booleans(), st.booleans())
-def test_any_change_is_refused_or_harmless(tmp_path_factory, original, made, rehashed, checked):
-    with sandbox(original, tmp_path_factory.getbasetemp() / "store_box") as box:
-        for name, change in made:
-            if (box.directory / name).is_file():
-                apply(box.directory / name, change, box.outside)
-        if rehashed:
-            rehash(box.directory)
-        store = box.read(verify if checked else open_store, box.directory)
-        if isinstance(store, ReportedError):
-            return
-        if checked and not rehashed:
-            assert_same(store, open_store(original))
-        used = box.read(use, store)
-        if checked and not rehashed:
-            box.read(unigram_cross_entropy, store)
-        assert used is None or isinstance(used, ReportedError)
+    """Make the hash of shard-00000 right after a change, as an attacker would."""
+    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
+    (entry,) = (entry for entry in manifest["shards"] if entry["name"] == "shard-00000")
+    entry["sha256"] = hash_shard(store / "shard-00000")
+    (store / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["../../outside", "..", "/", "/etc", "shard-00000/../shard-00000", "", "a\0b"])

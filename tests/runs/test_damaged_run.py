@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bert_horovod.errors import ReportedError
 from bert_horovod.model.parameters import pretraining_shapes
 from bert_horovod.recipe.sections import Phase
-from bert_horovod.runs.checkpoint import Checkpoint, load_newest, recorded_length, recorded_pair
+from bert_horovod.runs.checkpoint import Checkpoint, load_newest
 from bert_horovod.runs.directory import claim
 from bert_horovod.runs.state import Progress
 from bert_horovod.storage.reading import hash_file
@@ -32,11 +32,10 @@ RECIPE = toy_recipe(
 SHAPES = pretraining_shapes(RECIPE.model, RECIPE.objective.pairs)
 NEWEST = "checkpoints/step-00000020"
 STATE = f"{NEWEST}/training/state.json"
-HASHES = f"{NEWEST}/training/hashes.json"
-FILES = [
-    *(STATE, STATE, STATE, HASHES, HASHES, f"{NEWEST}/training/optimizer.safetensors", f"{NEWEST}/config.json"),
-    *(f"{NEWEST}/model.safetensors", f"{NEWEST}/vocab.txt", f"{NEWEST}/tokenizer_config.json"),
-]
+FILES = (
+    *("config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"),
+    *("training/hashes.json", "training/optimizer.safetensors", "training/state.json"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,59 +57,10 @@ def original(tmp_path_factory, store) -> Path:
 def rehash(checkpoint: Path) -> None:
     """What an attacker does after a change: make the hashes right, as far as they can be read."""
     path = checkpoint / "training" / "hashes.json"
-    if path.is_fifo() or not path.is_file() or path.is_symlink() or path.stat().st_size > 1 << 20:
-        return
-    try:
-        hashes = json.loads(path.read_text(encoding="utf-8"))
-        for name in list(hashes):
-            if isinstance(name, str) and (checkpoint / name).is_file() and (checkpoint / name).stat().st_size < 1 << 20:
-                hashes[name] = hash_file(checkpoint / name)
-        path.write_text(json.dumps(hashes), encoding="utf-8")
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return
-
-
-def assert_same(found: Checkpoint, expected: Checkpoint) -> None:
-    assert found.progress == expected.progress
-    for arrays, others in (
-        (found.parameters, expected.parameters),
-        *((found.slots[slot], expected.slots[slot]) for slot in ("m", "v")),
-    ):
-        assert {name: array.tobytes() for name, array in arrays.items()} == {
-            name: array.tobytes() for name, array in others.items()
-        }
-
-
-@bounded(20)
-@given(st.lists(changes(FILES), min_size=1, max_size=2))
-def test_any_change_leaves_a_good_checkpoint_to_be_taken(tmp_path_factory, original, capsys, made):
-    capsys.readouterr()
-    with sandbox(original, tmp_path_factory.getbasetemp() / "run_box") as box:
-        for name, change in made:
-            if (box.directory / name).is_file():
-                apply(box.directory / name, change, box.outside)
-        checkpoint = box.read(load_newest, box.directory, TASK)
-        assert isinstance(checkpoint, Checkpoint)
-        messages = capsys.readouterr().err
-        if checkpoint.path.name == "step-00000010":
-            assert f"{box.directory / NEWEST} is damaged (" in messages
-            assert len(messages.splitlines()) == 1
-            assert_same(checkpoint, load_newest_of_before(original))
-        else:
-            assert not messages
-            assert_same(checkpoint, load_newest(original, TASK))
-        length, pair = (box.read(recorded, box.directory / NEWEST) for recorded in (recorded_length, recorded_pair))
-        assert length is None or (type(length) is int and 8 <= length < 1 << 16)
-        assert pair in (None, "next_sentence", "sentence_order", "none")
-
-
-def load_newest_of_before(original: Path) -> Checkpoint:
-    """The checkpoint of step 10, in a directory of its own."""
-    alone = original.parent / "alone"
-    if not alone.is_dir():
-        shutil.copytree(original, alone)
-        shutil.rmtree(alone / NEWEST)
-    return load_newest(alone, TASK)
+    hashes = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(hashes, dict):
+        files = [name for name in hashes if (checkpoint / name).is_file()]
+        path.write_text(json.dumps(hashes | {name: hash_file(checkpoint / name) for name in files}), encoding="utf-8")
 
 
 @bounded(12)
@@ -228,10 +178,10 @@ def test_a_checkpoint_of_another_recipe_is_passed_over(tmp_path, original, store
     assert "phase.0.sequence_length: 32 -> 16" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted(set(FILES)))
+@pytest.mark.parametrize("name", FILES)
 def test_no_file_is_read_through_a_link_out_of_the_checkpoint(tmp_path, original, name):
     with sandbox(original, tmp_path / "box") as box:
-        apply(box.directory / name, Change("link_out"), box.outside)
+        apply(box.directory / NEWEST / name, Change("link_out"), box.outside)
         assert box.read(load_newest, box.directory, TASK).path.name == "step-00000010"
 
 
