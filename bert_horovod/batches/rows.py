@@ -160,7 +160,7 @@ class Rows:
             partner = self._exchange.partners(epoch, window, second)
             other_start = self._index.start[partner].astype(np.int64) + self._index.first[partner]
             return _Sequences(row, slot, start, first, other_start, second, partner != window)
-        wrong = np.zeros(len(window), bool)
+        wrong: np.ndarray = np.zeros(len(window), bool)
         if self._pair == "sentence_order":
             words = self._hash(_SWAP, epoch * self._index.windows + window)
             wrong = (words >> np.uint64(63)).astype(bool) & (second > 0)

@@ -32,7 +32,9 @@ def _hashes_of_pass(shards: list[Shard], number: int, passes: int) -> tuple[np.n
 
     A hash is in pass number (its first 64 bits modulo `passes`), so equal hashes are in the same pass.
     """
-    hashes, documents, first = [np.zeros((0, 2), np.uint64)], [np.zeros(0, np.int64)], 0
+    hashes: list[np.ndarray] = [np.zeros((0, 2), np.uint64)]
+    documents: list[np.ndarray] = [np.zeros(0, np.int64)]
+    first = 0
     for shard in shards:
         chosen = np.flatnonzero(np.asarray(shard.document_hashes[:, 0]) % np.uint64(passes) == number)
         hashes.append(shard.document_hashes[chosen])

@@ -38,7 +38,9 @@ class LocatingTokenizer:
 
     def __call__(self, texts: list[str]) -> LocatedTokens:
         """Tokenise texts, best many at once."""
-        ids, places, counts = [np.zeros(0, np.int32)], [np.zeros((0, 2), np.int32)], []
+        ids: list[np.ndarray] = [np.zeros(0, np.int32)]
+        places: list[np.ndarray] = [np.zeros((0, 2), np.int32)]
+        counts: list[int] = []
         for encoding, text in self._encodings(texts):
             ids.append(np.array(encoding.ids, np.int32))
             places.append(np.array(encoding.offsets, np.int32).reshape(-1, 2))
