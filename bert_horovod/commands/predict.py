@@ -20,6 +20,7 @@ from bert_horovod.corpus.reading.table_files import require_columns, require_tab
 from bert_horovod.errors import UserError
 from bert_horovod.runtime.quiet import import_tensorflow
 from bert_horovod.storage.reading import read_json
+from bert_horovod.storage.writing import require_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,8 +97,7 @@ def _look(arguments: argparse.Namespace, columns: tuple[str, ...]) -> None:
     source, output = Path(arguments.input), arguments.output
     if not output.is_dir():
         require_table_name("--output", output)
-        if not output.absolute().parent.is_dir():
-            raise UserError(f"--output {output}: there is no directory {output.parent}; make it, or name another")
+        require_output(output, [source])
     config = _configuration(arguments.checkpoint)
     answers = str(config.get("architectures")).find("ForQuestionAnswering") >= 0
     if answers and suffixes(source)[0] == ".json":

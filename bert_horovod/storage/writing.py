@@ -4,14 +4,19 @@ import contextlib
 import fcntl
 import glob
 import os
+import re
 import shutil
 import stat
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bert_horovod.errors import UserError, file_error
+
+_DESCRIPTOR = re.compile(r"(?:/dev/|/dev/fd/|/proc/self/fd/)(stdout|stderr|\d{1,9})")
+_STREAMS = {"stdout": 1, "stderr": 2}
 
 
 def sync(path: Path) -> None:
@@ -23,14 +28,19 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 text under a temporary name, sync it, and rename it to `path`; raises the error of file_error."""
+def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
+    """Write UTF-8 text under a temporary name, sync it, and rename it to `path`; raises the error of file_error.
+
+    `mode`: the file's permissions; None: as the process's umask says.
+    """
     temporary = path.with_name(f".{path.name}.partial")
     try:
         temporary.unlink(missing_ok=True)
         with open(temporary, "x", encoding="utf-8", newline="\n") as file:  # an existing one may be a link or a FIFO
             file.write(text)
             file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
@@ -39,24 +49,46 @@ def write_atomically(path: Path, text: str) -> None:
         raise file_error(error, f"cannot write {path}: {error.strerror}") from error
 
 
+def require_output(path: Path, inputs: Iterable[Path] = (), makes_parent: bool = False, flag: str = "--output") -> None:
+    """Raise UserError before any work if a command could not write `path` at its end, or if it is one of its inputs."""
+    if path.is_dir():
+        raise UserError(f"{flag} {path} is a directory; expected the name of a file")
+    if not makes_parent and not path.absolute().parent.is_dir():
+        raise UserError(f"{flag} {path}: there is no directory {path.parent}; make it, or name another")
+    if path.is_file() and (same := [file for file in inputs if file.exists() and file.samefile(path)]):
+        raise UserError(f"{flag} {path} is the input {same[0]}, which would be lost; name another file")
+
+
 def write_output(path: Path, text: str) -> None:
     """Write UTF-8 text to a file that the user named: a new or regular file as write_atomically does it.
 
-    A link is followed to its target. Devices, FIFOs and sockets stay, and the text is written into them. Raises
-    UserError if `path` is a directory, and the error of file_error.
+    A link is followed to its target, and a file keeps its permissions. Character devices, FIFOs and open descriptors
+    (/dev/stdout, /dev/fd/63 of a shell's `>(command)`) stay, and the text is written into them. Raises UserError for a
+    directory, a disk or a socket, and the error of file_error.
     """
     try:
-        target = Path(os.path.realpath(path))
-        kind = target.stat().st_mode if target.exists() else stat.S_IFREG
-        if stat.S_ISDIR(kind):
-            raise UserError(f"{path} is a directory; expected the name of a file")
-        if not stat.S_ISREG(kind):
-            with open(target, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+        if descriptor := _DESCRIPTOR.fullmatch(str(path)):
+            _write_into(_STREAMS.get(descriptor[1]) or int(descriptor[1]), text)
+            return
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:  # a new file, or a link to one
+            mode = None
+        if mode is not None and (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
+            _write_into(path, text)
             return
     except OSError as error:
         raise file_error(error, f"cannot write {path}: {error.strerror}") from error
-    write_atomically(target, text)
+    if mode is not None and not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "a disk" if stat.S_ISBLK(mode) else "a socket"
+        raise UserError(f"{path} is {kind}; expected the name of a file")
+    write_atomically(Path(os.path.realpath(path)), text, None if mode is None else stat.S_IMODE(mode))
+
+
+def _write_into(place: Path | int, text: str) -> None:
+    sys.stdout.flush()  # it may be the same place
+    with open(place, "w", encoding="utf-8", newline="\n", closefd=not isinstance(place, int)) as file:
+        file.write(text)
 
 
 def lock(path: Path, refusal: str, patience_s: float = 0) -> int:
