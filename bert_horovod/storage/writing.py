@@ -140,14 +140,13 @@ def new_directory(path: Path) -> Iterator[Path]:
     A link to an empty directory is followed. Raises UserError if `path` exists and is no empty directory, is a mount
     point, or is being written by another process; and the error of file_error.
     """
-    target = Path(os.path.realpath(path))
-    _require_place(path, target)
+    target = require_new_directory(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         locked = target.with_name(f".{target.name}.lock")
         descriptor = lock(locked, f"another command is writing {path}; wait for it, or give another name")
         try:
-            _require_place(path, target)  # what held the lock before may have made it
+            require_new_directory(path)  # what held the lock before may have made it
             for left_over in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
                 shutil.rmtree(left_over, ignore_errors=True)  # of a command that was killed
             temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
@@ -167,12 +166,14 @@ def new_directory(path: Path) -> Iterator[Path]:
         raise file_error(error, f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _require_place(path: Path, target: Path) -> None:
-    """Raise UserError unless a new directory can take the place of `target`, which `path` leads to."""
+def require_new_directory(path: Path) -> Path:
+    """The place that `path` leads to; raises UserError unless a new directory can be made there."""
+    target = Path(os.path.realpath(path))
     if os.path.ismount(target):
         raise UserError(f"{path} is a mount point; expected a new directory, such as one inside it")
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{path} exists; expected a new or empty directory")
+    return target
 
 
 def _umask() -> int:
